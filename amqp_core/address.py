@@ -1,0 +1,171 @@
+"""Where to connect and as whom: the URL, the connect options, the password file.
+
+A URL is ``amqp://host[:port][,host2[:port2]...][/virtual-host]``, with ``amqps`` for TLS. Credentials do not belong
+into it, since URLs are logged; one that holds them is refused without being repeated.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+from urllib.parse import unquote_to_bytes
+
+from amqp_core.errors import AuthenticationFailed, UsageError
+from amqp_core.sasl import DEFAULT_MECHANISMS
+
+DEFAULT_PORT = 5672
+DEFAULT_TLS_PORT = 5671
+
+#: ``connection.tune`` does not go below this (0-10 section 9.connection, constant MIN-MAX-FRAME-SIZE).
+MIN_MAX_FRAME_SIZE = 4096
+#: The frame header's size field has 16 bits.
+MAX_MAX_FRAME_SIZE = 65535
+
+_HOST_NAME = re.compile(r"[^\s\[\]/?#%\\:]+")
+_SECRET_FIELDS = frozenset({"password"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectOptions:
+    """Everything that a connection needs to know. Times in seconds. ``repr`` shows no secret.
+
+    ``plain_in_clear`` lets PLAIN be used without TLS to a host that is not a loopback address; it is meant to be set
+    when somebody named PLAIN explicitly. ``password_file`` is read each time a connection is made.
+    """
+
+    hosts: tuple[tuple[str, int], ...]
+    virtual_host: str = ""
+    tls: bool = False
+    username: str | None = None
+    password: str | None = None
+    password_file: str | None = None
+    sasl_mechanisms: tuple[str, ...] = DEFAULT_MECHANISMS
+    tls_ca_file: str | None = None
+    tls_cert_file: str | None = None
+    tls_key_file: str | None = None
+    tls_verify_hostname: bool = True
+    heartbeat: int = 30
+    connect_timeout: float = 10.0
+    client_name: str = "amqp_spark"
+    max_frame_size: int = MAX_MAX_FRAME_SIZE
+    plain_in_clear: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.hosts:
+            raise UsageError("hosts is empty: at least one (host, port) is needed")
+        if not 0 <= self.heartbeat <= 65535:
+            raise UsageError(f"heartbeat={self.heartbeat}: 0 (off) to 65535 seconds are allowed")
+        if not self.connect_timeout > 0:
+            raise UsageError(f"connect_timeout={self.connect_timeout}: a positive number of seconds is needed")
+        if not MIN_MAX_FRAME_SIZE <= self.max_frame_size <= MAX_MAX_FRAME_SIZE:
+            raise UsageError(
+                f"max_frame_size={self.max_frame_size}: {MIN_MAX_FRAME_SIZE} to {MAX_MAX_FRAME_SIZE} are allowed"
+            )
+        if self.password is not None and self.password_file is not None:
+            raise UsageError("password and password_file are both given: give one of them")
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{field.name}={'<redacted>' if field.name in _SECRET_FIELDS and value is not None else repr(value)}"
+            for field in fields(self)
+            if (value := getattr(self, field.name)) != field.default
+        )
+        return f"ConnectOptions({', '.join(shown)})"
+
+    def read_password(self) -> str | None:
+        """The password: given, or read now from ``password_file`` (UTF-8, one trailing newline is not part of it).
+
+        Raises AuthenticationFailed when the file cannot be read. It may change between two connections.
+        """
+        if self.password_file is None:
+            return self.password
+        try:
+            text = Path(self.password_file).read_text(encoding="utf-8")
+        except OSError as error:
+            raise AuthenticationFailed(
+                f"the password file {self.password_file!r} cannot be read: {error.strerror or type(error).__name__}"
+            ) from error
+        except UnicodeDecodeError:
+            # From None: the original holds the bytes of the file.
+            raise AuthenticationFailed(f"the password file {self.password_file!r} is not UTF-8 text") from None
+        return text.removesuffix("\n").removesuffix("\r")
+
+
+def parse_url(url: str) -> tuple[tuple[tuple[str, int], ...], str, bool]:
+    """Take a URL apart: ``(hosts, virtual_host, tls)``. Raises UsageError that names what is wrong with it.
+
+    The virtual host is percent-decoded; an absent one is the empty string, the broker's default.
+    """
+    if "@" in url:
+        # Anything before an '@' may be a password, wherever it stands and whatever else is wrong: repeat nothing.
+        raise UsageError(
+            "the URL holds credentials (something before '@'), which would be logged: leave them out and give username "
+            "and password separately (an '@' in a virtual host is written %40)"
+        )
+    scheme, separator, rest = url.partition("://")
+    tls = scheme.lower() == "amqps"
+    if not separator or scheme.lower() not in {"amqp", "amqps"}:
+        raise UsageError(f"the URL {url!r} does not start with amqp:// or amqps://")
+    if "?" in rest or "#" in rest:
+        # Not repeated: what follows may be a password.
+        raise UsageError("the URL has a query or fragment ('?' or '#'): settings are given as options, not in the URL")
+    authority, _, path = rest.partition("/")
+    if "/" in path:
+        raise UsageError(f"the URL {url!r} has more than one '/' after the hosts: write %2F in a virtual host's name")
+    hosts = tuple(_host_and_port(part.strip(), url, tls=tls) for part in authority.split(","))
+    try:
+        virtual_host = unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        raise UsageError(f"the virtual host in the URL {url!r} is not UTF-8 after percent-decoding") from None
+    if len(virtual_host.encode()) > 255:
+        raise UsageError(f"the virtual host in the URL has {len(virtual_host.encode())} bytes; 255 are allowed")
+    return hosts, virtual_host, tls
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address (or ``localhost``) is this machine. Ask with the connected peer's address where known."""
+    if host.lower().rstrip(".") == "localhost":
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return bool((mapped or address).is_loopback)
+
+
+def format_address(host: str, port: int) -> str:
+    """``host:port`` for messages, with brackets around an IPv6 address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _host_and_port(text: str, url: str, *, tls: bool) -> tuple[str, int]:
+    host, separator, port = _split_port(text, url)
+    if not separator:
+        return host, DEFAULT_TLS_PORT if tls else DEFAULT_PORT
+    if not (port.isascii() and port.isdigit()) or not 1 <= int(port[:6]) <= 65535:
+        # The text is not repeated: after a ':' people also put passwords.
+        raise UsageError(f"the port after host {host!r} in the URL is not a number from 1 to 65535")
+    return host, int(port)
+
+
+def _split_port(text: str, url: str) -> tuple[str, str, str]:
+    if text.startswith("["):
+        address, bracket, rest = text[1:].partition("]")
+        address = address.replace("%25", "%")  # RFC 6874: the zone of a link-local address
+        try:
+            ipaddress.IPv6Address(address)
+        except ValueError:
+            bracket = ""
+        if not bracket or (rest and not rest.startswith(":")):
+            raise UsageError(f"{text!r} in the URL {url!r} is not an IPv6 address in brackets with a port: [::1]:5672")
+        return address, rest[:1], rest[1:]
+    if text.count(":") > 1:
+        raise UsageError(f"{text!r} in the URL {url!r} has more than one ':': write an IPv6 address in brackets")
+    host, separator, port = text.partition(":")
+    if not _HOST_NAME.fullmatch(host):
+        what = "an empty host name" if not host else f"{host!r}, which is not a host name,"
+        raise UsageError(f"the URL {url!r} has {what} where amqp://host[:port][,host2[:port2]]/virtual-host is needed")
+    return host, separator, port

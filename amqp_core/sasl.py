@@ -1,0 +1,356 @@
+"""SASL for ``connection.start``/``secure``: which mechanism to use, and the steps of each. No I/O, no clock.
+
+A mechanism is driven by three calls: :meth:`Mechanism.initial` gives the ``response`` of ``connection.start-ok``
+(``None`` means that the field is *absent*, which brokers tell from empty), :meth:`Mechanism.respond` answers each
+``connection.secure`` challenge, and :meth:`Mechanism.finished` is called when ``connection.tune`` says that the broker
+accepted the login: it raises when the broker has not proved itself where the mechanism asks for that (SCRAM).
+
+No mechanism here negotiates a security layer, so nothing after the login is wrapped. Error texts never hold a secret.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import secrets
+import stringprep
+import unicodedata
+from typing import TYPE_CHECKING, ClassVar
+
+from amqp_core.errors import AuthenticationFailed, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+#: Allowed mechanisms, best first, where nothing else is asked for.
+DEFAULT_MECHANISMS: tuple[str, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "EXTERNAL", "PLAIN", "ANONYMOUS")
+
+#: RFC 5802 section 5.1 and RFC 7677 section 4 ask servers for at least this many iterations; fewer would let somebody
+#: between us and the broker ask for a proof that is cheap to guess from.
+MIN_ITERATIONS = 4096
+#: More than this is a way to keep the client busy (about a second of one core).
+MAX_ITERATIONS = 2_000_000
+
+
+class Mechanism:
+    """One SASL exchange, good for one login attempt."""
+
+    name: ClassVar[str] = ""
+
+    def initial(self) -> bytes | None:
+        """The ``response`` of ``connection.start-ok``; ``None`` when the field must be absent."""
+        return None
+
+    def respond(self, challenge: bytes) -> bytes:
+        """The ``response`` of ``connection.secure-ok`` to one challenge."""
+        raise AuthenticationFailed(
+            f"the broker sent a challenge of {len(challenge)} bytes after {self.name}, which has none"
+        )
+
+    def finished(self) -> None:
+        """The broker accepted the login (``connection.tune``): raise AuthenticationFailed if it may not yet."""
+
+
+class Anonymous(Mechanism):
+    """RFC 4505, with an empty trace."""
+
+    name: ClassVar[str] = "ANONYMOUS"
+
+    def initial(self) -> bytes:
+        """An empty response, which is not the same as none."""
+        return b""
+
+
+class External(Mechanism):
+    """RFC 4422 appendix A: the identity is that of the TLS client certificate."""
+
+    name: ClassVar[str] = "EXTERNAL"
+
+    def initial(self) -> bytes:
+        """An empty authorization identity: act as whoever the certificate names."""
+        return b""
+
+
+class _Password(Mechanism):
+    def __init__(self, username: str, password: str) -> None:
+        self._username = username
+        self._password = password
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._username!r}, <password>)"
+
+
+class Plain(_Password):
+    """RFC 4616: the password itself, so only over TLS, to a loopback address, or when named explicitly."""
+
+    name: ClassVar[str] = "PLAIN"
+
+    def initial(self) -> bytes:
+        """NUL, user name, NUL, password."""
+        if "\0" in self._username or "\0" in self._password:
+            raise UsageError("a user name or password with a NUL character cannot be sent with PLAIN")
+        return b"\0" + self._username.encode() + b"\0" + self._password.encode()
+
+
+class CramMd5(_Password):
+    """RFC 2195: the password keys an HMAC-MD5 of the broker's challenge. The broker speaks first."""
+
+    name: ClassVar[str] = "CRAM-MD5"
+
+    def __init__(self, username: str, password: str) -> None:
+        super().__init__(username, password)
+        self._answered = False
+
+    def respond(self, challenge: bytes) -> bytes:
+        """User name, space, and the digest in hexadecimal."""
+        if self._answered:
+            return super().respond(challenge)
+        self._answered = True
+        digest = hmac.new(self._password.encode(), challenge, "md5").hexdigest()
+        return self._username.encode() + b" " + digest.encode()
+
+    def finished(self) -> None:
+        """A broker that never sent its challenge has not checked the password."""
+        if not self._answered:
+            raise AuthenticationFailed("the broker accepted CRAM-MD5 without a challenge, so it checked no password")
+
+
+class Scram(_Password):
+    """RFC 5802 without channel binding: neither side shows the password, and the broker proves that it knows it."""
+
+    hash_name: ClassVar[str] = ""
+
+    def __init__(self, username: str, password: str, nonce: str | None = None) -> None:
+        super().__init__(username, password)
+        self._nonce = secrets.token_urlsafe(24) if nonce is None else nonce
+        self._first_bare = f"n={_escape(saslprep(username, 'user name'))},r={self._nonce}"
+        self._server_signature: bytes | None = None
+        self._verified = False
+
+    def initial(self) -> bytes:
+        """client-first-message: no channel binding, no authorization identity."""
+        return b"n,," + self._first_bare.encode()
+
+    def respond(self, challenge: bytes) -> bytes:
+        """client-final-message to server-first; empty to server-final, whose signature is checked first."""
+        if self._server_signature is None:
+            return self._final(challenge)
+        if self._verified:
+            return super().respond(challenge)
+        self._check_server_final(challenge)
+        return b""
+
+    def finished(self) -> None:
+        """Refuse a broker that skipped its signature: it may not be the one that knows the password."""
+        if not self._verified:
+            raise AuthenticationFailed(
+                f"the broker accepted {self.name} without proving that it knows the password (no server signature); "
+                "this may be another server in its place"
+            )
+
+    def _final(self, challenge: bytes) -> bytes:
+        fields = _attributes(challenge, self.name)
+        if "e" in fields:
+            raise AuthenticationFailed(f"the broker refused {self.name}: {fields['e']}")
+        if [key for key, _ in zip(fields, range(3), strict=False)] != ["r", "s", "i"]:
+            raise AuthenticationFailed(f"the broker's {self.name} challenge is not 'r=...,s=...,i=...'")
+        nonce = fields["r"]
+        if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
+            raise AuthenticationFailed(f"the broker's {self.name} nonce does not continue ours")
+        salt = _base64(fields["s"], "salt", self.name)
+        iterations = int(fields["i"]) if fields["i"].isascii() and fields["i"].isdigit() else -1
+        if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
+            raise AuthenticationFailed(
+                f"the broker asks for {fields['i'][:20]} iterations of {self.name}; "
+                f"between {MIN_ITERATIONS} and {MAX_ITERATIONS} are accepted"
+            )
+        password = saslprep(self._password, "password").encode()
+        salted = hashlib.pbkdf2_hmac(self.hash_name, password, salt, iterations)
+        client_key = self._hmac(salted, b"Client Key")
+        without_proof = f"c=biws,r={nonce}"  # biws: "n,," in base64
+        message = f"{self._first_bare},{challenge.decode()},{without_proof}".encode()
+        signature = self._hmac(hashlib.new(self.hash_name, client_key).digest(), message)
+        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
+        self._server_signature = self._hmac(self._hmac(salted, b"Server Key"), message)
+        return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
+
+    def _check_server_final(self, challenge: bytes) -> None:
+        assert self._server_signature is not None
+        fields = _attributes(challenge, self.name)
+        if "e" in fields:
+            raise AuthenticationFailed(f"the broker refused {self.name}: {fields['e']}")
+        signature = _base64(fields.get("v", ""), "server signature", self.name)
+        if not hmac.compare_digest(signature, self._server_signature):
+            raise AuthenticationFailed(
+                f"the broker's {self.name} server signature is wrong: it does not know the password; "
+                "this may be another server in its place"
+            )
+        self._verified = True
+
+    def _hmac(self, key: bytes, message: bytes) -> bytes:
+        return hmac.digest(key, message, self.hash_name)
+
+
+class ScramSha1(Scram):
+    """RFC 5802."""
+
+    name: ClassVar[str] = "SCRAM-SHA-1"
+    hash_name: ClassVar[str] = "sha1"
+
+
+class ScramSha256(Scram):
+    """RFC 7677."""
+
+    name: ClassVar[str] = "SCRAM-SHA-256"
+    hash_name: ClassVar[str] = "sha256"
+
+
+_WITH_PASSWORD: dict[str, Callable[[str, str], Mechanism]] = {
+    "SCRAM-SHA-256": ScramSha256,
+    "SCRAM-SHA-1": ScramSha1,
+    "CRAM-MD5": CramMd5,
+    "PLAIN": Plain,
+}
+
+
+def choose(  # noqa: PLR0913 - keyword-only facts of one decision
+    offered: Sequence[str],
+    *,
+    username: str | None,
+    password: str | None,
+    tls: bool,
+    loopback: bool,
+    allowed: Sequence[str] = DEFAULT_MECHANISMS,
+    client_certificate: bool = False,
+    plain_in_clear: bool = False,
+) -> Mechanism:
+    """The first mechanism of ``allowed`` that the broker offers and that what we have (login, certificate) can serve.
+
+    ``offered`` is the list of ``connection.start``; ``loopback`` says whether the connected peer address is one.
+    ``plain_in_clear`` allows PLAIN without TLS to any host. Raises AuthenticationFailed that says what the broker
+    offers, what is allowed, and for each mechanism that both name why it cannot be used and what to change.
+    """
+    reasons: list[str] = []
+    for name in allowed:
+        if name not in offered:
+            continue
+        reason = _unusable(
+            name,
+            login=username is not None and password is not None,
+            partial_login=(username is None) != (password is None),
+            certificate=client_certificate and tls,
+            plain=tls or loopback or plain_in_clear,
+        )
+        if reason is not None:
+            reasons.append(f"{name} {reason}")
+        elif name == "EXTERNAL":
+            return External()
+        elif name == "ANONYMOUS":
+            return Anonymous()
+        else:
+            assert username is not None
+            assert password is not None
+            return _WITH_PASSWORD[name](username, password)
+    text = (
+        f"no SASL mechanism suits both sides: the broker offers {_names(offered)}; "
+        f"allowed here (sasl_mechanisms, option saslMechanisms) are {_names(allowed)}"
+    )
+    if reasons:
+        text += "; " + "; ".join(reasons)
+    elif not tls and "PLAIN" in allowed and username is not None:
+        text += "; many brokers offer PLAIN only over TLS (amqps://)"
+    raise AuthenticationFailed(text)
+
+
+def _unusable(name: str, *, login: bool, partial_login: bool, certificate: bool, plain: bool) -> str | None:
+    """Why a mechanism that both sides name cannot be used; ``None`` when it can. The first rule that holds."""
+    given = login or partial_login
+    password = name in _WITH_PASSWORD
+    rules = (
+        (not password and name not in {"EXTERNAL", "ANONYMOUS"}, "is not implemented"),
+        (name == "EXTERNAL" and given, "is not used when a user name or password is given (leave them out for it)"),
+        (name == "EXTERNAL" and not certificate, "needs TLS (amqps://) and a client certificate"),
+        (name == "ANONYMOUS" and given, "is not used when a user name or password is given (leave them out for it)"),
+        (name == "ANONYMOUS" and certificate, "is not used when a client certificate is given"),
+        (password and not login, "needs a user name and a password"),
+        (
+            name == "PLAIN" and not plain,
+            "would send the password in clear: use TLS (amqps://), or name PLAIN in saslMechanisms explicitly",
+        ),
+    )
+    return next((reason for applies, reason in rules if applies), None)
+
+
+def saslprep(text: str, what: str) -> str:
+    """RFC 4013 as a query string (code points unassigned in Unicode 3.2 are allowed), from the tables of stringprep.
+
+    ``what`` names the value in the error; the value itself is never shown.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    mapped = "".join(
+        " " if stringprep.in_table_c12(char) else char for char in text if not stringprep.in_table_b1(char)
+    )
+    prepared = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
+    for char in prepared:
+        if any(prohibited(char) for prohibited in _PROHIBITED):
+            raise UsageError(f"the {what} holds a character that SASL does not allow (RFC 4013), U+{ord(char):04X}")
+    if any(map(stringprep.in_table_d1, prepared)) and (
+        any(map(stringprep.in_table_d2, prepared))
+        or not stringprep.in_table_d1(prepared[0])
+        or not stringprep.in_table_d1(prepared[-1])
+    ):
+        raise UsageError(f"the {what} mixes right-to-left and left-to-right text in a way that SASL forbids (RFC 4013)")
+    return prepared
+
+
+_PROHIBITED: tuple[Callable[[str], bool], ...] = (
+    stringprep.in_table_c12,
+    stringprep.in_table_c21_c22,
+    stringprep.in_table_c3,
+    stringprep.in_table_c4,
+    stringprep.in_table_c5,
+    stringprep.in_table_c6,
+    stringprep.in_table_c7,
+    stringprep.in_table_c8,
+    stringprep.in_table_c9,
+)
+
+
+def _escape(name: str) -> str:
+    return name.replace("=", "=3D").replace(",", "=2C")
+
+
+def _names(mechanisms: Sequence[str]) -> str:
+    return ", ".join(name[:40] for name in mechanisms[:20]) or "none"
+
+
+def _attributes(challenge: bytes, mechanism: str) -> dict[str, str]:
+    """The ``a=value`` list of a SCRAM message, in order; extensions that must be understood are refused."""
+    try:
+        text = challenge.decode()
+    except UnicodeDecodeError:
+        text = ""
+    fields: dict[str, str] = {}
+    for part in text.split(","):
+        key, separator, value = part.partition("=")
+        if len(key) != 1 or not separator or key in fields:
+            raise AuthenticationFailed(
+                f"the broker's {mechanism} challenge of {len(challenge)} bytes is not a list of attributes"
+            )
+        fields[key] = value
+    if "m" in fields:
+        raise AuthenticationFailed(f"the broker asks for an extension of {mechanism} that is not known here")
+    return fields
+
+
+def _base64(text: str, what: str, mechanism: str) -> bytes:
+    try:
+        value = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        value = b""
+    if not value:
+        raise AuthenticationFailed(f"the broker's {mechanism} {what} is missing or not base64")
+    return value
