@@ -1,0 +1,167 @@
+"""Find the boundaries of message transfers in received bytes, without decoding and without an object per frame.
+
+Functions only, ``bytes`` in and lists out, so that the same file runs compiled. Only what delimits an assembly is
+looked at: the frame headers (0-10 section 4.4: size, type, track, channel, the first/last flags) and the class and
+command code of the frame that opens an assembly. Reserved bits are ignored.
+
+How a connection uses it (``rest`` is what the call before left over, ``start`` and ``inside`` its state)::
+
+    rest, start, inside = b"", 0, OUTSIDE
+    ...
+    data = rest + chunk
+    found = scan(data, start, channel, max_frame, inside)
+    # 1. in order: the transfers data[..ends[i]] and the frames that are not part of a transfer
+    done = 0
+    for begin, end, index in found.others:      # index = how many of found.ends come before this frame
+        deliver(found.ends[done:index]); done = index
+        handle_one_frame(data[begin:end])       # control, heartbeat, other command, frame of another channel
+    deliver(found.ends[done:])
+    # 2. only then a broken frame: everything before it has been delivered
+    if found.error is not None:
+        raise found.error
+    # 3. what the next call needs
+    rest, start, inside = data[found.begin:], found.next - found.begin, found.inside
+
+Command ids count every command: a frame of ``others`` on the command track that opens an assembly takes an id, so runs
+of consecutive ids end there; controls take none. Frames of ``others`` that arrive *inside* a transfer (controls may)
+are reported when they are seen, that is, before that transfer. They stay in its bytes: whoever decodes the bytes of a
+run skips every frame that is not on the command track and every assembly that is not a transfer.
+
+The frames of one run of transfers are ``data[a:b]`` with ``b`` the end of its last transfer and ``a`` any frame
+boundary after the end of the command before it (0, the end of the run before, or the end of an ``others`` frame).
+
+Nothing is walked twice: a transfer that is not complete is taken up again at ``next``. When it is so big that copying
+``rest`` with every chunk would matter, set the bytes ``data[found.begin:found.next]`` aside in a list, go on with
+``rest = data[found.next:]`` and ``start = 0``, and put the list in front of ``data[:found.ends[0]]`` when the first end
+of a later call closes the transfer.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as struct_error
+from typing import Final, NamedTuple
+
+from amqp_core.errors import DecodeError
+
+OUTSIDE: Final = 0
+"""Between assemblies of the command track."""
+IN_TRANSFER: Final = 1
+"""Inside a message.transfer whose last frame has not come yet."""
+IN_OTHER: Final = 2
+"""Inside the assembly of another command, whose frames are handed out one by one."""
+
+FRAME_HEADER: Final = 12
+
+_frame = Struct(">BBHxBH").unpack_from  # flags, type, size, track, channel
+_head = Struct(">HHI").unpack_from  # flags and type, size, reserved + track + channel
+
+
+class Scan(NamedTuple):
+    """What :func:`scan` found; all offsets count from the start of ``data``."""
+
+    ends: list[int]
+    """End offset of every complete message.transfer, in order."""
+    others: list[tuple[int, int, int]]
+    """``(begin, end, index)`` of every other frame, in order; ``index`` transfers of ``ends`` come before it."""
+    begin: int
+    """First byte to keep: where the incomplete transfer begins, or ``next`` if there is none."""
+    next: int
+    """First frame that was not looked at (it is not complete, or it is the broken one)."""
+    inside: int
+    """``OUTSIDE``, ``IN_TRANSFER`` or ``IN_OTHER``, to be passed to the next call."""
+    error: DecodeError | None
+    """The frame at ``next`` is broken: the connection cannot go on. What was found before it is valid."""
+
+
+def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OUTSIDE) -> Scan:
+    """Walk the frames of ``data`` from ``start`` on; see the module for use.
+
+    With ``inside`` other than ``OUTSIDE`` an assembly is under way: its bytes before ``start`` are ``data[:start]``
+    (or were set aside by the caller). ``max_frame`` is the negotiated max-frame-size in bytes, header included.
+    Raises nothing: a frame that breaks the framing is returned as ``error``.
+    """
+    ends: list[int] = []
+    others: list[tuple[int, int, int]] = []
+    error: DecodeError | None = None
+    found = ends.append
+    length = len(data)
+    route = 0x10000 | channel  # as _head reads it: reserved 0, track 1, channel
+    command = b""  # the command frame of the transfer before: on one subscription all are equal
+    size_of_command = 0
+    starts_with = data.startswith
+    begin = start if inside == OUTSIDE else 0  # of the assembly under way
+    at = start
+    while True:
+        if size_of_command and inside == OUTSIDE:
+            # The usual message, three frames: the command frame as before, header in one frame, body in one or none.
+            try:
+                while starts_with(command, begin):
+                    at = begin + size_of_command
+                    kind, size, where = _head(data, at)
+                    if where != route or not FRAME_HEADER <= size <= max_frame:
+                        break
+                    if kind == 0x0302:
+                        at += size
+                        kind, size, where = _head(data, at)
+                        if kind != 0x0703 or where != route or not FRAME_HEADER <= size <= max_frame:
+                            break
+                    elif kind != 0x0702:
+                        break
+                    at += size
+                    if at > length:
+                        break
+                    found(at)
+                    begin = at
+            except struct_error:  # the data ends inside a frame header
+                pass
+            at = begin
+        if at + FRAME_HEADER > length:
+            break
+        flags, kind, size, track, where = _frame(data, at)
+        if not FRAME_HEADER <= size <= max_frame:
+            error = DecodeError(f"frame size {size} is outside {FRAME_HEADER}..{max_frame}", at)
+            break
+        if kind > 3:
+            error = DecodeError(f"frame type {kind} is not one of 0 to 3", at)
+            break
+        end = at + size
+        if end > length:
+            break
+        if track & 15 != 1 or where != channel:
+            others.append((at, end, len(ends)))
+        elif inside == OUTSIDE:
+            if flags & 0x0A != 0x0A or kind != 1:
+                error = DecodeError("a frame that does not open an assembly where one must begin", at)
+                break
+            if size < FRAME_HEADER + 2:
+                error = DecodeError("a command frame too short to name its command", at)
+                break
+            begin = at
+            if data[at + 12] == 4 and data[at + 13] == 1:
+                if flags & 5 == 5:  # nothing but the command: a message without header and body
+                    found(end)
+                else:
+                    inside = IN_TRANSFER
+                    if flags & 1:
+                        command = data[at:end]
+                        size_of_command = size
+            else:
+                others.append((at, end, len(ends)))
+                if flags & 5 != 5:
+                    inside = IN_OTHER
+        elif flags & 0x0A == 0x0A:
+            error = DecodeError("an assembly begins before the one before it has ended", at)
+            break
+        elif inside == IN_TRANSFER:
+            if flags & 5 == 5:
+                found(end)
+                inside = OUTSIDE
+        else:
+            others.append((at, end, len(ends)))
+            if flags & 5 == 5:
+                inside = OUTSIDE
+        at = end
+        if inside == OUTSIDE:
+            begin = at
+    return Scan(ends, others, begin if inside == IN_TRANSFER else at, at, inside, error)
