@@ -1,0 +1,55 @@
+"""Write amqp_core/v0_10/spec.py and amqp_core/v0_10/_codec.py from the facts in specs/amqp_0_10/.
+
+Usage: python specs/generate.py [--check]
+
+``--check`` writes nothing, prints a unified diff of what would change and exits 1 when there is one. Standard library
+only; the output is already in the form that ``ruff format`` gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from emit_codec import emit_codec
+from emit_spec import emit_spec
+from facts import load
+
+ROOT = Path(__file__).resolve().parent.parent
+FACTS = ROOT / "specs" / "amqp_0_10"
+TARGET = ROOT / "amqp_core" / "v0_10"
+
+
+def generated() -> dict[Path, str]:
+    """Every generated file with the text it must have."""
+    model = load(FACTS)
+    return {TARGET / "spec.py": emit_spec(model), TARGET / "_codec.py": emit_codec(model)}
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Write or check; the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="compare only; exit 1 and print a diff if they differ")
+    check = parser.parse_args(argv).check
+    differ = False
+    for path, text in generated().items():
+        found = path.read_text(encoding="utf-8") if path.exists() else ""
+        if found == text:
+            continue
+        differ = True
+        name = path.relative_to(ROOT).as_posix()
+        if check:
+            lines = difflib.unified_diff(found.splitlines(True), text.splitlines(True), name, f"{name} (from the facts)")
+            sys.stdout.writelines(lines)
+        else:
+            path.write_text(text, encoding="utf-8")
+            print(f"wrote {name}")
+    return 1 if check and differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
