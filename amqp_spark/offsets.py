@@ -1,0 +1,104 @@
+"""Offsets of the source as Spark's checkpoint holds them.
+
+An offset is ``{"<queue>": {"epoch": ..., "position": n, "version": 1}, ...}`` with its keys in this order and queues
+sorted, because Spark compares offsets as text. A position counts the messages received from the queue in one epoch;
+the epoch names one run of the receiver (a random hex string; an integer where it is kept on the broker). The initial
+offset has no epoch: it is a constant, since a restarted query may ask for it again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amqp_spark.errors import OffsetError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+VERSION = 1
+
+_MAX_POSITION = 2**63 - 1
+_KEYS = frozenset({"epoch", "position", "version"})
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOffset:
+    """Everything before ``position`` of ``epoch``; no epoch means the start, position 0."""
+
+    position: int
+    epoch: str | int | None = None
+
+
+def initial_offsets(queues: Iterable[str]) -> dict[str, QueueOffset]:
+    """The constant start of every query over these queues."""
+    return {queue: QueueOffset(0) for queue in sorted(queues)}
+
+
+def dump_offsets(offsets: Mapping[str, QueueOffset]) -> dict[str, dict[str, object]]:
+    """The dictionary that Spark writes as JSON; canonical order of queues and keys."""
+    dumped: dict[str, dict[str, object]] = {}
+    for queue in sorted(offsets):
+        offset = offsets[queue]
+        entry: dict[str, object] = {} if offset.epoch is None else {"epoch": offset.epoch}
+        dumped[queue] = entry | {"position": offset.position, "version": VERSION}
+    return dumped
+
+
+def parse_offsets(value: object, queues: Sequence[str]) -> dict[str, QueueOffset]:
+    """What :func:`dump_offsets` wrote, for exactly these queues.
+
+    Raises OffsetError that says what is not ours: the format, a newer version, or other queues.
+    """
+    if not isinstance(value, dict):
+        raise OffsetError(f"the checkpoint's offset is not of this source: {_shown(value)}; {_format()}")
+    parsed = {str(queue): _parse_entry(str(queue), entry) for queue, entry in value.items()}
+    missing = sorted(set(queues) - set(parsed))
+    other = sorted(set(parsed) - set(queues))
+    if missing or other:
+        raise OffsetError(
+            f"the checkpoint belongs to {_list(parsed)}, the query now reads {_list(queues)}: "
+            "use the same queues, or a new checkpoint location (unaccepted messages are still on the broker)"
+        )
+    return {queue: parsed[queue] for queue in sorted(parsed)}
+
+
+def _parse_entry(queue: str, entry: object) -> QueueOffset:
+    where = f"the checkpoint's offset of queue {queue!r}"
+    if not isinstance(entry, dict) or "position" not in entry or "version" not in entry:
+        raise OffsetError(f"{where} is not of this source: {_shown(entry)}; {_format()}")
+    version = entry["version"]
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise OffsetError(f"{where} has the version {_shown(version)}; {VERSION} is known")
+    if version > VERSION:
+        raise OffsetError(
+            f"{where} has version {version}, written by a newer amqp_spark; this one knows version {VERSION}: "
+            "upgrade, or use a new checkpoint location"
+        )
+    unknown = sorted(set(entry) - _KEYS)
+    if unknown:
+        raise OffsetError(f"{where} has keys that version {VERSION} does not know: {', '.join(map(str, unknown))}")
+    position = entry["position"]
+    if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position <= _MAX_POSITION:
+        raise OffsetError(f"{where} has the position {_shown(position)}; an integer from 0 to 2^63-1 is allowed")
+    epoch = entry.get("epoch")
+    if epoch is None:
+        if position != 0 or "epoch" in entry:
+            raise OffsetError(f"{where} has position {position} and no epoch; only the initial offset, 0, has none")
+        return QueueOffset(0)
+    if isinstance(epoch, bool) or not isinstance(epoch, (str, int)) or epoch == "":
+        raise OffsetError(f"{where} has the epoch {_shown(epoch)}; a text or an integer is allowed")
+    return QueueOffset(position, epoch)
+
+
+def _format() -> str:
+    return 'this source writes {"<queue>": {"epoch": ..., "position": n, "version": 1}}'
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 120 else text[:117] + "..."
+
+
+def _list(queues: Iterable[str]) -> str:
+    return ", ".join(repr(queue) for queue in sorted(queues)) or "no queue"

@@ -1,0 +1,161 @@
+"""How the text of one option becomes a value: one :class:`Kind` per type, each knowing how to say what it allows.
+
+``Kind.parse`` raises ValueError with the *allowed* text only; the caller adds the option's name and value.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_SIZE = re.compile(r"([0-9]{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
+_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+#: str8 of the wire: names of queues and exchanges, binding keys (0-10 section 3.3.6).
+MAX_NAME_BYTES = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A type of option: what the documentation calls it, what it allows, and its parser."""
+
+    name: str
+    allowed: str
+    parse: Callable[[str], object]
+
+
+def text(allowed: str = "not empty") -> Kind:
+    """Any text but the empty one; spaces count."""
+
+    def parse(value: str) -> str:
+        if not value:
+            raise ValueError(allowed)
+        return value
+
+    return Kind("text", allowed, parse)
+
+
+def secret() -> Kind:
+    """Any text, the empty one too."""
+    return Kind("text", "any text", str)
+
+
+def boolean() -> Kind:
+    """``true`` or ``false``."""
+    allowed = "true or false"
+
+    def parse(value: str) -> bool:
+        lowered = value.strip().lower()
+        if lowered not in {"true", "false"}:
+            raise ValueError(allowed)
+        return lowered == "true"
+
+    return Kind("boolean", allowed, parse)
+
+
+def integer(low: int, high: int) -> Kind:
+    """A decimal integer between two bounds, both included."""
+    allowed = f"an integer from {low} to {high}"
+
+    def parse(value: str) -> int:
+        stripped = value.strip()
+        if not re.fullmatch(r"-?[0-9]{1,20}", stripped) or not low <= int(stripped) <= high:
+            raise ValueError(allowed)
+        return int(stripped)
+
+    return Kind("integer", allowed, parse)
+
+
+def seconds(low: float, high: float) -> Kind:
+    """A number of seconds, fractions allowed, between two bounds, both included."""
+    allowed = f"a number of seconds from {low:g} to {high:g}"
+
+    def parse(value: str) -> float:
+        try:
+            number = float(value)
+        except ValueError:
+            raise ValueError(allowed) from None
+        if not math.isfinite(number) or not low <= number <= high:
+            raise ValueError(allowed)
+        return number
+
+    return Kind("seconds", allowed, parse)
+
+
+def size(low: int = 1) -> Kind:
+    """A number of bytes, with a binary suffix: ``64m`` is 64 MiB."""
+    allowed = f"a size in bytes of at least {low}, with or without the suffix k, m, g or t (64m, 1g)"
+
+    def parse(value: str) -> int:
+        match = _SIZE.fullmatch(value.strip())
+        number = int(match[1]) * _FACTORS[match[2].lower()] if match else -1
+        if number < low or number > _FACTORS["t"] * 1024:
+            raise ValueError(allowed)
+        return number
+
+    return Kind("size", allowed, parse)
+
+
+def choice(*values: str) -> Kind:
+    """One of a few words; written in any case, given back in the canonical one."""
+    allowed = ", ".join(values)
+    canonical = {value.lower(): value for value in values}
+
+    def parse(value: str) -> str:
+        found = canonical.get(value.strip().lower())
+        if found is None:
+            raise ValueError(allowed)
+        return found
+
+    return Kind("word", allowed, parse)
+
+
+def words(values: Sequence[str]) -> Kind:
+    """Several different words of a list, in the order of preference, separated by commas or spaces."""
+    allowed = f"one or more different names, best first, out of {', '.join(values)}"
+
+    def parse(value: str) -> tuple[str, ...]:
+        names = tuple(name.upper() for name in re.split(r"[\s,]+", value.strip()) if name)
+        if not names or len(set(names)) != len(names) or not set(names) <= set(values):
+            raise ValueError(allowed)
+        return names
+
+    return Kind("names", allowed, parse)
+
+
+def queue_names() -> Kind:
+    """A comma list of queue names."""
+    allowed = f"one queue name, or several different ones separated by commas, each of 1 to {MAX_NAME_BYTES} bytes"
+
+    def parse(value: str) -> tuple[str, ...]:
+        names = tuple(name.strip() for name in value.split(","))
+        if len(set(names)) != len(names) or not all(map(_is_name, names)):
+            raise ValueError(allowed)
+        return names
+
+    return Kind("names", allowed, parse)
+
+
+def bindings() -> Kind:
+    """``exchange/binding-key[;exchange/binding-key...]``; the first ``/`` ends the exchange, the key may be empty."""
+    allowed = "exchange/binding-key, or several of them separated by ';' (the key may be empty: amq.fanout/)"
+
+    def parse(value: str) -> tuple[tuple[str, str], ...]:
+        pairs: list[tuple[str, str]] = []
+        for part in value.split(";"):
+            exchange, separator, key = part.strip().partition("/")
+            if not separator or not _is_name(exchange) or len(key.encode()) > MAX_NAME_BYTES:
+                raise ValueError(allowed)
+            pairs.append((exchange, key))
+        return tuple(dict.fromkeys(pairs))
+
+    return Kind("bindings", allowed, parse)
+
+
+def _is_name(name: str) -> bool:
+    return 1 <= len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES and name.isprintable()
