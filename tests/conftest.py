@@ -1,0 +1,140 @@
+"""Fixtures of all tests: real brokers, a Spark session, fresh names.
+
+``AMQP_URL``, ``AMQP_USERNAME`` and ``AMQP_PASSWORD`` make the shared broker one that runs already (``make broker``
+prints them); tests that kill, freeze or configure their broker always start their own.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import uuid
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support import ports
+from tests.support.brokerj import BrokerConfig, BrokerJ
+from tests.support.external import ExternalBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+    from pyspark.sql import SparkSession
+
+    from amqp_core.v0_10.client import Client
+    from tests.support.fixtures import Broker, Connect, OwnBroker
+
+
+@pytest.fixture(scope="session")
+def broker() -> Iterator[Broker]:
+    """The broker that tests share: virtual hosts "default" (in memory) and "durable". Use names of your own on it."""
+    given = ExternalBroker.from_environment()
+    if given is not None:
+        yield given
+        return
+    with BrokerJ() as ours:
+        yield ours
+
+
+@pytest.fixture
+def own_broker() -> Iterator[OwnBroker]:
+    """A function that starts a broker for this test alone; its arguments are those of ``BrokerConfig``."""
+    with ExitStack() as stack:
+
+        def start(**config: Any) -> BrokerJ:
+            return stack.enter_context(BrokerJ(BrokerConfig(**config)))
+
+        yield start
+
+
+@pytest.fixture
+def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
+    """A function ``connect(vhost="default", broker=the shared one, **options)`` that returns a connected client."""
+    from amqp_core.address import ConnectOptions, parse_url  # noqa: PLC0415
+    from amqp_core.v0_10.client import Client  # noqa: PLC0415
+
+    with ExitStack() as stack:
+
+        def connect(vhost: str = "default", broker: Broker | None = None, **options: Any) -> Client:
+            target: Broker = request.getfixturevalue("broker") if broker is None else broker
+            hosts, virtual_host, tls = parse_url(target.url(vhost))
+            options = {"username": target.username, "password": target.password} | options
+            client = Client.connect(ConnectOptions(hosts=hosts, virtual_host=virtual_host, tls=tls, **options))
+            stack.callback(client.close)
+            return client
+
+        yield connect
+
+
+@pytest.fixture
+def queue(connect: Connect) -> Iterator[str]:
+    """The name of a new, empty queue of the virtual host "default" that nobody else uses."""
+    yield from _fresh_queue(connect, "default", durable=False)
+
+
+@pytest.fixture
+def durable_queue(connect: Connect) -> Iterator[str]:
+    """The name of a new, empty, durable queue of the virtual host "durable"."""
+    yield from _fresh_queue(connect, "durable", durable=True)
+
+
+def _fresh_queue(connect: Connect, vhost: str, *, durable: bool) -> Iterator[str]:
+    name = f"test-{uuid.uuid4().hex[:12]}"
+    connect(vhost).declare_queue(name, durable=durable)
+    yield name
+    client = connect(vhost)  # a new one: errors of the test may have ended the first
+    if client.query_queue(name) is not None:
+        client.delete_queue(name)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """A port of the loopback interface on which nobody listens."""
+    return ports.free_port()
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local Spark for all tests, tuned for many small queries."""
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second that most runs of single tests can save
+
+    # Workers are started by the JVM from its environment: it must name the interpreter that has our packages.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    directory = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("amqp_spark tests")
+        .config("spark.driver.memory", "2g")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.sql.streaming.checkpointLocation", str(directory / "checkpoints"))
+        .config("spark.sql.streaming.stopTimeout", "60s")  # a query that cannot stop fails its test, not the run
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    yield session
+    session.stop()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the end of the broker's log to the report of a failed test."""
+    report = yield
+    shared = getattr(item, "funcargs", {}).get("broker")
+    if report.failed and shared is not None:
+        report.sections.append(("broker log", shared.log()))
+    return report
+
+
+def pytest_report_header() -> list[str]:
+    """Name what decides the outcome besides the code."""
+    given = ExternalBroker.from_environment()
+    return [f"shared broker: {given.url() if given else 'Broker-J, started when needed'}"]

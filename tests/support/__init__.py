@@ -1,0 +1,1 @@
+"""Helpers of the tests, the demo and the benchmarks: real brokers, peers and faults."""

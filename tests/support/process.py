@@ -1,0 +1,51 @@
+"""Child processes that do not outlive the tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_WATCH = Path(__file__).with_name("_watch.py")
+
+
+def die_with_us(pid: int, work_dir: Path | None = None) -> subprocess.Popen[bytes]:
+    """Have the child process ``pid`` killed, and ``work_dir`` removed, when this process ends, by whatever means.
+
+    Nothing is removed when the child ends first.
+
+    Returns:
+        The watcher, which ends when the child does; wait for it to leave no zombie.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_WATCH), str(os.getpid()), str(pid), *([str(work_dir)] if work_dir else [])],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C on the terminal reaches us, and we decide
+    )
+
+
+def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 30.0, poll_s: float = 0.02) -> None:
+    """Wait until ``condition()`` is true.
+
+    Args:
+        condition: is called every ``poll_s`` seconds, and may raise to end the wait.
+        what: what is waited for, named by the error.
+        timeout_s: the deadline; it bounds a failure, nothing is measured by it.
+        poll_s: seconds between two calls.
+
+    Raises:
+        TimeoutError: the deadline has passed.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"waited {timeout_s:g} s for {what}")
+        time.sleep(poll_s)
