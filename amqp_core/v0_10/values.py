@@ -1,12 +1,58 @@
-"""Python values of wire types that have no natural one of their own."""
+"""Type codes of AMQP 0-10, and Python values of wire types that have no natural one of their own."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+MAX_DEPTH: Final = 16
+"""Most levels of map, list and array inside each other; deeper input is refused."""
+
+BIN8: Final = 0x00
+INT8: Final = 0x01
+UINT8: Final = 0x02
+CHAR: Final = 0x04
+BOOLEAN: Final = 0x08
+BIN16: Final = 0x10
+INT16: Final = 0x11
+UINT16: Final = 0x12
+BIN32: Final = 0x20
+INT32: Final = 0x21
+UINT32: Final = 0x22
+FLOAT: Final = 0x23
+CHAR_UTF32: Final = 0x27
+BIN64: Final = 0x30
+INT64: Final = 0x31
+UINT64: Final = 0x32
+DOUBLE: Final = 0x33
+DATETIME: Final = 0x38
+BIN128: Final = 0x40
+UUID_: Final = 0x48
+BIN256: Final = 0x50
+BIN512: Final = 0x60
+BIN1024: Final = 0x70
+VBIN8: Final = 0x80
+STR8_LATIN: Final = 0x84
+STR8: Final = 0x85
+STR8_UTF16: Final = 0x86
+VBIN16: Final = 0x90
+STR16_LATIN: Final = 0x94
+STR16: Final = 0x95
+STR16_UTF16: Final = 0x96
+VBIN32: Final = 0xA0
+MAP: Final = 0xA8
+LIST: Final = 0xA9
+ARRAY: Final = 0xAA
+STRUCT32: Final = 0xAB
+BIN40: Final = 0xC0
+DEC32: Final = 0xC8
+BIN72: Final = 0xD0
+DEC64: Final = 0xD8
+VOID: Final = 0xF0
+BIT: Final = 0xF1
 
 
 class Datetime(int):
-    """A ``datetime`` of the wire: a signed 64-bit number, seconds by the specification, milliseconds from some clients."""
+    """A ``datetime`` of the wire: a signed number, seconds by the specification, milliseconds from some clients."""
 
     __slots__ = ()
 

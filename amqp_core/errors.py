@@ -1,0 +1,284 @@
+"""Every error that amqp_core raises, and the registry from wire codes to classes.
+
+Rules: a class says whether trying again can help (``retryable``); every argument goes to ``super().__init__``
+so that errors pickle across worker boundaries; a message names the value, the limit and where it was found, and
+never a secret. Codes that the registry does not know become :class:`UnknownError`, never a ``KeyError``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class AmqpError(Exception):
+    """Base of all errors of this library."""
+
+    retryable: ClassVar[bool] = False
+
+
+class UsageError(AmqpError):
+    """The caller used an object in a state or a way that the protocol does not allow."""
+
+
+class EncodeError(AmqpError, ValueError):
+    """A value does not fit the wire type it was given for."""
+
+
+class ProtocolError(AmqpError):
+    """The peer broke the protocol; the connection cannot go on (0-10 section 4)."""
+
+    retryable: ClassVar[bool] = True
+
+
+class DecodeError(ProtocolError, ValueError):
+    """Bytes from the peer are not a value of the type they should be."""
+
+    def __init__(self, reason: str, offset: int = -1) -> None:
+        super().__init__(reason, offset)
+        self.reason = reason
+        self.offset = offset
+
+    def __str__(self) -> str:
+        return self.reason if self.offset < 0 else f"{self.reason} (at byte {self.offset})"
+
+
+class LimitExceeded(ProtocolError):
+    """The peer sent more than a limit allows: frame, segment, map depth, buffer."""
+
+    retryable: ClassVar[bool] = False
+
+
+class VersionRefused(ProtocolError):
+    """The peer does not speak AMQP 0-10 and said (or showed) what it speaks instead."""
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, message: str, offered: str) -> None:
+        super().__init__(message, offered)
+        self.offered = offered
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class ConnectionFailed(AmqpError):
+    """A connection could not be made or did not last."""
+
+    retryable: ClassVar[bool] = True
+
+
+class ConnectionLost(ConnectionFailed):
+    """The transport ended: end of file, reset, or a peer silent for two heartbeat intervals."""
+
+
+class ConnectionClosed(ConnectionFailed):
+    """The peer closed the connection with ``connection.close`` (reply code, reply text)."""
+
+    def __init__(self, reply_code: int, reply_text: str) -> None:
+        super().__init__(reply_code, reply_text)
+        self.reply_code = reply_code
+        self.reply_text = reply_text
+
+    def __str__(self) -> str:
+        return f"the broker closed the connection: {self.reply_code} {self.reply_text}"
+
+
+class AuthenticationFailed(ConnectionFailed):
+    """The login was refused, or no SASL mechanism is acceptable to both sides."""
+
+    retryable: ClassVar[bool] = False
+
+
+class TlsError(ConnectionFailed):
+    """The TLS handshake failed: an untrusted or wrong-name certificate, or no TLS on that port."""
+
+    retryable: ClassVar[bool] = False
+
+
+class VirtualHostRefused(ConnectionFailed):
+    """The broker knows no such virtual host, or does not let this login use it."""
+
+    retryable: ClassVar[bool] = False
+
+
+class DeadlineExceeded(AmqpError):
+    """An answer did not come within the time allowed; the connection is closed because its state is unknown."""
+
+    retryable: ClassVar[bool] = True
+
+
+class OutcomeUnknown(AmqpError):
+    """Commands were sent and the connection broke before the broker completed them: the caller must decide."""
+
+    retryable: ClassVar[bool] = True
+
+
+class MessageRejected(AmqpError):
+    """The broker rejected published messages (``message.reject``): unroutable, or a queue is full."""
+
+    def __init__(self, count: int, code: int, text: str) -> None:
+        super().__init__(count, code, text)
+        self.count = count
+        self.code = code
+        self.text = text
+
+    def __str__(self) -> str:
+        return f"the broker rejected {self.count} published message(s) with code {self.code}: {self.text}"
+
+
+class TransactionFailed(AmqpError):
+    """A distributed transaction branch did not end as asked (``xa-status``, 0-10 section dtx)."""
+
+    def __init__(self, operation: str, status: int, name: str) -> None:
+        super().__init__(operation, status, name)
+        self.operation = operation
+        self.status = status
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"{self.operation} ended with {self.name} ({self.status})"
+
+
+class SessionDetached(AmqpError):
+    """The peer detached the session without an execution exception (detach-code, session name)."""
+
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, code: int, name: bytes) -> None:
+        super().__init__(code, name)
+        self.code = code
+        self.name = name
+
+    def __str__(self) -> str:
+        return f"the broker detached session {self.name!r} with code {self.code}"
+
+
+class CommandFailed(AmqpError):
+    """The peer raised ``execution.exception`` for a command; the session is gone (0-10 section execution)."""
+
+    error_code: ClassVar[int] = 0
+
+    def __init__(
+        self, error_code: int, command_id: int | None, description: str, command: str | None = None
+    ) -> None:
+        super().__init__(error_code, command_id, description, command)
+        self.wire_code = error_code
+        self.command_id = command_id
+        self.description = description
+        self.command = command
+
+    def __str__(self) -> str:
+        what = f" on {self.command}" if self.command else ""
+        return f"the broker refused{what} with {self.wire_code}: {self.description}"
+
+
+class UnauthorizedAccess(CommandFailed):
+    """403: the login may not do this."""
+
+    error_code: ClassVar[int] = 403
+
+
+class NotFound(CommandFailed):
+    """404: no such queue, exchange or transaction branch."""
+
+    error_code: ClassVar[int] = 404
+
+
+class ResourceLocked(CommandFailed):
+    """405: somebody else holds the queue exclusively."""
+
+    error_code: ClassVar[int] = 405
+    retryable: ClassVar[bool] = True
+
+
+class PreconditionFailed(CommandFailed):
+    """406: the resource is in a state that forbids the command."""
+
+    error_code: ClassVar[int] = 406
+
+
+class ResourceDeleted(CommandFailed):
+    """408: the resource was deleted while it was used."""
+
+    error_code: ClassVar[int] = 408
+
+
+class IllegalState(CommandFailed):
+    """409: the command is not allowed in the state of the session."""
+
+    error_code: ClassVar[int] = 409
+
+
+class CommandInvalid(CommandFailed):
+    """503: the command is not valid where it was sent."""
+
+    error_code: ClassVar[int] = 503
+
+
+class ResourceLimitExceeded(CommandFailed):
+    """506: a limit of the broker (queue length, message size) was reached."""
+
+    error_code: ClassVar[int] = 506
+
+
+class NotAllowed(CommandFailed):
+    """530: the broker forbids it by its configuration."""
+
+    error_code: ClassVar[int] = 530
+
+
+class IllegalArgument(CommandFailed):
+    """531: an argument has a value that the broker does not take."""
+
+    error_code: ClassVar[int] = 531
+
+
+class NotImplementedByPeer(CommandFailed):
+    """540: the broker does not implement the command."""
+
+    error_code: ClassVar[int] = 540
+
+
+class InternalError(CommandFailed):
+    """541: the broker failed inside."""
+
+    error_code: ClassVar[int] = 541
+    retryable: ClassVar[bool] = True
+
+
+class InvalidArgument(CommandFailed):
+    """542: an argument is not valid."""
+
+    error_code: ClassVar[int] = 542
+
+
+class UnknownError(CommandFailed):
+    """A code that the specification does not list."""
+
+
+_COMMAND_FAILURES: dict[int, type[CommandFailed]] = {
+    cls.error_code: cls
+    for cls in (
+        UnauthorizedAccess,
+        NotFound,
+        ResourceLocked,
+        PreconditionFailed,
+        ResourceDeleted,
+        IllegalState,
+        CommandInvalid,
+        ResourceLimitExceeded,
+        NotAllowed,
+        IllegalArgument,
+        NotImplementedByPeer,
+        InternalError,
+        InvalidArgument,
+    )
+}
+
+
+def command_failure(
+    error_code: int, command_id: int | None, description: str, command: str | None = None
+) -> CommandFailed:
+    """Build the typed error for an ``execution.exception`` (error-code, command-id, description)."""
+    cls = _COMMAND_FAILURES.get(error_code, UnknownError)
+    return cls(error_code, command_id, description, command)

@@ -1,0 +1,214 @@
+"""TCP and TLS with deadlines: the only module of amqp_core that touches sockets.
+
+A :class:`Transport` never blocks outside :meth:`Transport.wait`, buffers what the peer does not take yet, and can be
+woken from another thread. ``OSError`` and ``ssl.SSLError`` end here: everything that leaves is an AmqpError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import time
+from collections import deque
+from typing import TYPE_CHECKING
+
+from amqp_core.address import format_address
+from amqp_core.errors import ConnectionFailed, ConnectionLost, TlsError
+
+if TYPE_CHECKING:
+    from amqp_core.address import ConnectOptions
+
+READ_BYTES = 1 << 18
+_WRITE_BYTES = 1 << 18
+_RECEIVE_BUFFER_BYTES = 1 << 20
+
+monotonic = time.monotonic
+
+
+def tls_context(options: ConnectOptions) -> ssl.SSLContext:
+    """Build the TLS context: certificates are always verified, host names unless the options say otherwise.
+
+    Raises:
+        TlsError: a CA, certificate or key file that cannot be read.
+    """
+    try:
+        context = ssl.create_default_context(cafile=options.tls_ca_file)
+        context.check_hostname = options.tls_verify_hostname
+        context.verify_mode = ssl.CERT_REQUIRED
+        if options.tls_cert_file:
+            context.load_cert_chain(options.tls_cert_file, options.tls_key_file)
+    except (OSError, ssl.SSLError) as error:
+        files = [f for f in (options.tls_ca_file, options.tls_cert_file, options.tls_key_file) if f]
+        raise TlsError(f"the TLS files {', '.join(files)} cannot be used: {error}") from error
+    return context
+
+
+class Transport:
+    """A connected, non-blocking socket."""
+
+    def __init__(self, sock: socket.socket, peer: str) -> None:
+        self._sock = sock
+        self.peer = peer
+        self._tls = isinstance(sock, ssl.SSLSocket)
+        self._pending: deque[memoryview] = deque()
+        self.pending_bytes = 0
+        sock.setblocking(False)
+        self._wake_in, self._wake_out = socket.socketpair()
+        self._wake_in.setblocking(False)
+        self._wake_out.setblocking(False)
+        self._poll = select.poll()
+        self._poll.register(self._wake_in, select.POLLIN)
+        self._events = select.POLLIN
+        self._poll.register(sock, self._events)
+        self._closed = False
+
+    @classmethod
+    def connect(cls, host: str, port: int, *, timeout: float, context: ssl.SSLContext | None) -> Transport:
+        """Connect to ``host``:``port`` within ``timeout`` seconds, with TLS when a context is given.
+
+        Raises:
+            ConnectionFailed: nobody there, name unknown, no answer in time.
+            TlsError: untrusted or wrong-name certificate, or no TLS on that port.
+        """
+        where = format_address(host, port)
+        deadline = monotonic() + timeout
+        try:
+            sock = socket.create_connection((host, port), timeout=timeout)
+        except TimeoutError as error:
+            raise ConnectionFailed(f"no answer from {where} within {timeout:g} s (connectTimeout)") from error
+        except socket.gaierror as error:
+            raise ConnectionFailed(f"the host name {host!r} cannot be resolved: {error.strerror}") from error
+        except OSError as error:
+            raise ConnectionFailed(f"cannot connect to {where}: {error.strerror or error}") from error
+        try:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            if context is not None:
+                sock.settimeout(max(0.001, deadline - monotonic()))
+                sock = context.wrap_socket(sock, server_hostname=host)
+        except (OSError, ssl.SSLError) as error:
+            sock.close()
+            raise _explain_tls(error, where, timeout) from error
+        return cls(sock, where)
+
+    @property
+    def peer_is_loopback(self) -> bool:
+        """Whether the connected peer is this machine, by its address."""
+        try:
+            address = self._sock.getpeername()
+        except OSError:
+            return False
+        if self._sock.family == socket.AF_UNIX:
+            return True
+        return str(address[0]).startswith("127.") or address[0] in ("::1", "::ffff:127.0.0.1")
+
+    # ---------------------------------------------------------------------------------------------------------- data
+    def write(self, data: bytes) -> None:
+        """Send ``data``, or keep what the peer does not take yet for later (see ``pending_bytes``)."""
+        if data:
+            self._pending.append(memoryview(data))
+            self.pending_bytes += len(data)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what is pending, as far as the peer takes it."""
+        while self._pending:
+            view = self._pending[0]
+            try:
+                sent = self._sock.send(view[:_WRITE_BYTES])
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+            except OSError as error:
+                raise self._lost("writing", error) from error
+            self.pending_bytes -= sent
+            if sent == len(view):
+                self._pending.popleft()
+            else:
+                self._pending[0] = view[sent:]
+
+    def read(self) -> bytes | None:
+        """Return what has arrived (at most 256 KiB), ``None`` if nothing has, ``b""`` at the end of the stream."""
+        try:
+            return self._sock.recv(READ_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return None
+        except ssl.SSLEOFError:
+            return b""
+        except OSError as error:
+            raise self._lost("reading", error) from error
+
+    def wait(self, timeout: float, *, reading: bool = True) -> bool:
+        """Wait until there is something to read, room to write what is pending, or a wake-up.
+
+        Parameters:
+            timeout: seconds.
+            reading: ``False`` leaves what arrives in the socket; only writing, waking and a reset are noticed.
+
+        Returns:
+            Whether :meth:`wake` was called.
+        """
+        if reading and self._tls and isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
+            timeout = 0
+        events = (select.POLLIN if reading else 0) | (select.POLLOUT if self._pending else 0)
+        if events != self._events:
+            self._poll.modify(self._sock, events)
+            self._events = events
+        woken = False
+        for fd, event in self._poll.poll(max(0.0, timeout) * 1000.0):
+            if fd == self._wake_in.fileno():
+                woken = True
+                with contextlib.suppress(BlockingIOError):
+                    self._wake_in.recv(4096)
+            elif event & select.POLLOUT:
+                self.flush()
+            elif not reading and event & (select.POLLHUP | select.POLLERR):
+                raise ConnectionLost(f"the connection to {self.peer} was reset by the peer")
+        return woken
+
+    def wake(self) -> None:
+        """Make a :meth:`wait` that runs or comes next return. May be called from any thread."""
+        with contextlib.suppress(OSError):  # full means that a wake-up is waiting already; closed that nobody waits
+            self._wake_out.send(b"\0")
+
+    def close(self) -> None:
+        """Close the socket; what is pending is dropped."""
+        if self._closed:
+            return
+        self._closed = True
+        for sock in (self._sock, self._wake_in, self._wake_out):
+            with contextlib.suppress(OSError):
+                sock.close()
+
+    def _lost(self, doing: str, error: OSError) -> ConnectionFailed:
+        if isinstance(error, ssl.SSLError):
+            return _explain_tls(error, self.peer, 0)
+        return ConnectionLost(f"the connection to {self.peer} broke while {doing}: {error.strerror or error}")
+
+
+def _explain_tls(error: OSError, where: str, timeout: float) -> ConnectionFailed:
+    """Say what a failed TLS handshake means, and what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        if error.verify_code in (62, 64):  # X509_V_ERR_HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH
+            return TlsError(
+                f"the certificate of {where} is for another name: {error.verify_message} "
+                "(connect by the name in the certificate, or set tls.verifyHostname to false)"
+            )
+        return TlsError(
+            f"the certificate of {where} is not trusted: {error.verify_message} "
+            "(tls.caFile names the certificates to trust)"
+        )
+    if isinstance(error, ssl.SSLError):
+        return TlsError(_explain_alert((error.reason or str(error)).replace("_", " ").lower(), where))
+    if isinstance(error, TimeoutError):
+        return ConnectionFailed(f"no TLS handshake with {where} within {timeout:g} s (connectTimeout)")
+    return ConnectionLost(f"the connection to {where} broke during the TLS handshake: {error.strerror or error}")
+
+
+def _explain_alert(reason: str, where: str) -> str:
+    if any(sign in reason for sign in ("wrong version", "record layer", "http request")):
+        return f"{where} does not speak TLS: use amqp:// for this port ({reason})"
+    if any(sign in reason for sign in ("certificate required", "handshake failure", "bad certificate")):
+        return f"{where} refused our TLS handshake: {reason} (tls.certFile and tls.keyFile identify us)"
+    return f"TLS with {where} failed: {reason}"

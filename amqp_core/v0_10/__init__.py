@@ -1,0 +1,1 @@
+"""AMQP 0-10: everything that is peculiar to this version of the protocol."""

@@ -1,0 +1,443 @@
+"""A blocking client for AMQP 0-10: one connection, one session, every wait with a deadline.
+
+It is one *incarnation*: after any error of the connection or session it is finished, and a new one must be connected.
+Not thread-safe, except :meth:`Client.wake`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+from amqp_core.address import format_address
+from amqp_core.errors import (
+    AmqpError,
+    AuthenticationFailed,
+    ConnectionFailed,
+    DeadlineExceeded,
+    MessageRejected,
+    OutcomeUnknown,
+    ProtocolError,
+    VirtualHostRefused,
+)
+from amqp_core.transport import monotonic, tls_context
+from amqp_core.v0_10 import spec
+from amqp_core.v0_10._codec import encode_header
+from amqp_core.v0_10.connection import (
+    Redirected,
+)
+from amqp_core.v0_10.driver import Driver
+from amqp_core.v0_10.messages import destination_of
+from amqp_core.v0_10.serial import RangeSet, unwrap_ranges, wire_ranges
+from amqp_core.v0_10.subscription import Subscription
+from amqp_core.v0_10.transactions import Transactions
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Sequence
+
+    from amqp_core.address import ConnectOptions
+    from amqp_core.v0_10.blocks import Block
+    from amqp_core.v0_10.connection import Redirected
+    from amqp_core.v0_10.messages import Message
+
+DEFAULT_CALL_TIMEOUT_S = 60.0
+_CLOSE_TIMEOUT_S = 5.0
+_MOST_REDIRECTS = 3
+# What may wait for a broker that reads slowly before publish() waits for it.
+_PENDING_BYTES = 1 << 20
+_CHANNEL = 0
+_INFINITE_CREDIT = 0xFFFFFFFF
+
+
+class Client:
+    """A connected client. Make one with :meth:`connect`; use it as a context manager to close it.
+
+    Attributes:
+        server_properties: what the broker says of itself in connection.start.
+        transactions: tx and dtx (0-10 sections tx and dtx).
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self._subscriptions: dict[str, Subscription] = {}
+        self._publish_credit: int | None = None
+        self._published_first: int | None = None
+        self._rejected = RangeSet()
+        self._reject_reason = (0, "")
+        self.transactions = Transactions(driver)
+        driver.on_block = self._deliver
+        driver.on_command = self._command
+
+    # ---------------------------------------------------------------------------------------------------- connecting
+    @classmethod
+    def connect(cls, options: ConnectOptions, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S) -> Client:
+        """Connect, log in and attach a session; walk the host list once and follow redirects.
+
+        Raises:
+            AuthenticationFailed, VirtualHostRefused: at once, since another host would say the same.
+            ConnectionFailed: no host could be reached; names each host with its reason.
+            VersionRefused, TlsError: when that is why the last host failed.
+        """
+        context = tls_context(options) if options.tls else None
+        failures: list[AmqpError] = []
+        for host, port in options.hosts:
+            try:
+                return cls._connect_host(options, host, port, context, call_timeout_s)
+            except (AuthenticationFailed, VirtualHostRefused):
+                raise
+            except AmqpError as error:
+                failures.append(error)
+        if len(failures) == 1:
+            raise failures[0]
+        lasting = [error for error in failures if not error.retryable]
+        if len(lasting) == len(failures):
+            raise lasting[0]
+        raise ConnectionFailed("no broker of the host list can be used: " + "; ".join(str(error) for error in failures))
+
+    @classmethod
+    def _connect_host(
+        cls, options: ConnectOptions, host: str, port: int, context: ssl.SSLContext | None, call_timeout_s: float
+    ) -> Client:
+        for _ in range(_MOST_REDIRECTS + 1):
+            driver = Driver.dial(options, host, port, context, call_timeout_s)
+            redirect = driver.redirect
+            if redirect is None:
+                return cls(driver)
+            driver.abort()
+            host, port = _redirected_to(redirect, port)
+        raise ConnectionFailed(f"more than {_MOST_REDIRECTS} redirects; the last one to {format_address(host, port)}")
+
+    @property
+    def peer(self) -> str:
+        """``host:port`` of the broker."""
+        return self._driver.transport.peer
+
+    @property
+    def server_properties(self) -> dict[str, object]:
+        """What the broker says of itself in connection.start."""
+        return self._driver.connection.peer_properties
+
+    @property
+    def features(self) -> frozenset[str]:
+        """The broker's ``qpid.features``."""
+        features = self.server_properties.get("qpid.features")
+        return frozenset(str(feature) for feature in features) if isinstance(features, list) else frozenset()
+
+    @property
+    def is_qpidd(self) -> bool:
+        """Whether the broker says that it is Apache Qpid C++."""
+        return str(self.server_properties.get("product", "")).startswith("qpid-cpp")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End in order: detach and close. What was received and not accepted goes back to its queue. Idempotent."""
+        self._driver.close()
+
+    def abort(self) -> None:
+        """Drop the connection without a word, as a crash would."""
+        self._driver.abort()
+
+    def wake(self) -> None:
+        """Make a wait of the thread that uses the client return early. May be called from any thread."""
+        self._driver.wake()
+
+    def pause_reading(self, paused: bool) -> None:  # noqa: FBT001 - a switch
+        """Leave what arrives in the socket, so that the broker is slowed down; heartbeats still go out.
+
+        While paused, a silent peer is not taken for lost. Calls that wait for an answer read all the same.
+        """
+        self._driver.reading = not paused
+
+    # --------------------------------------------------------------------------------------------- queues, exchanges
+    def query_queue(self, queue: str) -> spec.QueueQueryResult | None:
+        """Return what queue.query tells; ``None`` when there is no such queue."""
+        result = self._driver.call(spec.QueueQuery(queue=queue), result=True)
+        return result if isinstance(result, spec.QueueQueryResult) and result.queue else None
+
+    def query_exchange(self, exchange: str) -> spec.ExchangeQueryResult | None:
+        """Return what exchange.query tells; ``None`` when there is no such exchange."""
+        result = self._driver.call(spec.ExchangeQuery(name=exchange), result=True)
+        return result if isinstance(result, spec.ExchangeQueryResult) and not result.not_found else None
+
+    def declare_queue(
+        self,
+        queue: str,
+        *,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        passive: bool = False,
+        alternate_exchange: str | None = None,
+        arguments: dict[str, object] | None = None,
+    ) -> None:
+        """Declare a queue (queue.declare). Brokers ignore other arguments for a queue that exists.
+
+        Raises:
+            ResourceLocked: somebody else holds it exclusively. NotFound: passive, and it is not there.
+        """
+        self._driver.call(
+            spec.QueueDeclare(
+                queue=queue,
+                alternate_exchange=alternate_exchange,
+                passive=passive,
+                durable=durable,
+                exclusive=exclusive,
+                auto_delete=auto_delete,
+                arguments=arguments,
+            )
+        )
+
+    def delete_queue(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> None:
+        """Delete a queue (queue.delete)."""
+        self._driver.call(spec.QueueDelete(queue=queue, if_unused=if_unused, if_empty=if_empty))
+
+    def purge_queue(self, queue: str) -> None:
+        """Remove every message that nobody has acquired (queue.purge)."""
+        self._driver.call(spec.QueuePurge(queue=queue))
+
+    def declare_exchange(
+        self,
+        exchange: str,
+        kind: str,
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        passive: bool = False,
+        alternate_exchange: str | None = None,
+        arguments: dict[str, object] | None = None,
+    ) -> None:
+        """Declare an exchange of type direct, topic, fanout or headers (exchange.declare)."""
+        self._driver.call(
+            spec.ExchangeDeclare(
+                exchange=exchange,
+                type=kind,
+                alternate_exchange=alternate_exchange,
+                passive=passive,
+                durable=durable,
+                auto_delete=auto_delete,
+                arguments=arguments,
+            )
+        )
+
+    def delete_exchange(self, exchange: str, *, if_unused: bool = False) -> None:
+        """Delete an exchange (exchange.delete)."""
+        self._driver.call(spec.ExchangeDelete(exchange=exchange, if_unused=if_unused))
+
+    def bind(self, queue: str, exchange: str, binding_key: str, arguments: dict[str, object] | None = None) -> None:
+        """Bind a queue to an exchange (exchange.bind)."""
+        self._driver.call(
+            spec.ExchangeBind(queue=queue, exchange=exchange, binding_key=binding_key, arguments=arguments or {})
+        )
+
+    def unbind(self, queue: str, exchange: str, binding_key: str) -> None:
+        """Remove a binding (exchange.unbind)."""
+        self._driver.call(spec.ExchangeUnbind(queue=queue, exchange=exchange, binding_key=binding_key))
+
+    def bound(
+        self, exchange: str, *, queue: str | None = None, binding_key: str | None = None
+    ) -> spec.ExchangeBoundResult:
+        """Ask what is bound (exchange.bound)."""
+        command = spec.ExchangeBound(exchange=exchange, queue=queue, binding_key=binding_key)
+        result = self._driver.call(command, result=True)
+        return result if isinstance(result, spec.ExchangeBoundResult) else spec.ExchangeBoundResult()
+
+    # ------------------------------------------------------------------------------------------------------ receiving
+    def subscribe(
+        self,
+        queue: str,
+        *,
+        destination: str | None = None,
+        accept_mode: int = spec.MessageAcceptMode.EXPLICIT,
+        acquire_mode: int = spec.MessageAcquireMode.PRE_ACQUIRED,
+        exclusive: bool = False,
+        selector: str | None = None,
+        arguments: dict[str, object] | None = None,
+    ) -> Subscription:
+        """Subscribe to a queue in credit mode; nothing comes before :meth:`Subscription.grant`.
+
+        Parameters:
+            queue: name of the queue.
+            destination: name of the subscription in this session; made up if absent.
+            accept_mode: explicit, or none (the broker forgets each message as it sends it).
+            acquire_mode: pre-acquired, or not-acquired to browse.
+            exclusive: refuse other subscriptions of the queue.
+            selector: message selector of the broker; it goes out under the argument that this broker reads.
+            arguments: further arguments of message.subscribe.
+
+        Raises:
+            NotFound, ResourceLocked, UnauthorizedAccess, ...: what the broker says.
+        """
+        destination = destination or f"s{len(self._subscriptions)}"
+        merged = dict(arguments or {})
+        if selector is not None:
+            # each broker reads its own key and passes over the other's without a word
+            if "qpid.jms-selector" in self.features or not self.is_qpidd:
+                merged["x-filter-jms-selector"] = selector
+            if self.is_qpidd or "qpid.jms-selector" not in self.features:
+                merged["x-apache-selector"] = selector
+        subscription = Subscription(self._driver, destination, self._forget)
+        self._subscriptions[destination] = subscription
+        try:
+            self._driver.call(
+                spec.MessageSubscribe(
+                    queue=queue,
+                    destination=destination,
+                    accept_mode=accept_mode,
+                    acquire_mode=acquire_mode,
+                    exclusive=exclusive,
+                    arguments=merged,
+                )
+            )
+            # Broker-J takes the mode only before any credit
+            self._driver.send(spec.MessageSetFlowMode(destination=destination, flow_mode=spec.MessageFlowMode.CREDIT))
+        except AmqpError:
+            del self._subscriptions[destination]
+            raise
+        return subscription
+
+    def accept(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False) -> None:
+        """Accept transfers by inclusive ranges of command ids (message.accept): the broker forgets them.
+
+        Parameters:
+            ranges: ids may include those of other commands; the broker passes over them.
+            sync: wait until the broker has done it.
+        """
+        self._disposition(spec.MessageAccept(transfers=wire_ranges(ranges)), sync=sync)
+
+    def reject(self, ranges: Sequence[tuple[int, int]], *, code: int = 0, text: str = "", sync: bool = False) -> None:
+        """Reject transfers (message.reject): to the queue's alternate exchange, or dropped if it has none."""
+        self._disposition(spec.MessageReject(transfers=wire_ranges(ranges), code=code, text=text), sync=sync)
+
+    def release(self, ranges: Sequence[tuple[int, int]], *, set_redelivered: bool = False, sync: bool = False) -> None:
+        """Give transfers back to their queue (message.release)."""
+        command = spec.MessageRelease(transfers=wire_ranges(ranges), set_redelivered=set_redelivered)
+        self._disposition(command, sync=sync)
+
+    def acquire(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Acquire transfers that were browsed (message.acquire); return the ranges that are now ours."""
+        result = self._driver.call(spec.MessageAcquire(transfers=wire_ranges(ranges)), result=True)
+        if not isinstance(result, spec.MessageAcquired):
+            return []
+        return unwrap_ranges(result.transfers or [], self._driver.session.received_next)
+
+    def sync(self) -> None:
+        """Wait until the broker has completed everything that was sent (execution.sync)."""
+        self._driver.call(spec.ExecutionSync())
+
+    def _disposition(self, command: spec.Command, *, sync: bool) -> None:
+        if sync:
+            self._driver.call(command)
+        else:
+            self._driver.send(command)
+
+    # ----------------------------------------------------------------------------------------------------- publishing
+    def publish(
+        self, message: Message, exchange: str = "", routing_key: str | None = None, *, accept_mode: int | None = None
+    ) -> int:
+        """Send a message (message.transfer); it is safe only once :meth:`confirm` has returned.
+
+        Parameters:
+            message: body and properties.
+            exchange: name of the exchange; empty is the default exchange, which routes by queue name.
+            routing_key: overrides the message's own.
+            accept_mode: explicit makes Broker-J reject what it cannot route; the default is what tells most on the
+                broker at hand (qpidd accepts even what it drops).
+
+        Returns:
+            The command id.
+        """
+        if accept_mode is None:
+            accept_mode = spec.MessageAcceptMode.NONE if self.is_qpidd else spec.MessageAcceptMode.EXPLICIT
+        delivery = message.delivery
+        if routing_key is not None and delivery.routing_key != routing_key:
+            delivery = spec.DeliveryProperties(
+                **{name: getattr(delivery, name) for name in spec.DeliveryProperties.__slots__}
+                | {"routing_key": routing_key}
+            )
+        deadline = monotonic() + self._driver.call_timeout_s
+        while self._publish_credit is not None and self._publish_credit <= 0:
+            self._driver.pump_until(deadline, "the broker to allow publishing again (message.flow)")
+        if self._publish_credit is not None:
+            self._publish_credit -= 1
+        command_id = self._driver.send(
+            spec.MessageTransfer(
+                destination=exchange, accept_mode=accept_mode, acquire_mode=spec.MessageAcquireMode.PRE_ACQUIRED
+            ),
+            header=encode_header(delivery, message.properties),
+            body=message.body or None,
+        )
+        if self._published_first is None:
+            self._published_first = command_id
+        while self._driver.transport.pending_bytes > _PENDING_BYTES:
+            self._driver.pump_until(deadline, "the broker to read what is published")
+        return command_id
+
+    def confirm(self) -> None:
+        """Wait until the broker has taken responsibility for everything published so far.
+
+        Raises:
+            MessageRejected: the broker rejected some (unroutable, or a full queue).
+            OutcomeUnknown: the connection broke before the broker completed them; they may or may not be enqueued.
+        """
+        first, last = self._published_first, self._driver.session.next_id - 1
+        if first is None:
+            return
+        try:
+            self._driver.call(spec.ExecutionSync())
+            deadline = monotonic() + self._driver.call_timeout_s
+            while not self._driver.session.all_complete(first, last):
+                self._driver.pump_until(deadline, "the completion of published messages")
+        except (ConnectionFailed, ProtocolError, DeadlineExceeded) as error:
+            count = last - first + 1
+            raise OutcomeUnknown(f"{count} published message(s) were not confirmed: {error}") from error
+        self._published_first = None
+        if self._rejected:
+            count, (code, text) = self._rejected.count(), self._reject_reason
+            self._rejected = RangeSet()
+            raise MessageRejected(count, code, text)
+
+    def _command(self, command: spec.Command) -> None:
+        """What a broker may say to a publisher: reject, and flow control on the empty destination."""
+        if isinstance(command, spec.MessageReject):
+            for low, high in unwrap_ranges(command.transfers or [], self._driver.session.next_id):
+                self._rejected.add(low, high)
+            self._reject_reason = (command.code or 0, command.text or "")
+        elif isinstance(command, spec.MessageStop):
+            self._publish_credit = 0
+        elif isinstance(command, spec.MessageFlow) and command.unit == spec.MessageCreditUnit.MESSAGE:
+            # Broker-J ends producer flow control with a credit of 2**31 - 1, which stands for "no limit"
+            granted = command.value or 0
+            self._publish_credit = None if granted >= 0x7FFFFFFF else (self._publish_credit or 0) + granted
+
+    def _forget(self, destination: str) -> None:
+        self._subscriptions.pop(destination, None)
+
+    def _deliver(self, block: Block) -> None:
+        if len(self._subscriptions) == 1:
+            next(iter(self._subscriptions.values())).receive_block(block)
+            return
+        # several subscriptions share the session: hand out each transfer by its own destination
+        start = 0
+        for index, end in enumerate(block.ends):
+            subscription = self._subscriptions.get(destination_of(block.frames, start))
+            if subscription is not None:
+                subscription.receive_block(block.single(index, start, end))
+            start = end
+
+
+def _redirected_to(redirect: Redirected, port: int) -> tuple[str, int]:
+    """Read ``amqp:tcp:host:port``, ``tcp:host:port``, ``host:port`` or ``host``; the first of a comma list."""
+    text = redirect.host.split(",")[0].strip()
+    for prefix in ("amqp://", "amqps://", "amqp:", "amqps:", "tcp:", "ssl:"):
+        text = text.removeprefix(prefix)
+    host, separator, tail = text.rpartition(":")
+    if separator and tail.isdigit() and 0 < int(tail) < 65536:
+        return host.strip("[]"), int(tail)
+    if not text:
+        raise ProtocolError("connection.redirect names no host")
+    return text.strip("[]"), port

@@ -1,0 +1,537 @@
+"""The connection state machine (0-10 section connection): bytes in, events out; no socket, no clock.
+
+Everything that affects the state lives in the two tables below, one for each role; which control is legal when is
+read from them alone. Time is an argument: :meth:`Connection.tick` is told the time and says when it wants to be
+called again. SASL is somebody else's: the client role asks a ``login`` object, the server role an ``authenticate``
+function, both without knowing any mechanism.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Protocol
+
+from amqp_core.errors import (
+    AmqpError,
+    AuthenticationFailed,
+    ConnectionClosed,
+    DecodeError,
+    ProtocolError,
+    UsageError,
+    VersionRefused,
+    VirtualHostRefused,
+)
+from amqp_core.v0_10 import spec
+from amqp_core.v0_10._codec import decode_command, decode_control, encode_control
+from amqp_core.v0_10.blocks import Scanner
+from amqp_core.v0_10.frames import (
+    MIN_MAX_FRAME_SIZE,
+    PROTOCOL_HEADER,
+    TRACK_CONTROL,
+    describe_stranger,
+    encode_assembly,
+    encode_control_frame,
+    parse_frame,
+)
+from amqp_core.v0_10.segments import Assembler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from amqp_core.v0_10.blocks import Block
+
+MAX_FRAME_SIZE = 65535
+# Until connection.tune-ok a frame may have any size that its header can name.
+_ANY_FRAME_SIZE = 65535
+
+
+class Role(Enum):
+    """Which side of the connection this is."""
+
+    CLIENT = auto()
+    SERVER = auto()
+
+
+class State(Enum):
+    """Where the connection stands. A name says what is awaited from the peer."""
+
+    HEADER = auto()
+    START = auto()
+    START_OK = auto()
+    SECURE_OR_TUNE = auto()
+    SECURE_OK = auto()
+    TUNE_OK = auto()
+    OPEN_FROM_CLIENT = auto()
+    OPEN_OK = auto()
+    OPEN = auto()
+    CLOSE_OK = auto()
+    CLOSED = auto()
+
+
+_S = State
+# (state, control received) -> next state. A control that is not listed breaks the protocol in that state.
+CLIENT_TRANSITIONS: dict[tuple[State, type], State] = {
+    (_S.START, spec.ConnectionStart): _S.SECURE_OR_TUNE,
+    (_S.SECURE_OR_TUNE, spec.ConnectionSecure): _S.SECURE_OR_TUNE,
+    (_S.SECURE_OR_TUNE, spec.ConnectionTune): _S.OPEN_OK,
+    (_S.OPEN_OK, spec.ConnectionOpenOk): _S.OPEN,
+    (_S.OPEN_OK, spec.ConnectionRedirect): _S.CLOSED,
+    (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
+}
+SERVER_TRANSITIONS: dict[tuple[State, type], State] = {
+    (_S.START_OK, spec.ConnectionStartOk): _S.SECURE_OK,
+    (_S.SECURE_OK, spec.ConnectionSecureOk): _S.SECURE_OK,
+    (_S.TUNE_OK, spec.ConnectionTuneOk): _S.OPEN_FROM_CLIENT,
+    (_S.OPEN_FROM_CLIENT, spec.ConnectionOpen): _S.OPEN,
+    (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
+}
+_TRANSITIONS = {Role.CLIENT: CLIENT_TRANSITIONS, Role.SERVER: SERVER_TRANSITIONS}
+
+
+# ---------------------------------------------------------------------------------------------------------- events
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The connection is open; sessions may be attached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redirected:
+    """The peer asks to connect elsewhere (connection.redirect)."""
+
+    host: str
+    known_hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The connection is over. ``error`` is ``None`` after an orderly close that we asked for."""
+
+    error: AmqpError | None
+
+
+@dataclass(frozen=True, slots=True)
+class ControlReceived:
+    """A control of the session class arrived on a channel."""
+
+    channel: int
+    control: spec.Control
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReceived:
+    """A command arrived: with its header and body segments as raw bytes, and the sync bit of its session header."""
+
+    channel: int
+    command: spec.Command
+    sync: bool
+    header: bytes | None
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransfersReceived:
+    """A run of message.transfer arrived on the scanned channel, as raw frames."""
+
+    channel: int
+    block: Block
+
+
+Event = Opened | Redirected | Ended | ControlReceived | CommandReceived | TransfersReceived
+
+
+class Login(Protocol):
+    """What the client role asks about SASL (0-10 section connection.start)."""
+
+    def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
+        """Pick a mechanism; return its name and initial response (``None`` is absent, not empty)."""
+
+    def respond(self, challenge: bytes) -> bytes:
+        """Answer a challenge of connection.secure."""
+
+    def succeeded(self) -> None:
+        """Raise AuthenticationFailed if the server has not proven what the mechanism demands of it."""
+
+
+class Connection:
+    """One side of an AMQP 0-10 connection.
+
+    Feed it what was read with :meth:`receive_data`, write what :meth:`data_to_send` returns, call :meth:`tick` with a
+    monotonic time in seconds.
+
+    Parameters:
+        role: client or server.
+        login: client role only: answers for SASL.
+        virtual_host: client role only: sent in connection.open.
+        heartbeat: seconds between heartbeats that we ask for (client) or offer at most (server); 0 is none.
+        max_frame_size: the largest frame we take, in bytes, 4096 to 65535.
+        client_properties: client role only: sent in connection.start-ok.
+        mechanisms: server role only: what connection.start offers.
+        authenticate: server role only: ``(mechanism, response) -> challenge``, ``None`` when the login is complete;
+            raises AuthenticationFailed to refuse.
+        server_properties: server role only: sent in connection.start.
+        scan_transfers: deliver transfers of channel 0 as blocks of raw frames (the fast way in) instead of commands.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        *,
+        login: Login | None = None,
+        virtual_host: str = "",
+        heartbeat: int = 0,
+        max_frame_size: int = MAX_FRAME_SIZE,
+        client_properties: dict[str, object] | None = None,
+        mechanisms: Sequence[str] = ("ANONYMOUS",),
+        authenticate: Callable[[str, bytes | None], bytes | None] | None = None,
+        server_properties: dict[str, object] | None = None,
+        scan_transfers: bool = False,
+    ) -> None:
+        if not MIN_MAX_FRAME_SIZE <= max_frame_size <= MAX_FRAME_SIZE:
+            raise UsageError(f"max_frame_size {max_frame_size} is outside {MIN_MAX_FRAME_SIZE} to {MAX_FRAME_SIZE}")
+        self.role = role
+        self.state = State.HEADER
+        self.heartbeat_s = heartbeat
+        self.max_frame_size = max_frame_size
+        self.virtual_host = virtual_host
+        self.peer_properties: dict[str, object] = {}
+        self.known_hosts: tuple[str, ...] = ()
+        self._login = login
+        self._authenticate = authenticate
+        self._client_properties = client_properties or {}
+        self._mechanisms = list(mechanisms)
+        self._mechanism = ""
+        self._server_properties = server_properties or {}
+        self._scan = Scanner(channel=0) if scan_transfers else None
+        self._assembler = Assembler()
+        self._tail = b""
+        self._out: list[bytes] = []
+        self._logged_in = False
+        self._received_frame_limit = _ANY_FRAME_SIZE
+        self._last_sent: float | None = None
+        self._last_received: float | None = None
+        self._sent_since_tick = False
+        self._received_since_tick = False
+        if role is Role.CLIENT:
+            self._out.append(PROTOCOL_HEADER)
+
+    # ---------------------------------------------------------------------------------------------- bytes and time
+    def data_to_send(self) -> bytes:
+        """Return and forget the bytes that are waiting to be written."""
+        data = b"".join(self._out)
+        self._out.clear()
+        if data:
+            self._sent_since_tick = True
+        return data
+
+    def receive_data(self, data: bytes) -> list[Event]:
+        """Take bytes that were read; return what they mean, in order.
+
+        A broken protocol ends the connection: the last event is then :class:`Ended` with the error, after the events
+        of everything that was complete before it, and a connection.close for the peer is waiting to be sent.
+        """
+        events: list[Event] = []
+        if self.state is State.CLOSED:
+            return events
+        if data:
+            self._received_since_tick = True
+        try:
+            if self.state is State.HEADER:
+                self._tail += data
+                data = b""
+                if not self._receive_header():
+                    return events
+            self._receive_frames(data, events)
+        except AmqpError as error:
+            self._fail(error, events)
+        return events
+
+    def receive_eof(self) -> list[Event]:
+        """Tell that the peer will send nothing more. During the exchange of headers this names what it sent."""
+        if self.state is State.HEADER and self._tail:
+            offered = describe_stranger(self._tail)
+            self.state = State.CLOSED
+            return [Ended(VersionRefused(f"the peer does not speak AMQP 0-10; it answered with {offered}", offered))]
+        self.state = State.CLOSED
+        return []
+
+    def tick(self, now: float, *, reading: bool = True) -> tuple[float | None, bool]:
+        """Send a heartbeat if one is due, and notice a silent peer.
+
+        Parameters:
+            now: monotonic time, seconds.
+            reading: ``False`` while the caller deliberately leaves the socket unread: silence then proves nothing.
+
+        Returns:
+            When to call again (``None``: no heartbeats), and whether the peer was silent for two intervals.
+        """
+        if self._sent_since_tick or self._last_sent is None:
+            self._last_sent = now
+        if self._received_since_tick or self._last_received is None or not reading:
+            self._last_received = now
+        self._sent_since_tick = self._received_since_tick = False
+        if not self.heartbeat_s or self.state is not State.OPEN:
+            return None, False
+        if now - self._last_sent >= self.heartbeat_s:
+            self._control(spec.ConnectionHeartbeat())
+            self._last_sent = now
+        silent = now - self._last_received >= 2 * self.heartbeat_s
+        return min(self._last_sent + self.heartbeat_s, self._last_received + 2 * self.heartbeat_s), silent
+
+    # ------------------------------------------------------------------------------------------------- what to send
+    def send_control(self, channel: int, control: spec.Control) -> None:
+        """Queue a control of a session."""
+        self._out.append(encode_control_frame(channel, encode_control(control)))
+
+    def send_assembly(self, channel: int, segments: Sequence[tuple[int, bytes]]) -> None:
+        """Queue a command with its segments (type, payload), cut to the peer's max-frame-size."""
+        self._out.extend(encode_assembly(channel, 1, segments, self.max_frame_size))
+
+    def send_frames(self, frames: bytes) -> None:
+        """Queue ready frames."""
+        self._out.append(frames)
+
+    def close(self, reply_code: int = 200, reply_text: str = "") -> None:
+        """Begin an orderly close (connection.close)."""
+        if self.state in (State.CLOSED, State.CLOSE_OK):
+            return
+        if self.state is State.HEADER:
+            self.state = State.CLOSED
+            return
+        self._control(spec.ConnectionClose(reply_code=reply_code, reply_text=reply_text))
+        self.state = State.CLOSE_OK
+
+    # ------------------------------------------------------------------------------------------------- what arrives
+    def _receive_header(self) -> bool:
+        """Whether the header has arrived whole. The server answers it with its own and connection.start."""
+        if len(self._tail) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(self._tail):
+            return False
+        if not self._tail.startswith(PROTOCOL_HEADER):
+            offered = describe_stranger(self._tail)
+            if self.role is Role.SERVER:
+                self._out.append(PROTOCOL_HEADER)
+            raise VersionRefused(f"the peer does not speak AMQP 0-10; it offers {offered}", offered)
+        self._tail = self._tail[len(PROTOCOL_HEADER) :]
+        if self.role is Role.CLIENT:
+            self.state = State.START
+        else:
+            self._out.append(PROTOCOL_HEADER)
+            self._control(
+                spec.ConnectionStart(
+                    server_properties=self._server_properties, mechanisms=self._mechanisms, locales=["en_US"]
+                )
+            )
+            self.state = State.START_OK
+        return True
+
+    def _receive_frames(self, data: bytes, events: list[Event]) -> None:
+        if self._scan is not None and self.state is State.OPEN:
+            self._scan_frames(data, events)
+            return
+        buffer = self._tail + data if self._tail else data
+        pos = 0
+        try:
+            while (parsed := parse_frame(buffer, pos, self._received_frame_limit)) is not None:
+                frame, pos = parsed
+                self._receive_frame(frame, events)
+                if self._scan is not None and self.state is State.OPEN:
+                    self._tail = b""
+                    rest, buffer, pos = buffer[pos:], b"", 0
+                    self._scan_frames(rest, events)
+                    return
+                if self.state is State.CLOSED:
+                    break
+        finally:
+            self._tail = buffer[pos:]
+
+    def _scan_frames(self, data: bytes, events: list[Event]) -> None:
+        scanner = self._scan
+        assert scanner is not None
+        for item in scanner.feed(data, self._received_frame_limit):
+            if isinstance(item, bytes):
+                parsed = parse_frame(item, 0, self._received_frame_limit)
+                if parsed is not None:
+                    self._receive_frame(parsed[0], events)
+            else:
+                events.append(TransfersReceived(0, item))
+            if self.state is State.CLOSED:
+                return
+        if scanner.error is not None:
+            raise scanner.error
+
+    def _receive_frame(self, frame: object, events: list[Event]) -> None:
+        assembly = self._assembler.receive(frame)  # type: ignore[arg-type]
+        if assembly is None:
+            return
+        if assembly.track == TRACK_CONTROL:
+            control = decode_control(assembly.operation)
+            if control.CODE >> 8 == 1:
+                self._connection_control(control, events)
+            elif self.state is State.OPEN:
+                events.append(ControlReceived(assembly.channel, control))
+            elif self.state is not State.CLOSE_OK:
+                raise ProtocolError(f"{control.NAME} arrived before the connection was open")
+            return
+        if self.state is State.OPEN:
+            command, sync = decode_command(assembly.operation)
+            events.append(CommandReceived(assembly.channel, command, sync, assembly.header, assembly.body))
+        elif self.state is not State.CLOSE_OK:
+            raise ProtocolError("a command arrived before the connection was open")
+
+    def _connection_control(self, control: spec.Control, events: list[Event]) -> None:
+        if isinstance(control, spec.ConnectionHeartbeat):
+            return
+        if isinstance(control, spec.ConnectionClose):
+            self._control(spec.ConnectionCloseOk())
+            error = self._explain_close(control)
+            self.state = State.CLOSED
+            events.append(Ended(error))
+            return
+        following = _TRANSITIONS[self.role].get((self.state, type(control)))
+        if following is None:
+            if self.state is State.CLOSE_OK:
+                return
+            raise ProtocolError(f"{control.NAME} is not allowed while {self.state.name.lower()} is awaited")
+        self.state = following
+        handler = getattr(self, "_on_" + control.NAME.partition(".")[2].replace("-", "_"))
+        handler(control, events)
+
+    def _explain_close(self, control: spec.ConnectionClose) -> AmqpError:
+        code, text = control.reply_code or 0, control.reply_text or ""
+        closed = ConnectionClosed(code, text)
+        if self.role is Role.CLIENT and not self._logged_in and self.state in (State.SECURE_OR_TUNE, State.START):
+            return AuthenticationFailed(f"the broker refused the login ({self._mechanism}): {code} {text}")
+        # 402 invalid-path: Broker-J for an unknown virtual host; 530 and 403 where the login may not use it
+        if self.role is Role.CLIENT and self.state is State.OPEN_OK and code != 320:
+            return VirtualHostRefused(f"the broker refused virtual host {self.virtual_host!r}: {code} {text}")
+        if code == 200 and self.state is State.CLOSE_OK:
+            return closed
+        return closed
+
+    def _fail(self, error: AmqpError, events: list[Event]) -> None:
+        if self.state not in (State.CLOSED, State.HEADER):
+            code = 320 if isinstance(error, AuthenticationFailed) else 501
+            self._control(spec.ConnectionClose(reply_code=code, reply_text=type(error).__name__))
+        self.state = State.CLOSED
+        self._tail = b""
+        events.append(Ended(error))
+
+    def _control(self, control: spec.Control) -> None:
+        self._out.append(encode_control_frame(0, encode_control(control)))
+
+    # ------------------------------------------------------------------------------------------------- client role
+    def _on_start(self, control: spec.ConnectionStart, events: list[Event]) -> None:
+        del events
+        self.peer_properties = control.server_properties or {}
+        if self._login is None:
+            raise UsageError("a connection in the client role needs a login")
+        mechanisms = [str(name) for name in control.mechanisms or []]
+        self._mechanism, response = self._login.choose(mechanisms)
+        locales = [str(locale) for locale in control.locales or []]
+        self._control(
+            spec.ConnectionStartOk(
+                client_properties=self._client_properties,
+                mechanism=self._mechanism,
+                response=response,
+                locale=locales[0] if locales and "en_US" not in locales else "en_US",
+            )
+        )
+
+    def _on_secure(self, control: spec.ConnectionSecure, events: list[Event]) -> None:
+        del events
+        assert self._login is not None
+        self._control(spec.ConnectionSecureOk(response=self._login.respond(control.challenge or b"")))
+
+    def _on_tune(self, control: spec.ConnectionTune, events: list[Event]) -> None:
+        del events
+        assert self._login is not None
+        self._login.succeeded()
+        self._logged_in = True
+        # An answer above the offer makes Broker-J drop the connection without a word.
+        self.max_frame_size = min(self.max_frame_size, control.max_frame_size or MAX_FRAME_SIZE)
+        if self.max_frame_size < MIN_MAX_FRAME_SIZE:
+            raise ProtocolError(f"connection.tune offers frames of {self.max_frame_size} bytes; 4096 is the least")
+        least, most = control.heartbeat_min or 0, control.heartbeat_max
+        if self.heartbeat_s:
+            self.heartbeat_s = max(least, self.heartbeat_s if most is None else min(self.heartbeat_s, most))
+        else:
+            self.heartbeat_s = least
+        self._received_frame_limit = self.max_frame_size
+        self._control(
+            spec.ConnectionTuneOk(
+                channel_max=control.channel_max, max_frame_size=self.max_frame_size, heartbeat=self.heartbeat_s
+            )
+        )
+        self._control(spec.ConnectionOpen(virtual_host=self.virtual_host, insist=False))
+
+    def _on_open_ok(self, control: spec.ConnectionOpenOk, events: list[Event]) -> None:
+        self.known_hosts = tuple(str(host) for host in control.known_hosts or [])
+        events.append(Opened())
+
+    def _on_redirect(self, control: spec.ConnectionRedirect, events: list[Event]) -> None:
+        known = tuple(str(host) for host in control.known_hosts or [])
+        events.append(Redirected(str(control.host or ""), known))
+
+    def _on_close_ok(self, control: spec.ConnectionCloseOk, events: list[Event]) -> None:
+        del control
+        events.append(Ended(None))
+
+    # ------------------------------------------------------------------------------------------------- server role
+    def _on_start_ok(self, control: spec.ConnectionStartOk, events: list[Event]) -> None:
+        del events
+        self.peer_properties = control.client_properties or {}
+        self._mechanism = control.mechanism or ""
+        self._continue_login(control.response)
+
+    def _on_secure_ok(self, control: spec.ConnectionSecureOk, events: list[Event]) -> None:
+        del events
+        self._continue_login(control.response)
+
+    def _continue_login(self, response: bytes | None) -> None:
+        challenge = self._authenticate(self._mechanism, response) if self._authenticate else None
+        if challenge is not None:
+            self._control(spec.ConnectionSecure(challenge=challenge))
+            return
+        self._logged_in = True
+        self.state = State.TUNE_OK
+        self._control(
+            spec.ConnectionTune(
+                channel_max=255,
+                max_frame_size=self.max_frame_size,
+                heartbeat_min=0,
+                heartbeat_max=self.heartbeat_s,
+            )
+        )
+
+    def _on_tune_ok(self, control: spec.ConnectionTuneOk, events: list[Event]) -> None:
+        del events
+        size = control.max_frame_size or self.max_frame_size
+        if not MIN_MAX_FRAME_SIZE <= size <= self.max_frame_size:
+            raise ProtocolError(
+                f"connection.tune-ok asks for frames of {size} bytes; {self.max_frame_size} was offered"
+            )
+        self.max_frame_size = self._received_frame_limit = size
+        self.heartbeat_s = control.heartbeat or 0
+
+    def _on_open(self, control: spec.ConnectionOpen, events: list[Event]) -> None:
+        self.virtual_host = control.virtual_host or ""
+        self._control(spec.ConnectionOpenOk())
+        events.append(Opened())
+
+
+__all__ = [
+    "CLIENT_TRANSITIONS",
+    "SERVER_TRANSITIONS",
+    "CommandReceived",
+    "Connection",
+    "ControlReceived",
+    "DecodeError",
+    "Ended",
+    "Event",
+    "Login",
+    "Opened",
+    "Redirected",
+    "Role",
+    "State",
+    "TransfersReceived",
+]

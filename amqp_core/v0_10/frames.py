@@ -1,0 +1,133 @@
+"""Frames: the 12-byte header, splitting segments to max-frame-size, and parsing (0-10 section 4.4: framing).
+
+Nothing here knows what a payload means. A frame says which channel and track it belongs to, its segment's type,
+and whether it is the first or last frame of its segment and whether that segment is the first or last of its assembly.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqp_core.errors import DecodeError, LimitExceeded, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+HEADER_SIZE = 12
+MIN_MAX_FRAME_SIZE = 4096
+PROTOCOL_HEADER = b"AMQP\x01\x01\x00\x0a"
+
+FIRST_SEGMENT, LAST_SEGMENT, FIRST_FRAME, LAST_FRAME = 0x08, 0x04, 0x02, 0x01
+CONTROL, COMMAND, HEADER, BODY = 0, 1, 2, 3
+TRACK_CONTROL, TRACK_COMMAND = 0, 1
+
+_FRAME = struct.Struct(
+    ">"
+    "B"  # flags: segment and frame positions
+    "B"  # segment type
+    "H"  # size of the whole frame
+    "B"  # reserved
+    "B"  # track, in the low four bits
+    "H"  # channel
+    "I"  # reserved
+)
+
+
+_KNOWN_HEADERS = {
+    b"\x01\x01\x00\x0a": "AMQP 0-10",
+    b"\x01\x01\x00\x09": "AMQP 0-9",
+    b"\x01\x01\x08\x00": "AMQP 0-8",
+    b"\x00\x00\x09\x01": "AMQP 0-9-1",
+    b"\x00\x01\x00\x00": "AMQP 1.0",
+    b"\x02\x01\x00\x00": "AMQP 1.0 over TLS",
+    b"\x03\x01\x00\x00": "AMQP 1.0 with SASL",
+}
+
+
+class Frame(NamedTuple):
+    """One frame: flags, segment type, track, channel, payload bytes."""
+
+    flags: int
+    type: int
+    track: int
+    channel: int
+    payload: bytes
+
+
+def parse_frame(data: bytes, pos: int, max_frame_size: int) -> tuple[Frame, int] | None:
+    """Read the frame at ``pos``; ``None`` when it is not complete yet.
+
+    Raises:
+        DecodeError: a size below the header's own, or a segment type or track that the specification does not know.
+        LimitExceeded: a frame larger than was agreed in connection.tune-ok.
+    """
+    if len(data) - pos < HEADER_SIZE:
+        return None
+    flags, kind, size, _, track, channel, _ = _FRAME.unpack_from(data, pos)
+    if size < HEADER_SIZE:
+        raise DecodeError(f"a frame of {size} bytes is smaller than its header of {HEADER_SIZE}", pos)
+    if size > max_frame_size:
+        raise LimitExceeded(f"a frame of {size} bytes is larger than the agreed {max_frame_size} (at byte {pos})")
+    if kind > BODY:
+        raise DecodeError(f"segment type {kind} is not control, command, header or body", pos + 1)
+    if track & 0x0F > TRACK_COMMAND:
+        raise DecodeError(f"track {track & 0x0F} is neither control nor command", pos + 5)
+    if len(data) - pos < size:
+        return None
+    return Frame(flags, kind, track & 0x0F, channel, data[pos + HEADER_SIZE : pos + size]), pos + size
+
+
+def encode_assembly(
+    channel: int, track: int, segments: Sequence[tuple[int, bytes]], max_frame_size: int
+) -> list[bytes]:
+    """Cut the segments (type, payload) of one assembly into frames of at most ``max_frame_size`` bytes.
+
+    Returns the pieces to be written in order: headers and payload slices, not yet joined.
+    """
+    room = max_frame_size - HEADER_SIZE
+    if room <= 0:
+        raise UsageError(f"max-frame-size {max_frame_size} leaves no room for a payload")
+    pieces: list[bytes] = []
+    last = len(segments) - 1
+    for index, (kind, payload) in enumerate(segments):
+        position = (FIRST_SEGMENT if index == 0 else 0) | (LAST_SEGMENT if index == last else 0)
+        length = len(payload)
+        if length <= room:
+            pieces.append(
+                _FRAME.pack(position | FIRST_FRAME | LAST_FRAME, kind, length + HEADER_SIZE, 0, track, channel, 0)
+            )
+            pieces.append(payload)
+            continue
+        for start in range(0, length, room):
+            part = payload[start : start + room]
+            flags = position | (FIRST_FRAME if start == 0 else 0) | (LAST_FRAME if start + room >= length else 0)
+            pieces.append(_FRAME.pack(flags, kind, len(part) + HEADER_SIZE, 0, track, channel, 0))
+            pieces.append(part)
+    return pieces
+
+
+def encode_control_frame(channel: int, payload: bytes) -> bytes:
+    """Return the single frame of a control. Controls must fit one frame on every broker known."""
+    flags = FIRST_SEGMENT | LAST_SEGMENT | FIRST_FRAME | LAST_FRAME
+    return _FRAME.pack(flags, CONTROL, len(payload) + HEADER_SIZE, 0, TRACK_CONTROL, channel, 0) + payload
+
+
+def describe_stranger(data: bytes) -> str:
+    """Say what a peer speaks that did not answer with our protocol header, from its first bytes."""
+    if data[:4] == b"AMQP":
+        if len(data) < 8:
+            return "an incomplete AMQP header"
+        return _KNOWN_HEADERS.get(data[4:8], f"AMQP with the header bytes {data[4:8].hex(' ')}")
+    if data[:1] == b"\x15" and data[1:2] == b"\x03":
+        return "TLS (it answered with a TLS alert): use amqps://"
+    if data[:5] == b"HTTP/":
+        return "HTTP"
+    if data[:4] == b"SSH-":
+        return "SSH"
+    return f"something that is not AMQP (it begins with {data[:16]!r})"
+
+
+def join(pieces: Iterable[bytes]) -> bytes:
+    """Join pieces for one write; one system call per round instead of one per frame."""
+    return b"".join(pieces)

@@ -1,0 +1,303 @@
+"""The session state machine (0-10 section session and execution): commands in both directions, ids, completion.
+
+It does no I/O: what it wants to send goes to a ``Wire`` (the connection), what arrives is handed to :meth:`receive_*`.
+Command ids are unbounded ints here (see ``serial``). Both directions are alike in the specification and in this class.
+
+Completion, our commands: the peer reports sets that are cumulative, so they are united. A caller waits for an id.
+Completion, the peer's commands: everything that arrives is completed at once (a transfer is accepted or not by other
+commands), and told to the peer at the latest every ``COMPLETE_EVERY`` commands: Broker-J keeps each uncompleted command
+and stops for good at 65,536 of them.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Any, Protocol
+
+from amqp_core.errors import AmqpError, ProtocolError, SessionDetached, UsageError, command_failure
+from amqp_core.v0_10 import spec
+from amqp_core.v0_10._codec import encode_command
+from amqp_core.v0_10.frames import BODY, COMMAND, HEADER
+from amqp_core.v0_10.serial import RangeSet, unwrap, unwrap_ranges, wire_ranges, wrap
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from amqp_core.v0_10.blocks import Block
+
+COMPLETE_EVERY = 2048
+# Ask for known-completed now and then, so that the set we report does not grow for ever.
+_TIMELY_REPLY_EVERY = 16
+# A serial number range must stay below 2**31; long before that the oldest ids are known to the peer.
+_WIDEST_RANGE = 1 << 30
+
+_NAMES = {cls.CODE: cls.NAME for cls in spec.COMMAND_TYPES.values()}
+
+
+class Wire(Protocol):
+    """Where a session puts what it sends."""
+
+    def send_control(self, channel: int, control: spec.Control) -> None:
+        """Queue a control."""
+
+    def send_assembly(self, channel: int, segments: Sequence[tuple[int, bytes]]) -> None:
+        """Queue a command with its segments."""
+
+
+class SessionState(Enum):
+    """Where the session stands (0-10 section session: attach and detach)."""
+
+    NEW = auto()
+    ATTACHING = auto()
+    ATTACHED = auto()
+    DETACHING = auto()
+    DETACHED = auto()
+
+
+# (state, control received) -> next state, for the controls that change it.
+TRANSITIONS: dict[tuple[SessionState, type], SessionState] = {
+    (SessionState.NEW, spec.SessionAttach): SessionState.ATTACHED,
+    (SessionState.ATTACHING, spec.SessionAttached): SessionState.ATTACHED,
+    (SessionState.ATTACHING, spec.SessionDetached): SessionState.DETACHED,
+    (SessionState.ATTACHED, spec.SessionDetach): SessionState.DETACHED,
+    (SessionState.ATTACHED, spec.SessionDetached): SessionState.DETACHED,
+    (SessionState.DETACHING, spec.SessionDetached): SessionState.DETACHED,
+    (SessionState.DETACHING, spec.SessionDetach): SessionState.DETACHED,
+}
+
+
+class Session:
+    """One side of a session.
+
+    Parameters:
+        wire: where to send.
+        channel: the channel of the connection that carries it.
+        name: unique per user on the broker; bytes.
+        first_id: the id that the first command of each side gets (0; other values test the wrap).
+    """
+
+    def __init__(self, wire: Wire, channel: int, name: bytes, *, first_id: int = 0) -> None:
+        self.channel = channel
+        self.name = name
+        self.state = SessionState.NEW
+        self.error: AmqpError | None = None
+        self.timeout_s = 0
+        self.next_id = first_id
+        """Id of the next command that we send."""
+        self.received_next = first_id
+        """Id of the next command that the peer sends."""
+        self.results: dict[int, object] = {}
+        self.first_id = first_id
+        self._wire = wire
+        self._completed = RangeSet()
+        self._names: dict[int, str] = {}
+        self._known_below = first_id
+        self._told_below = first_id
+        self._told_count = 0
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            spec.SessionCompleted: self._peer_completed,
+            spec.SessionKnownCompleted: self._on_known_completed,
+            spec.SessionFlush: self._answer_flush,
+            spec.SessionCommandPoint: self._on_command_point,
+            spec.SessionGap: self._peer_gap,
+            spec.SessionRequestTimeout: self._on_request_timeout,
+            spec.SessionTimeout: self._on_timeout,
+        }
+
+    # ------------------------------------------------------------------------------------------------------ controls
+    def attach(self, *, force: bool = False) -> None:
+        """Send session.attach, and the command point without which no broker takes a command."""
+        if self.state is not SessionState.NEW:
+            raise UsageError(f"a session that is {self.state.name.lower()} cannot be attached again")
+        self.state = SessionState.ATTACHING
+        self._control(spec.SessionAttach(name=self.name, force=force))
+        self._command_point()
+
+    def request_timeout(self, seconds: int) -> None:
+        """Ask how long the peer keeps the session's state after a detach (session.request-timeout)."""
+        self._control(spec.SessionRequestTimeout(timeout=seconds))
+
+    def detach(self) -> None:
+        """Send session.detach."""
+        if self.state in (SessionState.ATTACHED, SessionState.ATTACHING):
+            self.state = SessionState.DETACHING
+            self._control(spec.SessionDetach(name=self.name))
+
+    def flush(self, *, expected: bool = False, confirmed: bool = False, completed: bool = False) -> None:
+        """Ask the peer for its session state (session.flush). Broker-J may not answer: wait with sync instead."""
+        self._control(spec.SessionFlush(expected=expected, confirmed=confirmed, completed=completed))
+
+    def gap(self, low: int, high: int) -> None:
+        """Tell that our commands ``low`` to ``high`` will never be sent (session.gap)."""
+        self._control(spec.SessionGap(commands=wire_ranges([(low, high)])))
+
+    def receive_control(self, control: spec.Control) -> None:
+        """Take a control of the session class.
+
+        Raises:
+            ProtocolError: a control that the state does not allow.
+        """
+        following = TRANSITIONS.get((self.state, type(control)))
+        handler = self._handlers.get(type(control))
+        if following is not None:
+            was, self.state = self.state, following
+            self._changed_state(was, control)
+        elif isinstance(control, spec.SessionAttach | spec.SessionAttached | spec.SessionDetach | spec.SessionDetached):
+            raise ProtocolError(f"{control.NAME} is not allowed while the session is {self.state.name.lower()}")
+        elif handler is not None:
+            handler(control)
+        # session.expected and session.confirmed concern resuming and replay, which no broker known supports
+
+    def _on_known_completed(self, control: spec.SessionKnownCompleted) -> None:
+        for _, high in unwrap_ranges(control.commands or [], self.received_next):
+            if high < self.received_next:
+                self._known_below = max(self._known_below, high + 1)
+
+    def _on_command_point(self, control: spec.SessionCommandPoint) -> None:
+        self.received_next = unwrap(control.command_id or 0, self.received_next)
+        if not self._told_count:
+            self._known_below = self._told_below = self.received_next
+
+    def _on_request_timeout(self, control: spec.SessionRequestTimeout) -> None:
+        self.timeout_s = control.timeout or 0
+        self._control(spec.SessionTimeout(timeout=self.timeout_s))
+
+    def _on_timeout(self, control: spec.SessionTimeout) -> None:
+        self.timeout_s = control.timeout or 0
+
+    def _changed_state(self, was: SessionState, control: spec.Control) -> None:
+        if isinstance(control, spec.SessionAttach):
+            self.name = control.name or self.name
+            self._control(spec.SessionAttached(name=self.name))
+            self._command_point()
+        elif isinstance(control, spec.SessionDetach):
+            self._control(spec.SessionDetached(name=self.name, code=0))
+            if was is not SessionState.DETACHING and self.error is None:
+                self.error = SessionDetached(0, self.name)
+        elif isinstance(control, spec.SessionDetached) and was is not SessionState.DETACHING and self.error is None:
+            self.error = SessionDetached(control.code or 0, self.name)
+
+    def _peer_completed(self, control: spec.SessionCompleted) -> None:
+        for low, high in unwrap_ranges(control.commands or [], self.next_id):
+            # ids that were never sent cannot be complete; a peer that says so is not followed beyond them
+            self._completed.add(max(low, self.first_id), min(high, self.next_id - 1))
+        if control.timely_reply:
+            self._control(spec.SessionKnownCompleted(commands=control.commands or []))
+
+    def _peer_gap(self, control: spec.SessionGap) -> None:
+        for low, high in unwrap_ranges(control.commands or [], self.received_next):
+            if low <= self.received_next <= high:
+                self.received_next = high + 1
+
+    def _answer_flush(self, control: spec.SessionFlush) -> None:
+        received = wire_ranges([(self.first_id, self.received_next - 1)]) if self.received_next > self.first_id else []
+        if control.expected:
+            self._control(spec.SessionExpected(commands=wire_ranges([(self.received_next, self.received_next)])))
+        if control.confirmed:
+            self._control(spec.SessionConfirmed(commands=received))
+        if control.completed:
+            self._tell_completed()
+
+    # ------------------------------------------------------------------------------------------------- commands, out
+    def send(
+        self, command: spec.Command, *, sync: bool = False, header: bytes | None = None, body: bytes | None = None
+    ) -> int:
+        """Send a command; return its id.
+
+        Parameters:
+            command: the command.
+            sync: ask the peer to complete it, and to say so, at once.
+            header: encoded header segment, if it has one.
+            body: body segment, if it has one.
+        """
+        self.check()
+        if self.state not in (SessionState.ATTACHED, SessionState.ATTACHING):
+            raise UsageError(f"a session that is {self.state.name.lower()} takes no commands")
+        segments = [(COMMAND, encode_command(command, sync))]
+        if header is not None:
+            segments.append((HEADER, header))
+        if body is not None:
+            segments.append((BODY, body))
+        command_id = self.next_id
+        self.next_id = command_id + 1
+        if sync:
+            self._names[command_id] = command.NAME
+        self._wire.send_assembly(self.channel, segments)
+        return command_id
+
+    def is_complete(self, command_id: int) -> bool:
+        """Whether the peer has said that it completed our command."""
+        return command_id in self._completed
+
+    def all_complete(self, low: int, high: int) -> bool:
+        """Whether the peer has completed every one of our commands ``low`` to ``high``."""
+        return self._completed.covers(low, high)
+
+    def incomplete(self) -> int:
+        """How many of our commands the peer has not completed, as far as it told."""
+        return self.next_id - self.first_id - self._completed.count()
+
+    def check(self) -> None:
+        """Raise what ended the session, if anything did."""
+        if self.error is not None:
+            raise self.error
+
+    # ------------------------------------------------------------------------------------------------- commands, in
+    def receive_command(self, command: spec.Command, *, sync: bool) -> int:
+        """Number a command of the peer, handle it if it is of the execution class, and return its id."""
+        command_id = self.received_next
+        self.received_next = command_id + 1
+        if isinstance(command, spec.ExecutionResult):
+            self.results[unwrap(command.command_id or 0, self.next_id)] = command.value
+        elif isinstance(command, spec.ExecutionException):
+            self._exception(command)
+        if sync or isinstance(command, spec.ExecutionSync):
+            self._tell_completed()
+        else:
+            self._tell_completed_in_time()
+        return command_id
+
+    def receive_block(self, block: Block) -> None:
+        """Number the transfers of a block."""
+        block.first_id = self.received_next
+        self.received_next += len(block.ends)
+        self._tell_completed_in_time()
+
+    def tell_completed(self) -> None:
+        """Report completion now if anything is unreported; for moments when nothing else is to be done."""
+        if self._told_below < self.received_next and self.state is SessionState.ATTACHED:
+            self._tell_completed()
+
+    def _tell_completed_in_time(self) -> None:
+        if self.received_next - self._told_below >= COMPLETE_EVERY:
+            self._tell_completed()
+
+    def _tell_completed(self) -> None:
+        self._told_count += 1
+        self._known_below = max(self._known_below, self.received_next - _WIDEST_RANGE)
+        commands = (
+            wire_ranges([(self._known_below, self.received_next - 1)]) if self._known_below < self.received_next else []
+        )
+        timely = self._told_count % _TIMELY_REPLY_EVERY == 0
+        self._control(spec.SessionCompleted(commands=commands, timely_reply=timely))
+        self._told_below = self.received_next
+
+    def _exception(self, exception: spec.ExecutionException) -> None:
+        command_id = None if exception.command_id is None else unwrap(exception.command_id, self.next_id)
+        code = (exception.class_code or 0) << 8 | (exception.command_code or 0)
+        name = _NAMES.get(code) or (self._names.get(command_id) if command_id is not None else None)
+        # the first exception is the cause; what follows it is only its echo
+        if self.error is None:
+            self.error = command_failure(exception.error_code or 0, command_id, exception.description or "", name)
+
+    # -------------------------------------------------------------------------------------------------------- inner
+    def forget_names(self, below: int) -> None:
+        """Forget the names of completed synchronous commands."""
+        for command_id in [command_id for command_id in self._names if command_id < below]:
+            del self._names[command_id]
+
+    def _command_point(self) -> None:
+        self._control(spec.SessionCommandPoint(command_id=wrap(self.next_id), command_offset=0))
+
+    def _control(self, control: spec.Control) -> None:
+        self._wire.send_control(self.channel, control)

@@ -1,0 +1,149 @@
+"""Local and distributed transactions over a client (0-10 sections tx and dtx).
+
+``tx``: one session, begin to commit. ``dtx``: branches named by an xid, prepared and then resolved by whoever knows
+the xid. Facts that matter: a prepared branch is not safe from its timer (qpidd: 60 s unless changed), an xid must be
+written with all three fields, and a call for an unknown xid raises NotFound and ends the session: look in
+:meth:`Transactions.recover` first.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+from amqp_core.errors import AmqpError, ProtocolError, TransactionFailed
+from amqp_core.v0_10 import spec
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class _Caller(Protocol):
+    def call(self, command: spec.Command, *, result: bool = False) -> object: ...
+
+
+class Transactions:
+    """The transactional commands of one client's session."""
+
+    def __init__(self, client: _Caller) -> None:
+        self._client = client
+        self._selected = ""
+
+    # ------------------------------------------------------------------------------------------------------------ tx
+    def select(self) -> None:
+        """Make the session transactional (tx.select). It stays so; not to be mixed with dtx on one session."""
+        self._run(spec.TxSelect())
+        self._selected = "tx"
+
+    def commit(self) -> None:
+        """Commit everything published and accepted since the last commit or rollback (tx.commit)."""
+        self._run(spec.TxCommit())
+
+    def rollback(self) -> None:
+        """Undo it (tx.rollback). qpidd keeps accepted messages acquired by the session until they are released."""
+        self._run(spec.TxRollback())
+
+    @contextmanager
+    def tx(self) -> Iterator[None]:
+        """Commit what the block does, or roll it back if it raises."""
+        if self._selected != "tx":
+            self.select()
+        try:
+            yield
+        except BaseException:
+            try:
+                self.rollback()
+            except AmqpError:
+                pass  # the session is gone, and with it the transaction; the first error is the one to see
+            raise
+        self.commit()
+
+    # ----------------------------------------------------------------------------------------------------------- dtx
+    def dtx_select(self) -> None:
+        """Let the session take part in distributed transactions (dtx.select)."""
+        self._run(spec.DtxSelect())
+        self._selected = "dtx"
+
+    def start(self, xid: spec.Xid, *, join: bool = False, resume: bool = False) -> None:
+        """Associate the session with a branch (dtx.start)."""
+        self._xa(spec.DtxStart(xid=xid, join=join, resume=resume))
+
+    def end(self, xid: spec.Xid, *, fail: bool = False, suspend: bool = False) -> None:
+        """End the association (dtx.end). ``suspend`` without an active branch crashes qpidd: avoid it."""
+        self._xa(spec.DtxEnd(xid=xid, fail=fail, suspend=suspend))
+
+    def prepare(self, xid: spec.Xid) -> None:
+        """Prepare a branch that was ended (dtx.prepare)."""
+        self._xa(spec.DtxPrepare(xid=xid))
+
+    def commit_branch(self, xid: spec.Xid, *, one_phase: bool = False) -> None:
+        """Commit a prepared branch, or in one phase one that was only ended (dtx.commit)."""
+        self._xa(spec.DtxCommit(xid=xid, one_phase=one_phase))
+
+    def rollback_branch(self, xid: spec.Xid) -> None:
+        """Roll a branch back (dtx.rollback)."""
+        self._xa(spec.DtxRollback(xid=xid))
+
+    def forget(self, xid: spec.Xid) -> None:
+        """Forget a heuristically completed branch (dtx.forget); qpidd does not implement it."""
+        self._run(spec.DtxForget(xid=xid))
+
+    def get_timeout(self, xid: spec.Xid) -> int:
+        """Return the branch's timeout in seconds (dtx.get-timeout)."""
+        result = self._client.call(spec.DtxGetTimeout(xid=xid), result=True)
+        if not isinstance(result, spec.DtxGetTimeoutResult):
+            raise ProtocolError("dtx.get-timeout was answered without a timeout")
+        return result.timeout or 0
+
+    def set_timeout(self, xid: spec.Xid, seconds: int) -> None:
+        """Set the branch's timeout (dtx.set-timeout). 0 expires it at once on qpidd, and means none on Broker-J."""
+        self._run(spec.DtxSetTimeout(xid=xid, timeout=seconds))
+
+    def recover(self) -> list[spec.Xid]:
+        """Return the xids of all prepared branches, ours and others' (dtx.recover): of the whole qpidd, or of the
+        virtual host on Broker-J.
+        """
+        result = self._client.call(spec.DtxRecover(), result=True)
+        return list(result.in_doubt or []) if isinstance(result, spec.DtxRecoverResult) else []
+
+    @contextmanager
+    def branch(self, xid: spec.Xid, *, timeout_s: int | None = None) -> Iterator[spec.Xid]:
+        """Do the block's work inside a branch and prepare it; roll it back if the block or the prepare fails.
+
+        The branch is prepared, not committed, afterwards: commit it with :meth:`commit_branch`.
+        """
+        if self._selected != "dtx":
+            self.dtx_select()
+        self.start(xid)
+        try:
+            if timeout_s is not None:
+                self.set_timeout(xid, timeout_s)
+            yield xid
+            self.end(xid)
+            self.prepare(xid)
+        except BaseException:
+            self._abandon(xid)
+            raise
+
+    def _abandon(self, xid: spec.Xid) -> None:
+        """Roll back a branch that failed, ended or not; Broker-J would keep its messages locked for ever."""
+        try:
+            self.end(xid, fail=True)
+        except AmqpError:
+            pass  # it was ended before
+        try:
+            self.rollback_branch(xid)
+        except AmqpError:
+            pass  # the connection is gone, or the end rolled it back; the first error is the one to see
+
+    def _run(self, command: spec.Command) -> None:
+        self._client.call(command)
+
+    def _xa(self, command: spec.Command) -> None:
+        result = self._client.call(command, result=True)
+        status = result.status if isinstance(result, spec.XaResult) else None
+        if status is None:
+            raise ProtocolError(f"{command.NAME} was answered without an xa-status")
+        if status != spec.DtxXaStatus.XA_OK:
+            known = {choice.value: choice.name for choice in spec.DtxXaStatus}
+            raise TransactionFailed(command.NAME, status, known.get(status, "an unknown xa-status"))
