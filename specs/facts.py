@@ -13,10 +13,20 @@ if TYPE_CHECKING:
 CLASSES = ("connection", "session", "execution", "message", "tx", "dtx", "exchange", "queue", "file", "stream")
 
 # Structs whose own name says what they are; the others get the name of their class in front.
-SELF_NAMED = (
-    "delivery-properties fragment-properties reply-to message-properties message-resume-result xa-result xid "
-    "exchange-query-result exchange-bound-result queue-query-result file-properties stream-properties"
-).split()
+SELF_NAMED = {
+    "delivery-properties",
+    "fragment-properties",
+    "reply-to",
+    "message-properties",
+    "message-resume-result",
+    "xa-result",
+    "xid",
+    "exchange-query-result",
+    "exchange-bound-result",
+    "queue-query-result",
+    "file-properties",
+    "stream-properties",
+}
 
 SCALARS = {
     "bit": "bool",
@@ -37,6 +47,7 @@ SCALARS = {
     "array": "list[object]",
     "sequence-set": "list[tuple[int, int]]",
     "byte-ranges": "list[tuple[int, int]]",
+    "struct32": "Struct",
 }
 """Python types of the wire types that occur as fields."""
 
@@ -65,6 +76,7 @@ class Field:
     python: str
     required: bool
     default: bool
+    secret: bool
     flag: int = 0
 
     @property
@@ -142,7 +154,9 @@ class _Loader:
     def __init__(self, folder: Path) -> None:
         self.top = self.read(folder / "types.toml")
         self.classes = {name: self.read(folder / f"{name}.toml") for name in CLASSES}
-        self.elements: dict[str, str] = self.read(folder / "errata.toml")["array-elements"]
+        errata = self.read(folder / "errata.toml")
+        self.elements: dict[str, str] = errata["array-elements"]
+        self.secrets: list[str] = errata["secret-fields"]["names"]
         self.types = {entry["name"] for entry in self.top["type"]}
         self.domains: dict[str, dict[str, Any]] = {entry["name"]: entry for entry in self.top["domain"]}
         self.structs: dict[str, dict[str, Any]] = {}
@@ -163,26 +177,29 @@ class _Loader:
             if key in self.domains:
                 domain = self.domains[key]
                 return self.resolve(key.rpartition(".")[0] or cls, domain["type"], domain.get("element", element))
-        if name == "struct32":
-            return "struct32", "Struct"
         if name == "array" and element is not None:
-            wire, python = self.resolve(cls, element, None)
-            key = wire.removeprefix("struct:")
-            if wire == "str16":
-                return "array:str16", "list[str]"
-            if key in self.structs and "code" in self.structs[key]:
-                return f"array:{key}", f"list[{python}]"
-            return "array", SCALARS["array"]  # elements without a code of their own cannot be typed on the wire
+            return self.array(cls, element)
         if name not in self.types or name not in SCALARS:
             raise FactError(f"class {cls}: no type {name} that a field can have")
         return name, SCALARS[name]
 
+    def array(self, cls: str, element: str) -> tuple[str, str]:
+        wire, python = self.resolve(cls, element, None)
+        key = wire.removeprefix("struct:")
+        if wire == "str16":
+            return "array:str16", "list[str]"
+        if key in self.structs and "code" in self.structs[key]:
+            return f"array:{key}", f"list[{python}]"
+        return "array", SCALARS["array"]  # elements without a code of their own cannot be typed on the wire
+
     def fields(self, cls: str, entry: dict[str, Any], pack: int) -> list[Field]:
         out = []
         for index, fact in enumerate(entry.get("fields", ())):
-            wire, python = self.resolve(cls, fact["type"], self.elements.get(f"{cls}.{entry['name']}.{fact['name']}"))
-            made = Field(fact["name"], wire, python, fact.get("required", False), bool(fact.get("default", 0)))
-            # The first octet holds the flags of fields 0 to 7, its lowest bit is field 0: read as one big-endian number.
+            key = f"{cls}.{entry['name']}.{fact['name']}"
+            wire, python = self.resolve(cls, fact["type"], self.elements.get(key))
+            default = bool(fact.get("default", 0))
+            made = Field(fact["name"], wire, python, fact.get("required", False), default, key in self.secrets)
+            # The first octet holds the flags of fields 0 to 7, its lowest bit is field 0; read as a big-endian number.
             made.flag = 1 << (index % 8 + 8 * (pack - 1 - index // 8)) if pack else 0
             out.append(made)
         if pack and len(out) > 8 * pack:

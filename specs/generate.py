@@ -13,11 +13,11 @@ import difflib
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from emit_codec import emit_codec
-from emit_spec import emit_spec
-from facts import load
+from specs.emit_codec import emit_codec
+from specs.emit_spec import emit_spec
+from specs.facts import load
 
 ROOT = Path(__file__).resolve().parent.parent
 FACTS = ROOT / "specs" / "amqp_0_10"
@@ -43,8 +43,8 @@ def main(argv: list[str] | None = None) -> int:
         differ = True
         name = path.relative_to(ROOT).as_posix()
         if check:
-            lines = difflib.unified_diff(found.splitlines(True), text.splitlines(True), name, f"{name} (from the facts)")
-            sys.stdout.writelines(lines)
+            now, then = found.splitlines(keepends=True), text.splitlines(keepends=True)
+            sys.stdout.writelines(difflib.unified_diff(now, then, name, f"{name} (from the facts)"))
         else:
             path.write_text(text, encoding="utf-8")
             print(f"wrote {name}")

@@ -5,7 +5,7 @@ A field that is absent on the wire is ``None``, a ``bit`` is ``False``. ``CODE``
 may send a number that no choice has.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import ClassVar, Final, TypeAlias
 from uuid import UUID
@@ -413,7 +413,7 @@ class ConnectionStartOk:
 
     client_properties: dict[str, object] | None = None
     mechanism: str | None = None
-    response: bytes | None = None
+    response: bytes | None = field(default=None, repr=False)  # credentials
     locale: str | None = None
 
 
@@ -424,7 +424,7 @@ class ConnectionSecure:
     CODE: ClassVar[int] = 0x0103
     NAME: ClassVar[str] = "connection.secure"
 
-    challenge: bytes | None = None
+    challenge: bytes | None = field(default=None, repr=False)  # credentials
 
 
 @dataclass(slots=True)
@@ -434,7 +434,7 @@ class ConnectionSecureOk:
     CODE: ClassVar[int] = 0x0104
     NAME: ClassVar[str] = "connection.secure-ok"
 
-    response: bytes | None = None
+    response: bytes | None = field(default=None, repr=False)  # credentials
 
 
 @dataclass(slots=True)

@@ -1,0 +1,616 @@
+"""Every type of the AMQP 0-10 specification read from bytes: functions only.
+
+``read_x(data, pos)`` returns the value and the position after it, and raises :class:`DecodeError` for anything that is
+not such a value: nothing else leaves, and neither time nor memory grows beyond the size of ``data`` whatever counts
+and sizes it claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from decimal import Decimal
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - the module's own name for it says nothing
+from typing import Any, Final
+from uuid import UUID
+
+from amqp_core.errors import DecodeError
+from amqp_core.v0_10.values import (
+    ARRAY,
+    BIN8,
+    BIN16,
+    BIN32,
+    BIN40,
+    BIN64,
+    BIN72,
+    BIN128,
+    BIN256,
+    BIN512,
+    BIN1024,
+    BIT,
+    BOOLEAN,
+    CHAR,
+    CHAR_UTF32,
+    DATETIME,
+    DEC32,
+    DEC64,
+    DOUBLE,
+    FLOAT,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    LIST,
+    MAP,
+    MAX_DEPTH,
+    STR8,
+    STR8_LATIN,
+    STR8_UTF16,
+    STR16,
+    STR16_LATIN,
+    STR16_UTF16,
+    STRUCT32,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    UUID_,
+    VBIN8,
+    VBIN16,
+    VBIN32,
+    VOID,
+    Datetime,
+    Typed,
+)
+
+_LATIN: Final = "iso8859-15"
+
+_U16 = Struct(">H")
+_I16 = Struct(">h")
+_U32 = Struct(">I")
+_I32 = Struct(">i")
+_U64 = Struct(">Q")
+_I64 = Struct(">q")
+_F32 = Struct(">f")
+_F64 = Struct(">d")
+_PAIR32 = Struct(">II")
+_PAIR64 = Struct(">QQ")
+
+_uint16 = _U16.unpack_from
+_uint32 = _U32.unpack_from
+_uint64 = _U64.unpack_from
+
+
+def _short(what: str, pos: int) -> DecodeError:
+    return DecodeError(f"{what} ends before it is complete", pos)
+
+
+# --- fixed width -----------------------------------------------------------------------------------------------------
+
+
+def read_uint8(data: bytes, pos: int) -> tuple[int, int]:
+    """An unsigned octet."""
+    try:
+        return data[pos], pos + 1
+    except IndexError:
+        raise _short("uint8", pos) from None
+
+
+def read_int8(data: bytes, pos: int) -> tuple[int, int]:
+    """A signed octet."""
+    try:
+        value = data[pos]
+    except IndexError:
+        raise _short("int8", pos) from None
+    return value - 256 if value > 127 else value, pos + 1
+
+
+def read_uint16(data: bytes, pos: int) -> tuple[int, int]:
+    """An unsigned 16-bit number."""
+    try:
+        return _uint16(data, pos)[0], pos + 2
+    except StructError:
+        raise _short("uint16", pos) from None
+
+
+def read_int16(data: bytes, pos: int) -> tuple[int, int]:
+    """A signed 16-bit number."""
+    try:
+        return _I16.unpack_from(data, pos)[0], pos + 2
+    except StructError:
+        raise _short("int16", pos) from None
+
+
+def read_uint32(data: bytes, pos: int) -> tuple[int, int]:
+    """An unsigned 32-bit number."""
+    try:
+        return _uint32(data, pos)[0], pos + 4
+    except StructError:
+        raise _short("uint32", pos) from None
+
+
+def read_int32(data: bytes, pos: int) -> tuple[int, int]:
+    """A signed 32-bit number."""
+    try:
+        return _I32.unpack_from(data, pos)[0], pos + 4
+    except StructError:
+        raise _short("int32", pos) from None
+
+
+def read_uint64(data: bytes, pos: int) -> tuple[int, int]:
+    """An unsigned 64-bit number."""
+    try:
+        return _uint64(data, pos)[0], pos + 8
+    except StructError:
+        raise _short("uint64", pos) from None
+
+
+def read_int64(data: bytes, pos: int) -> tuple[int, int]:
+    """A signed 64-bit number."""
+    try:
+        return _I64.unpack_from(data, pos)[0], pos + 8
+    except StructError:
+        raise _short("int64", pos) from None
+
+
+def read_float(data: bytes, pos: int) -> tuple[float, int]:
+    """An IEEE 754 single."""
+    try:
+        return _F32.unpack_from(data, pos)[0], pos + 4
+    except StructError:
+        raise _short("float", pos) from None
+
+
+def read_double(data: bytes, pos: int) -> tuple[float, int]:
+    """An IEEE 754 double."""
+    try:
+        return _F64.unpack_from(data, pos)[0], pos + 8
+    except StructError:
+        raise _short("double", pos) from None
+
+
+def read_boolean(data: bytes, pos: int) -> tuple[bool, int]:
+    """A boolean octet: zero is false, all else true."""
+    try:
+        return data[pos] != 0, pos + 1
+    except IndexError:
+        raise _short("boolean", pos) from None
+
+
+def read_char(data: bytes, pos: int) -> tuple[str, int]:
+    """One ISO 8859-15 character."""
+    value, end = _fixed(data, pos, 1, "char")
+    return value.decode(_LATIN), end
+
+
+def read_char_utf32(data: bytes, pos: int) -> tuple[str, int]:
+    """One Unicode character in four octets; surrogates and numbers beyond Unicode are refused."""
+    number, end = read_uint32(data, pos)
+    if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
+        raise DecodeError(f"char-utf32 0x{number:x} is not a character", pos)
+    return chr(number), end
+
+
+def read_sequence_no(data: bytes, pos: int) -> tuple[int, int]:
+    """A 32-bit serial number (RFC 1982)."""
+    return read_uint32(data, pos)
+
+
+def read_datetime(data: bytes, pos: int) -> tuple[Datetime, int]:
+    """A time as the number on the wire; its unit is the sender's (specification: seconds since 1970)."""
+    number, end = read_int64(data, pos)
+    return Datetime(number), end
+
+
+def read_uuid(data: bytes, pos: int) -> tuple[UUID, int]:
+    """A UUID of 16 octets."""
+    value, end = _fixed(data, pos, 16, "uuid")
+    return UUID(bytes=value), end
+
+
+def read_dec32(data: bytes, pos: int) -> tuple[Decimal, int]:
+    """A decimal: an octet with the number of decimal places, then a signed 32-bit number."""
+    places, at = read_uint8(data, pos)
+    mantissa, end = read_int32(data, at)
+    return Decimal(f"{mantissa}E-{places}"), end
+
+
+def read_dec64(data: bytes, pos: int) -> tuple[Decimal, int]:
+    """A decimal: an octet with the number of decimal places, then a signed 64-bit number."""
+    places, at = read_uint8(data, pos)
+    mantissa, end = read_int64(data, at)
+    return Decimal(f"{mantissa}E-{places}"), end
+
+
+def read_void(data: bytes, pos: int) -> tuple[None, int]:
+    """Nothing: no octets."""
+    return None, pos
+
+
+def read_bit(data: bytes, pos: int) -> tuple[bool, int]:
+    """A presence indicator: no octets, true where it is met."""
+    return True, pos
+
+
+def _fixed(data: bytes, pos: int, width: int, what: str) -> tuple[bytes, int]:
+    end = pos + width
+    if end > len(data):
+        raise _short(what, pos)
+    return data[pos:end], end
+
+
+def read_bin8(data: bytes, pos: int) -> tuple[bytes, int]:
+    """One opaque octet."""
+    return _fixed(data, pos, 1, "bin8")
+
+
+def read_bin16(data: bytes, pos: int) -> tuple[bytes, int]:
+    """Two opaque octets."""
+    return _fixed(data, pos, 2, "bin16")
+
+
+def read_bin32(data: bytes, pos: int) -> tuple[bytes, int]:
+    """Four opaque octets."""
+    return _fixed(data, pos, 4, "bin32")
+
+
+def read_bin40(data: bytes, pos: int) -> tuple[bytes, int]:
+    """Five opaque octets."""
+    return _fixed(data, pos, 5, "bin40")
+
+
+def read_bin64(data: bytes, pos: int) -> tuple[bytes, int]:
+    """Eight opaque octets."""
+    return _fixed(data, pos, 8, "bin64")
+
+
+def read_bin72(data: bytes, pos: int) -> tuple[bytes, int]:
+    """Nine opaque octets."""
+    return _fixed(data, pos, 9, "bin72")
+
+
+def read_bin128(data: bytes, pos: int) -> tuple[bytes, int]:
+    """16 opaque octets."""
+    return _fixed(data, pos, 16, "bin128")
+
+
+def read_bin256(data: bytes, pos: int) -> tuple[bytes, int]:
+    """32 opaque octets."""
+    return _fixed(data, pos, 32, "bin256")
+
+
+def read_bin512(data: bytes, pos: int) -> tuple[bytes, int]:
+    """64 opaque octets."""
+    return _fixed(data, pos, 64, "bin512")
+
+
+def read_bin1024(data: bytes, pos: int) -> tuple[bytes, int]:
+    """128 opaque octets."""
+    return _fixed(data, pos, 128, "bin1024")
+
+
+# --- variable width --------------------------------------------------------------------------------------------------
+
+
+def read_vbin8(data: bytes, pos: int) -> tuple[bytes, int]:
+    """Up to 255 opaque octets."""
+    try:
+        end = pos + 1 + data[pos]
+    except IndexError:
+        raise _short("vbin8", pos) from None
+    if end > len(data):
+        raise _short("vbin8", pos)
+    return data[pos + 1 : end], end
+
+
+def read_vbin16(data: bytes, pos: int) -> tuple[bytes, int]:
+    """Up to 65535 opaque octets."""
+    try:
+        end = pos + 2 + _uint16(data, pos)[0]
+    except StructError:
+        raise _short("vbin16", pos) from None
+    if end > len(data):
+        raise _short("vbin16", pos)
+    return data[pos + 2 : end], end
+
+
+def read_vbin32(data: bytes, pos: int) -> tuple[bytes, int]:
+    """Up to 2**32 - 1 opaque octets."""
+    try:
+        end = pos + 4 + _uint32(data, pos)[0]
+    except StructError:
+        raise _short("vbin32", pos) from None
+    if end > len(data):
+        raise _short("vbin32", pos)
+    return data[pos + 4 : end], end
+
+
+def read_str8(data: bytes, pos: int) -> tuple[str, int]:
+    """Up to 255 octets of UTF-8."""
+    try:
+        end = pos + 1 + data[pos]
+        if end <= len(data):
+            return data[pos + 1 : end].decode(), end
+    except IndexError:
+        pass
+    except UnicodeDecodeError as bad:
+        raise DecodeError(f"str8 is not UTF-8: {bad.reason}", pos + 1 + bad.start) from None
+    raise _short("str8", pos)
+
+
+def read_str16(data: bytes, pos: int) -> tuple[str, int]:
+    """Up to 65535 octets of UTF-8."""
+    try:
+        end = pos + 2 + _uint16(data, pos)[0]
+        if end <= len(data):
+            return data[pos + 2 : end].decode(), end
+    except StructError:
+        pass
+    except UnicodeDecodeError as bad:
+        raise DecodeError(f"str16 is not UTF-8: {bad.reason}", pos + 2 + bad.start) from None
+    raise _short("str16", pos)
+
+
+def read_str8_latin(data: bytes, pos: int) -> tuple[str, int]:
+    """Up to 255 ISO 8859-15 characters."""
+    value, end = read_vbin8(data, pos)
+    return value.decode(_LATIN), end
+
+
+def read_str16_latin(data: bytes, pos: int) -> tuple[str, int]:
+    """Up to 65535 ISO 8859-15 characters."""
+    value, end = read_vbin16(data, pos)
+    return value.decode(_LATIN), end
+
+
+def read_str8_utf16(data: bytes, pos: int) -> tuple[str, int]:
+    """Up to 255 octets of UTF-16: big-endian, or as a byte order mark says."""
+    value, end = read_vbin8(data, pos)
+    return _utf16(value, pos + 1), end
+
+
+def read_str16_utf16(data: bytes, pos: int) -> tuple[str, int]:
+    """Up to 65535 octets of UTF-16: big-endian, or as a byte order mark says."""
+    value, end = read_vbin16(data, pos)
+    return _utf16(value, pos + 2), end
+
+
+def _utf16(value: bytes, pos: int) -> str:
+    try:
+        if value[:2] == b"\xff\xfe":
+            return value[2:].decode("utf-16-le")
+        return value[2:].decode("utf-16-be") if value[:2] == b"\xfe\xff" else value.decode("utf-16-be")
+    except UnicodeDecodeError as bad:
+        raise DecodeError(f"not UTF-16: {bad.reason}", pos + bad.start) from None
+
+
+def read_sequence_set(data: bytes, pos: int) -> tuple[list[tuple[int, int]], int]:
+    """Ranges of serial numbers, both bounds included, as sent; a range must not run backwards (RFC 1982)."""
+    value, end = read_vbin16(data, pos)
+    if len(value) % 8:
+        raise DecodeError(f"sequence-set of {len(value)} bytes is not whole ranges of 8", pos)
+    ranges: list[tuple[int, int]] = list(_PAIR32.iter_unpack(value))
+    for lower, upper in ranges:
+        if (upper - lower) & 0xFFFFFFFF >= 0x80000000:
+            raise DecodeError(f"sequence-set range {lower}..{upper} runs backwards", pos)
+    return ranges, end
+
+
+def read_byte_ranges(data: bytes, pos: int) -> tuple[list[tuple[int, int]], int]:
+    """Ranges of byte offsets, both bounds included; a range must not run backwards."""
+    value, end = read_vbin16(data, pos)
+    if len(value) % 16:
+        raise DecodeError(f"byte-ranges of {len(value)} bytes are not whole ranges of 16", pos)
+    ranges: list[tuple[int, int]] = list(_PAIR64.iter_unpack(value))
+    for lower, upper in ranges:
+        if upper < lower:
+            raise DecodeError(f"byte range {lower}..{upper} runs backwards", pos)
+    return ranges, end
+
+
+def read_struct32(data: bytes, pos: int) -> tuple[bytes, int]:
+    """A coded struct as bytes: class code, struct code, packing flags and fields, without the size word."""
+    value, end = read_vbin32(data, pos)
+    if 0 < len(value) < 2:
+        raise DecodeError("struct32 of 1 byte has no room for its code", pos)
+    return value, end
+
+
+# --- map, list, array ------------------------------------------------------------------------------------------------
+
+
+def _bounds(data: bytes, pos: int, head: int, item: int, what: str) -> tuple[int, int, int]:
+    """Count, position of the first item and end of a container whose size word is at ``pos``.
+
+    ``head`` octets of the counted size precede the items, each item takes ``item`` octets or more: a count that cannot
+    fit is refused before anything is read. A size of zero is an empty container (Broker-J sends it for null).
+    """
+    try:
+        size = _uint32(data, pos)[0]
+        if size == 0:
+            return 0, pos + 4, pos + 4
+        end = pos + 4 + size
+        if size < head or end > len(data):
+            raise DecodeError(f"{what} of {size} bytes does not fit", pos)
+        first = pos + 4 + head
+        count = _uint32(data, first - 4)[0]
+    except StructError:
+        raise _short(what, pos) from None
+    if count * item > end - first:
+        raise DecodeError(f"{what} of {size} bytes cannot hold {count} values", pos)
+    return count, first, end
+
+
+def _full(pos: int, end: int, start: int, what: str) -> None:
+    if pos != end:
+        raise DecodeError(f"{what} says it ends at byte {end}, its values end at {pos}", start)
+
+
+def _deeper(depth: int, pos: int) -> int:
+    if depth >= MAX_DEPTH:
+        raise DecodeError(f"values nested deeper than {MAX_DEPTH}", pos)
+    return depth + 1
+
+
+_One = Callable[[bytes, int, int, int], tuple[object, int]]
+
+
+def _natural(data: bytes, pos: int, code: int, depth: int) -> tuple[object, int]:
+    reader = _READERS.get(code)
+    if reader is not None:
+        return reader(data, pos)
+    container = _CONTAINERS.get(code)
+    if container is None:
+        raise DecodeError(f"unknown type code 0x{code:02x}", pos)
+    return container(data, pos, _deeper(depth, pos), _natural)
+
+
+def _typed(data: bytes, pos: int, code: int, depth: int) -> tuple[Typed, int]:
+    reader = _READERS.get(code)
+    if reader is not None:
+        value, end = reader(data, pos)
+        return Typed(code, value), end
+    container = _CONTAINERS.get(code)
+    if container is None:
+        raise DecodeError(f"unknown type code 0x{code:02x}", pos)
+    value, end = container(data, pos, _deeper(depth, pos), _typed)
+    return Typed(code, value), end
+
+
+def _map(data: bytes, pos: int, depth: int, one: _One) -> tuple[dict[str, Any], int]:
+    start = pos
+    count, pos, end = _bounds(data, pos, 4, 2, "map")
+    out: dict[str, Any] = {}
+    for _ in range(count):
+        key, pos = read_str8(data, pos)
+        if pos >= end:
+            raise _short("map", start)
+        out[key], pos = one(data, pos + 1, data[pos], depth)
+    _full(pos, end, start, "map")
+    return out, end
+
+
+def _list(data: bytes, pos: int, depth: int, one: _One) -> tuple[list[Any], int]:
+    start = pos
+    count, pos, end = _bounds(data, pos, 4, 1, "list")
+    out: list[Any] = []
+    for _ in range(count):
+        if pos >= end:
+            raise _short("list", start)
+        value, pos = one(data, pos + 1, data[pos], depth)
+        out.append(value)
+    _full(pos, end, start, "list")
+    return out, end
+
+
+def _array(data: bytes, pos: int, depth: int, one: _One) -> tuple[list[Any], int]:
+    start = pos
+    code, count, pos, end = read_array_head(data, pos)
+    out: list[Any] = []
+    for _ in range(count):
+        if pos >= end:
+            raise _short("array", start)
+        value, pos = one(data, pos, code, depth)
+        out.append(value)
+    _full(pos, end, start, "array")
+    return out, end
+
+
+def read_array_head(data: bytes, pos: int) -> tuple[int, int, int, int]:
+    """Type code (void when the size is zero), count, position of the first element and end of an array."""
+    count, first, end = _bounds(data, pos, 5, 0, "array")
+    if first == end:
+        if count:  # elements without octets: any count would fit, so none does
+            raise DecodeError(f"array of {count} values in no bytes", pos)
+        return VOID, 0, end, end
+    if count > end - first:
+        raise DecodeError(f"array of {end - pos - 4} bytes cannot hold {count} values", pos)
+    return data[pos + 4], count, first, end
+
+
+def read_map(data: bytes, pos: int) -> tuple[dict[str, object], int]:
+    """A map as natural Python values; of a key that occurs twice the last value counts."""
+    return _map(data, pos, 1, _natural)
+
+
+def read_map_typed(data: bytes, pos: int) -> tuple[dict[str, Typed], int]:
+    """A map with the wire type of every value, nested ones included."""
+    return _map(data, pos, 1, _typed)
+
+
+def read_list(data: bytes, pos: int) -> tuple[list[object], int]:
+    """A list as natural Python values."""
+    return _list(data, pos, 1, _natural)
+
+
+def read_list_typed(data: bytes, pos: int) -> tuple[list[Typed], int]:
+    """A list with the wire type of every value, nested ones included."""
+    return _list(data, pos, 1, _typed)
+
+
+def read_array(data: bytes, pos: int) -> tuple[list[object], int]:
+    """An array as natural Python values."""
+    return _array(data, pos, 1, _natural)
+
+
+def read_array_typed(data: bytes, pos: int) -> tuple[list[Typed], int]:
+    """An array with the wire type of its values; an empty array's element type is not kept."""
+    return _array(data, pos, 1, _typed)
+
+
+def read_str16_array(data: bytes, pos: int) -> tuple[list[str], int]:
+    """An array of texts, whatever string type its elements have."""
+    values, end = _array(data, pos, 1, _natural)
+    for value in values:
+        if not isinstance(value, str):
+            raise DecodeError("array holds values that are not strings", pos)
+    return values, end
+
+
+_READERS: Final[dict[int, Callable[[bytes, int], tuple[object, int]]]] = {
+    STR16: read_str16,
+    INT32: read_int32,
+    INT64: read_int64,
+    DOUBLE: read_double,
+    BOOLEAN: read_boolean,
+    BIN8: read_bin8,
+    INT8: read_int8,
+    UINT8: read_uint8,
+    CHAR: read_char,
+    BIN16: read_bin16,
+    INT16: read_int16,
+    UINT16: read_uint16,
+    BIN32: read_bin32,
+    UINT32: read_uint32,
+    FLOAT: read_float,
+    CHAR_UTF32: read_char_utf32,
+    BIN64: read_bin64,
+    UINT64: read_uint64,
+    DATETIME: read_datetime,
+    BIN128: read_bin128,
+    UUID_: read_uuid,
+    BIN256: read_bin256,
+    BIN512: read_bin512,
+    BIN1024: read_bin1024,
+    VBIN8: read_vbin8,
+    STR8_LATIN: read_str8_latin,
+    STR8: read_str8,
+    STR8_UTF16: read_str8_utf16,
+    VBIN16: read_vbin16,
+    STR16_LATIN: read_str16_latin,
+    STR16_UTF16: read_str16_utf16,
+    VBIN32: read_vbin32,
+    STRUCT32: read_struct32,
+    BIN40: read_bin40,
+    DEC32: read_dec32,
+    BIN72: read_bin72,
+    DEC64: read_dec64,
+    VOID: read_void,
+    BIT: read_bit,
+}
+
+_CONTAINERS: Final[dict[int, Callable[[bytes, int, int, _One], tuple[object, int]]]] = {
+    MAP: _map,
+    LIST: _list,
+    ARRAY: _array,
+}

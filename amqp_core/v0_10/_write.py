@@ -1,0 +1,603 @@
+"""Every type of the AMQP 0-10 specification written to bytes: functions only.
+
+``write_x(value, name)`` raises :class:`EncodeError` with ``name`` when the value is not one of that type. Numbers are
+shown in the error; texts and bytes are not, they may be secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from struct import Struct
+from struct import error as StructError  # noqa: N812 - the module's own name for it says nothing
+from typing import Any, Final
+from uuid import UUID
+
+from amqp_core.errors import EncodeError
+from amqp_core.v0_10.values import (
+    ARRAY,
+    BIN8,
+    BIN16,
+    BIN32,
+    BIN40,
+    BIN64,
+    BIN72,
+    BIN128,
+    BIN256,
+    BIN512,
+    BIN1024,
+    BIT,
+    BOOLEAN,
+    CHAR,
+    CHAR_UTF32,
+    DATETIME,
+    DEC32,
+    DEC64,
+    DOUBLE,
+    FLOAT,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
+    LIST,
+    MAP,
+    MAX_DEPTH,
+    STR8,
+    STR8_LATIN,
+    STR8_UTF16,
+    STR16,
+    STR16_LATIN,
+    STR16_UTF16,
+    STRUCT32,
+    UINT8,
+    UINT16,
+    UINT32,
+    UINT64,
+    UUID_,
+    VBIN8,
+    VBIN16,
+    VBIN32,
+    VOID,
+    Datetime,
+    Typed,
+)
+
+_LATIN: Final = "iso8859-15"
+
+_I8 = Struct(">b").pack
+_U8 = Struct(">B").pack
+_U16 = Struct(">H").pack
+_I16 = Struct(">h").pack
+_U32 = Struct(">I").pack
+_I32 = Struct(">i").pack
+_U64 = Struct(">Q").pack
+_I64 = Struct(">q").pack
+_F32 = Struct(">f").pack
+_F64 = Struct(">d").pack
+_PAIR32 = Struct(">II").pack
+_PAIR64 = Struct(">QQ").pack
+
+
+def _misfit(name: str, value: object, want: str) -> EncodeError:
+    if isinstance(value, int | float | Decimal):
+        # An int of thousands of digits cannot even be printed.
+        shown = str(value) if not isinstance(value, int) or value.bit_length() < 256 else "an enormous int"
+    elif isinstance(value, str | bytes):
+        shown = f"{type(value).__name__} of length {len(value)}"
+    else:
+        shown = f"a value of type {type(value).__name__}"
+    return EncodeError(f"{name}: {shown} is not {want}")
+
+
+# --- fixed width -----------------------------------------------------------------------------------------------------
+
+
+def write_uint8(value: int, name: str = "uint8") -> bytes:
+    """An unsigned octet."""
+    try:
+        return _U8(value)
+    except StructError:
+        raise _misfit(name, value, "a uint8 (0 to 255)") from None
+
+
+def write_int8(value: int, name: str = "int8") -> bytes:
+    """A signed octet."""
+    try:
+        return _I8(value)
+    except StructError:
+        raise _misfit(name, value, "an int8 (-128 to 127)") from None
+
+
+def write_uint16(value: int, name: str = "uint16") -> bytes:
+    """An unsigned 16-bit number."""
+    try:
+        return _U16(value)
+    except StructError:
+        raise _misfit(name, value, "a uint16 (0 to 65535)") from None
+
+
+def write_int16(value: int, name: str = "int16") -> bytes:
+    """A signed 16-bit number."""
+    try:
+        return _I16(value)
+    except StructError:
+        raise _misfit(name, value, "an int16 (-32768 to 32767)") from None
+
+
+def write_uint32(value: int, name: str = "uint32") -> bytes:
+    """An unsigned 32-bit number."""
+    try:
+        return _U32(value)
+    except StructError:
+        raise _misfit(name, value, "a uint32 (0 to 2**32 - 1)") from None
+
+
+def write_int32(value: int, name: str = "int32") -> bytes:
+    """A signed 32-bit number."""
+    try:
+        return _I32(value)
+    except StructError:
+        raise _misfit(name, value, "an int32 (-2**31 to 2**31 - 1)") from None
+
+
+def write_uint64(value: int, name: str = "uint64") -> bytes:
+    """An unsigned 64-bit number."""
+    try:
+        return _U64(value)
+    except StructError:
+        raise _misfit(name, value, "a uint64 (0 to 2**64 - 1)") from None
+
+
+def write_int64(value: int, name: str = "int64") -> bytes:
+    """A signed 64-bit number."""
+    try:
+        return _I64(value)
+    except StructError:
+        raise _misfit(name, value, "an int64 (-2**63 to 2**63 - 1)") from None
+
+
+def write_float(value: float, name: str = "float") -> bytes:
+    """An IEEE 754 single: rounded to it, refused when too large for it."""
+    try:
+        return _F32(value)
+    except (StructError, OverflowError):
+        raise _misfit(name, value, "a float") from None
+
+
+def write_double(value: float, name: str = "double") -> bytes:
+    """An IEEE 754 double."""
+    try:
+        return _F64(value)
+    except (StructError, OverflowError):
+        raise _misfit(name, value, "a double") from None
+
+
+def write_boolean(value: bool, name: str = "boolean") -> bytes:  # noqa: FBT001 - it is the value
+    """A boolean octet, 1 or 0."""
+    if value is True:
+        return b"\x01"
+    if value is False:
+        return b"\x00"
+    raise _misfit(name, value, "a boolean")
+
+
+def write_char(value: str, name: str = "char") -> bytes:
+    """One ISO 8859-15 character."""
+    out = _encoded(value, _LATIN, name)
+    if len(out) != 1:
+        raise _misfit(name, value, "one character")
+    return out
+
+
+def write_char_utf32(value: str, name: str = "char-utf32") -> bytes:
+    """One Unicode character in four octets."""
+    out = _encoded(value, "utf-32-be", name)
+    if len(out) != 4:
+        raise _misfit(name, value, "one character")
+    return out
+
+
+def write_sequence_no(value: int, name: str = "sequence-no") -> bytes:
+    """A 32-bit serial number (RFC 1982)."""
+    return write_uint32(value, name)
+
+
+def write_datetime(value: int, name: str = "datetime") -> bytes:
+    """A time as a number; the specification counts seconds since 1970."""
+    return write_int64(value, name)
+
+
+def write_uuid(value: UUID, name: str = "uuid") -> bytes:
+    """A UUID of 16 octets."""
+    if not isinstance(value, UUID):
+        raise _misfit(name, value, "a UUID")
+    return value.bytes
+
+
+def write_dec32(value: Decimal, name: str = "dec32") -> bytes:
+    """A decimal: number of decimal places, then a signed 32-bit number; exact or refused."""
+    places, mantissa = _decimal(value, 10, name)
+    return places + write_int32(mantissa, name)
+
+
+def write_dec64(value: Decimal, name: str = "dec64") -> bytes:
+    """A decimal: number of decimal places, then a signed 64-bit number; exact or refused."""
+    places, mantissa = _decimal(value, 19, name)
+    return places + write_int64(mantissa, name)
+
+
+def _decimal(value: object, digits: int, name: str) -> tuple[bytes, int]:
+    if not isinstance(value, Decimal) or not value.is_finite():
+        raise _misfit(name, value, "a finite decimal")
+    sign, figures, exponent = value.as_tuple()
+    assert isinstance(exponent, int)  # it is a letter for infinities and NaN only
+    zero = not any(figures)
+    if (len(figures) + max(exponent, 0) > digits and not zero) or exponent < -255:
+        raise _misfit(name, value, f"a decimal of at most {digits} digits and 255 places")
+    mantissa = 0 if zero else int("".join(map(str, figures))) * 10 ** max(exponent, 0)
+    return _U8(max(-exponent, 0)), -mantissa if sign else mantissa
+
+
+def write_void(value: None = None, name: str = "void") -> bytes:
+    """Nothing: no octets."""
+    if value is not None:
+        raise _misfit(name, value, "None")
+    return b""
+
+
+def write_bit(value: bool, name: str = "bit") -> bytes:  # noqa: FBT001 - it is the value
+    """A presence indicator: no octets, and only true can be written."""
+    if value is not True:
+        raise _misfit(name, value, "True, the only bit that has a place in a map")
+    return b""
+
+
+def _fixed(value: bytes, width: int, name: str) -> bytes:
+    out = _opaque(value, name)
+    if len(out) != width:
+        raise _misfit(name, out, f"of {width} octets")
+    return out
+
+
+def _opaque(value: object, name: str) -> bytes:
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    raise _misfit(name, value, "bytes")
+
+
+def write_bin8(value: bytes, name: str = "bin8") -> bytes:
+    """One opaque octet."""
+    return _fixed(value, 1, name)
+
+
+def write_bin16(value: bytes, name: str = "bin16") -> bytes:
+    """Two opaque octets."""
+    return _fixed(value, 2, name)
+
+
+def write_bin32(value: bytes, name: str = "bin32") -> bytes:
+    """Four opaque octets."""
+    return _fixed(value, 4, name)
+
+
+def write_bin40(value: bytes, name: str = "bin40") -> bytes:
+    """Five opaque octets."""
+    return _fixed(value, 5, name)
+
+
+def write_bin64(value: bytes, name: str = "bin64") -> bytes:
+    """Eight opaque octets."""
+    return _fixed(value, 8, name)
+
+
+def write_bin72(value: bytes, name: str = "bin72") -> bytes:
+    """Nine opaque octets."""
+    return _fixed(value, 9, name)
+
+
+def write_bin128(value: bytes, name: str = "bin128") -> bytes:
+    """16 opaque octets."""
+    return _fixed(value, 16, name)
+
+
+def write_bin256(value: bytes, name: str = "bin256") -> bytes:
+    """32 opaque octets."""
+    return _fixed(value, 32, name)
+
+
+def write_bin512(value: bytes, name: str = "bin512") -> bytes:
+    """64 opaque octets."""
+    return _fixed(value, 64, name)
+
+
+def write_bin1024(value: bytes, name: str = "bin1024") -> bytes:
+    """128 opaque octets."""
+    return _fixed(value, 128, name)
+
+
+# --- variable width --------------------------------------------------------------------------------------------------
+
+
+def _encoded(value: object, encoding: str, name: str) -> bytes:
+    if not isinstance(value, str):
+        raise _misfit(name, value, "a text")
+    try:
+        return value.encode(encoding)
+    except UnicodeEncodeError as bad:
+        raise EncodeError(f"{name}: character {bad.start} of the text has no {encoding} form") from None
+
+
+def write_vbin8(value: bytes, name: str = "vbin8") -> bytes:
+    """Up to 255 opaque octets."""
+    out = _opaque(value, name)
+    if len(out) > 0xFF:
+        raise _misfit(name, out, "at most 255 octets")
+    return _U8(len(out)) + out
+
+
+def write_vbin16(value: bytes, name: str = "vbin16") -> bytes:
+    """Up to 65535 opaque octets."""
+    out = _opaque(value, name)
+    if len(out) > 0xFFFF:
+        raise _misfit(name, out, "at most 65535 octets")
+    return _U16(len(out)) + out
+
+
+def write_vbin32(value: bytes, name: str = "vbin32") -> bytes:
+    """Up to 2**32 - 1 opaque octets."""
+    out = _opaque(value, name)
+    if len(out) > 0xFFFFFFFF:
+        raise _misfit(name, out, "at most 2**32 - 1 octets")
+    return _U32(len(out)) + out
+
+
+def write_str8(value: str, name: str = "str8") -> bytes:
+    """Up to 255 octets of UTF-8."""
+    return write_vbin8(_encoded(value, "utf-8", name), name)
+
+
+def write_str16(value: str, name: str = "str16") -> bytes:
+    """Up to 65535 octets of UTF-8."""
+    return write_vbin16(_encoded(value, "utf-8", name), name)
+
+
+def write_str8_latin(value: str, name: str = "str8-latin") -> bytes:
+    """Up to 255 ISO 8859-15 characters."""
+    return write_vbin8(_encoded(value, _LATIN, name), name)
+
+
+def write_str16_latin(value: str, name: str = "str16-latin") -> bytes:
+    """Up to 65535 ISO 8859-15 characters."""
+    return write_vbin16(_encoded(value, _LATIN, name), name)
+
+
+def write_str8_utf16(value: str, name: str = "str8-utf16") -> bytes:
+    """Up to 255 octets of big-endian UTF-16."""
+    return write_vbin8(_utf16(value, name), name)
+
+
+def write_str16_utf16(value: str, name: str = "str16-utf16") -> bytes:
+    """Up to 65535 octets of big-endian UTF-16."""
+    return write_vbin16(_utf16(value, name), name)
+
+
+def _utf16(value: str, name: str) -> bytes:
+    out = _encoded(value, "utf-16-be", name)
+    # A text whose first character looks like a byte order mark needs a real one before it.
+    return b"\xfe\xff" + out if out[:2] in {b"\xfe\xff", b"\xff\xfe"} else out
+
+
+def write_sequence_set(value: Sequence[tuple[int, int]], name: str = "sequence-set") -> bytes:
+    """Ranges of serial numbers, both bounds included, in the order given: at most 8191."""
+    try:
+        out = b"".join([_PAIR32(lower, upper) for lower, upper in value])
+    except (StructError, TypeError, ValueError):
+        raise _misfit(name, value, "pairs of uint32") from None
+    if any((upper - lower) & 0xFFFFFFFF >= 0x80000000 for lower, upper in value):
+        raise EncodeError(f"{name}: a range runs backwards")
+    return write_vbin16(out, name)
+
+
+def write_byte_ranges(value: Sequence[tuple[int, int]], name: str = "byte-ranges") -> bytes:
+    """Ranges of byte offsets, both bounds included, in the order given: at most 4095."""
+    try:
+        out = b"".join([_PAIR64(lower, upper) for lower, upper in value])
+    except (StructError, TypeError, ValueError):
+        raise _misfit(name, value, "pairs of uint64") from None
+    if any(upper < lower for lower, upper in value):
+        raise EncodeError(f"{name}: a range runs backwards")
+    return write_vbin16(out, name)
+
+
+def write_struct32(value: bytes, name: str = "struct32") -> bytes:
+    """A coded struct given as its bytes after the size word."""
+    out = _opaque(value, name)
+    if len(out) == 1:
+        raise _misfit(name, out, "a coded struct")
+    return write_vbin32(out, name)
+
+
+# --- map, list, array ------------------------------------------------------------------------------------------------
+
+
+def write_map(value: Mapping[str, object], name: str = "map") -> bytes:
+    """A map of natural Python values and :class:`Typed`.
+
+    None is void, bool boolean, int the first of int32, int64 and uint64 that it fits, float double, str str16 (beyond
+    65535 octets vbin32, as the C++ client does: no string type is longer), bytes vbin32, UUID uuid, Datetime datetime,
+    Decimal dec64, a mapping map, a list or tuple list. ``Typed(code, value)`` takes the type of its code.
+    """
+    return _map(value, name, 1)
+
+
+def write_list(value: Sequence[object], name: str = "list") -> bytes:
+    """A list of natural Python values and :class:`Typed`; types as in :func:`write_map`."""
+    return _list(value, name, 1)
+
+
+def write_array(value: Sequence[object], name: str = "array") -> bytes:
+    """An array: the values must all get the same type; integers share the widest they need."""
+    return _array(value, name, 1)
+
+
+def write_str16_array(value: Sequence[str], name: str = "array") -> bytes:
+    """An array of str16."""
+    if isinstance(value, str):
+        raise _misfit(name, value, "a sequence of texts")
+    return _array_of(STR16, [write_str16(item, name) for item in value])
+
+
+def write_struct32_array(value: Sequence[bytes], name: str = "array") -> bytes:
+    """An array of coded structs, each given with its size word."""
+    return _array_of(STRUCT32, value)
+
+
+def _array_of(code: int, items: Sequence[bytes]) -> bytes:
+    out = b"".join(items)
+    return _U32(5 + len(out)) + _U8(code) + _U32(len(items)) + out
+
+
+def _deeper(depth: int, name: str) -> int:
+    if depth >= MAX_DEPTH:
+        raise EncodeError(f"{name}: values nested deeper than {MAX_DEPTH}")
+    return depth + 1
+
+
+def _map(value: object, name: str, depth: int) -> bytes:
+    if not isinstance(value, Mapping):
+        raise _misfit(name, value, "a mapping")
+    parts = []
+    for key, item in value.items():
+        code, raw = _value(item, name, depth)
+        parts.append(write_str8(key, f"{name} key") + _U8(code) + raw)
+    out = b"".join(parts)
+    return _U32(4 + len(out)) + _U32(len(parts)) + out
+
+
+def _sequence(value: object, name: str) -> Sequence[Any]:
+    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+        raise _misfit(name, value, "a sequence")
+    return value
+
+
+def _list(value: object, name: str, depth: int) -> bytes:
+    parts = []
+    for item in _sequence(value, name):
+        code, raw = _value(item, name, depth)
+        parts.append(_U8(code) + raw)
+    out = b"".join(parts)
+    return _U32(4 + len(out)) + _U32(len(parts)) + out
+
+
+def _array(value: object, name: str, depth: int) -> bytes:
+    items = _sequence(value, name)
+    pairs = [_value(item, name, depth) for item in items]
+    codes = {code for code, _ in pairs}
+    if len(codes) > 1 and not any(isinstance(item, Typed) for item in items):
+        widest = INT64 if codes <= {INT32, INT64} else UINT64 if codes <= {INT32, INT64, UINT64} else None
+        if widest is not None:
+            codes = {widest}
+            pairs = [(widest, _WRITERS[widest](item, name)) for item in items]
+    if len(codes) > 1:
+        raise EncodeError(f"{name}: an array has one type, these values need {len(codes)}")
+    code = codes.pop() if codes else STR16
+    if code in {VOID, BIT}:
+        raise EncodeError(f"{name}: values without octets cannot be counted in an array")
+    return _array_of(code, [raw for _, raw in pairs])
+
+
+def _value(value: object, name: str, depth: int) -> tuple[int, bytes]:
+    """Type code and octets of a value inside a container."""
+    kind = type(value)
+    if kind is str:
+        assert isinstance(value, str)
+        out = _encoded(value, "utf-8", name)
+        return (STR16, _U16(len(out)) + out) if len(out) <= 0xFFFF else (VBIN32, write_vbin32(out, name))
+    if isinstance(value, Typed):
+        return value.code, _typed(value, name, depth)
+    for known, code in _NATURAL:
+        if isinstance(value, known):
+            if code in _CONTAINERS:
+                return code, _CONTAINERS[code](value, name, _deeper(depth, name))
+            exact = _int_code(value) if code == INT32 else code
+            return exact, _WRITERS[exact](value, name)
+    if isinstance(value, str):
+        return _value(str(value), name, depth)
+    raise _misfit(name, value, "of a type that a map can hold")
+
+
+def _int_code(value: Any) -> int:
+    if -0x80000000 <= value <= 0x7FFFFFFF:
+        return INT32
+    return INT64 if value <= 0x7FFFFFFFFFFFFFFF else UINT64
+
+
+def _typed(value: Typed, name: str, depth: int) -> bytes:
+    writer = _WRITERS.get(value.code)
+    if writer is not None:
+        return writer(value.value, name)
+    container = _CONTAINERS.get(value.code)
+    if container is None:
+        raise EncodeError(f"{name}: no type has the code {value.code!r}")
+    return container(value.value, name, _deeper(depth, name))
+
+
+# The first that fits: bool before int, Datetime before int.
+_NATURAL: Final[tuple[tuple[Any, int], ...]] = (
+    (bool, BOOLEAN),
+    (Datetime, DATETIME),
+    (int, INT32),
+    (float, DOUBLE),
+    (type(None), VOID),
+    ((bytes, bytearray, memoryview), VBIN32),
+    (UUID, UUID_),
+    (Decimal, DEC64),
+    (Mapping, MAP),
+    ((list, tuple), LIST),
+)
+
+_WRITERS: Final[dict[int, Callable[[Any, str], bytes]]] = {
+    BIN8: write_bin8,
+    INT8: write_int8,
+    UINT8: write_uint8,
+    CHAR: write_char,
+    BOOLEAN: write_boolean,
+    BIN16: write_bin16,
+    INT16: write_int16,
+    UINT16: write_uint16,
+    BIN32: write_bin32,
+    INT32: write_int32,
+    UINT32: write_uint32,
+    FLOAT: write_float,
+    CHAR_UTF32: write_char_utf32,
+    BIN64: write_bin64,
+    INT64: write_int64,
+    UINT64: write_uint64,
+    DOUBLE: write_double,
+    DATETIME: write_datetime,
+    BIN128: write_bin128,
+    UUID_: write_uuid,
+    BIN256: write_bin256,
+    BIN512: write_bin512,
+    BIN1024: write_bin1024,
+    VBIN8: write_vbin8,
+    STR8_LATIN: write_str8_latin,
+    STR8: write_str8,
+    STR8_UTF16: write_str8_utf16,
+    VBIN16: write_vbin16,
+    STR16_LATIN: write_str16_latin,
+    STR16: write_str16,
+    STR16_UTF16: write_str16_utf16,
+    VBIN32: write_vbin32,
+    STRUCT32: write_struct32,
+    BIN40: write_bin40,
+    DEC32: write_dec32,
+    BIN72: write_bin72,
+    DEC64: write_dec64,
+    VOID: write_void,
+    BIT: write_bit,
+}
+
+_CONTAINERS: Final[dict[int, Callable[[Any, str, int], bytes]]] = {MAP: _map, LIST: _list, ARRAY: _array}

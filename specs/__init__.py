@@ -1,0 +1,1 @@
+"""Facts of the protocol and the generator of the code made from them; not part of any installed package."""
