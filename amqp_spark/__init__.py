@@ -1,0 +1,83 @@
+"""Apache Spark structured streaming source for AMQP 0-10 brokers (Apache Qpid).
+
+Importing this package is cheap: pyspark and pyarrow are imported when one of the names below is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.types import StructType
+
+    from amqp_spark.datasource.source import AmqpDataSource
+    from amqp_spark.options import SourceOptions
+
+__version__ = "0.1.0"
+
+__all__ = ["AmqpDataSource", "__version__", "register", "validate"]
+
+
+def register(spark: SparkSession) -> None:
+    """Make ``format("amqp")`` known to a session.
+
+    Not needed where the package is pip-installed; needed with ``--py-files``, and harmless everywhere.
+    """
+    from amqp_spark.datasource.source import AmqpDataSource  # noqa: PLC0415 - imports Spark
+    from amqp_spark.pyfiles import ship  # noqa: PLC0415
+
+    ship(spark)
+    spark.dataSource.register(AmqpDataSource)
+
+
+def validate(options: Mapping[str, object], schema: StructType | str | None = None) -> SourceOptions:
+    """Check the options of a source, and the schema asked for, without any I/O; give back what they mean.
+
+    ``schema`` as DDL text needs an active Spark session to be parsed. Raises OptionError with every problem of the
+    options, or SchemaError with every column that cannot be served; OptionError with both when both are wrong.
+    """
+    from amqp_spark.errors import OptionError, SchemaError  # noqa: PLC0415
+    from amqp_spark.options import SourceOptions  # noqa: PLC0415
+
+    problems: list[str] = []
+    parsed: SourceOptions | None = None
+    try:
+        parsed = SourceOptions.parse(options)
+    except OptionError as error:
+        problems.extend(error.problems)
+    if schema is not None:
+        try:
+            _check_schema(schema, parsed)
+        except SchemaError as error:
+            if parsed is not None:
+                raise
+            problems.extend(error.problems)
+    if parsed is None:
+        raise OptionError(problems)
+    return parsed
+
+
+def _check_schema(schema: StructType | str, options: SourceOptions | None) -> None:
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from amqp_spark.columns import ColumnPlan  # noqa: PLC0415
+
+    ColumnPlan.build(
+        StructType.fromDDL(schema) if isinstance(schema, str) else schema,
+        mode="FAILFAST" if options is None else options.mode,
+        timestamp_unit="auto" if options is None else options.timestamp_unit,
+    )
+
+
+def __getattr__(name: str) -> object:
+    if name == "AmqpDataSource":
+        return importlib.import_module("amqp_spark.datasource.source").AmqpDataSource
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)
