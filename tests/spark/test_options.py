@@ -1,0 +1,276 @@
+"""The options of the source: parsing, all errors at once, and nothing secret shown."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from amqp_spark import validate
+from amqp_spark.errors import OptionError
+from amqp_spark.options import OPTIONS, SourceOptions
+
+MINIMAL = {"url": "amqp://localhost/default", "queue": "ticks"}
+SECRET = "s3cret"
+
+
+def parse(**options: object) -> SourceOptions:
+    return SourceOptions.parse(MINIMAL | {key.replace("__", "."): value for key, value in options.items()})
+
+
+def problems(options: dict[str, object]) -> tuple[str, ...]:
+    with pytest.raises(OptionError) as caught:
+        SourceOptions.parse(options)
+    assert SECRET not in str(caught.value)
+    return caught.value.problems
+
+
+def problem(**options: object) -> str:
+    found = problems(MINIMAL | {key.replace("__", "."): value for key, value in options.items()})
+    assert len(found) == 1, found
+    return found[0]
+
+
+def test_defaults_are_those_of_the_contract() -> None:
+    options = parse()
+    assert options.hosts == (("localhost", 5672),)
+    assert options.virtual_host == "default"
+    assert options.queues == ("ticks",)
+    assert options.delivery_guarantee == "at-least-once"
+    assert (options.max_messages_per_trigger, options.max_bytes_per_trigger) == (None, 64 << 20)
+    assert options.buffer_bytes == 128 << 20
+    assert (options.num_partitions, options.bind, options.declare) == (2, (), "never")
+    assert (options.mode, options.timestamp_unit, options.transfer) == ("FAILFAST", "auto", "auto")
+    assert (options.heartbeat, options.connect_timeout) == (30, 10.0)
+    assert (options.retry_max_attempts, options.retry_max_delay) == (10, 30.0)
+    assert options.exclusive is False
+    assert options.plain_in_clear is False
+    assert options.connect_options().tls is False
+
+
+def test_every_default_in_the_table_parses_to_the_value_used_when_absent() -> None:
+    shown = {option.name: option for option in OPTIONS if option.default not in {"none", "required", "no limit"}}
+    words = {"the system's", "driver host", "0 (any free port)", "2 x maxBytesPerTrigger"}
+    for option in shown.values():
+        if option.default not in words and option.name != "maxBytesPerTrigger":
+            assert option.kind.parse(option.default) == option.absent, option.name
+
+
+def test_keys_come_in_any_case() -> None:
+    given = {"URL": MINIMAL["url"], "queue": "q", "MAXBYTESPERTRIGGER": "1k", "tls.verifyhostname": "true"}
+    assert SourceOptions.parse({**given, "url": "amqps://localhost/default", "URL": "amqps://localhost/default"}).tls
+    assert "given twice" in problems({**MINIMAL, "QUEUE": "other"})[0]
+
+
+def test_sparks_own_keys_are_ignored() -> None:
+    keys = {"path": "/x", "checkpointLocation": "/y", "queryname": "z", "spark.x": "1", "__internal": "2"}
+    assert SourceOptions.parse({**MINIMAL, **keys}) == parse()
+    assert parse(username=None) == parse()
+
+
+def test_all_errors_come_at_once() -> None:
+    found = problems({"url": "ftp://x", "maxbytes": "1", "heartbeat": "never", "mode": "shrug", "exclusive": "perhaps"})
+    text = "\n".join(found)
+    assert len(found) == 6
+    for name in ("url", "maxbytes", "heartbeat", "mode", "exclusive", "queue"):
+        assert name in text
+    with pytest.raises(OptionError, match="6 options cannot be used"):
+        SourceOptions.parse({"url": "ftp://x", "maxbytes": "1", "heartbeat": "never", "mode": "", "exclusive": "y"})
+
+
+@pytest.mark.parametrize(
+    ("key", "suggested"),
+    [
+        ("queu", "queue"),
+        ("queues", "queue"),
+        ("password_file", "passwordFile"),
+        ("max-bytes-per-trigger", "maxBytesPerTrigger"),
+        ("maxMessagePerTrigger", "maxMessagesPerTrigger"),
+        ("tlsCaFile", "tls.caFile"),
+        ("cafile", "tls.caFile"),
+        ("host", "url"),
+        ("vhost", "url"),
+        ("user", "username"),
+        ("subscribe", "queue"),
+        ("numPartition", "numPartitions"),
+    ],
+)
+def test_misspelt_names_are_suggested(key: str, suggested: str) -> None:
+    assert f"did you mean {suggested!r}?" in problem(**{key: "1"})
+
+
+def test_names_without_likeness_list_what_is_known_and_sink_options_say_so() -> None:
+    assert "bufferBytes" in problem(zzz="1")
+    assert "belongs to the sink" in problem(routingKey="1")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1", 1), ("64m", 64 << 20), ("1G", 1 << 30), ("2kb", 2048), ("3 MiB", 3 << 20), ("1t", 1 << 40)],
+)
+def test_sizes(text: str, value: int) -> None:
+    assert parse(maxBytesPerTrigger=text).max_bytes_per_trigger == value
+    assert parse(maxBytesPerTrigger=text).buffer_bytes == 2 * value
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "1.5g", "64x", "m", "1 2", "9999999999999999"])
+def test_wrong_sizes(text: str) -> None:
+    found = problem(maxBytesPerTrigger=text)
+    assert repr(text) in found
+    assert "64m" in found
+
+
+def test_buffer_and_batch_size_fit_together() -> None:
+    small = parse(bufferBytes="16m")
+    assert (small.buffer_bytes, small.max_bytes_per_trigger) == (16 << 20, 16 << 20)
+    large = parse(bufferBytes="1g")
+    assert (large.buffer_bytes, large.max_bytes_per_trigger) == (1 << 30, 64 << 20)
+    assert "at least one batch" in problem(bufferBytes="1m", maxBytesPerTrigger="2m")
+
+
+@pytest.mark.parametrize(
+    ("key", "text"),
+    [
+        ("queue", ""),
+        ("queue", "a,,b"),
+        ("queue", "a,a"),
+        ("queue", "x" * 256),
+        ("heartbeat", "-1"),
+        ("heartbeat", "65536"),
+        ("heartbeat", "1.5"),
+        ("heartbeat", "१"),
+        ("connectTimeout", "0"),
+        ("connectTimeout", "nan"),
+        ("connectTimeout", "soon"),
+        ("retry.maxAttempts", "-1"),
+        ("retry.maxDelay", "-1"),
+        ("maxMessagesPerTrigger", "0"),
+        ("numPartitions", "0"),
+        ("transferPort", "65536"),
+        ("transfer", "push"),
+        ("timestampUnit", "us"),
+        ("declare", "always"),
+        ("deliveryGuarantee", "at-most-twice"),
+        ("bind", "amq.topic"),
+        ("bind", "/key"),
+        ("bind", "amq.topic/a;"),
+        ("bind", "amq.topic/" + "k" * 256),
+        ("saslMechanisms", ""),
+        ("saslMechanisms", "GSSAPI"),
+        ("saslMechanisms", "PLAIN PLAIN"),
+        ("selector", ""),
+        ("exclusive", "1"),
+    ],
+)
+def test_a_wrong_value_names_option_value_and_what_is_allowed(key: str, text: str) -> None:
+    found = problem(**{key: text})
+    assert repr(key) in found
+    assert repr(text[:200]) in found
+    assert "allowed: " in found
+
+
+def test_values() -> None:
+    options = parse(
+        queue="a, b",
+        bind="amq.topic/ticks.#;amq.fanout/;amq.direct/x/y",
+        declare="IFMISSING",
+        mode="reject",
+        exclusive=True,
+        connectTimeout="2.5",
+        maxMessagesPerTrigger=1000,
+        transfer="PULL",
+        transferHost="10.0.0.1",
+        transferPort="4000",
+        timestampUnit="MS",
+        selector="symbol = 'A'",
+        saslMechanisms="plain, scram-sha-256",
+        username="u",
+        password=SECRET,
+    )
+    assert options.queues == ("a", "b")
+    assert options.bind == (("amq.topic", "ticks.#"), ("amq.fanout", ""), ("amq.direct", "x/y"))
+    assert (options.declare, options.mode, options.transfer, options.timestamp_unit) == (
+        "ifMissing",
+        "REJECT",
+        "pull",
+        "ms",
+    )
+    assert options.exclusive is True
+    assert options.connect_timeout == 2.5
+    assert options.max_messages_per_trigger == 1000
+    assert (options.transfer_host, options.transfer_port) == ("10.0.0.1", 4000)
+    assert options.sasl_mechanisms == ("PLAIN", "SCRAM-SHA-256")
+    assert options.plain_in_clear is True
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"username": "u"}, "without 'password'"),
+        ({"password": SECRET}, "without 'username'"),
+        ({"passwordFile": "/x"}, "without 'username'"),
+        ({"username": "u", "password": SECRET, "passwordFile": "/x"}, "both given"),
+        ({"tls.caFile": "/x"}, "amqps://"),
+        ({"tls.verifyHostname": "false"}, "amqps://"),
+        ({"url": "amqps://h", "tls.keyFile": "/k"}, "without 'tls.certFile'"),
+        ({"saslMechanisms": "PLAIN"}, "needs ANONYMOUS"),
+        ({"saslMechanisms": "ANONYMOUS", "username": "u", "password": SECRET}, "SCRAM-SHA-256"),
+        ({"url": "amqps://h", "tls.certFile": "/c", "saslMechanisms": "ANONYMOUS"}, "needs EXTERNAL"),
+        ({"mode": "REJECT", "deliveryGuarantee": "at-most-once"}, "REJECT"),
+        ({"spoolLocation": "file:///x"}, "no use with deliveryGuarantee=at-least-once"),
+    ],
+)
+def test_contradictions(given: dict[str, object], text: str) -> None:
+    assert text in problem(**given)
+
+
+def test_exactly_once_is_refused_for_now_together_with_what_it_would_need() -> None:
+    found = problems({**MINIMAL, "deliveryGuarantee": "exactly-once", "mode": "REJECT", "heartbeat": "0"})
+    assert "not available yet" in found[0]
+    assert [name in " ".join(found) for name in ("consumerId", "spoolLocation", "heartbeat", "REJECT")] == [True] * 4
+    complete = {"deliveryGuarantee": "exactly-once", "consumerId": "c", "spoolLocation": "file:///x"}
+    assert "not available yet" in problem(**complete)
+
+
+@pytest.mark.parametrize("url", [f"amqp://u:{SECRET}@h/v", f"amqp://h/v?password={SECRET}"])
+def test_credentials_in_the_url_are_refused_and_not_repeated(url: str) -> None:
+    assert "URL" in problem(url=url)
+
+
+def test_no_secret_is_shown_or_sent_to_executors() -> None:
+    options = parse(username="u", password=SECRET)
+    assert SECRET not in repr(options)
+    assert SECRET not in repr(options.connect_options())
+    assert options.connect_options().password == SECRET
+    shipped = pickle.dumps(options.for_executors())
+    assert SECRET.encode() not in shipped
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert pickle.loads(shipped).queues == options.queues
+    by_file = parse(username="u", passwordFile="/run/secrets/broker")
+    assert by_file.connect_options().password_file == "/run/secrets/broker"
+    assert by_file.for_executors().password_file is None
+
+
+def test_connect_options_carry_everything() -> None:
+    given = parse(
+        url="amqps://a:1,b/v", tls__caFile="/ca", tls__certFile="/cert", tls__keyFile="/key", tls__verifyHostname=False,
+        heartbeat="5", connectTimeout="3", consumerId="me",
+    ).connect_options()  # fmt: skip
+    assert given.hosts == (("a", 1), ("b", 5671))
+    assert (given.virtual_host, given.tls, given.tls_verify_hostname) == ("v", True, False)
+    assert (given.tls_ca_file, given.tls_cert_file, given.tls_key_file) == ("/ca", "/cert", "/key")
+    assert (given.heartbeat, given.connect_timeout) == (5, 3.0)
+    assert "me" in given.client_name
+
+
+def test_option_errors_pickle_with_all_problems() -> None:
+    error = OptionError(["one", "two"])
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.problems, str(again)) == (error.problems, str(error))
+    assert isinstance(again, ValueError)
+
+
+def test_validate_gives_back_what_the_options_mean() -> None:
+    assert validate(MINIMAL) == parse()
+    with pytest.raises(OptionError, match="'url' is required"):
+        validate({"queue": "q"})
