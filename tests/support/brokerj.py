@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
 
-from tests.support.maven import cached_directory, fetch_archive
+from tests.support.maven import cache_root, cached_directory, fetch_archive
 from tests.support.ports import free_port
 from tests.support.prerequisites import require_java
 from tests.support.process import die_with_us, wait_until
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 VERSION = "9.2.1"
 _ARCHIVE = f"apache-qpid-broker-j-{VERSION}-bin.tar.gz"
 _SHA256 = "bfbfbcffc6a8ad904f97edc6dcebc688f232b582843b9cb1f240decb8b8a181a"
+_CACHE_NAME = f"broker-j-{VERSION}"
 _READY = "BRK-1004"
 _BIND_FAILED = "PRT-1009"  # the broker's own code of a port that is in use
 
@@ -54,13 +55,18 @@ class BrokerFailed(RuntimeError):
     """The broker did not start; the text holds the end of its log."""
 
 
+def is_fetched() -> bool:
+    """Whether the broker is in the cache."""
+    return (cache_root() / _CACHE_NAME).is_dir()
+
+
 def distribution() -> Path:
     """Return the directory of the unpacked broker (with ``lib``), fetching it on first use."""
 
     def fill(directory: Path) -> None:
         fetch_archive(f"org.apache.qpid:apache-qpid-broker-j:{VERSION}:tar.gz:bin", _ARCHIVE, _SHA256, directory)
 
-    return cached_directory(f"broker-j-{VERSION}", fill) / "qpid-broker" / VERSION
+    return cached_directory(_CACHE_NAME, fill) / "qpid-broker" / VERSION
 
 
 @dataclass(kw_only=True)

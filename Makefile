@@ -1,0 +1,68 @@
+# From a fresh clone: `make demo`. Needs Python >= 3.11, Java >= 17, Maven and make; what is missing is named with
+# the command that installs it. Every target sets up .venv first, and again when pyproject.toml has changed.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+
+PY := .venv/bin/python
+STAMP := .venv/.setup-done
+BROKER_ARGS := $(if $(PORT),--port $(PORT)) $(if $(HEAP),--heap $(HEAP))
+
+.PHONY: help setup prerequisites broker demo test lint format generate bench clean
+
+help:
+	@echo 'make setup                 .venv with the package (editable) and the development tools'
+	@echo 'make broker [PORT=n]       run a real broker in the foreground and print how to connect'
+	@echo 'make demo                  market data through a real broker and Spark into Parquet'
+	@echo 'make test [ARGS="-k x"]    format, lint, types, layers, generated code, then all tests'
+	@echo 'make bench [BENCH=name]    benchmarks: a table and build/bench.json'
+	@echo 'make lint | format         what make test checks before the tests | put it right'
+	@echo 'make generate              write the code and documents that are made from facts'
+
+setup: $(STAMP)
+
+prerequisites:
+	@python=$$(.ci/find-python) && "$$python" tests/support/prerequisites.py
+
+# pip 25.1 is the first that reads dependency groups; the pip of a new environment may be older.
+$(STAMP): pyproject.toml | prerequisites
+	@echo 'setup: .venv'
+	@test -x $(PY) || { python=$$(.ci/find-python) && "$$python" -m venv .venv; } || \
+	  { rm -rf .venv; echo 'setup: python -m venv failed; on Debian install it with: sudo apt-get install -y python3-venv' >&2; exit 1; }
+	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable . --group dev
+	@touch $@
+
+broker: $(STAMP) | prerequisites
+	@exec $(PY) -m tests.support.brokerj $(BROKER_ARGS)
+
+demo: $(STAMP) | prerequisites
+	@$(PY) -m tests.support.prefetch
+	@exec $(PY) -m tests.support.demo $(ARGS)
+
+lint: $(STAMP)
+	$(PY) -m ruff format --check --quiet .
+	$(PY) -m ruff check --quiet .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+	$(PY) specs/generate.py --check
+
+format: $(STAMP)
+	$(PY) -m ruff format .
+	$(PY) -m ruff check --fix .
+
+generate: $(STAMP)
+	$(PY) specs/generate.py
+
+test: lint | prerequisites
+	@$(PY) -m tests.support.prefetch
+	$(PY) -m pytest --durations=15 $(ARGS)
+
+bench: $(STAMP) | prerequisites
+	@$(PY) -m tests.support.prefetch
+	@BENCH='$(BENCH)' $(PY) -m tests.bench $(ARGS)
+
+clean:
+	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,96 @@
+"""An AMQP 0-10 peer that shares no code with this project: the JMS client of Apache Qpid, run as a Java program.
+
+``expected.json`` lists what ``publish_all`` sends: for each message its name, what the Java peer says about it when
+it receives it, and what it is on the wire.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from tests.support.maven import cache_root, cached_directory, fetch_dependencies
+from tests.support.prerequisites import require_java
+
+if TYPE_CHECKING:
+    from tests.support.fixtures import Broker
+
+VERSION = "6.4.0"
+_HERE = Path(__file__).parent
+_CACHE_NAME = f"qpid-jms-client-{VERSION}"
+
+
+class PeerFailed(RuntimeError):
+    """The Java program ended with an error; the text holds what it printed."""
+
+
+def is_fetched() -> bool:
+    """Whether the jars are in the cache."""
+    return (cache_root() / _CACHE_NAME).is_dir()
+
+
+def jars() -> Path:
+    """Return the directory of the client's jars, fetching them on first use."""
+    return cached_directory(_CACHE_NAME, lambda directory: fetch_dependencies(_HERE / "pom.xml", directory))
+
+
+def expected() -> list[dict[str, Any]]:
+    """Return what ``publish_all`` sends, in order."""
+    rows: list[dict[str, Any]] = json.loads((_HERE / "expected.json").read_text(encoding="utf-8"))
+    return rows
+
+
+def publish_all(broker: Broker, queue: str, *, vhost: str = "default") -> None:
+    """Send one message of every JMS type to ``queue``, which is created if it does not exist.
+
+    Raises:
+        PrerequisiteMissing: no Java.
+        PeerFailed: anything else.
+    """
+    _run(broker, vhost, "publish-all", queue)
+
+
+def receive(broker: Broker, queue: str, count: int, *, vhost: str = "default") -> list[dict[str, Any]]:
+    """Receive and accept ``count`` messages of ``queue``.
+
+    Returns:
+        One dict for each: body (kind and value), properties (each with the Java type it came as), message_id,
+        correlation_id (hex), reply_to, type, priority, persistent, timestamp and expiration (ms), redelivered.
+
+    Raises:
+        PrerequisiteMissing: no Java.
+        PeerFailed: anything else; also if fewer messages came within 30 s each.
+    """
+    return [json.loads(line) for line in _run(broker, vhost, "receive", queue, str(count)).splitlines()]
+
+
+def _run(broker: Broker, vhost: str, *arguments: str) -> str:
+    url = urlsplit(broker.url(vhost))
+    command = [
+        require_java(),
+        "-Xmx256m",
+        "-XX:+UseSerialGC",  # it runs for seconds: the parallel collectors' threads would cost more than they give
+        "-XX:TieredStopAtLevel=1",
+        "-Dfile.encoding=UTF-8",  # of the source file; Java 17 takes the locale's
+        "-cp",
+        f"{jars()}/*",
+        str(_HERE / "Peer.java"),
+        *arguments,
+    ]
+    environment = os.environ | {
+        "PEER_HOST": url.hostname or "localhost",
+        "PEER_PORT": str(url.port or 5672),
+        "PEER_VHOST": url.path.strip("/"),
+        "PEER_USERNAME": broker.username,
+        "PEER_PASSWORD": broker.password,
+    }
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=False
+    )
+    if done.returncode != 0:
+        raise PeerFailed(f"Peer.java {' '.join(arguments)}: exit code {done.returncode}\n{done.stderr[-4000:]}")
+    return done.stdout
