@@ -1,0 +1,28 @@
+"""The names of pyspark that the source uses, in one place, with a clear error where pyspark is too old."""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+
+try:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+except ImportError as error:  # 4.0 and 4.1 have no admission control: a batch could not be fixed when it is planned
+    raise ImportError("amqp_spark needs pyspark 4.2 or newer") from error
+
+__all__ = [
+    "DataSource",
+    "DataSourceReader",
+    "DataSourceStreamReader",
+    "InputPartition",
+    "ReadAllAvailable",
+    "ReadLimit",
+    "ReadMaxBytes",
+    "ReadMaxRows",
+    "SupportsTriggerAvailableNow",
+]

@@ -1,0 +1,103 @@
+"""``spark.read.format("amqp")``: browse what the queues hold now, consuming nothing.
+
+One task per queue browses it with a connection of its own (acquire-mode not-acquired, accept-mode none), so the
+options travel to executors with the credentials inside the pickled reader; they appear in no plan, log or ``repr``.
+Memory is bounded: transfers stream through in rounds of credit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.errors import NotFound
+from amqp_spark.compat import DataSourceReader, InputPartition
+from amqp_spark.datasource.connect import connect
+from amqp_spark.datasource.link import FIRST_GUESS_BYTES, MAX_CREDIT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import pyarrow as pa
+
+    from amqp_spark.columns import ColumnPlan
+    from amqp_spark.datasource.broker import Block, Client, Connector, Subscription
+    from amqp_spark.options import SourceOptions
+
+QUIET_SECONDS: Final = 0.1
+ROUND_BYTES: Final = 16 << 20
+"""Bytes of transfers that a browser asks for before it has decoded those that came."""
+
+
+@dataclass(frozen=True)
+class BrowsePartition(InputPartition):
+    """Browse at most ``count`` messages of a queue; None where the broker cannot say how many there are."""
+
+    queue: str
+    count: int | None
+
+    value = None
+
+
+class AmqpBatchReader(DataSourceReader):
+    """Reads what is in the queues when the query is planned, at most."""
+
+    def __init__(self, options: SourceOptions, columns: ColumnPlan, *, connector: Connector = connect) -> None:
+        self._options = options
+        self._columns = columns
+        self._connector = connector
+
+    def __repr__(self) -> str:
+        return f"AmqpBatchReader(queues={', '.join(self._options.queues)})"
+
+    def partitions(self) -> list[BrowsePartition]:
+        """One per queue; asks the broker how many messages there are, so that a missing queue is named here."""
+        client = self._connector(self._options.connect_options())
+        try:
+            return [BrowsePartition(queue, _count(client, queue)) for queue in self._options.queues]
+        finally:
+            client.close()
+
+    def read(self, partition: BrowsePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
+        """The rows of a queue. Called again it browses again: a queue is not a log, so the rows may differ."""
+        client = self._connector(self._options.connect_options())
+        try:
+            subscription = client.subscribe(
+                partition.queue, accept=False, acquire=False, exclusive=False, selector=self._options.selector
+            )
+            position = 0
+            for blocks in _browse(subscription, partition.count):
+                frames = [block.frames for block in blocks]
+                yield from self._columns.batches(frames, queue=partition.queue, first_position=position)
+                position += sum(len(block.ends) for block in blocks)
+        finally:
+            client.close()
+
+
+def _count(client: Client, queue: str) -> int | None:
+    info = client.query_queue(queue)
+    if info is None:
+        raise NotFound(404, None, f"there is no queue {queue!r} to browse", "queue.query")
+    return info.message_count
+
+
+def _browse(subscription: Subscription, count: int | None) -> Iterator[Sequence[Block]]:
+    """Rounds of credit until the count is reached or an empty flush round shows the end of the queue."""
+    left = count
+    largest = FIRST_GUESS_BYTES
+    while left is None or left > 0:
+        credit = max(1, min(MAX_CREDIT, ROUND_BYTES // largest, MAX_CREDIT if left is None else left))
+        subscription.grant(credit)
+        blocks = subscription.take_blocks(QUIET_SECONDS)
+        if not blocks:
+            subscription.flush()
+            blocks = subscription.take_blocks(0)
+        if not blocks:
+            return
+        while blocks:
+            taken = sum(len(block.ends) for block in blocks)
+            largest = max(largest // 2, 1, *(block.largest for block in blocks))
+            if left is not None:
+                left -= taken
+            yield blocks
+            blocks = subscription.take_blocks(QUIET_SECONDS) if subscription.credit > 0 else ()

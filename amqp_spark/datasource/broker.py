@@ -1,0 +1,109 @@
+"""The small client interface that the source needs, so that every protocol version can stand behind it.
+
+``amqp_core.v0_10.client`` implements it for AMQP 0-10. Nothing here is peculiar to one wire: a transfer has a command
+id that its session settles it by, credit counts transfers, and a block carries transfers exactly as received.
+A client is one incarnation: after a failure it is closed and another one is connected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+from amqp_core.address import ConnectOptions
+
+
+class Block(Protocol):
+    """Transfers with consecutive command ids, as raw frames."""
+
+    @property
+    def frames(self) -> bytes:
+        """Whole assemblies exactly as received; may be interleaved with frames that are no transfer."""
+
+    @property
+    def ends(self) -> Sequence[int]:
+        """The end offset of each transfer in ``frames``."""
+
+    @property
+    def first_id(self) -> int:
+        """Command id of the first transfer, counted on without end: it does not wrap within a client."""
+
+    @property
+    def largest(self) -> int:
+        """Bytes of the largest transfer."""
+
+
+class QueueInfo(Protocol):
+    """What a broker says about a queue."""
+
+    @property
+    def message_count(self) -> int | None:
+        """Messages in the queue; whether those held by consumers count depends on the broker."""
+
+    @property
+    def subscriber_count(self) -> int | None:
+        """Consumers of the queue."""
+
+
+class Subscription(Protocol):
+    """A flow of transfers from one queue; byte credit is infinite, message credit is granted here."""
+
+    @property
+    def credit(self) -> int:
+        """Messages granted and not received yet."""
+
+    def grant(self, messages: int) -> None:
+        """Add message credit."""
+
+    def take_blocks(self, timeout: float) -> Sequence[Block]:
+        """Wait until transfers came, ``timeout`` seconds passed, or the client was woken; may return none."""
+
+    def flush(self) -> None:
+        """Let the broker send what it can against the credit and wait until it has; the credit is 0 afterwards."""
+
+
+class Client(Protocol):
+    """One connection with one session. Not thread-safe except ``wake``."""
+
+    @property
+    def counts_held_messages(self) -> bool:
+        """Whether ``message_count`` includes messages that consumers hold (Broker-J) or not (qpidd)."""
+
+    def query_queue(self, name: str) -> QueueInfo | None:
+        """Ask about a queue; None when it does not exist."""
+
+    def declare_queue(self, name: str, *, durable: bool) -> None:
+        """Create the queue unless it exists."""
+
+    def bind(self, queue: str, exchange: str, key: str) -> None:
+        """Bind the queue to an exchange."""
+
+    def subscribe(
+        self, queue: str, *, accept: bool, acquire: bool, exclusive: bool, selector: str | None
+    ) -> Subscription:
+        """Start a subscription without credit. No ``accept``: settled when sent; no ``acquire``: browse."""
+
+    def accept(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Accept transfers by inclusive ranges of command ids."""
+
+    def reject(self, ranges: Sequence[tuple[int, int]], *, text: str) -> None:
+        """Reject transfers: to the alternate exchange of the queue, if it has one."""
+
+    def sync(self) -> None:
+        """Wait until the broker has done everything that was sent before."""
+
+    def pause_reading(self, paused: bool) -> None:  # noqa: FBT001  one switch, named by its method
+        """Stop taking transfers from the socket (back-pressure); heartbeats keep going out."""
+
+    def wake(self) -> None:
+        """From any thread: let a waiting ``take_blocks`` return."""
+
+    def close(self) -> None:
+        """Close in order. What was not accepted goes back to its queue."""
+
+
+Connector = Callable[[ConnectOptions], Client]
+"""Makes the connection of one incarnation, walking the host list once."""
+
+Positions = Mapping[str, int]
+"""Per queue, the number of transfers received in an epoch up to some point."""

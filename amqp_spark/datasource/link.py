@@ -1,0 +1,394 @@
+"""The receiving side of one queue: a connection of its own, driven by one daemon thread, reconnected when it fails.
+
+All calls to the client happen on that thread; other threads change what is held under the lock of :class:`Held` and
+wake it. A failure or the back-pressure of one queue so stays with that queue.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.errors import AmqpError, NotFound, ResourceDeleted, ResourceLocked
+from amqp_spark.datasource.planning import QueueBuffer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from amqp_core.address import ConnectOptions
+    from amqp_spark.datasource.broker import Block, Client, Connector, Subscription
+    from amqp_spark.datasource.planning import Settlement
+
+_log = logging.getLogger(__name__)
+
+MAX_CREDIT: Final = 16_384
+"""Most transfers under way: a broker that counts uncompleted commands stops at 65,536 (Broker-J halts there)."""
+FIRST_GUESS_BYTES: Final = 16_384
+"""Size assumed of a transfer before the first one came."""
+SURVEY_SECONDS: Final = 10.0
+"""Least time between two queries for the backlog: on qpidd each one scans the queue."""
+IDLE_SECONDS: Final = 5.0
+"""Longest wait for transfers; commands of other threads wake the wait."""
+QUIET_SECONDS: Final = 0.1
+"""AvailableNow: silence after which a flush asks the broker whether there is more."""
+HELD_ELSEWHERE_SECONDS: Final = 5.0
+"""AvailableNow: how long empty flush rounds go on while the broker counts messages, which others then hold."""
+LOCKED_ATTEMPTS: Final = 5
+"""How often an exclusive subscription is tried: a consumer that died may still be seen by the broker."""
+FIRST_DELAY_SECONDS: Final = 0.2
+LASTING_SECONDS: Final = 30.0
+"""A session that lived so long, or settled something, was a success: attempts are counted from one again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkOptions:
+    """What one link does; the part of the source options that concerns receiving."""
+
+    connect: ConnectOptions
+    exclusive: bool = False
+    selector: str | None = None
+    accept: bool = True
+    declare: bool = False
+    bind: tuple[tuple[str, str], ...] = ()
+    max_attempts: int = 10
+    max_delay: float = 30.0
+
+
+class Held:
+    """What all links of a query hold, within one byte budget, under one lock; ``changed`` tells of every change."""
+
+    def __init__(self, queues: Sequence[str], budget_bytes: int, clock: Callable[[], float]) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.buffers = {queue: QueueBuffer(queue) for queue in queues}
+        self.budget_bytes = budget_bytes
+        self.clock = clock
+        self.stopping = False
+        self.last_call = clock()
+        """When Spark last asked for something: nobody needs the backlog of a query that is not asking."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes held over all queues, received and not accepted."""
+        return sum(buffer.held_bytes for buffer in self.buffers.values())
+
+
+class QueueLink:
+    """One queue's connection, session and thread."""
+
+    def __init__(self, queue: str, options: LinkOptions, held: Held, connector: Connector) -> None:
+        self.queue = queue
+        self.buffer = held.buffers[queue]
+        self.error: Exception | None = None
+        """Why this link gave up; set once, under the lock."""
+        self.bounded = False
+        """AvailableNow: take what was there at the start, then ``exhausted``."""
+        self.exhausted = False
+        self.connected = False
+        self.settlements: deque[Settlement] = deque()
+        """What the thread has to tell the broker; filled under the lock."""
+        self.sync_wanted = 0
+        self.sync_done = 0
+        self.end_estimate: int | None = None
+        """Position that the end of the queue had when the broker was last asked."""
+        self._options = options
+        self._held = held
+        self._lock = held.changed
+        self._connector = connector
+        self._clock = held.clock
+        self._client: Client | None = None
+        self._thread: threading.Thread | None = None
+        self._largest = FIRST_GUESS_BYTES
+        self._paused = False
+        self._target: int | None = None
+        self._last_arrival = 0.0
+        self._empty_since: float | None = None
+        self._empty_rounds = 0
+        self._next_flush = 0.0
+        self._last_survey = 0.0
+        self._survey_call = 0.0
+        self._served = False
+        """Whether this incarnation got as far as its subscription."""
+        self._settled = False
+        self._since = 0.0
+        self._warned = False
+
+    def start(self) -> None:
+        """Start the thread; it connects."""
+        self._thread = threading.Thread(target=self._run, name=f"amqp-receive-{self.queue}", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        """Let the thread look at what was changed under the lock."""
+        with self._lock:
+            client = self._client
+            self._lock.notify_all()
+        if client is not None:
+            client.wake()
+
+    def join(self, timeout: float) -> bool:
+        """Wait for the thread to end after ``Held.stopping`` was set; whether it did."""
+        if self._thread is None:
+            return True
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    # --- the thread
+
+    def _run(self) -> None:
+        attempt = 0
+        while not self._held.stopping:
+            try:
+                self._serve()
+            except AmqpError as error:
+                attempt = 1 if self._lasted() else attempt + 1
+                if not self._may_retry(error, attempt):
+                    self._fail(error)
+                    return
+                delay = self._delay(attempt)
+                _log.warning(
+                    "queue %r: %s; attempt %d of %d to connect again follows in %.1f s",
+                    self.queue, error, attempt, self._options.max_attempts, delay,
+                )  # fmt: skip
+                self._end_incarnation(keep_waiting=not self._options.accept)
+                self._wait(delay)
+            except Exception as error:  # noqa: BLE001  whatever it is must reach the query, not die with the thread
+                self._fail(error)
+                return
+
+    def _serve(self) -> None:
+        self._served = self._settled = False
+        client = self._connector(self._options.connect)
+        try:
+            with self._lock:
+                self._client = client
+            self._prepare(client)
+            if self.bounded:
+                self._set_target(client)
+            subscription = client.subscribe(
+                self.queue,
+                accept=self._options.accept,
+                acquire=True,
+                exclusive=self._options.exclusive,
+                selector=self._options.selector,
+            )
+            self._served = True
+            self._since = self._clock()
+            with self._lock:
+                self.connected = True
+                self._paused = False
+                self._lock.notify_all()
+            while not self._held.stopping:
+                self._step(client, subscription)
+            self._settle(client)
+        finally:
+            with self._lock:
+                self._client = None
+                self.connected = False
+            client.close()
+
+    def _step(self, client: Client, subscription: Subscription) -> None:
+        self._settle(client)
+        self._survey(client)
+        self._regulate(client, subscription)
+        self._store(subscription.take_blocks(self._patience()))
+        if self.bounded and not self.exhausted:
+            self._look_for_end(client, subscription)
+
+    def _patience(self) -> float:
+        return QUIET_SECONDS / 2 if self.bounded and not self.exhausted else IDLE_SECONDS
+
+    def _settle(self, client: Client) -> None:
+        """Tell the broker what Spark has processed. For a session that is gone there is nobody to tell."""
+        with self._lock:
+            settlements = list(self.settlements)
+            self.settlements.clear()
+            incarnation = self.buffer.incarnation
+            wanted = self.sync_wanted
+        accept: list[tuple[int, int]] = []
+        for settlement in settlements:
+            if settlement.incarnation != incarnation:
+                continue
+            self._settled = True
+            if not self._options.accept:
+                continue
+            accept.extend(settlement.accept)
+            for ids, text in settlement.reject:
+                client.reject([ids], text=text)
+        if accept:
+            client.accept(accept)
+        if wanted != self.sync_done:
+            client.sync()
+            with self._lock:
+                self.sync_done = wanted
+                self._lock.notify_all()
+
+    def _store(self, blocks: Sequence[Block]) -> None:
+        if not blocks:
+            return
+        with self._lock:
+            for block in blocks:
+                self.buffer.append(block)
+                self._largest = max(block.largest, self._largest // 2)
+            self._lock.notify_all()
+        self._last_arrival = self._clock()
+        self._empty_since = None
+        self._empty_rounds = 0
+
+    def _regulate(self, client: Client, subscription: Subscription) -> None:
+        """Credit from the free part of the budget; at the bound the socket is not read (design: credit)."""
+        with self._lock:
+            held = self._held.bytes
+            received = self.buffer.received
+        free = self._held.budget_bytes - held
+        paused = free <= 0
+        if paused != self._paused:
+            client.pause_reading(paused)
+            self._paused = paused
+        want = min(MAX_CREDIT, max(0, free) // len(self._held.buffers) // self._largest)
+        if held == 0:
+            want = max(want, 1)  # one message larger than the budget passes, alone
+        if self.bounded:
+            if self.exhausted:
+                want = 0
+            elif self._target is not None:
+                want = min(want, self._target - received)
+        credit = subscription.credit
+        if credit < want and credit <= want // 2:
+            subscription.grant(want - credit)
+
+    def _survey(self, client: Client) -> None:
+        """Ask for the backlog now and then, while somebody wants to know and the socket is read."""
+        now = self._clock()
+        if self._paused or now - self._last_survey < SURVEY_SECONDS or self._held.last_call <= self._survey_call:
+            return
+        self._last_survey = now
+        self._survey_call = self._held.last_call
+        self._ask_end(client)
+
+    def _ask_end(self, client: Client) -> int | None:
+        """Ask the broker, and return how many messages are there that this link does not hold; None if not known."""
+        info = client.query_queue(self.queue)
+        if info is None or info.message_count is None:
+            return None
+        with self._lock:
+            held = self.buffer.held_by_session if client.counts_held_messages and self._options.accept else 0
+            left = max(0, info.message_count - held)
+            self.end_estimate = self.buffer.received + left
+        return left
+
+    # --- start of an incarnation
+
+    def _prepare(self, client: Client) -> None:
+        info = client.query_queue(self.queue)
+        if info is None:
+            if not self._options.declare:
+                raise NotFound(
+                    404,
+                    None,
+                    f"there is no queue {self.queue!r}; create it, or let option declare=ifMissing do so",
+                    "queue.query",
+                )
+            client.declare_queue(self.queue, durable=True)
+        elif info.subscriber_count and not self._warned:
+            self._warned = True
+            _log.warning(
+                "queue %r already has %d consumer(s): each gets a part of the messages, this query only what the "
+                "others do not take (a self-join of one stream starts two); option exclusive=true refuses this",
+                self.queue, info.subscriber_count,
+            )  # fmt: skip
+        for exchange, key in self._options.bind:
+            client.bind(self.queue, exchange, key)
+
+    def _set_target(self, client: Client) -> None:
+        """AvailableNow: how far to go. After a reconnect what was planned and not accepted is on the queue again."""
+        info = client.query_queue(self.queue)
+        there = info.message_count if info is not None and info.message_count is not None else 0
+        with self._lock:
+            self.exhausted = False
+            if self._options.selector is not None:
+                self._target = None  # the broker counts what the selector leaves out, too
+                return
+            if self._target is not None:
+                there = min(there, self._target - self.buffer.accepted)
+            self._target = self.buffer.received + there
+            self.end_estimate = self._target
+        now = self._clock()
+        self._last_arrival, self._empty_since, self._empty_rounds, self._next_flush = now, None, 0, now
+
+    def _look_for_end(self, client: Client, subscription: Subscription) -> None:
+        """AvailableNow: the target is reached, or an empty flush round and the broker's count agree on it."""
+        if self._target is not None and self.buffer.received >= self._target:
+            self._exhaust()
+            return
+        now = self._clock()
+        if subscription.credit == 0 or now < max(self._last_arrival + QUIET_SECONDS, self._next_flush):
+            return
+        subscription.flush()
+        blocks = subscription.take_blocks(0)
+        if blocks:
+            self._store(blocks)
+            return
+        self._empty_rounds += 1
+        if self._options.selector is not None:
+            # A competing consumer can end a flush early on Broker-J, so one empty round is no proof.
+            if self._empty_rounds >= 2:
+                self._exhaust()
+            return
+        left = self._ask_end(client)
+        if not left:
+            self._exhaust()
+            return
+        self._empty_since = now if self._empty_since is None else self._empty_since
+        if now - self._empty_since >= HELD_ELSEWHERE_SECONDS:
+            _log.warning(
+                "queue %r: the broker counts %d message(s) that it does not send: other consumers hold them; this "
+                "AvailableNow query ends without them",
+                self.queue, left,
+            )  # fmt: skip
+            self._exhaust()
+        self._next_flush = now + min(1.0, QUIET_SECONDS * 2**self._empty_rounds)
+
+    def _exhaust(self) -> None:
+        with self._lock:
+            self.exhausted = True
+            self._lock.notify_all()
+
+    # --- end of an incarnation
+
+    def _lasted(self) -> bool:
+        """Whether the incarnation that ended was of use; else a message that kills every session is tried for ever."""
+        return self._settled or (self._served and self._clock() - self._since >= LASTING_SECONDS)
+
+    def _may_retry(self, error: AmqpError, attempt: int) -> bool:
+        if isinstance(error, ResourceLocked):
+            return attempt <= min(LOCKED_ATTEMPTS, self._options.max_attempts)
+        return error.retryable and attempt <= self._options.max_attempts
+
+    def _delay(self, attempt: int) -> float:
+        longest = min(self._options.max_delay, FIRST_DELAY_SECONDS * 2.0 ** min(attempt - 1, 30))
+        return longest * random.uniform(0.5, 1.0)  # noqa: S311  jitter, not a secret
+
+    def _wait(self, seconds: float) -> None:
+        until = self._clock() + seconds
+        with self._lock:
+            while not self._held.stopping and (left := until - self._clock()) > 0:
+                self._lock.wait(left)
+
+    def _end_incarnation(self, *, keep_waiting: bool) -> None:
+        with self._lock:
+            self.buffer.new_incarnation(keep_waiting=keep_waiting)
+            self.settlements.clear()
+            self._lock.notify_all()
+
+    def _fail(self, error: Exception) -> None:
+        # Of a queue that is gone nothing comes a second time: what was received is still given to Spark.
+        gone = self._served and isinstance(error, (ResourceDeleted, NotFound))
+        self._end_incarnation(keep_waiting=gone or not self._options.accept)
+        with self._lock:
+            self.error = error
+            self.sync_done = self.sync_wanted
+            self._lock.notify_all()

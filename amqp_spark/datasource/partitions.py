@@ -1,0 +1,101 @@
+"""What travels from the reader to a task: message bytes themselves, or where to pull them from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from amqp_spark.compat import InputPartition
+from amqp_spark.datasource.pull import Endpoint, TransferError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amqp_spark.datasource.receiver import Receiver
+
+SMALL_BATCH_BYTES: Final = 1 << 20
+"""Below this a batch is one inline partition: pulling costs as much as it saves, and every task costs 10 ms or more."""
+INLINE_PIECE_BYTES: Final = 16 << 20
+"""Aimed at for an inline partition."""
+INLINE_LIMIT_BYTES: Final = 64 << 20
+"""Spark crashes near 80 MB in one partition."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Consecutive transfers of a queue with their bytes."""
+
+    queue: str
+    epoch: int
+    begin: int
+    frames: tuple[bytes, ...] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class InlinePartition(InputPartition):
+    """A part of a batch with its bytes. ``endpoint`` is where rejects are reported, with ``mode=REJECT``."""
+
+    slices: tuple[Slice, ...]
+    endpoint: Endpoint | None = None
+
+    value = None
+
+
+@dataclass(frozen=True)
+class PullPartition(InputPartition):
+    """A part of a batch that the task fetches from the reader process."""
+
+    endpoint: Endpoint
+    queue: str
+    epoch: int
+    begin: int
+    end: int
+
+    value = None
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """Planned transfers of one queue, ``[begin, end)``."""
+
+    queue: str
+    begin: int
+    end: int
+
+
+def inline_partitions(
+    receiver: Receiver, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint | None
+) -> list[InlinePartition]:
+    """The batch with its bytes: one partition if it is small, else at most ``pieces`` per queue (more where they would
+    be too large to ship)."""
+    sizes = [receiver.bytes_of(each.queue, each.begin, each.end) for each in ranges]
+    if sum(sizes) < SMALL_BATCH_BYTES:
+        slices = tuple(_slice(receiver, each.queue, each.begin, each.end) for each in ranges)
+        return [InlinePartition(slices, endpoint)] if slices else []
+    partitions = []
+    for each, size in zip(ranges, sizes, strict=True):
+        wanted = max(pieces, -(-size // INLINE_PIECE_BYTES))
+        for begin, end, length in receiver.cut(each.queue, each.begin, each.end, wanted):
+            if length > INLINE_LIMIT_BYTES:
+                raise TransferError(
+                    f"queue {each.queue!r}: a message of {length} bytes is too large to travel inside a partition "
+                    f"({INLINE_LIMIT_BYTES} bytes at most): option transfer=pull can carry it"
+                )
+            partitions.append(InlinePartition((_slice(receiver, each.queue, begin, end),), endpoint))
+    return partitions
+
+
+def pull_partitions(
+    receiver: Receiver, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint
+) -> list[PullPartition]:
+    """The batch by reference, in at most ``pieces`` per queue of about equal bytes."""
+    return [
+        PullPartition(endpoint, each.queue, receiver.epoch, begin, end)
+        for each in ranges
+        for begin, end, _size in receiver.cut(each.queue, each.begin, each.end, pieces)
+    ]
+
+
+def _slice(receiver: Receiver, queue: str, begin: int, end: int) -> Slice:
+    parts = receiver.parts(queue, receiver.epoch, begin, end)
+    return Slice(queue, receiver.epoch, begin, (b"".join(parts),))

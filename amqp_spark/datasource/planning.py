@@ -1,0 +1,279 @@
+"""What is held of a queue: blocks of transfers, their positions, the planned ranges, what was accepted or rejected.
+
+No I/O, no threads, no clock: the receiver calls these under its lock. Positions count the transfers of a queue in
+one epoch from 0; a range ``[begin, end)`` is identified by its end. Always
+``accepted <= planned <= received``: what lies below ``accepted`` is gone, ``[accepted, planned)`` belongs to batches,
+``[planned, received)`` waits to be planned.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqp_spark.errors import OffsetError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from amqp_spark.datasource.broker import Block
+
+
+class Settlement(NamedTuple):
+    """What the session of one incarnation is to be told about transfers that Spark has processed."""
+
+    incarnation: int
+    accept: list[tuple[int, int]]
+    """Inclusive ranges of command ids."""
+    reject: list[tuple[tuple[int, int], str]]
+    """A range of one command id, and why."""
+
+
+@dataclass(slots=True)
+class HeldBlock:
+    """A block as received, with the position of its first transfer. ``count`` shrinks when a reconnect cuts it."""
+
+    begin: int
+    count: int
+    incarnation: int
+    first_id: int
+    frames: bytes
+    ends: array[int]
+
+    @property
+    def end(self) -> int:
+        """Position after the last transfer."""
+        return self.begin + self.count
+
+    def offset(self, position: int) -> int:
+        """Byte offset in ``frames`` where the transfer at ``position`` begins."""
+        index = position - self.begin
+        return self.ends[index - 1] if index else 0
+
+    def ids(self, begin: int, end: int) -> tuple[int, int]:
+        """The inclusive range of command ids of ``[begin, end)``."""
+        return self.first_id + begin - self.begin, self.first_id + end - 1 - self.begin
+
+
+@dataclass(slots=True)
+class QueueBuffer:
+    """Everything held of one queue in this epoch."""
+
+    queue: str
+    blocks: deque[HeldBlock] = field(default_factory=deque)
+    accepted: int = 0
+    planned: int = 0
+    received: int = 0
+    incarnation: int = 0
+    held_bytes: int = 0
+    """Bytes of the blocks held; a block counts until its last transfer is accepted, since its memory does."""
+    waiting_bytes: int = 0
+    """Bytes of ``[planned, received)``."""
+    ranges: dict[int, int] = field(default_factory=dict)
+    """End of a planned range -> its begin."""
+    rejected: dict[int, str] = field(default_factory=dict)
+    """Position -> why, as executors reported it."""
+
+    @property
+    def waiting(self) -> int:
+        """Transfers received and not planned."""
+        return self.received - self.planned
+
+    @property
+    def held_by_session(self) -> int:
+        """Transfers that the current incarnation received and that were not accepted."""
+        held = 0
+        for block in reversed(self.blocks):
+            if block.incarnation != self.incarnation:
+                break
+            held += block.end - max(block.begin, self.accepted)
+        return held
+
+    def new_incarnation(self, *, keep_waiting: bool = False) -> int:
+        """A session ended. What was not planned is dropped, since the broker sends it again; planned ranges stay.
+
+        ``keep_waiting``: the broker will not send it again (accept-mode none, or the queue is gone).
+        """
+        self.incarnation += 1
+        if not keep_waiting:
+            while self.blocks and self.blocks[-1].begin >= self.planned:
+                self.held_bytes -= len(self.blocks.pop().frames)
+            if self.blocks:
+                self.blocks[-1].count = min(self.blocks[-1].count, self.planned - self.blocks[-1].begin)
+            self.received = self.planned
+            self.waiting_bytes = 0
+        return self.incarnation
+
+    def append(self, block: Block) -> None:
+        """Take a block that the current incarnation received."""
+        ends = block.ends if isinstance(block.ends, array) else array("I", block.ends)
+        self.blocks.append(HeldBlock(self.received, len(ends), self.incarnation, block.first_id, block.frames, ends))
+        self.received += len(ends)
+        self.held_bytes += len(block.frames)
+        self.waiting_bytes += ends[-1]
+
+    def measure(self, begin: int, max_messages: int | None, max_bytes: int) -> tuple[int, int]:
+        """How far both bounds reach from ``begin`` on: the end of that range, and its bytes."""
+        left = self.received - begin if max_messages is None else min(self.received - begin, max_messages)
+        end, room = begin, max_bytes
+        for block in self._blocks_from(begin):
+            if left <= 0:
+                break
+            first = end - block.begin
+            last = min(block.count, first + left)
+            start = block.offset(end)
+            fit = bisect_right(block.ends, start + room, first, last)
+            if fit == first:
+                break
+            room -= block.ends[fit - 1] - start
+            left -= fit - first
+            end = block.begin + fit
+            if fit < last:
+                break
+        return end, max_bytes - room
+
+    def fix(self, end: int, size: int) -> None:
+        """Plan ``[planned, end)``, whose bytes are ``size``: from now on these rows are one batch."""
+        self.ranges[end] = self.planned
+        self.planned = end
+        self.waiting_bytes -= size
+
+    def first_waiting_bytes(self) -> int:
+        """Bytes of the first transfer that is not planned; 0 if there is none."""
+        for block in self._blocks_from(self.planned):
+            return block.ends[self.planned - block.begin] - block.offset(self.planned)
+        return 0
+
+    def begin_of(self, end: int) -> int:
+        """Begin of the planned range that ends at ``end``; OffsetError when there is none (any more)."""
+        try:
+            return self.ranges[end]
+        except KeyError:
+            raise OffsetError(
+                f"queue {self.queue!r}: no batch ending at position {end} is held (accepted up to {self.accepted}, "
+                f"planned up to {self.planned}): the checkpoint does not belong to this run"
+            ) from None
+
+    def parts(self, begin: int, end: int) -> list[memoryview]:
+        """The frames of a planned range, without copying; one part per block. OffsetError when it is not held."""
+        if not self.accepted <= begin <= end <= self.planned:
+            raise OffsetError(
+                f"queue {self.queue!r}: positions {begin} to {end} are not held (accepted up to {self.accepted}, "
+                f"planned up to {self.planned})"
+            )
+        found: list[memoryview] = []
+        for block in self._blocks_from(begin):
+            if block.begin >= end:
+                break
+            first, last = max(begin, block.begin), min(end, block.end)
+            found.append(memoryview(block.frames)[block.offset(first) : block.offset(last)])
+        return found
+
+    def cut(self, begin: int, end: int, pieces: int) -> list[tuple[int, int, int]]:
+        """Cut a planned range between transfers into at most ``pieces`` of about equal bytes: begin, end, bytes."""
+        cuts: list[tuple[int, int, int]] = []
+        left = self.bytes_of(begin, end)
+        while begin < end:
+            sharing = pieces - len(cuts)
+            stop, size = (end, left) if sharing <= 1 else self.measure(begin, end - begin, -(-left // sharing))
+            if stop == begin:  # a transfer larger than the share
+                stop, size = begin + 1, self.bytes_of(begin, begin + 1)
+            cuts.append((begin, stop, size))
+            left -= size
+            begin = stop
+        return cuts
+
+    def bytes_of(self, begin: int, end: int) -> int:
+        """Bytes of the frames of a range."""
+        return sum(len(part) for part in self.parts(begin, end))
+
+    def reject(self, positions: Iterable[int], text: str) -> None:
+        """Remember what an executor could not turn into rows. Again is no harm; what was accepted stays accepted."""
+        for position in positions:
+            if self.accepted <= position < self.planned:
+                self.rejected.setdefault(position, text)
+
+    def accept(self, position: int) -> list[Settlement]:
+        """Spark has processed everything below ``position``: free it and say what the broker is to be told."""
+        settlements: list[Settlement] = []
+        position = min(position, self.planned)
+        while self.accepted < position:
+            block = self.blocks[0]
+            upto = min(position, block.end)
+            if not settlements or settlements[-1].incarnation != block.incarnation:
+                settlements.append(Settlement(block.incarnation, [], []))
+            self._settle(block, upto, settlements[-1])
+            self.accepted = upto
+            if upto == block.end:
+                self.held_bytes -= len(block.frames)
+                self.blocks.popleft()
+        for end in [end for end in self.ranges if end <= self.accepted]:
+            del self.ranges[end]
+        return settlements
+
+    def _settle(self, block: HeldBlock, upto: int, into: Settlement) -> None:
+        begin = self.accepted
+        refused = sorted(p for p in self.rejected if begin <= p < upto) if self.rejected else []
+        for position in refused:
+            if position > begin:
+                _add_range(into.accept, *block.ids(begin, position))
+            into.reject.append((block.ids(position, position + 1), self.rejected.pop(position)))
+            begin = position + 1
+        if begin < upto:
+            _add_range(into.accept, *block.ids(begin, upto))
+
+    def _blocks_from(self, position: int) -> Iterator[HeldBlock]:
+        """The blocks that hold ``position`` and what follows; what waits is at the right end, so look from there."""
+        index = len(self.blocks)
+        while index and self.blocks[index - 1].end > position:
+            index -= 1
+        for at in range(index, len(self.blocks)):
+            yield self.blocks[at]
+
+
+def _add_range(ranges: list[tuple[int, int]], first: int, last: int) -> None:
+    if ranges and ranges[-1][1] + 1 == first:
+        ranges[-1] = (ranges[-1][0], last)
+    else:
+        ranges.append((first, last))
+
+
+def plan_batch(buffers: Sequence[QueueBuffer], *, max_messages: int | None, max_bytes: int, turn: int) -> int:
+    """Plan one batch over the queues that have something, within both bounds and fairly; returns its messages.
+
+    ``turn`` says whose turn it is to get at least one message, so that no queue waits for ever behind the others. A
+    message larger than ``max_bytes`` passes alone in its batch.
+    """
+    ready = [buffer for buffer in buffers if buffer.waiting]
+    if not ready:
+        return 0
+    head = ready[turn % len(ready)]
+    first = head.first_waiting_bytes()
+    if first > max_bytes:
+        head.fix(head.planned + 1, first)
+        return 1
+    reach = {buffer.queue: (buffer.planned, 0) for buffer in ready}
+    reach[head.queue] = (head.planned + 1, first)
+    messages = sum(buffer.waiting for buffer in ready) if max_messages is None else max_messages
+    messages, room = messages - 1, max_bytes - first
+    # The one with least first: what it leaves of its share goes to the others. The second round gives away what the
+    # first could not, because a share ended inside a message or the other bound was reached.
+    ready.sort(key=lambda buffer: buffer.waiting_bytes)
+    for _round in range(2):
+        for index, buffer in enumerate(ready):
+            sharing = len(ready) - index
+            begin, size = reach[buffer.queue]
+            end, more = buffer.measure(begin, -(-messages // sharing), room // sharing)
+            reach[buffer.queue] = end, size + more
+            messages -= end - begin
+            room -= more
+    count = 0
+    for buffer in ready:
+        end, size = reach[buffer.queue]
+        if end > buffer.planned:
+            count += end - buffer.planned
+            buffer.fix(end, size)
+    return count

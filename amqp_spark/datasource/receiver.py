@@ -1,0 +1,211 @@
+"""The receiver of a query: one link per queue, one byte budget, and the plan of each batch.
+
+Lives in the reader process on the driver. Receiving (:mod:`link`), planning (:mod:`planning`) and what Spark is told
+(:mod:`stream_reader`) are separate: a spool and a transaction can be put between a plan and the offset that names it.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from amqp_spark.datasource.link import Held, QueueLink
+from amqp_spark.datasource.planning import plan_batch
+from amqp_spark.errors import OffsetError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from amqp_spark.datasource.broker import Connector
+    from amqp_spark.datasource.link import LinkOptions
+    from amqp_spark.datasource.planning import QueueBuffer
+
+_log = logging.getLogger(__name__)
+
+STOP_SECONDS: Final = 5.0
+SYNC_SECONDS: Final = 10.0
+GROWTH_SECONDS: Final = 0.2
+"""AvailableNow: a batch is planned when nothing more arrived for so long, full or not."""
+FULL_ENOUGH: Final = 8
+"""AvailableNow: this part (1/n) of its bound is enough for a batch: receiving goes on while Spark works."""
+
+
+class Receiver:
+    """Holds what was received of all queues of a query. Methods may be called from any thread."""
+
+    def __init__(
+        self,
+        queues: Sequence[str],
+        options: LinkOptions,
+        *,
+        epoch: int,
+        buffer_bytes: int,
+        connector: Connector,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.epoch = epoch
+        self._held = Held(queues, buffer_bytes, clock)
+        self._links = [QueueLink(queue, options, self._held, connector) for queue in queues]
+        self._lock = self._held.changed
+        self._clock = clock
+        self._turn = 0
+        self._started = False
+
+    def start(self, *, bounded: bool = False) -> None:
+        """Start receiving, once. ``bounded``: only what is there now (AvailableNow)."""
+        if self._started:
+            return
+        self._started = True
+        for link in self._links:
+            link.bounded = bounded
+            link.start()
+
+    def stop(self) -> None:
+        """Close the connections in order; everything not accepted goes back to its queue."""
+        with self._lock:
+            self._held.stopping = True
+        for link in self._links:
+            link.wake()
+        deadline = time.monotonic() + STOP_SECONDS
+        for link in self._links:
+            if not link.join(max(0.0, deadline - time.monotonic())):
+                _log.warning("queue %r: the connection did not close within %.0f s", link.queue, STOP_SECONDS)
+
+    def touch(self) -> None:
+        """Spark asked for something."""
+        self._held.last_call = self._clock()
+
+    def accept(self, positions: Mapping[str, int]) -> bool:
+        """Spark has processed everything below these positions; whether that was news."""
+        news = []
+        with self._lock:
+            for link in self._links:
+                position = positions.get(link.queue, 0)
+                if position > link.buffer.accepted:
+                    settlements = link.buffer.accept(position)
+                    if link.error is None:
+                        link.settlements.extend(settlements)
+                    news.append(link)
+        for link in news:
+            link.wake()
+        return bool(news)
+
+    def sync(self) -> bool:
+        """Wait, for a bounded time, until the brokers have done what they were told; whether they have."""
+        with self._lock:
+            asked = [link for link in self._links if link.connected]
+            for link in asked:
+                link.sync_wanted += 1
+        for link in asked:
+            link.wake()
+        deadline = self._clock() + SYNC_SECONDS
+        with self._lock:
+            while any(link.sync_done < link.sync_wanted and link.connected for link in asked):
+                left = deadline - self._clock()
+                if left <= 0:
+                    return False
+                self._lock.wait(left)
+        return True
+
+    def planned(self) -> dict[str, int]:
+        """The end of what was planned, per queue."""
+        with self._lock:
+            return {queue: buffer.planned for queue, buffer in self._held.buffers.items()}
+
+    def plan(self, *, max_messages: int | None, max_bytes: int) -> bool:
+        """Fix the next batch out of what was received; whether there is one."""
+        with self._lock:
+            self._turn += 1
+            buffers = tuple(self._held.buffers.values())
+            count = plan_batch(buffers, max_messages=max_messages, max_bytes=max_bytes, turn=self._turn)
+        return count > 0
+
+    def waiting(self) -> bool:
+        """Whether something was received that is not planned."""
+        return any(buffer.waiting for buffer in self._held.buffers.values())
+
+    def wait_for_news(self, seconds: float) -> None:
+        """Return when there is something to plan or to raise, or after so many seconds."""
+        deadline = self._clock() + seconds
+        with self._lock:
+            while not self.waiting() and self.failure() is None:
+                left = deadline - self._clock()
+                if left <= 0:
+                    return
+                self._lock.wait(left)
+
+    def wait_for_batch(self, *, max_messages: int | None, max_bytes: int) -> None:
+        """AvailableNow: return when there is enough to plan, nothing more arrives for a while, or all is taken."""
+        enough_bytes = max(1, max_bytes // FULL_ENOUGH)
+        enough_messages = None if max_messages is None else max(1, max_messages // FULL_ENOUGH)
+        with self._lock:
+            seen = self._received()
+            since = self._clock()
+            while not self.all_taken() and not self._held.stopping:
+                buffers = self._held.buffers.values()
+                if sum(buffer.waiting_bytes for buffer in buffers) >= enough_bytes:
+                    return
+                if enough_messages is not None and sum(buffer.waiting for buffer in buffers) >= enough_messages:
+                    return
+                now = self._clock()
+                if self._received() != seen:
+                    seen, since = self._received(), now
+                if self.waiting() and now - since >= GROWTH_SECONDS:
+                    return
+                self._lock.wait(max(0.001, since + GROWTH_SECONDS - now) if self.waiting() else None)
+
+    def all_taken(self) -> bool:
+        """AvailableNow: every queue was read to its end, or failed."""
+        return all(link.exhausted or link.error is not None for link in self._links)
+
+    def failure(self) -> Exception | None:
+        """The error of a link that gave up and has nothing left to plan."""
+        for link in self._links:
+            if link.error is not None and not link.buffer.waiting:
+                return link.error
+        return None
+
+    def begin_of(self, queue: str, end: int) -> int:
+        """Begin of the planned range that ends at ``end``."""
+        with self._lock:
+            return self._held.buffers[queue].begin_of(end)
+
+    def cut(self, queue: str, begin: int, end: int, pieces: int) -> list[tuple[int, int, int]]:
+        """Cut a planned range into pieces of about equal bytes: begin, end, bytes."""
+        with self._lock:
+            return self._held.buffers[queue].cut(begin, end, pieces)
+
+    def bytes_of(self, queue: str, begin: int, end: int) -> int:
+        """Bytes of a planned range."""
+        with self._lock:
+            return self._held.buffers[queue].bytes_of(begin, end)
+
+    def parts(self, queue: str, epoch: int, begin: int, end: int) -> list[memoryview]:
+        """The frames of a planned range of this epoch, one part per block received."""
+        with self._lock:
+            return self._buffer(queue, epoch).parts(begin, end)
+
+    def reject(self, queue: str, epoch: int, positions: Sequence[int], text: str) -> None:
+        """Remember positions that did not fit the schema; they are rejected at the accept signal."""
+        with self._lock:
+            self._buffer(queue, epoch).reject(positions, text)
+
+    def report(self) -> dict[str, tuple[int, int | None]]:
+        """Per queue: the position received, and the backlog (what no batch holds yet) as far as known."""
+        found: dict[str, tuple[int, int | None]] = {}
+        with self._lock:
+            for link in self._links:
+                buffer = link.buffer
+                end = link.end_estimate
+                backlog = None if end is None else max(end, buffer.received) - buffer.planned
+                found[link.queue] = buffer.received, backlog
+        return found
+
+    def _received(self) -> int:
+        return sum(buffer.received for buffer in self._held.buffers.values())
+
+    def _buffer(self, queue: str, epoch: int) -> QueueBuffer:
+        if epoch != self.epoch or queue not in self._held.buffers:
+            raise OffsetError(f"queue {queue!r}: epoch {epoch} is not the one of this reader ({self.epoch})")
+        return self._held.buffers[queue]

@@ -1,0 +1,98 @@
+"""The data source that ``format("amqp")`` names."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn
+
+from amqp_spark.columns import DEFAULT_SCHEMA, ColumnPlan
+from amqp_spark.compat import DataSource
+from amqp_spark.datasource.batch_reader import AmqpBatchReader
+from amqp_spark.datasource.stream_reader import AmqpStreamReader
+from amqp_spark.errors import OptionError, SchemaError, UnsupportedModeError
+from amqp_spark.options import OPTIONS, SourceOptions
+from amqp_spark.pyfiles import Portable
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+_LOGIN = {option.name.lower() for option in OPTIONS if option.secret} | {"username", "passwordfile", "tls.keyfile"}
+
+
+class AmqpDataSource(Portable, DataSource):
+    """AMQP 0-10 queues as streams: ``spark.readStream.format("amqp")``.
+
+    Example::
+
+        ticks = (spark.readStream.format("amqp")
+                 .option("url", "amqp://broker:5672/default")
+                 .option("username", "guest").option("passwordFile", "/run/secrets/amqp")
+                 .option("queue", "ticks")
+                 .schema("body STRING, routing_key STRING, application_headers STRUCT<symbol STRING, qty INT>")
+                 .load())
+
+    Without a schema every property of a message is a column. ``url`` and ``queue`` are required; the other options
+    (credentials, TLS, bounds of a batch, delivery guarantee, ...) are listed in ``docs/options.md`` with their
+    defaults, and in the table ``amqp_spark.options.OPTIONS``. ``spark.read.format("amqp")`` browses what is in the
+    queue now and consumes nothing.
+    """
+
+    _redacted = False
+
+    @classmethod
+    def name(cls) -> str:
+        """The name for ``format()``."""
+        return "amqp"
+
+    def schema(self) -> StructType:
+        """Every property that a message can have, its queue, position and body."""
+        return DEFAULT_SCHEMA
+
+    def reader(self, schema: StructType) -> AmqpBatchReader:
+        """A browser of what the queues hold now."""
+        options, columns = self._check(schema)
+        self._redacted = True
+        return AmqpBatchReader(options, columns)
+
+    def streamReader(self, schema: StructType) -> AmqpStreamReader:  # noqa: N802  Spark's name
+        """The reader of a streaming query."""
+        options, columns = self._check(schema)
+        self._redacted = True
+        return AmqpStreamReader(options, columns)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001  Spark's signature
+        """Not available yet."""
+        raise UnsupportedModeError('writing with format("amqp") is not available in this version: it reads only')
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802, FBT001
+        """Not available yet."""
+        raise UnsupportedModeError('writing with format("amqp") is not available in this version: it reads only')
+
+    def __getstate__(self) -> dict[str, object]:
+        """Once the reader was made, this object is only pickled for executors: they get no credentials from it."""
+        state = dict(self.__dict__)
+        if self._redacted:
+            state["options"] = {key: value for key, value in self.options.items() if key.lower() not in _LOGIN}
+        return state
+
+    def _check(self, schema: StructType) -> tuple[SourceOptions, ColumnPlan]:
+        """Check options and schema, and report everything that is wrong at once."""
+        problems: list[str] = []
+        options: SourceOptions | None = None
+        try:
+            options = SourceOptions.parse(self.options)
+        except OptionError as error:
+            problems += error.problems
+        try:
+            columns = ColumnPlan.build(
+                schema,
+                mode="FAILFAST" if options is None else options.mode,
+                timestamp_unit="auto" if options is None else options.timestamp_unit,
+            )
+        except SchemaError as error:
+            if options is not None:
+                raise
+            raise OptionError([*problems, *error.problems]) from None
+        if options is None:
+            raise OptionError(problems)
+        return options, columns

@@ -1,0 +1,356 @@
+"""An in-memory broker behind the source's client interface, for tests of the receiver without a network.
+
+It settles, requeues and redelivers as a 0-10 broker does, and can be told to cut connections, refuse them, end flush
+rounds early or hold messages for other consumers. Frames are built by hand here, not by the library's encoder.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from amqp_core.errors import AmqpError, ConnectionLost, ResourceLocked
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from amqp_core.address import ConnectOptions
+
+SCHEMA = pa.schema([("queue", pa.string()), ("position", pa.int64()), ("body", pa.binary())])
+
+
+@dataclass
+class FakeMessage:
+    body: bytes
+    serial: int
+    redelivered: bool = False
+
+
+@dataclass
+class FakeBlock:
+    frames: bytes
+    ends: list[int]
+    first_id: int
+    largest: int
+
+
+@dataclass
+class FakeInfo:
+    message_count: int | None
+    subscriber_count: int | None
+
+
+def transfer_frames(body: bytes, *, redelivered: bool = False) -> bytes:
+    """One message.transfer as three frames (two for an empty body), channel 0."""
+    segments = [(1, b"\x04\x01\x01\x00\x01\x00\x02s0"), (2, struct.pack(">IBBBB", 4, 4, 1, 4 if redelivered else 0, 0))]
+    segments += [(3, body)] if body else []
+    frames = b""
+    for index, (kind, payload) in enumerate(segments):
+        first, last = 8 if index == 0 else 0, 4 if index == len(segments) - 1 else 0
+        pieces = [payload[at : at + 65523] for at in range(0, len(payload), 65523)]
+        for number, piece in enumerate(pieces):
+            flags = first | last | (2 if number == 0 else 0) | (1 if number == len(pieces) - 1 else 0)
+            frames += struct.pack(">BBHBBHI", flags, kind, 12 + len(piece), 0, 1, 0, 0) + piece
+    return frames
+
+
+def bodies_of(frames: bytes) -> Iterator[bytes]:
+    """The bodies of the transfers in raw frames, in order."""
+    at, body = 0, b""
+    while at < len(frames):
+        flags, kind, size, _, track = struct.unpack_from(">BBHBB", frames, at)
+        if track & 15 == 1:
+            if kind == 3:
+                body += frames[at + 12 : at + size]
+            if flags & 4 and flags & 1:
+                yield body
+                body = b""
+        at += size
+
+
+class FakeBroker:
+    """Queues of messages, and the sessions that hold some of them."""
+
+    def __init__(self, *queues: str, counts_held: bool = True, block_messages: int = 50) -> None:
+        self.changed = threading.Condition(threading.RLock())
+        self.queues: dict[str, deque[FakeMessage]] = {queue: deque() for queue in queues}
+        self.counts_held = counts_held
+        self.block_messages = block_messages
+        self.refuse: list[Exception] = []
+        """Errors of the next connections."""
+        self.held_elsewhere: dict[str, int] = dict.fromkeys(queues, 0)
+        self.consumers: dict[str, int] = dict.fromkeys(queues, 0)
+        self.early_flushes = 0
+        """So many flush rounds end before they send anything, as on Broker-J with competing consumers."""
+        self.clients: list[FakeClient] = []
+        self.connects = 0
+        self.accepted: list[bytes] = []
+        self.rejected: list[tuple[bytes, str]] = []
+        self.bindings: list[tuple[str, str, str]] = []
+        self.subscriptions: list[dict[str, object]] = []
+        self.queries = 0
+        self.syncs = 0
+        self.on_command: Callable[[str], None] = lambda name: None
+        self._serial = 0
+
+    def publish(self, queue: str, *bodies: bytes) -> None:
+        with self.changed:
+            for body in bodies:
+                self._serial += 1
+                self.queues[queue].append(FakeMessage(body, self._serial))
+            self.changed.notify_all()
+
+    def connect(self, options: ConnectOptions) -> FakeClient:
+        with self.changed:
+            self.connects += 1
+            if self.refuse:
+                raise self.refuse.pop(0)
+            client = FakeClient(self)
+            self.clients.append(client)
+            self.changed.notify_all()
+            return client
+
+    def cut(self, error: Exception | None = None) -> None:
+        """Drop every connection; what they held goes back to its queue, flagged as redelivered."""
+        with self.changed:
+            for client in self.clients[:]:
+                client.end(error or ConnectionLost("the connection was cut"))
+
+    def depth(self, queue: str) -> int:
+        """Messages that nobody has accepted."""
+        with self.changed:
+            return len(self.queues[queue]) + sum(len(client.held) for client in self.clients)
+
+    def held(self) -> int:
+        """Messages that clients hold."""
+        with self.changed:
+            return sum(len(client.held) for client in self.clients)
+
+    def wait(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
+        """Wait until a condition holds; every change of the broker looks again."""
+        deadline = time.monotonic() + seconds
+        with self.changed:
+            while not condition():
+                assert time.monotonic() < deadline, "the condition did not come true"
+                self.changed.wait(0.02)
+
+
+class FakeClient:
+    """One incarnation."""
+
+    def __init__(self, broker: FakeBroker) -> None:
+        self.broker = broker
+        self.held: dict[int, tuple[str, FakeMessage]] = {}
+        self.next_id = 0
+        self.error: Exception | None = None
+        self.paused = False
+        self.woken = False
+        self.closed = False
+        self.subscription: FakeSubscription | None = None
+
+    @property
+    def counts_held_messages(self) -> bool:
+        return self.broker.counts_held
+
+    def query_queue(self, name: str) -> FakeInfo | None:
+        with self.broker.changed:
+            self._command("query")
+            self.broker.queries += 1
+            if name not in self.broker.queues:
+                return None
+            count = len(self.broker.queues[name])
+            if self.broker.counts_held:
+                held = sum(1 for client in self.broker.clients for queue, _ in client.held.values() if queue == name)
+                count += held + self.broker.held_elsewhere[name]
+            return FakeInfo(count, self.broker.consumers[name])
+
+    def declare_queue(self, name: str, *, durable: bool) -> None:
+        with self.broker.changed:
+            self._command("declare")
+            assert durable
+            self.broker.queues.setdefault(name, deque())
+            self.broker.held_elsewhere.setdefault(name, 0)
+            self.broker.consumers.setdefault(name, 0)
+
+    def bind(self, queue: str, exchange: str, key: str) -> None:
+        self._command("bind")
+        self.broker.bindings.append((queue, exchange, key))
+
+    def subscribe(
+        self, queue: str, *, accept: bool, acquire: bool, exclusive: bool, selector: str | None
+    ) -> FakeSubscription:
+        with self.broker.changed:
+            self._command("subscribe")
+            if exclusive and self.broker.consumers[queue]:
+                raise ResourceLocked(405, None, "exclusive", "message.subscribe")
+            self.broker.subscriptions.append(
+                {"queue": queue, "accept": accept, "acquire": acquire, "exclusive": exclusive, "selector": selector}
+            )
+            self.subscription = FakeSubscription(self, queue, accept=accept, acquire=acquire)
+            return self.subscription
+
+    def accept(self, ranges: Sequence[tuple[int, int]]) -> None:
+        with self.broker.changed:
+            self._command("accept")
+            for message in self._settled(ranges):
+                self.broker.accepted.append(message.body)
+            self.broker.changed.notify_all()
+
+    def reject(self, ranges: Sequence[tuple[int, int]], *, text: str) -> None:
+        with self.broker.changed:
+            self._command("reject")
+            for message in self._settled(ranges):
+                self.broker.rejected.append((message.body, text))
+            self.broker.changed.notify_all()
+
+    def sync(self) -> None:
+        with self.broker.changed:
+            self._command("sync")
+            self.broker.syncs += 1
+
+    def pause_reading(self, paused: bool) -> None:
+        with self.broker.changed:
+            self.paused = paused
+            self.broker.changed.notify_all()
+
+    def wake(self) -> None:
+        with self.broker.changed:
+            self.woken = True
+            self.broker.changed.notify_all()
+
+    def close(self) -> None:
+        self.end(ConnectionLost("closed"))
+        self.closed = True
+
+    def end(self, error: Exception) -> None:
+        with self.broker.changed:
+            if self.error is None:
+                self.error = error
+                back = sorted(self.held.values(), key=lambda entry: entry[1].serial, reverse=True)
+                for queue, message in back:
+                    message.redelivered = True
+                    self.broker.queues[queue].appendleft(message)
+                self.held.clear()
+                self.broker.clients.remove(self)
+            self.broker.changed.notify_all()
+
+    def _settled(self, ranges: Sequence[tuple[int, int]]) -> Iterator[FakeMessage]:
+        for first, last in ranges:
+            for number in range(first, last + 1):
+                yield self.held.pop(number)[1]  # a KeyError is a settlement of what this session does not hold
+
+    def _command(self, name: str) -> None:
+        self.broker.on_command(name)
+        if self.error is not None:
+            raise self.error
+
+
+class FakeSubscription:
+    """A subscription in credit mode."""
+
+    def __init__(self, client: FakeClient, queue: str, *, accept: bool, acquire: bool) -> None:
+        self.client = client
+        self.queue = queue
+        self.accept = accept
+        self.acquire = acquire
+        self.credit = 0
+        self.granted: list[int] = []
+        self.cursor = 0
+        self.ready: list[FakeBlock] = []
+
+    def grant(self, messages: int) -> None:
+        assert messages > 0
+        with self.client.broker.changed:
+            self.client._command("grant")
+            self.credit += messages
+            self.granted.append(messages)
+
+    def take_blocks(self, timeout: float) -> list[FakeBlock]:
+        broker, client = self.client.broker, self.client
+        deadline = time.monotonic() + timeout
+        with broker.changed:
+            while True:
+                if not client.paused and not client.error:
+                    self._send(broker.block_messages)
+                if self.ready:
+                    blocks, self.ready = self.ready, []
+                    broker.changed.notify_all()
+                    return blocks
+                if client.error is not None:
+                    raise client.error
+                left = deadline - time.monotonic()
+                if client.woken or left <= 0:
+                    client.woken = False
+                    return []
+                broker.changed.wait(left)
+
+    def flush(self) -> None:
+        with self.client.broker.changed:
+            self.client._command("flush")
+            if self.client.broker.early_flushes > 0:
+                self.client.broker.early_flushes -= 1
+            else:
+                while self._send(self.client.broker.block_messages):
+                    pass
+            self.credit = 0
+
+    def _send(self, most: int) -> bool:
+        messages = self._next(min(most, self.credit))
+        if not messages:
+            return False
+        frames, ends, first, largest = b"", [], self.client.next_id, 0
+        for message in messages:
+            raw = transfer_frames(message.body, redelivered=message.redelivered)
+            frames += raw
+            ends.append(len(frames))
+            largest = max(largest, len(raw))
+            if self.accept and self.acquire:
+                self.client.held[self.client.next_id] = (self.queue, message)
+            self.client.next_id += 1
+        self.credit -= len(messages)
+        self.ready.append(FakeBlock(frames, ends, first, largest))
+        return True
+
+    def _next(self, count: int) -> list[FakeMessage]:
+        queue = self.client.broker.queues.get(self.queue, deque())
+        if not self.acquire:
+            found = list(queue)[self.cursor : self.cursor + count]
+            self.cursor += len(found)
+            return found
+        return [queue.popleft() for _ in range(min(count, len(queue)))]
+
+
+@dataclass
+class BodyPlan:
+    """Stands in for a ColumnPlan: queue, position and body; a body that begins with ``bad`` does not fit."""
+
+    reads: list[int] = field(default_factory=list)
+
+    def batches(
+        self,
+        frames: Iterable[bytes],
+        *,
+        queue: str,
+        first_position: int,
+        on_reject: Callable[[list[int], str], None] | None = None,
+    ) -> Iterator[pa.RecordBatch]:
+        position = first_position
+        for part in frames:
+            assert isinstance(part, bytes)
+            rows = list(enumerate(bodies_of(part), position))
+            position += len(rows)
+            bad = [number for number, body in rows if body.startswith(b"bad")]
+            if bad:
+                if on_reject is None:
+                    raise AmqpError(f"a bad body at {bad}")
+                on_reject(bad, "a bad body")
+            good = [row for row in rows if row[0] not in bad]
+            yield pa.RecordBatch.from_arrays(
+                [[queue] * len(good), [row[0] for row in good], [row[1] for row in good]], schema=SCHEMA
+            )
