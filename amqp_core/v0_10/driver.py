@@ -6,6 +6,7 @@ says so with the first error; it is one *incarnation*. Not thread-safe, except :
 
 from __future__ import annotations
 
+import math
 import os
 import uuid
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.blocks import Block
 
 _CLOSE_TIMEOUT_S = 5.0
+# An idle receiver reports completion this late at most; a busy one does so by count (session.COMPLETE_EVERY).
+_COMPLETE_WITHIN_S = 1.0
 _CHANNEL = 0
 
 
@@ -96,6 +99,7 @@ class Driver:
         self._closed = False
         self._opened = False
         self._next_tick: float | None = 0.0
+        self._told_at = 0.0
 
     @classmethod
     def dial(
@@ -213,10 +217,10 @@ class Driver:
         try:
             data = transport.read() if reading else None
             if data is None:
-                if self._opened:
-                    self.session.tell_completed()
+                limit = min(deadline, self._untold_deadline(now))
+                if self._next_tick is not None and self._opened:
+                    limit = min(limit, self._next_tick)
                 transport.write(connection.data_to_send())
-                limit = deadline if self._next_tick is None or not self._opened else min(deadline, self._next_tick)
                 woken = transport.wait(limit - now, reading=reading)
                 data = transport.read() if reading else None
             if data is not None:
@@ -225,6 +229,18 @@ class Driver:
         except AmqpError as error:
             self._break(error)
         return woken
+
+    def _untold_deadline(self, now: float) -> float:
+        """When completion is to be reported at the latest; reports it if that is now.
+
+        Few large reports, since each one costs qpidd a walk through its whole list of unaccepted transfers.
+        """
+        if not self.session.has_untold:
+            self._told_at = now
+        elif now - self._told_at >= _COMPLETE_WITHIN_S:
+            self.session.tell_completed()
+            self._told_at = now
+        return self._told_at + _COMPLETE_WITHIN_S if self.session.has_untold else math.inf
 
     def _receive(self, data: bytes) -> None:
         if not data:

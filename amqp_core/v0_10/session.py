@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_10.blocks import Block
 
-COMPLETE_EVERY = 2048
+COMPLETE_EVERY = 4096
 # Ask for known-completed now and then, so that the set we report does not grow for ever.
 _TIMELY_REPLY_EVERY = 16
 # A serial number range must stay below 2**31; long before that the oldest ids are known to the peer.
@@ -263,9 +263,17 @@ class Session:
         self.received_next += len(block.ends)
         self._tell_completed_in_time()
 
+    @property
+    def has_untold(self) -> bool:
+        """Whether something was received whose completion the peer does not know of."""
+        return self._told_below < self.received_next
+
     def tell_completed(self) -> None:
-        """Report completion now if anything is unreported; for moments when nothing else is to be done."""
-        if self._told_below < self.received_next and self.state is SessionState.ATTACHED:
+        """Report completion now if anything is unreported.
+
+        Not to be called for every few transfers: qpidd walks its whole list of unaccepted transfers for each report.
+        """
+        if self.has_untold and self.state is SessionState.ATTACHED:
             self._tell_completed()
 
     def _tell_completed_in_time(self) -> None:
