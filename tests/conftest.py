@@ -52,6 +52,7 @@ def own_broker() -> Iterator[OwnBroker]:
 @pytest.fixture
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """A function ``connect(vhost="default", broker=the shared one, **options)`` that returns a connected client."""
+    # Here, so that a client that cannot be imported fails the tests that need it, and no others.
     from amqp_core.address import ConnectOptions, parse_url  # noqa: PLC0415
     from amqp_core.v0_10.client import Client  # noqa: PLC0415
 

@@ -31,15 +31,13 @@ import org.apache.qpid.jms.ListMessage;
  *
  * <pre>
  * Peer publish-all QUEUE   sends one message of every kind, in the order of expected.json
- * Peer receive QUEUE N     prints the next N messages, one JSON object on a line
+ * Peer receive QUEUE N MS  prints the next N messages, one JSON object on a line; waits MS milliseconds for each
  * </pre>
  *
  * The broker comes from the environment: PEER_HOST, PEER_PORT, PEER_VHOST, PEER_USERNAME, PEER_PASSWORD. A queue that
  * does not exist is created. Exit code 3: fewer than N messages came in time.
  */
 public final class Peer {
-    private static final long RECEIVE_TIMEOUT_MS = 30_000;
-
     private Peer() {
     }
 
@@ -57,7 +55,7 @@ public final class Peer {
                     publishAll(connection, queue);
                     break;
                 case "receive":
-                    code = receive(connection, queue, Integer.parseInt(args[2])) ? 0 : 3;
+                    code = receive(connection, queue, Integer.parseInt(args[2]), Long.parseLong(args[3])) ? 0 : 3;
                     break;
                 default:
                     throw new IllegalArgumentException(args[0]);
@@ -165,13 +163,14 @@ public final class Peer {
 
     // -- receive -------------------------------------------------------------------------------------------------
 
-    private static boolean receive(Connection connection, Destination queue, int count) throws Exception {
+    private static boolean receive(Connection connection, Destination queue, int count, long timeoutMs)
+            throws Exception {
         Session session = connection.createSession(true, Session.SESSION_TRANSACTED);
         MessageConsumer consumer = session.createConsumer(queue);
         PrintStream out = new PrintStream(System.out, false, StandardCharsets.UTF_8);
         boolean complete = true;
         for (int i = 0; i < count && complete; i++) {
-            Message message = consumer.receive(RECEIVE_TIMEOUT_MS);
+            Message message = consumer.receive(timeoutMs);
             complete = message != null;
             if (complete) {
                 out.println(json(describe(message)));
