@@ -40,37 +40,18 @@ def validate(options: Mapping[str, object], schema: StructType | str | None = No
     ``schema`` as DDL text needs an active Spark session to be parsed. Raises OptionError with every problem of the
     options, or SchemaError with every column that cannot be served; OptionError with both when both are wrong.
     """
-    from amqp_spark.errors import OptionError, SchemaError  # noqa: PLC0415
     from amqp_spark.options import SourceOptions  # noqa: PLC0415
 
-    problems: list[str] = []
-    parsed: SourceOptions | None = None
-    try:
-        parsed = SourceOptions.parse(options)
-    except OptionError as error:
-        problems.extend(error.problems)
-    if schema is not None:
-        try:
-            _check_schema(schema, parsed)
-        except SchemaError as error:
-            if parsed is not None:
-                raise
-            problems.extend(error.problems)
-    if parsed is None:
-        raise OptionError(problems)
-    return parsed
-
-
-def _check_schema(schema: StructType | str, options: SourceOptions | None) -> None:
+    if schema is None:
+        return SourceOptions.parse(options)
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
-    from amqp_spark.columns import ColumnPlan  # noqa: PLC0415
+    from amqp_spark.validation import check  # noqa: PLC0415
 
-    ColumnPlan.build(
-        StructType.fromDDL(schema) if isinstance(schema, str) else schema,
-        mode="FAILFAST" if options is None else options.mode,
-        timestamp_unit="auto" if options is None else options.timestamp_unit,
-    )
+    if isinstance(schema, str):
+        parsed = StructType.fromDDL(schema)
+        schema = parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
+    return check(options, schema)[0]
 
 
 def __getattr__(name: str) -> object:

@@ -1,0 +1,142 @@
+"""Stream AMQP queues into any Spark sink: files, a table, the console.
+
+    python jobs/ingest.py --url amqp://broker/default --username guest --password-file /run/secrets/amqp \
+        --queue ticks --schema 'body STRING, routing_key STRING' \
+        --format parquet --output /data/ticks --checkpoint /data/ticks.checkpoint --available-now
+
+Runs with python or spark-submit, the package installed or given by --py-files. Progress goes to standard error, one
+summary line to standard output.
+
+exit codes: 0 done; 1 the query failed; 2 the command line or an option is wrong; 3 the broker could not be used
+(unreachable, login refused, queue missing); 130, 143 stopped cleanly by SIGINT (Ctrl-C), SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from amqp_spark import cli, validate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_WITHOUT_CHECKPOINT = frozenset({"console", "noop", "memory"})
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    arguments = argparse.ArgumentParser(
+        prog="ingest.py",
+        description=__doc__,
+        epilog=cli.option_help(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    cli.add_connection_arguments(arguments)
+    source = arguments.add_argument_group("source")
+    source.add_argument("--queue", action="append", default=[], help="queue to read; may be repeated", metavar="NAME")
+    source.add_argument("--schema", metavar="DDL", help="columns to read and their types (default: every property)")
+    source.add_argument("--option", action="append", default=[], metavar="K=V", help="further option of the source")
+    source.add_argument("--select", action="append", default=[], metavar="EXPR", help="SQL expression to write")
+    sink = arguments.add_argument_group("sink")
+    sink.add_argument("--format", metavar="NAME", help="parquet, json, console, ... (default: parquet)")
+    sink.add_argument("--output", metavar="PATH", help="directory to write to")
+    sink.add_argument("--table", metavar="NAME", help="table to write to, instead of --output")
+    sink.add_argument("--sink-option", action="append", default=[], metavar="K=V", help="option of the sink")
+    sink.add_argument("--partition-by", action="append", default=[], metavar="COLUMN", help="column of directories")
+    query = arguments.add_argument_group("query")
+    query.add_argument("--checkpoint", metavar="DIR", help="checkpoint location; required unless the sink is console")
+    query.add_argument("--name", metavar="NAME", help="name of the query")
+    trigger = query.add_mutually_exclusive_group()
+    trigger.add_argument("--available-now", action="store_true", help="read what is there, then end")
+    trigger.add_argument("--processing-time", metavar="TIME", help="pause between batches, such as '10 seconds'")
+    query.add_argument("--master", metavar="URL", help="Spark master (default: what spark-submit says, or local[*])")
+    query.add_argument("--conf", action="append", default=[], metavar="K=V", help="Spark configuration")
+    query.add_argument("--quiet", action="store_true", help="no progress, only errors and the summary")
+    return arguments
+
+
+def source_options(arguments: argparse.Namespace) -> dict[str, str]:
+    """The options of the source that the command line asks for."""
+    options = cli.pairs(arguments.option, "--option")
+    named = {"url": arguments.url, "queue": ",".join(arguments.queue) or None, **cli.credentials(arguments)}
+    for key, value in named.items():
+        if value is not None:
+            if key in options:
+                raise cli.CommandLineError(f"--option {key}=... says again what another argument or $AMQP_* says")
+            options[key] = value
+    return options
+
+
+def check_sink(arguments: argparse.Namespace) -> None:
+    """What Spark would find out only after a while."""
+    kind = arguments.format or "parquet"
+    if arguments.output is not None and arguments.table is not None:
+        raise cli.CommandLineError("--output and --table are both given: give one of them")
+    if kind in {"parquet", "json", "csv", "orc", "text"} and arguments.output is None and arguments.table is None:
+        raise cli.CommandLineError(f"--format {kind} needs --output DIRECTORY (or --table NAME)")
+    if arguments.checkpoint is None and kind not in _WITHOUT_CHECKPOINT:
+        raise cli.CommandLineError(
+            "--checkpoint DIR is needed: without it a restart would not know which batches were written"
+        )
+
+
+def start(spark: SparkSession, arguments: argparse.Namespace, options: dict[str, str]) -> StreamingQuery:
+    """Build the query and start it."""
+    reader = spark.readStream.format("amqp").options(**options)
+    if arguments.schema is not None:
+        reader = reader.schema(arguments.schema)
+    rows = reader.load()
+    if arguments.select:
+        rows = rows.selectExpr(*arguments.select)
+    writer = rows.writeStream.outputMode("append").options(**cli.pairs(arguments.sink_option, "--sink-option"))
+    if arguments.format is not None or arguments.table is None:
+        writer = writer.format(arguments.format or "parquet")
+    if arguments.checkpoint is not None:
+        writer = writer.option("checkpointLocation", arguments.checkpoint)
+    if arguments.name is not None:
+        writer = writer.queryName(arguments.name)
+    if arguments.partition_by:
+        writer = writer.partitionBy(*arguments.partition_by)
+    if arguments.available_now:
+        writer = writer.trigger(availableNow=True)
+    elif arguments.processing_time is not None:
+        writer = writer.trigger(processingTime=arguments.processing_time)
+    if arguments.table is not None:
+        return writer.toTable(arguments.table)
+    return writer.start(arguments.output)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    signals = cli.Signals()
+    spark: SparkSession | None = None
+    try:
+        options = source_options(arguments)
+        check_sink(arguments)
+        validate(options)
+        conf = {"spark.ui.showConsoleProgress": "false", **cli.pairs(arguments.conf, "--conf")}
+        spark = cli.spark_session(arguments.name or "amqp ingest", conf, arguments.master)
+        signals.install()
+        validate(options, arguments.schema)
+        progress = cli.Progress(sys.stderr, quiet=arguments.quiet)
+        code = signals.exit_code
+        if code is None:
+            code = cli.follow(start(spark, arguments, options), signals, progress)
+        print(f"ingest: {progress.summary()}")
+    except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
+        return signals.exit_code or cli.fail("ingest", error)
+    finally:
+        if spark is not None:
+            spark.stop()
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

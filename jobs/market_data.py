@@ -1,0 +1,144 @@
+"""Publish sample market data to an exchange, with the AMQP client alone (no Spark).
+
+    python jobs/market_data.py --url amqp://broker/default --username guest --password-file /run/secrets/amqp \
+        --exchange amq.topic --count 10000
+
+Every tick has an id, a symbol, a price and a quantity: as a JSON body, as typed application headers, and with the
+routing key ticks.<symbol>. The same --seed gives the same ticks with the same message ids. The last line on standard
+output is a JSON summary: how many were confirmed by the broker, and the sum of their quantities.
+
+exit codes: 0 done; 1 some were not confirmed; 2 the command line is wrong; 3 the broker could not be used; 130, 143
+stopped by SIGINT, SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+import time
+import uuid
+from typing import TYPE_CHECKING
+
+from amqp_core.address import ConnectOptions, parse_url
+from amqp_core.errors import AmqpError, MessageRejected, OutcomeUnknown, UsageError
+from amqp_core.v0_10.client import Client
+from amqp_core.v0_10.messages import Message
+from amqp_core.v0_10.spec import DeliveryProperties, MessageDeliveryMode, MessageProperties
+from amqp_spark import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SYMBOLS = ("ALV", "BAS", "BMW", "DTE", "RWE", "SAP", "SIE", "VOW3")
+_CONFIRM_EVERY = 1000
+_NAMESPACE = uuid.UUID("5ba4b1b8-7fd4-4b22-8b5f-6d7c0a0d1ce5")
+
+
+def ticks(count: int, seed: int, symbols: Sequence[str] = SYMBOLS) -> Iterator[tuple[Message, int]]:
+    """``count`` messages of sample data with their quantities; the same for the same seed."""
+    source = random.Random(seed)  # noqa: S311 - sample data, to be repeatable
+    prices = {symbol: source.uniform(20, 200) for symbol in symbols}
+    for number in range(count):
+        symbol = source.choice(symbols)
+        prices[symbol] *= 1 + source.gauss(0, 0.001)
+        price, quantity = round(prices[symbol], 2), source.randint(1, 500)
+        headers: dict[str, object] = {"id": number, "symbol": symbol, "price": price, "qty": quantity}
+        yield (
+            Message(
+                body=json.dumps(headers, separators=(",", ":")).encode(),
+                delivery=DeliveryProperties(
+                    routing_key=f"ticks.{symbol}",
+                    delivery_mode=MessageDeliveryMode.PERSISTENT,
+                    timestamp=int(time.time()),
+                ),
+                properties=MessageProperties(
+                    message_id=uuid.uuid5(_NAMESPACE, f"{seed}/{number}"),
+                    content_type="application/json",
+                    app_id=b"market_data",
+                    application_headers=headers,
+                ),
+            ),
+            quantity,
+        )
+
+
+def publish(client: Client, arguments: argparse.Namespace, signals: cli.Signals) -> tuple[int, int]:
+    """Publish and confirm; returns how many messages were confirmed, and the sum of their quantities."""
+    confirmed = total = pending = pending_total = 0
+    started = time.monotonic()
+    for message, quantity in ticks(arguments.count, arguments.seed, arguments.symbols.split(",")):
+        client.publish(message, arguments.exchange)
+        pending += 1
+        pending_total += quantity
+        if pending == _CONFIRM_EVERY or arguments.rate:
+            client.confirm()
+            confirmed, total, pending, pending_total = confirmed + pending, total + pending_total, 0, 0
+        if signals.received is not None:
+            break
+        if arguments.rate:
+            time.sleep(max(0.0, started + confirmed / arguments.rate - time.monotonic()))
+    client.confirm()
+    return confirmed + pending, total + pending_total
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    arguments = argparse.ArgumentParser(
+        prog="market_data.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    cli.add_connection_arguments(arguments)
+    arguments.add_argument("--exchange", default="amq.topic", help="exchange to publish to (default: %(default)s)")
+    arguments.add_argument("--count", type=_positive, default=10_000, help="number of ticks (default: %(default)s)")
+    arguments.add_argument("--rate", type=float, default=0.0, help="ticks per second (default: as fast as possible)")
+    arguments.add_argument("--seed", type=int, default=1, help="of the random numbers (default: %(default)s)")
+    arguments.add_argument("--symbols", default=",".join(SYMBOLS), help="comma list (default: %(default)s)")
+    return arguments
+
+
+def connect_options(arguments: argparse.Namespace) -> ConnectOptions:
+    """Where to connect and as whom."""
+    if not arguments.url:
+        raise cli.CommandLineError("--url amqp://host[:port]/vhost is needed (or the environment variable AMQP_URL)")
+    login = cli.credentials(arguments)
+    try:
+        hosts, virtual_host, tls = parse_url(arguments.url)
+    except UsageError as error:
+        raise cli.CommandLineError(str(error)) from error
+    return ConnectOptions(
+        hosts=hosts,
+        virtual_host=virtual_host,
+        tls=tls,
+        username=login.get("username"),
+        password=login.get("password"),
+        password_file=login.get("passwordFile"),
+        client_name="market_data",
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    signals = cli.Signals()
+    try:
+        with Client.connect(connect_options(arguments)) as client:
+            confirmed, total = publish(client, arguments, signals)
+    except (MessageRejected, OutcomeUnknown) as error:
+        cli.fail("market_data", error)
+        return cli.EXIT_FAILED
+    except (AmqpError, cli.CommandLineError) as error:
+        return cli.fail("market_data", error)
+    print(json.dumps({"published": confirmed, "sum_qty": total, "seed": arguments.seed}))
+    return signals.exit_code or 0
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

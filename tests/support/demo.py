@@ -1,0 +1,136 @@
+"""``make demo``: from nothing to rows, with proof.
+
+Starts a real broker, publishes sample market data to an exchange, streams the bound queue into Parquet with
+``jobs/ingest.py``, and checks that every message arrived exactly once with its content, and that the broker holds none
+of them any more. Exit code 0 only when that is so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+
+from amqp_core.address import ConnectOptions, parse_url
+from amqp_core.v0_10.client import Client
+from tests.support.brokerj import BrokerJ
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ROOT = Path(__file__).resolve().parents[2]
+QUEUE = "ticks"
+EXCHANGE = "amq.topic"
+SCHEMA = (
+    "queue STRING, position BIGINT, message_id STRING, routing_key STRING, timestamp TIMESTAMP, body STRING, "
+    "application_headers STRUCT<id BIGINT, symbol STRING, price DOUBLE, qty INT>"
+)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the demonstration; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="demo", description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--count", type=int, default=50_000, help="number of messages (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="of the sample data (default: %(default)s)")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "demo", help="directory (default: build/demo)")
+    arguments = parser.parse_args(argv)
+
+    output: Path = arguments.output
+    shutil.rmtree(output, ignore_errors=True)
+    output.mkdir(parents=True)
+    say("1/4 starting a broker (Apache Qpid Broker-J)")
+    with BrokerJ() as broker:
+        environment = dict(os.environ) | {
+            "AMQP_URL": broker.url(),
+            "AMQP_USERNAME": broker.username,
+            "AMQP_PASSWORD": broker.password,
+        }
+        hosts, virtual_host, _ = parse_url(broker.url())
+        options = ConnectOptions(
+            hosts=hosts, virtual_host=virtual_host, username=broker.username, password=broker.password
+        )
+        with Client.connect(options) as client:
+            client.declare_queue(QUEUE)
+            client.bind(QUEUE, EXCHANGE, "ticks.#")
+        say(f"2/4 publishing {arguments.count:,} ticks to exchange {EXCHANGE}, which queue {QUEUE!r} is bound to")
+        published = run_job(
+            environment, "market_data.py", "--exchange", EXCHANGE, "--count", str(arguments.count),
+            "--seed", str(arguments.seed),
+        )  # fmt: skip
+        say(f"3/4 streaming the queue into Parquet: {output / 'ticks'}")
+        run_job(
+            environment, "ingest.py", "--queue", QUEUE, "--schema", SCHEMA, "--available-now",
+            "--option", "maxMessagesPerTrigger=20000", "--format", "parquet", "--output", str(output / "ticks"),
+            "--checkpoint", str(output / "checkpoint"), "--master", "local[2]", "--conf", "spark.ui.enabled=false",
+            "--conf", "spark.log.level=ERROR",
+        )  # fmt: skip
+        say("4/4 checking")
+        with Client.connect(options) as client:
+            left = client.query_queue(QUEUE)
+        checks = verify(output / "ticks", json.loads(published), arguments)
+        checks["the queue is empty on the broker"] = left is not None and left.message_count == 0
+    for text, holds in checks.items():
+        say(f"  {'ok  ' if holds else 'FAIL'} {text}")
+    if not all(checks.values()):
+        say("demo: FAILED")
+        return 1
+    say("demo: every message arrived exactly once")
+    return 0
+
+
+def run_job(environment: Mapping[str, str], script: str, *arguments: str) -> str:
+    """Run one of the jobs; returns the last line that it printed, or ends with its exit code."""
+    started = time.monotonic()
+    job = subprocess.run(
+        [sys.executable, str(ROOT / "jobs" / script), *arguments], env=environment, stdout=subprocess.PIPE, check=False
+    )
+    lines = job.stdout.decode().splitlines()
+    for line in lines:
+        say(f"    {line}")
+    if job.returncode != 0 or not lines:
+        say(f"demo: jobs/{script} ended with exit code {job.returncode}")
+        raise SystemExit(job.returncode or 1)
+    say(f"    ({time.monotonic() - started:.1f} s)")
+    return lines[-1]
+
+
+def verify(directory: Path, published: Mapping[str, int], arguments: argparse.Namespace) -> dict[str, bool]:
+    """What must hold of the Parquet files, and whether it does."""
+    rows = pq.read_table(directory).to_pylist()
+    headers = [row["application_headers"] for row in rows]
+    ids = sorted(header["id"] for header in headers)
+    total = sum(header["qty"] for header in headers)
+    for row in sorted(rows, key=lambda each: each["position"])[:3]:
+        say(f"    {row['timestamp']:%H:%M:%S} {row['routing_key']:<12} {row['body']}")
+    return {
+        f"{len(rows):,} rows for {published['published']:,} published and confirmed messages": (
+            len(rows) == published["published"] == arguments.count
+        ),
+        "every published id is there exactly once": ids == list(range(arguments.count)),
+        "message ids are all different": len({row["message_id"] for row in rows}) == len(rows),
+        f"the quantities sum up to {total:,}, as published": total == published["sum_qty"],
+        "every body says the same as its typed headers": all(
+            json.loads(row["body"]) == header for row, header in zip(rows, headers, strict=True)
+        ),
+        "every routing key is that of its symbol": all(
+            row["routing_key"] == f"ticks.{header['symbol']}" for row, header in zip(rows, headers, strict=True)
+        ),
+    }
+
+
+def say(text: str) -> None:
+    """One line, at once."""
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
