@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import AmqpError, NotFound, ResourceDeleted, ResourceLocked
+from amqp_spark import crashpoints
 from amqp_spark.datasource.planning import QueueBuffer
 
 if TYPE_CHECKING:
@@ -219,9 +220,12 @@ class QueueLink:
             for ids, text in settlement.reject:
                 client.reject([ids], text=text)
         if accept:
+            crashpoints.reached(crashpoints.ACCEPT_UNSENT)
             client.accept(accept)
+            crashpoints.reached(crashpoints.ACCEPT_SENT)
         if wanted != self.sync_done:
             client.sync()
+            crashpoints.reached(crashpoints.ACCEPT_CONFIRMED)
             with self._lock:
                 self.sync_done = wanted
                 self._lock.notify_all()
@@ -233,6 +237,7 @@ class QueueLink:
             for block in blocks:
                 self.buffer.append(block)
                 self._largest = max(block.largest, self._largest // 2)
+            crashpoints.reached(crashpoints.RECEIVED_UNPLANNED)
             self._lock.notify_all()
         self._last_arrival = self._clock()
         self._empty_since = None

@@ -25,6 +25,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_core.address import format_address
+from amqp_spark import crashpoints
 from amqp_spark.errors import AmqpSparkError
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class PullServer:
             for at in range(0, len(part), _PART_BYTES):
                 piece = part[at : at + _PART_BYTES]
                 connection.sendall(_U32.pack(len(piece)))
+                crashpoints.reached(crashpoints.FETCH_MID)
                 connection.sendall(piece)
         connection.sendall(_U32.pack(0))
 

@@ -10,6 +10,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from amqp_spark import crashpoints
 from amqp_spark.datasource.link import Held, QueueLink
 from amqp_spark.datasource.planning import plan_batch
 from amqp_spark.errors import OffsetError
@@ -83,6 +84,7 @@ class Receiver:
             for link in self._links:
                 position = positions.get(link.queue, 0)
                 if position > link.buffer.accepted:
+                    crashpoints.reached(crashpoints.COMMIT_LOGGED)
                     settlements = link.buffer.accept(position)
                     if link.error is None:
                         link.settlements.extend(settlements)

@@ -16,6 +16,7 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from amqp_spark import crashpoints
 from amqp_spark.compat import (
     DataSourceStreamReader,
     InputPartition,
@@ -129,6 +130,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition; the same rows however often it is called."""
+        crashpoints.reached(crashpoints.READ_STARTED)
         if isinstance(partition, PullPartition):
             where = partition.endpoint
             frames = fetch(
@@ -147,7 +149,9 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         on_reject = None
         if self._options.mode == REJECT and endpoint is not None:
             on_reject = partial(_report, endpoint, queue, epoch)
-        return self._columns.batches(frames, queue=queue, first_position=begin, on_reject=on_reject)
+        for batch in self._columns.batches(frames, queue=queue, first_position=begin, on_reject=on_reject):
+            yield batch
+            crashpoints.reached(crashpoints.READ_MID)
 
 
 def _report(endpoint: Endpoint, queue: str, epoch: int, positions: list[int], text: str) -> None:
@@ -213,6 +217,7 @@ class _Run:
         return dict(start)
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[InputPartition]:
+        crashpoints.reached(crashpoints.LOGGED_BEFORE_PARTITIONS)
         self._receiver.touch()
         starts = parse_offsets(start, self._options.queues)
         ends = parse_offsets(end, self._options.queues)
@@ -229,10 +234,14 @@ class _Run:
             ranges.append(Range(queue, self._receiver.begin_of(queue, offset.position), offset.position))
         size = sum(self._receiver.bytes_of(each.queue, each.begin, each.end) for each in ranges)
         pieces = self._options.num_partitions
+        partitions: list[InputPartition]
         if self._pulls(size):
-            return list(pull_partitions(self._receiver, ranges, pieces=pieces, endpoint=self._endpoint()))
-        endpoint = self._endpoint() if self._options.mode == REJECT and ranges else None
-        return list(inline_partitions(self._receiver, ranges, pieces=pieces, endpoint=endpoint))
+            partitions = list(pull_partitions(self._receiver, ranges, pieces=pieces, endpoint=self._endpoint()))
+        else:
+            endpoint = self._endpoint() if self._options.mode == REJECT and ranges else None
+            partitions = list(inline_partitions(self._receiver, ranges, pieces=pieces, endpoint=endpoint))
+        crashpoints.reached(crashpoints.PARTITIONS_RETURNED)
+        return partitions
 
     def commit(self, end: Mapping[str, object]) -> None:
         offsets = parse_offsets(end, self._options.queues)
@@ -272,6 +281,7 @@ class _Run:
             if position > ours.get(queue, 0):
                 end[queue] = QueueOffset(position, self._receiver.epoch)
         self._uncommitted.add(_key(end))
+        crashpoints.reached(crashpoints.END_RETURNED_UNLOGGED)
         return dump_offsets(end)
 
     def _pulls(self, size: int) -> bool:

@@ -1,0 +1,97 @@
+"""Named points at which a test may kill a process of a query; nothing at all unless the environment asks for it.
+
+With ``AMQP_SPARK_CRASHPOINTS`` set to a directory when a process starts, :func:`reached` looks there for a file
+``<point>.armed``. Its text is an action and how many times the point is passed in a process before it counts::
+
+    wait 0     stop here (this thread only) and wait to be killed, or for the ``.reached`` file to be removed
+    kill 0     end this process by SIGKILL
+
+The first process that gets there owns the point: it renames the file, atomically, to ``<point>.<pid>.reached``. All
+processes of a query (JVM, reader, workers) inherit the environment, and a test can arm one point after the other.
+Without the variable :func:`reached` is a function that does nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+VARIABLE: Final = "AMQP_SPARK_CRASHPOINTS"
+
+RECEIVED_UNPLANNED: Final = "received-unplanned"
+"""Receiver thread: transfers are in the buffer, no batch names them."""
+END_RETURNED_UNLOGGED: Final = "end-returned-unlogged"
+"""A batch is planned; ``latestOffset`` returns its end, which Spark has not logged."""
+LOGGED_BEFORE_PARTITIONS: Final = "logged-before-partitions"
+"""``partitions`` was called, so the end is in the offset log; nothing was handed out."""
+PARTITIONS_RETURNED: Final = "partitions-returned"
+"""The partitions of a batch are made and go back to Spark."""
+FETCH_MID: Final = "fetch-mid"
+"""Pull endpoint: some, not all, bytes of a range were sent to an executor."""
+READ_STARTED: Final = "read-started"
+"""Executor: ``read`` was called and has produced nothing."""
+READ_MID: Final = "read-mid"
+"""Executor: ``read`` has produced its first Arrow batch."""
+BATCH_DONE_UNCOMMITTED: Final = "batch-done-uncommitted"
+"""The sink has written the batch, Spark has not logged that. Reached by the sink of a test, not by the source."""
+COMMIT_LOGGED: Final = "commit-logged"
+"""The batch is in the commit log; the receiver was not told to accept."""
+ACCEPT_UNSENT: Final = "accept-unsent"
+"""Receiver thread: about to send the accept of a processed batch."""
+ACCEPT_SENT: Final = "accept-sent"
+"""Receiver thread: the accept was sent; whether the broker has it is not known."""
+ACCEPT_CONFIRMED: Final = "accept-confirmed"
+"""Receiver thread: the broker has completed the accept; Spark was not told."""
+
+POINTS: Final = (
+    RECEIVED_UNPLANNED, END_RETURNED_UNLOGGED, LOGGED_BEFORE_PARTITIONS, PARTITIONS_RETURNED, FETCH_MID, READ_STARTED,
+    READ_MID, BATCH_DONE_UNCOMMITTED, COMMIT_LOGGED, ACCEPT_UNSENT, ACCEPT_SENT, ACCEPT_CONFIRMED,
+)  # fmt: skip
+"""Every point of the source, in the order of a batch's life."""
+
+_POLL_SECONDS: Final = 0.01
+
+
+class _Armed:
+    """The points of one process, armed through files of one directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._passed: dict[tuple[str, int], int] = {}
+
+    def reached(self, point: str) -> None:
+        armed = self._directory / f"{point}.armed"
+        try:
+            action, count = armed.read_text(encoding="ascii").split()
+            key = point, armed.stat().st_mtime_ns  # armed again: counted from the start
+        except OSError:
+            return  # not armed, or another process was faster
+        passed = self._passed.get(key, 0)
+        if passed < int(count):
+            self._passed[key] = passed + 1
+            return
+        announced = self._directory / f"{point}.{os.getpid()}.reached"
+        try:
+            armed.rename(announced)
+        except OSError:
+            return
+        if action == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        while announced.exists():
+            time.sleep(_POLL_SECONDS)
+
+
+def _nothing(point: str) -> None:
+    """What :func:`reached` is in every process that no test has prepared."""
+
+
+_directory = os.environ.get(VARIABLE)
+
+reached: Callable[[str], None] = _Armed(Path(_directory)).reached if _directory else _nothing
+"""A process is at ``point``: returns at once unless a test has armed it."""
