@@ -1,0 +1,100 @@
+"""``python -m tests.bench [name ...]``: run benchmarks, print a table, write ``build/bench.json``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from tests.bench.environment import Environment, Result, Sizes
+from tests.support.brokerj import BrokerFailed
+from tests.support.prerequisites import PrerequisiteMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+OUTPUT = Path(__file__).parents[2] / "build" / "bench.json"
+
+# name -> module with ``run``; decode_rate needs neither broker nor Spark.
+BENCHMARKS: dict[str, str] = {
+    "decode_rate": "bench_decode",
+    "drain_ratio": "bench_drain",
+    "growth": "bench_growth",
+    "latency_ratio": "bench_latency",
+    "reader_rss_mb": "bench_memory",
+    "idle_cpu": "bench_idle",
+}
+# What the project has promised itself; see README.md.
+BOUNDS: dict[str, str] = {
+    "decode_rate": ">= 300000",
+    "drain_ratio": ">= 0.65",
+    "growth": "<= 1.05",
+    "latency_ratio": "<= 1.3",
+    "reader_rss_mb": "<= bufferBytes + 150",
+    "idle_cpu": "<= 0.015",
+}
+
+
+def run(name: str, env: Environment) -> list[Result]:
+    """Run one benchmark."""
+    module = importlib.import_module(f"tests.bench.{BENCHMARKS[name]}")
+    if name == "decode_rate":
+        return cast("Callable[[], list[Result]]", module.run)()
+    return cast("Callable[[Environment], list[Result]]", module.run)(env)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run what the command line, or else ``BENCH``, names; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m tests.bench", description="Run benchmarks.")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(BENCHMARKS)} (default: all)")
+    parser.add_argument("--output", type=Path, default=OUTPUT, help="where the figures go (default: build/bench.json)")
+    options = parser.parse_args(arguments)
+    names = options.names or os.environ.get("BENCH", "").replace(",", " ").split() or list(BENCHMARKS)
+    unknown = [name for name in names if name not in BENCHMARKS]
+    if unknown:
+        print(f"bench: no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        return 2
+    quick = os.environ.get("BENCH_QUICK", "") not in ("", "0")
+    results: list[Result] = []
+    try:
+        with Environment(sizes=Sizes.quick() if quick else Sizes()) as env:
+            for name in names:
+                results += run(name, env)
+                write(results, options.output)  # what there is, should the next one fail
+    except (BrokerFailed, PrerequisiteMissing) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 1
+    if quick:
+        print("BENCH_QUICK is set: these figures only prove that the benchmarks run")
+    print(table(results))
+    print(f"written to {options.output}")
+    return 0
+
+
+def write(results: Sequence[Result], output: Path) -> None:
+    """Write the figures as a JSON list."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+def table(results: Sequence[Result]) -> str:
+    """The figures for people, each with what it was found from."""
+    lines = [f"{'name':<16} {'value':>12} {'unit':<12} {'bound':<22}", "-" * 64]
+    for result in results:
+        value = result["value"]
+        shown = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+        lines.append(f"{result['name']:<16} {shown:>12} {result['unit']:<12} {BOUNDS.get(result['name'], ''):<22}")
+        detail = result["detail"]
+        if isinstance(detail, dict):
+            lines += [f"    {key}: {found}" for key, found in detail.items()]
+        elif detail:
+            lines.append(f"    {detail}")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""``drain_ratio``: rows/s of an AvailableNow query over messages/s of a bare socket loop, on the same queue content."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.bench import queries
+from tests.bench.environment import Result, middle, rounded
+
+if TYPE_CHECKING:
+    from tests.bench.environment import Environment
+
+BODY_BYTES = 256
+
+
+def run(env: Environment) -> list[Result]:
+    """Alternate raw loop and query; the ratio is that of the medians."""
+    count, rounds = env.sizes.messages, env.sizes.rounds
+    raw: list[float] = []
+    drained: list[queries.Drained] = []
+    with env.queue() as queue, env.progress("drain_ratio", 1 + 2 * rounds) as step:
+        warm_query(env, queue)
+        step("warm")
+        for _ in range(rounds):
+            env.fill(queue, count, body_bytes=BODY_BYTES)
+            raw.append(env.drain_raw(queue, count))
+            step(f"raw {count / raw[-1]:,.0f}/s")
+            env.fill(queue, count, body_bytes=BODY_BYTES)
+            drained.append(queries.drain(env, queue, count))
+            step(f"query {count / drained[-1].query_s:,.0f}/s")
+    raw_rate = count / middle(raw)
+    rate = count / middle([each.query_s for each in drained])
+    last = drained[-1]
+    return [
+        Result(
+            name="drain_ratio",
+            value=rate / raw_rate,
+            unit="ratio",
+            higher_is_better=True,
+            detail={
+                "messages": count,
+                "rows_per_s": round(rate),
+                "raw_per_s": round(raw_rate),
+                "raw_s": rounded(raw),
+                "query_s": rounded([each.query_s for each in drained]),
+                "query_s_with_start": rounded([each.wall_s for each in drained]),
+                "batches": last.batches,
+                "durations_ms": last.durations_ms,
+            },
+        )
+    ]
+
+
+def warm_query(env: Environment, queue: str) -> None:
+    """Start Spark and its first workers, and let its JIT see this query."""
+    count = env.sizes.warm_messages
+    for _ in range(2):
+        env.fill(queue, count, body_bytes=BODY_BYTES)
+        queries.drain(env, queue, count)

@@ -1,0 +1,118 @@
+"""Streaming queries as benchmarks run them, and what they tell of themselves."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from tests.bench.preload import HEADERS_DDL
+from tests.support.process import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+    from tests.bench.environment import Environment
+
+SCHEMA = f"body BINARY, routing_key STRING, message_id STRING, timestamp TIMESTAMP, application_headers {HEADERS_DDL}"
+_READER = "pyspark.sql.streaming.python_streaming_source_runner"
+
+
+@dataclass(frozen=True)
+class Drained:
+    """An AvailableNow query that has ended."""
+
+    rows: int
+    batches: int
+    wall_s: float
+    """From ``start()`` to the end of ``awaitTermination()``: the start of the reader process is in it."""
+    query_s: float
+    """From the start of the first micro-batch to the end of ``awaitTermination()``."""
+    durations_ms: dict[str, int]
+    """What the engine says that its time went into, summed over all batches."""
+
+
+def source(env: Environment, queue: str, schema: str = SCHEMA, **options: str) -> DataFrame:
+    """The stream of a queue."""
+    reader = env.spark.readStream.format("amqp").options(**env.source_options(queue), **options)
+    return reader.schema(schema).load()
+
+
+def drain(env: Environment, queue: str, expected: int, **options: str) -> Drained:
+    """Run ``SCHEMA`` of a queue through an AvailableNow query into the noop sink.
+
+    Raises:
+        RuntimeError: the query did not read ``expected`` rows, or left messages on the broker.
+    """
+    writer = source(env, queue, **options).writeStream.format("noop").option("checkpointLocation", env.checkpoint())
+    # No progress event is dropped from recentProgress before this many.
+    env.spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "10000")
+    begin, begin_epoch = time.perf_counter(), time.time()
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    wall = time.perf_counter() - begin
+    events: list[dict[str, Any]] = [event for event in _progress(query) if event["batchId"] >= 0]
+    with_rows = [event for event in events if event["numInputRows"]]
+    rows = sum(event["numInputRows"] for event in with_rows)
+    if rows != expected:
+        raise RuntimeError(f"the query read {rows} rows instead of {expected}")
+    left = env.depth(queue)
+    if left:
+        raise RuntimeError(f"the query left {left} messages on the broker")
+    durations: dict[str, int] = {}
+    for event in events:
+        for name, value in event["durationMs"].items():
+            durations[name] = durations.get(name, 0) + value
+    before_first = datetime.fromisoformat(events[0]["timestamp"]).timestamp() - begin_epoch if events else 0.0
+    return Drained(rows, len(with_rows), wall, wall - before_first, durations)
+
+
+def _progress(query: StreamingQuery) -> list[dict[str, Any]]:
+    return [json.loads(event.json) for event in query.recentProgress]
+
+
+@contextmanager
+def running(env: Environment, writer: DataStreamWriter) -> Iterator[psutil.Process]:
+    """Run a query with the default trigger; give its reader process once the engine polls it, and stop it at the end.
+
+    Raises:
+        StreamingQueryException: the query ended by itself.
+    """
+    before = {process.pid for process in _readers()}
+    query = writer.option("checkpointLocation", env.checkpoint()).start()
+    found: list[psutil.Process] = []
+
+    def polled() -> bool:
+        if (error := query.exception()) is not None:
+            raise error
+        found[:] = [process for process in _readers() if process.pid not in before]
+        return bool(found) and query.status["message"] != "Initializing sources"
+
+    try:
+        wait_until(polled, "the reader process of the query", 60.0)
+        yield found[0]
+        if (error := query.exception()) is not None:
+            raise error
+    finally:
+        query.stop()
+
+
+def _readers() -> list[psutil.Process]:
+    """The reader processes that run now: Python workers of the driver's JVM that serve streaming sources."""
+    return [process for process in psutil.Process().children(recursive=True) if _is_reader(process)]
+
+
+def _is_reader(process: psutil.Process) -> bool:
+    try:
+        return _READER in process.cmdline()
+    except psutil.Error:  # it ended meanwhile
+        return False
