@@ -66,8 +66,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "passwordFile", "password_file", kinds.text("path of a file"), "none", None,
-        "File on the driver that holds the password; read at every connection, so that it can be rotated. One newline "
-        "at its end is not part of it.",
+        "File that holds the password, on the driver (for a batch read on the executors too); read at every "
+        "connection, so that it can be changed. One newline at its end is not part of it.",
         group="connection",
     ),
     Option(

@@ -1,0 +1,107 @@
+"""Writes the tables of docs/options.md and docs/columns.md from those in the code.
+
+``python -m amqp_spark.docs [--check]``; a table stands between ``<!-- table name: ... -->`` and ``<!-- end -->``.
+
+``--check`` writes nothing, prints what differs and exits 1 when something does; a test calls it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amqp_spark.columns import DEFAULT_SCHEMA
+from amqp_spark.options import OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from amqp_spark.options import Option
+
+#: What each column of the default schema holds.
+MEANINGS = {
+    "queue": "The queue that the message came from.",
+    "position": "Number of the message in what this run received from the queue. Not a key: see delivery.md.",
+    "body": "The body; empty when the message has none.",
+    "discard_unroutable": "The publisher let the broker drop the message if nothing was bound.",
+    "immediate": "The publisher wanted it delivered at once or not at all.",
+    "redelivered": "The broker may have delivered it before: to this query or to somebody else.",
+    "priority": "0 to 9; 4 is normal.",
+    "delivery_mode": "1 not persistent, 2 persistent.",
+    "ttl": "Time to live in milliseconds, as sent.",
+    "timestamp": "When the publisher or broker says it was sent (`timestampUnit`).",
+    "expiration": "When it expires (`timestampUnit`).",
+    "exchange": "The exchange that it was published to.",
+    "routing_key": "The routing key that it was published with.",
+    "resume_id": "For resumed transfers; brokers do not use it.",
+    "resume_ttl": "For resumed transfers, in milliseconds.",
+    "content_length": "Length of the body as the publisher says.",
+    "message_id": "The producer's id, a UUID as text.",
+    "correlation_id": "The producer's correlation id.",
+    "reply_to": "Exchange and routing key for answers.",
+    "content_type": "MIME type of the body.",
+    "content_encoding": "MIME encoding of the body; it is not undone.",
+    "user_id": "Login of the publisher, where the broker checks it.",
+    "app_id": "The publishing application.",
+    "application_headers": "The application headers, each value as text.",
+}
+
+_TABLE = re.compile(r"(<!-- table (\w+): [^\n]*-->\n).*?(<!-- end -->\n)", re.DOTALL)
+
+
+def options_table(group: str) -> str:
+    """One group of the options as a table."""
+    head = "| option | type | default | meaning | allowed |\n|---|---|---|---|---|\n"
+    return head + "".join(_option_row(option) for option in OPTIONS if option.group == group)
+
+
+def columns_table() -> str:
+    """The default schema as a table."""
+    rows = [
+        f"| `{field.name}` | `{field.dataType.simpleString()}` | {MEANINGS[field.name]} |\n" for field in DEFAULT_SCHEMA
+    ]
+    return "".join(["| column | type | meaning |\n|---|---|---|\n", *rows])
+
+
+def written(text: str) -> str:
+    """A document with its tables as the code has them now."""
+    tables = {"connection": options_table("connection"), "source": options_table("source"), "columns": columns_table()}
+    return _TABLE.sub(lambda match: match[1] + tables[match[2]] + match[3], text)
+
+
+def _option_row(option: Option) -> str:
+    cells: Iterable[str] = (
+        f"`{option.name}`", option.kind.name, option.default, option.meaning, option.kind.allowed
+    )  # fmt: skip
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write or check the documents; returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m amqp_spark.docs", description=__doc__)
+    parser.add_argument("--check", action="store_true", help="compare only; exit 1 and print a diff if they differ")
+    parser.add_argument("--directory", type=Path, default=Path("docs"), help="where they are (default: docs)")
+    arguments = parser.parse_args(argv)
+    differ = False
+    for name in ("options.md", "columns.md"):
+        path: Path = arguments.directory / name
+        found = path.read_text(encoding="utf-8")
+        text = written(found)
+        if found == text:
+            continue
+        differ = True
+        if arguments.check:
+            now, then = found.splitlines(keepends=True), text.splitlines(keepends=True)
+            sys.stdout.writelines(difflib.unified_diff(now, then, str(path), f"{path} (from the code)"))
+        else:
+            path.write_text(text, encoding="utf-8")
+            sys.stdout.write(f"wrote {path}\n")
+    return 1 if arguments.check and differ else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
