@@ -121,7 +121,7 @@ def _read_xid_array(data: bytes, pos: int) -> tuple[list[spec.Xid], int]:
             raise DecodeError("dtx.xid of size 0 in an array", at)
         out.append(value)
     if at != end:
-        raise _wrong_size("array of dtx.xid", end - pos, at - pos, pos)
+        raise _wrong_size("array of dtx.xid", end - pos - 4, at - pos - 4, pos)
     return out, end
 
 

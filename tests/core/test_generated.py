@@ -1,0 +1,82 @@
+"""The committed code is what the generator makes of the committed facts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specs import generate
+from specs.facts import FactError, load
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_committed_code_is_what_the_facts_say() -> None:
+    command = [sys.executable, "specs/generate.py", "--check"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"run `python specs/generate.py`:\n{done.stdout}{done.stderr}"
+    assert done.stdout == ""
+
+
+@pytest.fixture
+def facts(tmp_path: Path) -> Path:
+    folder = tmp_path / "amqp_0_10"
+    folder.mkdir()
+    for file in (ROOT / "specs" / "amqp_0_10").iterdir():
+        (folder / file.name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
+    return folder
+
+
+def change(folder: Path, file: str, old: str, new: str) -> None:
+    text = (folder / file).read_text(encoding="utf-8")
+    assert text.count(old) >= 1
+    (folder / file).write_text(text.replace(old, new, 1), encoding="utf-8")
+
+
+def test_a_changed_fact_is_reported_as_a_diff(
+    facts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(facts, "message.toml", '"routing-key", type = "str8"', '"routing-key", type = "str16"')
+    monkeypatch.setattr(generate, "FACTS", facts)
+    before = (ROOT / "amqp_core/v0_10/_codec.py").read_text(encoding="utf-8")
+    assert generate.main(["--check"]) == 1
+    shown = capsys.readouterr().out
+    assert "-        value.routing_key, pos = read_str8(data, pos)" in shown
+    assert "+        value.routing_key, pos = read_str16(data, pos)" in shown
+    assert (ROOT / "amqp_core/v0_10/_codec.py").read_text(encoding="utf-8") == before
+
+
+def test_generating_again_changes_nothing(facts: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(generate, "FACTS", facts)
+    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    monkeypatch.setattr(generate, "TARGET", tmp_path)
+    assert generate.main([]) == 0
+    for name in ("spec.py", "_codec.py"):
+        assert (tmp_path / name).read_bytes() == (ROOT / "amqp_core/v0_10" / name).read_bytes()
+    assert generate.main(["--check"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("queue.toml", 'type = "exchange.name"', 'type = "exchange.nam"', "no type exchange.nam"),
+        ("queue.toml", 'result = "queue-query-result"', 'result = "gone"', "no struct gone"),
+        ("tx.toml", "code = 0x01", 'code = 0x01\nfields = [{ name = "x", type = "dec32" }]', "no type dec32"),
+    ],
+)
+def test_facts_that_name_nothing_are_refused(facts: Path, file: str, old: str, new: str, message: str) -> None:
+    change(facts, file, old, new)
+    with pytest.raises(FactError, match=message):
+        load(facts)
+
+
+def test_generated_code_is_formatted_and_clean() -> None:
+    files = ["amqp_core/v0_10/spec.py", "amqp_core/v0_10/_codec.py"]
+    for tool in (["format", "--check"], ["check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *tool, *files], cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
