@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 READ_BYTES = 1 << 18
 _WRITE_BYTES = 1 << 18
-_RECEIVE_BUFFER_BYTES = 1 << 20
 
 monotonic = time.monotonic
 
@@ -38,7 +37,8 @@ def tls_context(options: ConnectOptions) -> ssl.SSLContext:
         context.check_hostname = options.tls_verify_hostname
         context.verify_mode = ssl.CERT_REQUIRED
         if options.tls_cert_file:
-            context.load_cert_chain(options.tls_cert_file, options.tls_key_file)
+            # a key with a passphrase is an error, not a prompt on the terminal of whoever runs the driver
+            context.load_cert_chain(options.tls_cert_file, options.tls_key_file, password="")
     except (OSError, ssl.SSLError) as error:
         files = [f for f in (options.tls_ca_file, options.tls_cert_file, options.tls_key_file) if f]
         raise TlsError(f"the TLS files {', '.join(files)} cannot be used: {error}") from error
@@ -63,6 +63,7 @@ class Transport:
         self._events = select.POLLIN
         self._poll.register(sock, self._events)
         self._closed = False
+        self._has_read = False
 
     @classmethod
     def connect(cls, host: str, port: int, *, timeout: float, context: ssl.SSLContext | None) -> Transport:
@@ -75,13 +76,15 @@ class Transport:
         where = format_address(host, port)
         deadline = monotonic() + timeout
         try:
-            sock = socket.create_connection((host, port), timeout=timeout)
+            sock = _dial(host, port, deadline)
         except TimeoutError as error:
             raise ConnectionFailed(f"no answer from {where} within {timeout:g} s (connectTimeout)") from error
         except socket.gaierror as error:
             raise ConnectionFailed(f"the host name {host!r} cannot be resolved: {error.strerror}") from error
         except OSError as error:
             raise ConnectionFailed(f"cannot connect to {where}: {error.strerror or error}") from error
+        except (ValueError, OverflowError) as error:  # UnicodeError is a ValueError
+            raise ConnectionFailed(f"{where} is not an address: {error}") from error
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -91,6 +94,9 @@ class Transport:
         except (OSError, ssl.SSLError) as error:
             sock.close()
             raise _explain_tls(error, where, timeout) from error
+        except ValueError as error:
+            sock.close()
+            raise TlsError(f"{host!r} cannot be the name in a certificate: {error}") from error
         return cls(sock, where)
 
     @property
@@ -131,13 +137,15 @@ class Transport:
     def read(self) -> bytes | None:
         """Return what has arrived (at most 256 KiB), ``None`` if nothing has, ``b""`` at the end of the stream."""
         try:
-            return self._sock.recv(READ_BYTES)
+            data = self._sock.recv(READ_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
         except ssl.SSLEOFError:
             return b""
         except OSError as error:
             raise self._lost("reading", error) from error
+        self._has_read = True
+        return data
 
     def wait(self, timeout: float, *, reading: bool = True) -> bool:
         """Wait until there is something to read, room to write what is pending, or a wake-up.
@@ -177,14 +185,34 @@ class Transport:
         if self._closed:
             return
         self._closed = True
+        self._pending.clear()
+        self.pending_bytes = 0
         for sock in (self._sock, self._wake_in, self._wake_out):
             with contextlib.suppress(OSError):
                 sock.close()
 
     def _lost(self, doing: str, error: OSError) -> ConnectionFailed:
-        if isinstance(error, ssl.SSLError):
+        # with TLS 1.3 the peer judges our certificate after our handshake is over: its alert is the first we read
+        if isinstance(error, ssl.SSLError) and not self._has_read:
             return _explain_tls(error, self.peer, 0)
         return ConnectionLost(f"the connection to {self.peer} broke while {doing}: {error.strerror or error}")
+
+
+def _dial(host: str, port: int, deadline: float) -> socket.socket:
+    """Connect to the first address of ``host`` that answers; each gets its share of the time that is left."""
+    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    failure: OSError = OSError("the name has no address")
+    for index, (family, kind, protocol, _, address) in enumerate(addresses):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            sock.settimeout(max(0.001, (deadline - monotonic()) / (len(addresses) - index)))
+            sock.connect(address)
+        except OSError as error:
+            sock.close()
+            failure = error
+        else:
+            return sock
+    raise failure
 
 
 def _explain_tls(error: OSError, where: str, timeout: float) -> ConnectionFailed:
@@ -199,7 +227,7 @@ def _explain_tls(error: OSError, where: str, timeout: float) -> ConnectionFailed
             f"the certificate of {where} is not trusted: {error.verify_message} "
             "(tls.caFile names the certificates to trust)"
         )
-    if isinstance(error, ssl.SSLError):
+    if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return TlsError(_explain_alert((error.reason or str(error)).replace("_", " ").lower(), where))
     if isinstance(error, TimeoutError):
         return ConnectionFailed(f"no TLS handshake with {where} within {timeout:g} s (connectTimeout)")

@@ -6,6 +6,7 @@ Not thread-safe, except :meth:`Client.wake`.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Self
 
 from amqp_core.address import format_address
@@ -17,14 +18,13 @@ from amqp_core.errors import (
     MessageRejected,
     OutcomeUnknown,
     ProtocolError,
+    SessionDetached,
+    UsageError,
     VirtualHostRefused,
 )
 from amqp_core.transport import monotonic, tls_context
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_header
-from amqp_core.v0_10.connection import (
-    Redirected,
-)
 from amqp_core.v0_10.driver import Driver
 from amqp_core.v0_10.messages import destination_of
 from amqp_core.v0_10.serial import RangeSet, unwrap_ranges, wire_ranges
@@ -41,12 +41,13 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.messages import Message
 
 DEFAULT_CALL_TIMEOUT_S = 60.0
-_CLOSE_TIMEOUT_S = 5.0
 _MOST_REDIRECTS = 3
 # What may wait for a broker that reads slowly before publish() waits for it.
 _PENDING_BYTES = 1 << 20
-_CHANNEL = 0
-_INFINITE_CREDIT = 0xFFFFFFFF
+# How often a publisher who never waits looks for what the broker says: producer flow control, rejects.
+_LOOK_EVERY = 32
+# What a command needs in its frame besides the ranges of ids.
+_ROOM_BESIDES_RANGES = 512
 
 
 class Client:
@@ -60,6 +61,7 @@ class Client:
     def __init__(self, driver: Driver) -> None:
         self._driver = driver
         self._subscriptions: dict[str, Subscription] = {}
+        self._subscribed = 0
         self._publish_credit: int | None = None
         self._published_first: int | None = None
         self._rejected = RangeSet()
@@ -74,16 +76,17 @@ class Client:
         """Connect, log in and attach a session; walk the host list once and follow redirects.
 
         Raises:
-            AuthenticationFailed, VirtualHostRefused: at once, since another host would say the same.
-            ConnectionFailed: no host could be reached; names each host with its reason.
-            VersionRefused, TlsError: when that is why the last host failed.
+            AuthenticationFailed, VirtualHostRefused, UsageError: at once, since another host would say the same.
+            ConnectionFailed: no host of several could be reached; names each with its reason.
+            TlsError, VersionRefused, DeadlineExceeded, ...: why the only host failed, or the first one if trying
+                again cannot help with any of them.
         """
         context = tls_context(options) if options.tls else None
         failures: list[AmqpError] = []
         for host, port in options.hosts:
             try:
                 return cls._connect_host(options, host, port, context, call_timeout_s)
-            except (AuthenticationFailed, VirtualHostRefused):
+            except (AuthenticationFailed, VirtualHostRefused, UsageError):
                 raise
             except AmqpError as error:
                 failures.append(error)
@@ -272,7 +275,8 @@ class Client:
         Raises:
             NotFound, ResourceLocked, UnauthorizedAccess, ...: what the broker says.
         """
-        destination = destination or f"s{len(self._subscriptions)}"
+        self._subscribed += 1
+        destination = destination or f"s{self._subscribed}"
         merged = dict(arguments or {})
         if selector is not None:
             # each broker reads its own key and passes over the other's without a word
@@ -304,36 +308,45 @@ class Client:
         """Accept transfers by inclusive ranges of command ids (message.accept): the broker forgets them.
 
         Parameters:
-            ranges: ids may include those of other commands; the broker passes over them.
+            ranges: ids may include those of other commands; the broker passes over them. Nothing is sent for none.
             sync: wait until the broker has done it.
         """
-        self._disposition(spec.MessageAccept(transfers=wire_ranges(ranges)), sync=sync)
+        self._dispose([spec.MessageAccept(transfers=part) for part in self._parts(ranges)], sync=sync)
 
     def reject(self, ranges: Sequence[tuple[int, int]], *, code: int = 0, text: str = "", sync: bool = False) -> None:
         """Reject transfers (message.reject): to the queue's alternate exchange, or dropped if it has none."""
-        self._disposition(spec.MessageReject(transfers=wire_ranges(ranges), code=code, text=text), sync=sync)
+        commands = [spec.MessageReject(transfers=part, code=code, text=text) for part in self._parts(ranges)]
+        self._dispose(commands, sync=sync)
 
     def release(self, ranges: Sequence[tuple[int, int]], *, set_redelivered: bool = False, sync: bool = False) -> None:
         """Give transfers back to their queue (message.release)."""
-        command = spec.MessageRelease(transfers=wire_ranges(ranges), set_redelivered=set_redelivered)
-        self._disposition(command, sync=sync)
+        parts = self._parts(ranges)
+        commands = [spec.MessageRelease(transfers=part, set_redelivered=set_redelivered) for part in parts]
+        self._dispose(commands, sync=sync)
 
     def acquire(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Acquire transfers that were browsed (message.acquire); return the ranges that are now ours."""
-        result = self._driver.call(spec.MessageAcquire(transfers=wire_ranges(ranges)), result=True)
-        if not isinstance(result, spec.MessageAcquired):
-            return []
-        return unwrap_ranges(result.transfers or [], self._driver.session.received_next)
+        acquired: list[tuple[int, int]] = []
+        for part in self._parts(ranges):
+            result = self._driver.call(spec.MessageAcquire(transfers=part), result=True)
+            if isinstance(result, spec.MessageAcquired):
+                acquired += unwrap_ranges(result.transfers or [], self._driver.session.received_next)
+        return acquired
 
     def sync(self) -> None:
         """Wait until the broker has completed everything that was sent (execution.sync)."""
         self._driver.call(spec.ExecutionSync())
 
-    def _disposition(self, command: spec.Command, *, sync: bool) -> None:
-        if sync:
-            self._driver.call(command)
-        else:
+    def _parts(self, ranges: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+        """Wire ranges, as many together as fit one frame: qpidd takes no command of several frames."""
+        most = (self._driver.connection.max_frame_size - _ROOM_BESIDES_RANGES) // 8
+        return [wire_ranges(ranges[at : at + most]) for at in range(0, len(ranges), most)]
+
+    def _dispose(self, commands: Sequence[spec.Command], *, sync: bool) -> None:
+        for command in commands[: -1 if sync else None]:
             self._driver.send(command)
+        if sync and commands:
+            self._driver.call(commands[-1])
 
     # ----------------------------------------------------------------------------------------------------- publishing
     def publish(
@@ -359,6 +372,8 @@ class Client:
                 **{name: getattr(delivery, name) for name in spec.DeliveryProperties.__slots__}
                 | {"routing_key": routing_key}
             )
+        if self._driver.session.next_id % _LOOK_EVERY == 0:
+            self._driver.poll()
         deadline = monotonic() + self._driver.call_timeout_s
         while self._publish_credit is not None and self._publish_credit <= 0:
             self._driver.pump_until(deadline, "the broker to allow publishing again (message.flow)")
@@ -382,7 +397,10 @@ class Client:
 
         Raises:
             MessageRejected: the broker rejected some (unroutable, or a full queue).
-            OutcomeUnknown: the connection broke before the broker completed them; they may or may not be enqueued.
+            OutcomeUnknown: the connection or session ended before the broker completed them; they may or may not be
+                enqueued.
+            CommandFailed: the broker refused one (unknown exchange, a full queue); what was published after it, and
+                perhaps before, is not enqueued.
         """
         first, last = self._published_first, self._driver.session.next_id - 1
         if first is None:
@@ -392,7 +410,7 @@ class Client:
             deadline = monotonic() + self._driver.call_timeout_s
             while not self._driver.session.all_complete(first, last):
                 self._driver.pump_until(deadline, "the completion of published messages")
-        except (ConnectionFailed, ProtocolError, DeadlineExceeded) as error:
+        except (ConnectionFailed, ProtocolError, SessionDetached, DeadlineExceeded) as error:
             count = last - first + 1
             raise OutcomeUnknown(f"{count} published message(s) were not confirmed: {error}") from error
         self._published_first = None
@@ -432,11 +450,12 @@ class Client:
 
 def _redirected_to(redirect: Redirected, port: int) -> tuple[str, int]:
     """Read ``amqp:tcp:host:port``, ``tcp:host:port``, ``host:port`` or ``host``; the first of a comma list."""
-    text = redirect.host.split(",")[0].strip()
+    text = redirect.host.partition(",")[0].strip()
     for prefix in ("amqp://", "amqps://", "amqp:", "amqps:", "tcp:", "ssl:"):
         text = text.removeprefix(prefix)
     host, separator, tail = text.rpartition(":")
-    if separator and tail.isdigit() and 0 < int(tail) < 65536:
+    bare_ipv6 = ":" in host and not host.endswith("]")
+    if separator and not bare_ipv6 and re.fullmatch("[0-9]{1,5}", tail) and 0 < int(tail) < 65536:
         return host.strip("[]"), int(tail)
     if not text:
         raise ProtocolError("connection.redirect names no host")

@@ -32,18 +32,22 @@ from amqp_core.v0_10.frames import (
     describe_stranger,
     encode_assembly,
     encode_control_frame,
+    is_stranger,
     parse_frame,
 )
-from amqp_core.v0_10.segments import Assembler
+from amqp_core.v0_10.segments import DEFAULT_ASSEMBLY_LIMIT, Assembler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from amqp_core.v0_10.blocks import Block
+    from amqp_core.v0_10.frames import Frame
 
 MAX_FRAME_SIZE = 65535
 # Until connection.tune-ok a frame may have any size that its header can name.
 _ANY_FRAME_SIZE = 65535
+# Where transfers come as blocks, what is left to be assembled here is results and dispositions.
+_COMMAND_LIMIT = 1 << 24
 
 
 class Role(Enum):
@@ -203,13 +207,15 @@ class Connection:
         self._mechanism = ""
         self._server_properties = server_properties or {}
         self._scan = Scanner(channel=0) if scan_transfers else None
-        self._assembler = Assembler()
+        self._scanning = False
+        self._assembler = Assembler(_COMMAND_LIMIT if scan_transfers else DEFAULT_ASSEMBLY_LIMIT)
         self._tail = b""
         self._out: list[bytes] = []
         self._logged_in = False
         self._received_frame_limit = _ANY_FRAME_SIZE
-        self._last_sent: float | None = None
-        self._last_received: float | None = None
+        self._last_tick: float | None = None
+        self._last_sent = 0.0
+        self._last_received = 0.0
         self._sent_since_tick = False
         self._received_since_tick = False
         if role is Role.CLIENT:
@@ -265,10 +271,15 @@ class Connection:
         Returns:
             When to call again (``None``: no heartbeats), and whether the peer was silent for two intervals.
         """
-        if self._sent_since_tick or self._last_sent is None:
-            self._last_sent = now
-        if self._received_since_tick or self._last_received is None or not reading:
+        if self._last_tick is None:
+            self._last_tick = self._last_sent = self._last_received = now
+        # It is known only that something was sent or received since the tick before. Sent is taken for the earliest
+        # moment, received for the latest: we are never late with a heartbeat and never call a living peer silent.
+        if self._sent_since_tick:
+            self._last_sent = max(self._last_sent, self._last_tick)
+        if self._received_since_tick or not reading:
             self._last_received = now
+        self._last_tick = now
         self._sent_since_tick = self._received_since_tick = False
         if not self.heartbeat_s or self.state is not State.OPEN:
             return None, False
@@ -276,7 +287,8 @@ class Connection:
             self._control(spec.ConnectionHeartbeat())
             self._last_sent = now
         silent = now - self._last_received >= 2 * self.heartbeat_s
-        return min(self._last_sent + self.heartbeat_s, self._last_received + 2 * self.heartbeat_s), silent
+        half = now + self.heartbeat_s / 2  # so that silence is noticed after two and a half intervals at the latest
+        return min(self._last_sent + self.heartbeat_s, self._last_received + 2 * self.heartbeat_s, half), silent
 
     # ------------------------------------------------------------------------------------------------- what to send
     def send_control(self, channel: int, control: spec.Control) -> None:
@@ -304,9 +316,10 @@ class Connection:
     # ------------------------------------------------------------------------------------------------- what arrives
     def _receive_header(self) -> bool:
         """Whether the header has arrived whole. The server answers it with its own and connection.start."""
-        if len(self._tail) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(self._tail):
+        stranger = is_stranger(self._tail)
+        if stranger is None:
             return False
-        if not self._tail.startswith(PROTOCOL_HEADER):
+        if stranger:
             offered = describe_stranger(self._tail)
             if self.role is Role.SERVER:
                 self._out.append(PROTOCOL_HEADER)
@@ -325,7 +338,7 @@ class Connection:
         return True
 
     def _receive_frames(self, data: bytes, events: list[Event]) -> None:
-        if self._scan is not None and self.state is State.OPEN:
+        if self._scanning:
             self._scan_frames(data, events)
             return
         buffer = self._tail + data if self._tail else data
@@ -335,6 +348,7 @@ class Connection:
                 frame, pos = parsed
                 self._receive_frame(frame, events)
                 if self._scan is not None and self.state is State.OPEN:
+                    self._scanning = True
                     self._tail = b""
                     rest, buffer, pos = buffer[pos:], b"", 0
                     self._scan_frames(rest, events)
@@ -350,17 +364,20 @@ class Connection:
         for item in scanner.feed(data, self._received_frame_limit):
             if isinstance(item, bytes):
                 parsed = parse_frame(item, 0, self._received_frame_limit)
-                if parsed is not None:
-                    self._receive_frame(parsed[0], events)
-            else:
+                if parsed is None:
+                    raise ProtocolError("a frame was cut off")
+                if parsed[0].channel:
+                    raise ProtocolError(f"a frame arrived on channel {parsed[0].channel}, where there is no session")
+                self._receive_frame(parsed[0], events)
+            elif self.state is State.OPEN:
                 events.append(TransfersReceived(0, item))
             if self.state is State.CLOSED:
                 return
         if scanner.error is not None:
             raise scanner.error
 
-    def _receive_frame(self, frame: object, events: list[Event]) -> None:
-        assembly = self._assembler.receive(frame)  # type: ignore[arg-type]
+    def _receive_frame(self, frame: Frame, events: list[Event]) -> None:
+        assembly = self._assembler.receive(frame)
         if assembly is None:
             return
         if assembly.track == TRACK_CONTROL:
@@ -398,15 +415,12 @@ class Connection:
 
     def _explain_close(self, control: spec.ConnectionClose) -> AmqpError:
         code, text = control.reply_code or 0, control.reply_text or ""
-        closed = ConnectionClosed(code, text)
         if self.role is Role.CLIENT and not self._logged_in and self.state in (State.SECURE_OR_TUNE, State.START):
             return AuthenticationFailed(f"the broker refused the login ({self._mechanism}): {code} {text}")
         # 402 invalid-path: Broker-J for an unknown virtual host; 530 and 403 where the login may not use it
         if self.role is Role.CLIENT and self.state is State.OPEN_OK and code != 320:
             return VirtualHostRefused(f"the broker refused virtual host {self.virtual_host!r}: {code} {text}")
-        if code == 200 and self.state is State.CLOSE_OK:
-            return closed
-        return closed
+        return ConnectionClosed(code, text)
 
     def _fail(self, error: AmqpError, events: list[Event]) -> None:
         if self.state not in (State.CLOSED, State.HEADER):

@@ -12,7 +12,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from amqp_core import sasl
-from amqp_core.errors import AmqpError, ConnectionLost, DeadlineExceeded, ProtocolError, UsageError
+from amqp_core.errors import AmqpError, ConnectionFailed, ConnectionLost, DeadlineExceeded, ProtocolError, UsageError
 from amqp_core.transport import Transport, monotonic
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.connection import (
@@ -99,6 +99,7 @@ class Driver:
         self._closed = False
         self._opened = False
         self._next_tick: float | None = 0.0
+        self._woken = False
         self._told_at = 0.0
 
     @classmethod
@@ -144,19 +145,20 @@ class Driver:
         if self._closed:
             return
         self._closed = True
+        error = self._broken or self.session.error
         try:
-            if self._broken is None:
+            if error is None:
                 deadline = monotonic() + _CLOSE_TIMEOUT_S
                 self.session.detach()
-                while self.session.state is SessionState.DETACHING and self._broken is None:
+                while self.session.state is SessionState.DETACHING:
                     self.pump_until(deadline, "session.detached")
                 self.connection.close()
-                while self._broken is None:
+                while not self.is_broken:
                     self.pump_until(deadline, "connection.close-ok")
         except AmqpError:
             pass  # the broker notices the closed socket all the same
         finally:
-            self._broken = self._broken or UsageError("the client is closed")
+            self._broken = error or UsageError("the client is closed")
             self.transport.close()
 
     def abort(self) -> None:
@@ -173,8 +175,14 @@ class Driver:
         """Send a command without waiting; return its id."""
         self.check()
         command_id = self.session.send(command, header=header, body=body)
-        self.transport.write(self.connection.data_to_send())
+        self._write()
+        self.check()
         return command_id
+
+    def queue(self, command: spec.Command) -> None:
+        """Send a command with the next round of input and output; nothing happens if the session is ending."""
+        if self._broken is None and self.session.error is None and self.session.state is SessionState.ATTACHED:
+            self.session.send(command)
 
     def call(self, command: spec.Command, *, result: bool = False) -> object:
         """Send a command with its sync bit set and wait until it is complete, and for its result if it has one."""
@@ -186,6 +194,11 @@ class Driver:
             self.pump_until(deadline, f"the answer to {command.NAME}")
         session.forget_names(command_id + 1)
         return session.results.pop(command_id, None)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether the connection is over."""
+        return self._broken is not None
 
     def check(self) -> None:
         """Raise what ended the connection or session, if anything did."""
@@ -199,36 +212,59 @@ class Driver:
             error = DeadlineExceeded(f"no answer from {self.transport.peer} in time: waited for {what}")
             self._break(error)
             raise error
-        self.pump(deadline, reading=True)
+        if self._round(deadline, reading=True):
+            self._woken = True  # it was meant for a wait for messages: the next one shall not be a long one
         self.check()
 
     def pump(self, deadline: float, *, reading: bool) -> bool:
         """Write, then read once what is there, waiting for it until ``deadline``; return whether somebody woke us."""
+        woken, self._woken = self._woken, False
+        return self._round(0.0 if woken else deadline, reading=reading) or woken
+
+    def poll(self) -> None:
+        """Read what is there without waiting; for a caller who only sends."""
+        if self._round(0.0, reading=self.reading):
+            self._woken = True
+        self.check()
+
+    def _round(self, deadline: float, *, reading: bool) -> bool:
         connection, transport = self.connection, self.transport
-        now = monotonic()
-        if self._next_tick is not None and now >= self._next_tick:
-            self._next_tick, silent = connection.tick(now, reading=reading)
-            if silent:
-                self._break(ConnectionLost(f"{self.transport.peer} was silent for two heartbeat intervals"))
-                return False
-            if self._next_tick is None and not self._opened:
-                self._next_tick = now  # heartbeats are agreed on while the connection opens
+        if self.is_broken:
+            return False
         woken = False
         try:
+            now = monotonic()
             data = transport.read() if reading else None
-            if data is None:
-                limit = min(deadline, self._untold_deadline(now))
-                if self._next_tick is not None and self._opened:
-                    limit = min(limit, self._next_tick)
-                transport.write(connection.data_to_send())
-                woken = transport.wait(limit - now, reading=reading)
-                data = transport.read() if reading else None
             if data is not None:
                 self._receive(data)
-                transport.write(connection.data_to_send())
+                if self.is_broken:
+                    return False
+            limit = min(deadline, self._due(now, reading=reading))
+            transport.write(connection.data_to_send())
+            if data is None:
+                woken = transport.wait(limit - now, reading=reading)
+                data = transport.read() if reading else None
+                if data is not None:
+                    self._receive(data)
+                    if not self.is_broken:
+                        transport.write(connection.data_to_send())
         except AmqpError as error:
-            self._break(error)
+            self._break_after_reading(error)
         return woken
+
+    def _due(self, now: float, *, reading: bool) -> float:
+        """Do what is due at ``now``; return when something is due next.
+
+        Comes after reading: a heartbeat that waits in the socket shows that the peer lives, however late we look.
+        """
+        limit = self._untold_deadline(now)
+        if not self._opened:
+            return limit
+        if self._next_tick is not None and now >= self._next_tick:
+            self._next_tick, silent = self.connection.tick(now, reading=reading)
+            if silent:
+                raise ConnectionLost(f"{self.transport.peer} was silent for two heartbeat intervals")
+        return limit if self._next_tick is None else min(limit, self._next_tick)
 
     def _untold_deadline(self, now: float) -> float:
         """When completion is to be reported at the latest; reports it if that is now.
@@ -252,34 +288,53 @@ class Driver:
             self._handle(event)
 
     def _handle(self, event: Event) -> None:
+        session = self.session
+        ours = session.state is not SessionState.DETACHED  # what was under way when the session ended is dropped
         if isinstance(event, TransfersReceived):
-            self.session.receive_block(event.block)
-            self.on_block(event.block)
+            if ours:
+                session.receive_block(event.block)
+                self.on_block(event.block)
         elif isinstance(event, ControlReceived):
-            if event.channel == _CHANNEL:
-                self.session.receive_control(event.control)
-                if isinstance(event.control, spec.SessionDetach | spec.SessionDetached) and not self._closed:
-                    self._break(self.session.error or ConnectionLost("the session ended"))
+            session.receive_control(event.control)
+            if isinstance(event.control, spec.SessionDetach | spec.SessionDetached) and not self._closed:
+                self._break(session.error or ConnectionLost("the session ended"))
         elif isinstance(event, CommandReceived):
-            if event.channel == _CHANNEL:
-                self.session.receive_command(event.command, sync=event.sync)
+            if ours:
+                session.receive_command(event.command, sync=event.sync)
                 self.on_command(event.command)
         elif isinstance(event, Opened):
             self._opened = True
-            self._next_tick = 0.0
         elif isinstance(event, Redirected):
             self.redirect = event
         else:
             self._break(event.error or ConnectionLost(f"the connection to {self.transport.peer} is closed"))
 
-    def _break(self, error: AmqpError) -> None:
-        if self._broken is None:
-            self._broken = self.session.error or error
+    def _write(self) -> None:
+        try:
+            self.transport.write(self.connection.data_to_send())
+        except AmqpError as error:
+            self._break_after_reading(error)
+
+    def _break_after_reading(self, error: AmqpError) -> None:
+        """Take in what arrived before the transport failed: transfers, and perhaps the reason why the peer closed."""
+        if isinstance(error, ConnectionFailed):
             try:
-                self.transport.write(self.connection.data_to_send())
+                while self._broken is None and (data := self.transport.read()):
+                    self._receive(data)
             except AmqpError:
-                pass
-            self.transport.close()
+                pass  # the end of what can be read, or what was read is broken, too; the first error is the cause
+        self._break(error)
+
+    def _break(self, error: AmqpError) -> None:
+        if self._broken is not None:
+            return
+        self._broken = self.session.error or error
+        try:
+            self.connection.close(501 if isinstance(error, ProtocolError) else 200, type(error).__name__)
+            self.transport.write(self.connection.data_to_send())
+        except AmqpError:
+            pass
+        self.transport.close()
 
 
 def _ignore(_: object) -> None:

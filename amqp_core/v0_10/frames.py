@@ -9,10 +9,10 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from amqp_core.errors import DecodeError, LimitExceeded, UsageError
+from amqp_core.errors import DecodeError, EncodeError, LimitExceeded, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
 HEADER_SIZE = 12
 MIN_MAX_FRAME_SIZE = 4096
@@ -21,6 +21,7 @@ PROTOCOL_HEADER = b"AMQP\x01\x01\x00\x0a"
 FIRST_SEGMENT, LAST_SEGMENT, FIRST_FRAME, LAST_FRAME = 0x08, 0x04, 0x02, 0x01
 CONTROL, COMMAND, HEADER, BODY = 0, 1, 2, 3
 TRACK_CONTROL, TRACK_COMMAND = 0, 1
+_LARGEST_PAYLOAD = 65535 - HEADER_SIZE
 
 _FRAME = struct.Struct(
     ">"
@@ -34,6 +35,7 @@ _FRAME = struct.Struct(
 )
 
 
+_TLS_ALERT = b"\x15\x03"
 _KNOWN_HEADERS = {
     b"\x01\x01\x00\x0a": "AMQP 0-10",
     b"\x01\x01\x00\x09": "AMQP 0-9",
@@ -108,26 +110,37 @@ def encode_assembly(
 
 
 def encode_control_frame(channel: int, payload: bytes) -> bytes:
-    """Return the single frame of a control. Controls must fit one frame on every broker known."""
+    """Return the single frame of a control. Controls must fit one frame on every broker known.
+
+    Raises:
+        EncodeError: a payload that does not fit one.
+    """
+    if len(payload) > _LARGEST_PAYLOAD:
+        raise EncodeError(f"a control of {len(payload)} bytes does not fit a frame, which holds {_LARGEST_PAYLOAD}")
     flags = FIRST_SEGMENT | LAST_SEGMENT | FIRST_FRAME | LAST_FRAME
     return _FRAME.pack(flags, CONTROL, len(payload) + HEADER_SIZE, 0, TRACK_CONTROL, channel, 0) + payload
 
 
+def is_stranger(data: bytes) -> bool | None:
+    """Whether a peer that began with ``data`` speaks something else; ``None`` while that is not certain yet.
+
+    The answer, and what :func:`describe_stranger` then says, depend on the bytes alone, not on how they were split.
+    """
+    if data.startswith(_TLS_ALERT):
+        return True  # nothing else follows an alert, which is shorter than a protocol header
+    return None if len(data) < len(PROTOCOL_HEADER) else not data.startswith(PROTOCOL_HEADER)
+
+
 def describe_stranger(data: bytes) -> str:
-    """Say what a peer speaks that did not answer with our protocol header, from its first bytes."""
+    """Say what a peer speaks that did not answer with our protocol header, from its first (eight) bytes."""
     if data[:4] == b"AMQP":
         if len(data) < 8:
             return "an incomplete AMQP header"
         return _KNOWN_HEADERS.get(data[4:8], f"AMQP with the header bytes {data[4:8].hex(' ')}")
-    if data[:1] == b"\x15" and data[1:2] == b"\x03":
+    if data.startswith(_TLS_ALERT):
         return "TLS (it answered with a TLS alert): use amqps://"
     if data[:5] == b"HTTP/":
         return "HTTP"
     if data[:4] == b"SSH-":
         return "SSH"
-    return f"something that is not AMQP (it begins with {data[:16]!r})"
-
-
-def join(pieces: Iterable[bytes]) -> bytes:
-    """Join pieces for one write; one system call per round instead of one per frame."""
-    return b"".join(pieces)
+    return f"something that is not AMQP (it begins with {data[:8]!r})"

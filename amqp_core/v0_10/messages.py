@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from amqp_core.errors import ProtocolError
+from amqp_core.errors import DecodeError, ProtocolError
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_command, decode_header
 from amqp_core.v0_10.frames import parse_frame
@@ -52,9 +52,19 @@ class Message:
 
 
 def destination_of(frames: bytes, start: int) -> str:
-    """Return the destination named by the transfer that begins at ``start``, without decoding anything else."""
-    # controls may lie before the command frame; its argument starts after class, code and the session header
-    pos = start
+    """Return the destination named by the transfer that begins at ``start``, without decoding anything else.
+
+    Raises:
+        DecodeError: a command frame that ends before its destination.
+    """
+    try:
+        return _destination_at(frames, start)
+    except IndexError:
+        raise DecodeError("message.transfer: truncated before its destination", start) from None
+
+
+def _destination_at(frames: bytes, pos: int) -> str:
+    # controls may lie before the command frame; its arguments start after class, code and the session header
     while frames[pos + 5] & 15 != 1 or frames[pos + 12] != 4 or frames[pos + 13] != 1:
         pos += frames[pos + 2] << 8 | frames[pos + 3]
     args = pos + 12 + 2 + 1 + frames[pos + 14]

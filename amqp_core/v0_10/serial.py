@@ -10,6 +10,8 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
+from amqp_core.errors import ProtocolError
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -34,10 +36,17 @@ def wire_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def unwrap_ranges(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[int, int]]:
-    """Turn inclusive wire ranges into unbounded ones; the width of a range is its serial distance."""
+    """Turn inclusive wire ranges into unbounded ones; the width of a range is its serial distance.
+
+    Raises:
+        ProtocolError: a range that ends before it begins. Taken for one that runs through the wrap, it would name
+            nearly every id there is.
+    """
     result = []
     for low, high in ranges:
         width = (high - low) & 0xFFFFFFFF
+        if width >= _HALF:
+            raise ProtocolError(f"a range of command ids from {low} to {high} ends before it begins")
         first = unwrap(low, near)
         result.append((first, first + width))
     return result

@@ -63,6 +63,8 @@ TRANSITIONS: dict[tuple[SessionState, type], SessionState] = {
     (SessionState.ATTACHED, spec.SessionDetached): SessionState.DETACHED,
     (SessionState.DETACHING, spec.SessionDetached): SessionState.DETACHED,
     (SessionState.DETACHING, spec.SessionDetach): SessionState.DETACHED,
+    # both sides asked for the detach: the answer to ours comes after we have answered theirs
+    (SessionState.DETACHED, spec.SessionDetached): SessionState.DETACHED,
 }
 
 
@@ -88,6 +90,7 @@ class Session:
         """Id of the next command that the peer sends."""
         self.results: dict[int, object] = {}
         self.first_id = first_id
+        self._received_first = first_id
         self._wire = wire
         self._completed = RangeSet()
         self._names: dict[int, str] = {}
@@ -144,7 +147,9 @@ class Session:
             self._changed_state(was, control)
         elif isinstance(control, spec.SessionAttach | spec.SessionAttached | spec.SessionDetach | spec.SessionDetached):
             raise ProtocolError(f"{control.NAME} is not allowed while the session is {self.state.name.lower()}")
-        elif handler is not None:
+        elif self.state in (SessionState.NEW, SessionState.ATTACHING):
+            raise ProtocolError(f"{control.NAME} arrived before the session was attached")
+        elif handler is not None and self.state is not SessionState.DETACHED:
             handler(control)
         # session.expected and session.confirmed concern resuming and replay, which no broker known supports
 
@@ -154,9 +159,14 @@ class Session:
                 self._known_below = max(self._known_below, high + 1)
 
     def _on_command_point(self, control: spec.SessionCommandPoint) -> None:
-        self.received_next = unwrap(control.command_id or 0, self.received_next)
-        if not self._told_count:
-            self._known_below = self._told_below = self.received_next
+        if control.command_offset:
+            raise ProtocolError("session.command-point inside a command: no session is resumed here")
+        point = unwrap(control.command_id or 0, self.received_next)
+        if point == self.received_next:
+            return
+        if self.received_next != self._received_first:
+            raise ProtocolError(f"session.command-point {point} where command {self.received_next} is next")
+        self.received_next = self._received_first = self._known_below = self._told_below = point
 
     def _on_request_timeout(self, control: spec.SessionRequestTimeout) -> None:
         self.timeout_s = control.timeout or 0
@@ -172,10 +182,13 @@ class Session:
             self._command_point()
         elif isinstance(control, spec.SessionDetach):
             self._control(spec.SessionDetached(name=self.name, code=0))
-            if was is not SessionState.DETACHING and self.error is None:
-                self.error = SessionDetached(0, self.name)
-        elif isinstance(control, spec.SessionDetached) and was is not SessionState.DETACHING and self.error is None:
-            self.error = SessionDetached(control.code or 0, self.name)
+        if (
+            isinstance(control, spec.SessionDetach | spec.SessionDetached)
+            and was in (SessionState.ATTACHING, SessionState.ATTACHED)
+            and self.error is None
+        ):
+            code = control.code if isinstance(control, spec.SessionDetached) else 0
+            self.error = SessionDetached(code or 0, self.name)
 
     def _peer_completed(self, control: spec.SessionCompleted) -> None:
         for low, high in unwrap_ranges(control.commands or [], self.next_id):
@@ -188,9 +201,13 @@ class Session:
         for low, high in unwrap_ranges(control.commands or [], self.received_next):
             if low <= self.received_next <= high:
                 self.received_next = high + 1
+            elif low > self.received_next:
+                # no broker known sends a gap at all; ids counted past one that comes later would be wrong
+                raise ProtocolError(f"session.gap from {low} on while command {self.received_next} is next")
 
     def _answer_flush(self, control: spec.SessionFlush) -> None:
-        received = wire_ranges([(self.first_id, self.received_next - 1)]) if self.received_next > self.first_id else []
+        first = max(self._received_first, self.received_next - _WIDEST_RANGE)
+        received = wire_ranges([(first, self.received_next - 1)]) if self.received_next > first else []
         if control.expected:
             self._control(spec.SessionExpected(commands=wire_ranges([(self.received_next, self.received_next)])))
         if control.confirmed:
@@ -245,10 +262,13 @@ class Session:
     # ------------------------------------------------------------------------------------------------- commands, in
     def receive_command(self, command: spec.Command, *, sync: bool) -> int:
         """Number a command of the peer, handle it if it is of the execution class, and return its id."""
+        self._check_receiving(command.NAME)
         command_id = self.received_next
         self.received_next = command_id + 1
         if isinstance(command, spec.ExecutionResult):
-            self.results[unwrap(command.command_id or 0, self.next_id)] = command.value
+            answered = unwrap(command.command_id or 0, self.next_id)
+            if answered in self._names:  # nobody waits for any other
+                self.results[answered] = command.value
         elif isinstance(command, spec.ExecutionException):
             self._exception(command)
         if sync or isinstance(command, spec.ExecutionSync):
@@ -259,6 +279,7 @@ class Session:
 
     def receive_block(self, block: Block) -> None:
         """Number the transfers of a block."""
+        self._check_receiving(spec.MessageTransfer.NAME)
         block.first_id = self.received_next
         self.received_next += len(block.ends)
         self._tell_completed_in_time()
@@ -299,6 +320,10 @@ class Session:
             self.error = command_failure(exception.error_code or 0, command_id, exception.description or "", name)
 
     # -------------------------------------------------------------------------------------------------------- inner
+    def _check_receiving(self, name: str) -> None:
+        if self.state not in (SessionState.ATTACHED, SessionState.DETACHING):
+            raise ProtocolError(f"{name} arrived while the session is {self.state.name.lower()}")
+
     def forget_names(self, below: int) -> None:
         """Forget the names of completed synchronous commands."""
         for command_id in [command_id for command_id in self._names if command_id < below]:

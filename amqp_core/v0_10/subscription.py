@@ -14,7 +14,7 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import messages_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from amqp_core.v0_10.blocks import Block
     from amqp_core.v0_10.messages import Message
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _INFINITE = 0xFFFFFFFF
 # What take() asks for at least, so that single calls do not cost a round trip each.
 _TAKE_CREDIT = 64
+# What the broker is given at most at a time, however much was granted: Broker-J stops for good at 65,536 commands that
+# it has sent and that are not completed, and those that wait in socket buffers are not. The rest follows as they come.
+_WINDOW = 16384
 
 
 class _Channel(Protocol):
@@ -30,6 +33,8 @@ class _Channel(Protocol):
     reading: bool
 
     def send(self, command: spec.Command) -> int: ...
+
+    def queue(self, command: spec.Command) -> None: ...
 
     def call(self, command: spec.Command, *, result: bool = False) -> object: ...
 
@@ -46,19 +51,33 @@ class Subscription:
         self._on_cancel = on_cancel
         self.destination = destination
         self.credit = 0
-        """Messages that the broker may still send."""
+        """Messages that were granted and have not come yet."""
+        self._given = 0  # the part of the credit that the broker has
+        self._ending = False  # a flush or stop is under way: credit sent after it would be half a credit
         self._bytes_granted = False
         self._blocks: list[Block] = []
         self._messages: deque[Message] = deque()
 
     def grant(self, messages: int) -> None:
-        """Let the broker send ``messages`` more (message.flow)."""
+        """Let the broker send ``messages`` more (message.flow). A large number reaches the broker in parts."""
+        self._client.check()
+        self.credit += messages
+        for command in self._to_give():
+            self._client.send(command)
+
+    def _to_give(self) -> Iterator[spec.MessageFlow]:
+        """What is to be sent so that the broker has as much of the credit as it may; nothing for a small part."""
+        withheld = self.credit - self._given
+        room = _WINDOW - self._given
+        if withheld <= 0 or room < min(withheld, _WINDOW // 2):
+            return
         if not self._bytes_granted:
             # flush and stop zero both credits on both brokers
-            self._flow(spec.MessageCreditUnit.BYTE, _INFINITE)
             self._bytes_granted = True
-        self._flow(spec.MessageCreditUnit.MESSAGE, messages)
-        self.credit += messages
+            yield self._flow(spec.MessageCreditUnit.BYTE, _INFINITE)
+        messages = min(withheld, room)
+        self._given += messages
+        yield self._flow(spec.MessageCreditUnit.MESSAGE, messages)
 
     def take_blocks(self, timeout: float) -> list[Block]:
         """Return the blocks that have arrived; wait for at most ``timeout`` seconds, or for a wake-up, for some.
@@ -103,28 +122,43 @@ class Subscription:
         Credit is zero afterwards. With competing consumers Broker-J may end a flush early: an empty round is no proof
         of an empty queue there.
         """
-        self._client.call(spec.MessageFlush(destination=self.destination))
-        self._no_credit()
+        while True:
+            self._end_credit(spec.MessageFlush(destination=self.destination))
+            if self._given or not self.credit:
+                break
+            # the broker sent all that it had credit for, and more was granted than it was given
+            for command in self._to_give():
+                self._client.send(command)
+        self.credit = self._given = 0
 
     def stop(self) -> None:
         """Take back all credit (message.stop) and wait until the broker sends no more."""
-        self._client.call(spec.MessageStop(destination=self.destination))
-        self._no_credit()
+        self._end_credit(spec.MessageStop(destination=self.destination))
+        self.credit = self._given = 0
 
     def cancel(self) -> None:
         """End the subscription (message.cancel). What was received stays to be accepted or released."""
-        self._client.call(spec.MessageCancel(destination=self.destination))
+        self._end_credit(spec.MessageCancel(destination=self.destination))
+        self.credit = self._given = 0
         self._on_cancel(self.destination)
 
     def receive_block(self, block: Block) -> None:
         """Take a block that the client has numbered."""
         self._blocks.append(block)
         self.credit = max(0, self.credit - len(block.ends))
+        self._given = max(0, self._given - len(block.ends))
+        if not self._ending:
+            for command in self._to_give():
+                self._client.queue(command)
 
-    def _flow(self, unit: int, value: int) -> None:
-        command = spec.MessageFlow(destination=self.destination, unit=unit, value=value)
-        self._client.send(command)
+    def _flow(self, unit: int, value: int) -> spec.MessageFlow:
+        return spec.MessageFlow(destination=self.destination, unit=unit, value=value)
 
-    def _no_credit(self) -> None:
-        self.credit = 0
+    def _end_credit(self, command: spec.Command) -> None:
+        """Call what zeroes the credit at the broker."""
+        self._ending = True
+        try:
+            self._client.call(command)
+        finally:
+            self._ending = False
         self._bytes_granted = False
