@@ -102,6 +102,7 @@ class QueueLink:
         self._clock = held.clock
         self._client: Client | None = None
         self._thread: threading.Thread | None = None
+        self._wakes = 0
         self._largest = FIRST_GUESS_BYTES
         self._paused = False
         self._target: int | None = None
@@ -114,6 +115,9 @@ class QueueLink:
         self._served = False
         """Whether this incarnation got as far as its subscription."""
         self._settled = False
+        """Whether this incarnation settled something."""
+        self._settled_to = 0
+        """Position up to which settlements were sent."""
         self._since = 0.0
         self._warned = False
 
@@ -125,6 +129,7 @@ class QueueLink:
     def wake(self) -> None:
         """Let the thread look at what was changed under the lock."""
         with self._lock:
+            self._wakes += 1
             client = self._client
             self._lock.notify_all()
         if client is not None:
@@ -189,13 +194,17 @@ class QueueLink:
             with self._lock:
                 self._client = None
                 self.connected = False
+                self.exhausted = False  # what is not accepted now comes again
+                self._lock.notify_all()
             client.close()
 
     def _step(self, client: Client, subscription: Subscription) -> None:
+        wakes = self._wakes
         self._settle(client)
         self._survey(client)
         self._regulate(client, subscription)
-        self._store(subscription.take_blocks(self._patience()))
+        # A wake-up during one of the calls before may have ended a wait in there: it must not be lost.
+        self._store(subscription.take_blocks(self._patience() if wakes == self._wakes else 0))
         if self.bounded and not self.exhausted:
             self._look_for_end(client, subscription)
 
@@ -207,7 +216,7 @@ class QueueLink:
         with self._lock:
             settlements = list(self.settlements)
             self.settlements.clear()
-            incarnation = self.buffer.incarnation
+            incarnation, accepted = self.buffer.incarnation, self.buffer.accepted
             wanted = self.sync_wanted
         accept: list[tuple[int, int]] = []
         for settlement in settlements:
@@ -223,6 +232,7 @@ class QueueLink:
             crashpoints.reached(crashpoints.ACCEPT_UNSENT)
             client.accept(accept)
             crashpoints.reached(crashpoints.ACCEPT_SENT)
+        self._settled_to = accepted
         if wanted != self.sync_done:
             client.sync()
             crashpoints.reached(crashpoints.ACCEPT_CONFIRMED)
@@ -313,12 +323,11 @@ class QueueLink:
         info = client.query_queue(self.queue)
         there = info.message_count if info is not None and info.message_count is not None else 0
         with self._lock:
-            self.exhausted = False
             if self._options.selector is not None:
                 self._target = None  # the broker counts what the selector leaves out, too
                 return
             if self._target is not None:
-                there = min(there, self._target - self.buffer.accepted)
+                there = min(there, self._target - self._settled_to)
             self._target = self.buffer.received + there
             self.end_estimate = self._target
         now = self._clock()

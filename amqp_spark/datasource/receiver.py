@@ -89,8 +89,9 @@ class Receiver:
                     if link.error is None:
                         link.settlements.extend(settlements)
                     news.append(link)
-        for link in news:
-            link.wake()
+        if news:
+            for link in self._links:  # the others, too: they may wait for a part of the budget
+                link.wake()
         return bool(news)
 
     def sync(self) -> bool:
@@ -106,9 +107,9 @@ class Receiver:
             while any(link.sync_done < link.sync_wanted and link.connected for link in asked):
                 left = deadline - self._clock()
                 if left <= 0:
-                    return False
+                    break
                 self._lock.wait(left)
-        return True
+            return all(link.sync_done >= link.sync_wanted for link in asked)
 
     def planned(self) -> dict[str, int]:
         """The end of what was planned, per queue."""

@@ -202,17 +202,22 @@ class _Run:
         if self._planned_after(ours):
             return self._offer(offsets, ours)
         max_messages, max_bytes = options.max_messages_per_trigger, options.max_bytes_per_trigger
-        if self._bounded:
-            receiver.wait_for_batch(max_messages=max_messages, max_bytes=max_bytes)
-        elif time.monotonic() - self._last_idle < IDLE_CALL_SECONDS:
-            receiver.wait_for_news(IDLE_WAIT_SECONDS)
-        if receiver.plan(max_messages=max_messages, max_bytes=max_bytes):
-            return self._offer(offsets, ours)
-        failure = receiver.failure()
-        if failure is not None:
-            raise failure
-        if self._bounded and not receiver.sync():
-            _log.warning("the broker did not confirm in time that it took the last accept: it may send those again")
+        while True:
+            if self._bounded:
+                receiver.wait_for_batch(max_messages=max_messages, max_bytes=max_bytes)
+            elif time.monotonic() - self._last_idle < IDLE_CALL_SECONDS:
+                receiver.wait_for_news(IDLE_WAIT_SECONDS)
+            if receiver.plan(max_messages=max_messages, max_bytes=max_bytes):
+                return self._offer(offsets, ours)
+            failure = receiver.failure()
+            if failure is not None:
+                raise failure
+            if not self._bounded or receiver.sync():
+                break
+            if receiver.all_taken():
+                _log.warning("the broker did not confirm in time that it took the last accept: it may send those again")
+                break
+            # The connection broke before the broker had the accept: what it sends again is read again.
         self._last_idle = time.monotonic()
         return dict(start)
 

@@ -10,7 +10,7 @@ import json
 import pickle
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.sql.datasource_internal import ReadLimitRegistry
 
 if TYPE_CHECKING:
@@ -28,10 +28,23 @@ def through_json(offset: Offset) -> Offset:
     return loaded
 
 
+def through_pickle(value: Any) -> Any:
+    """What arrives in another process of an object."""
+    return pickle.loads(dumps(value))
+
+
+def dumps(value: object) -> bytes:
+    """Pickle as Spark does."""
+    pickled: bytes = CloudPickleSerializer().dumps(value)  # type: ignore[no-untyped-call]
+    return pickled
+
+
 class Driver:
     """One run of a query over a checkpoint: lists of logged and of committed offsets."""
 
-    def __init__(self, reader: AmqpStreamReader, checkpoint: Driver | None = None, *, available_now: bool = False) -> None:
+    def __init__(
+        self, reader: AmqpStreamReader, checkpoint: Driver | None = None, *, available_now: bool = False
+    ) -> None:
         self.reader = reader
         self.offsets: list[Offset] = [] if checkpoint is None else list(checkpoint.offsets)
         self.commits: int = 0 if checkpoint is None else checkpoint.commits
@@ -64,7 +77,7 @@ class Driver:
         return self._run(self.start, self.offsets[self.commits], commit_log=True)
 
     def trigger(self, *, fail: bool = False) -> list[Row] | None:
-        """One trigger; the rows of its batch, or None when there was nothing new. ``fail``: the batch is not committed."""
+        """One trigger: the rows of its batch, or None when nothing is new. ``fail``: the batch is not committed."""
         start = self.start
         end = self.latest()
         if end == start:
@@ -87,12 +100,18 @@ class Driver:
         """Trigger until there are so many rows."""
         return self.until(lambda rows: len(rows) >= count)
 
+    def trigger_until_rows(self) -> list[Row]:
+        """Trigger until there is a batch, and return its rows."""
+        while (rows := self.trigger()) is None:
+            pass
+        return rows
+
     def read(self, partitions: Sequence[Any]) -> list[Row]:
         """What tasks do: a copy of the reader and of each partition, in another process as it were."""
         rows: list[Row] = []
         for partition in partitions:
-            reader = pickle.loads(cloudpickle.dumps(self.reader))
-            copy = pickle.loads(cloudpickle.dumps(partition))
+            reader = through_pickle(self.reader)
+            copy = through_pickle(partition)
             for batch in reader.read(copy):
                 rows += zip(*(column.to_pylist() for column in batch.columns), strict=True)
         return rows

@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
     from amqp_core.address import ConnectOptions
 
-SCHEMA = pa.schema([("queue", pa.string()), ("position", pa.int64()), ("body", pa.binary())])
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("queue", pa.string()),
+    pa.field("position", pa.int64()),
+    pa.field("body", pa.binary()),
+]
+SCHEMA = pa.schema(_FIELDS)
 
 
 @dataclass
@@ -352,5 +357,10 @@ class BodyPlan:
                 on_reject(bad, "a bad body")
             good = [row for row in rows if row[0] not in bad]
             yield pa.RecordBatch.from_arrays(
-                [[queue] * len(good), [row[0] for row in good], [row[1] for row in good]], schema=SCHEMA
+                [
+                    pa.array([queue] * len(good), pa.string()),
+                    pa.array([row[0] for row in good], pa.int64()),
+                    pa.array([row[1] for row in good], pa.binary()),
+                ],
+                schema=SCHEMA,
             )
