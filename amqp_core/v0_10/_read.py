@@ -79,6 +79,7 @@ _PAIR64 = Struct(">QQ")
 _uint16 = _U16.unpack_from
 _uint32 = _U32.unpack_from
 _uint64 = _U64.unpack_from
+_int32 = _I32.unpack_from
 
 
 def _short(what: str, pos: int) -> DecodeError:
@@ -132,7 +133,7 @@ def read_uint32(data: bytes, pos: int) -> tuple[int, int]:
 def read_int32(data: bytes, pos: int) -> tuple[int, int]:
     """A signed 32-bit number."""
     try:
-        return _I32.unpack_from(data, pos)[0], pos + 4
+        return _int32(data, pos)[0], pos + 4
     except StructError:
         raise _short("int32", pos) from None
 
@@ -477,7 +478,41 @@ def _typed(data: bytes, pos: int, code: int, depth: int) -> tuple[Typed, int]:
     return Typed(code, value), end
 
 
+def _natural_map(data: bytes, pos: int, depth: int) -> tuple[dict[str, Any], int]:
+    """The hot one: keys, str16 and int32 are read here. Reaching beyond the map shows where it should end."""
+    start = at = pos
+    count, pos, end = _bounds(data, pos, 4, 2, "map")
+    out: dict[str, Any] = {}
+    try:
+        for _ in range(count):
+            at = pos + 1
+            pos = at + data[pos]
+            key = data[at:pos].decode()
+            code = data[pos]
+            at = pos + 1
+            if code == STR16:
+                at += 2
+                pos = at + _uint16(data, at - 2)[0]
+                out[key] = data[at:pos].decode()
+            elif code == INT32:
+                out[key] = _int32(data, at)[0]
+                pos = at + 4
+            else:
+                reader = _READERS.get(code)
+                out[key], pos = _natural(data, at, code, depth) if reader is None else reader(data, at)
+    except (IndexError, StructError):
+        raise _short("map", start) from None
+    except UnicodeDecodeError as bad:
+        if pos > end:
+            raise _short("map", start) from None
+        raise DecodeError(f"text in a map is not UTF-8: {bad.reason}", at + bad.start) from None
+    _full(pos, end, start, "map")
+    return out, end
+
+
 def _map(data: bytes, pos: int, depth: int, one: _One) -> tuple[dict[str, Any], int]:
+    if one is _natural:
+        return _natural_map(data, pos, depth)
     start = pos
     count, pos, end = _bounds(data, pos, 4, 2, "map")
     out: dict[str, Any] = {}
@@ -530,7 +565,7 @@ def read_array_head(data: bytes, pos: int) -> tuple[int, int, int, int]:
 
 def read_map(data: bytes, pos: int) -> tuple[dict[str, object], int]:
     """A map as natural Python values; of a key that occurs twice the last value counts."""
-    return _map(data, pos, 1, _natural)
+    return _natural_map(data, pos, 1)
 
 
 def read_map_typed(data: bytes, pos: int) -> tuple[dict[str, Typed], int]:

@@ -296,7 +296,7 @@ BAD: list[tuple[str, str, str]] = [
     ("map", "00000006 00000001 00 21 00000001", "says it ends"),  # the value reaches beyond the map
     ("map", "00000006 00000001 00 05", "unknown type code 0x05"),
     ("map", "00000008 00000001 02fffe f0 00", "not UTF-8"),
-    ("map", "00000006 00000001 ff f0", "str8 ends"),
+    ("map", "00000006 00000001 ff f0", "map ends"),
     ("list", "00000004 00000001", "cannot hold"),
     ("list", "00000005 00000001 ff", "unknown type code 0xff"),
     ("list", "00000006 00000001 f0 f0", "says it ends"),
