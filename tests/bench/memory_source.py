@@ -7,7 +7,6 @@ one Arrow batch: nothing that a source could leave out. Without a port it never 
 from __future__ import annotations
 
 import socket
-import struct
 import sys
 import threading
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 cloudpickle.register_pickle_by_value(sys.modules[__name__])  # type: ignore[no-untyped-call]
 
 SCHEMA = "body BINARY, routing_key STRING"
-_SIZE = struct.Struct(">I")
+_SIZE_BYTES = 4  # before each message
 
 
 @dataclass
@@ -91,8 +90,8 @@ class MemoryReader(DataSourceStreamReader):
         with socket.create_connection(("127.0.0.1", self._port)) as sock:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             stream = sock.makefile("rb")
-            while head := stream.read(_SIZE.size):
-                self._bodies.append(stream.read(*_SIZE.unpack(head)))
+            while head := stream.read(_SIZE_BYTES):
+                self._bodies.append(stream.read(int.from_bytes(head, "big")))
 
 
 class Feed:
@@ -121,4 +120,4 @@ class Feed:
         if self._peer is None:
             self._peer, _ = self._server.accept()
             self._peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._peer.sendall(_SIZE.pack(len(body)) + body)
+        self._peer.sendall(len(body).to_bytes(_SIZE_BYTES, "big") + body)

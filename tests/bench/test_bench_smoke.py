@@ -1,0 +1,83 @@
+"""The benchmarks run and say what they must; how fast anything was is not looked at."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.bench import __main__ as bench
+from tests.bench import preload
+from tests.bench.environment import Environment, Sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from amqp_core.v0_10.messages import Message
+    from tests.support.fixtures import Broker, Connect
+
+UNITS = {
+    "drain_ratio": ("ratio", True),
+    "growth": ("ratio", False),
+    "latency_ratio": ("ratio", False),
+    "reader_rss_mb": ("MB", False),
+    "idle_cpu": ("cores", False),
+}
+
+
+@pytest.fixture
+def env(broker: Broker, spark: SparkSession) -> Iterator[Environment]:
+    with Environment(sizes=Sizes.quick(), given_broker=broker, given_spark=spark, quiet=True) as env:
+        yield env
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.parametrize("name", UNITS)
+def test_a_benchmark_runs(env: Environment, name: str, tmp_path: Path) -> None:
+    results = bench.run(name, env)
+    bench.write(results, tmp_path / "build" / "bench.json")
+    (found,) = json.loads((tmp_path / "build" / "bench.json").read_text(encoding="utf-8"))
+    assert list(found) == ["name", "value", "unit", "higher_is_better", "detail"]
+    assert (found["name"], found["unit"], found["higher_is_better"]) == (name, *UNITS[name])
+    assert isinstance(found["value"], float)
+    assert name in bench.table(results)
+    if name == "reader_rss_mb":
+        assert found["detail"]["bufferBytes"] == 128 << 20
+
+
+@pytest.mark.broker
+def test_preloaded_messages_are_what_they_say(broker: Broker, connect: Connect, queue: str) -> None:
+    count = preload.BLOCK_MESSAGES + 7
+    with Environment(sizes=Sizes.quick(), given_broker=broker, quiet=True) as env:
+        env.fill(queue, count, body_bytes=300)
+    subscription = connect().subscribe(queue)
+    messages: list[Message] = []
+    while len(messages) < count:
+        messages += subscription.take(count - len(messages))
+    assert [message.headers["qty"] for message in messages] == list(range(count))
+    assert len({message.properties.message_id for message in messages}) == count
+    for message in messages:
+        assert len(message.body) == 300
+        assert message.routing_key == queue
+        assert message.headers == {"symbol": preload.SYMBOL, "qty": message.headers["qty"], "price": preload.PRICE}
+        assert message.delivery.timestamp
+
+
+@pytest.mark.broker
+def test_the_raw_loop_takes_and_accepts_everything(broker: Broker, queue: str) -> None:
+    with Environment(sizes=Sizes.quick(), given_broker=broker, quiet=True) as env:
+        env.fill(queue, 40_000, body_bytes=64)  # more than its credit
+        assert env.drain_raw(queue, 40_000) > 0
+        assert env.depth(queue) == 0
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench.main(["drain_rato"]) == 2
+    said = capsys.readouterr().err
+    assert "drain_rato" in said
+    assert "drain_ratio" in said
