@@ -1,0 +1,154 @@
+"""Arrow arrays from positions of octets: a column at once, with the rows that do not fit and why.
+
+Every function returns the array, null in the rows that do not fit, and ``{row: reason}`` of those rows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from amqp_spark._fields import Mask, Positions, Wire
+
+Errors: TypeAlias = dict[int, str]
+Column: TypeAlias = tuple[pa.Array, Errors]
+
+_LARGEST: Final = (1 << 63) - 1
+_OFFSETS: Final = 1 << 31  # Arrow's binary and string arrays count octets in 32 bits, signed
+AUTO_MILLISECONDS: Final = 10**11
+"""A time above this is in milliseconds under ``timestampUnit=auto``: as seconds it would be in the year 5138."""
+LATEST_SECONDS: Final = 253_402_300_799
+"""The last second of the year 9999, where the TIMESTAMP of SQL ends."""
+
+_HEX: Final = np.array([int.from_bytes(b"%02x" % i, "little") for i in range(256)], "<u2")
+_DIGITS: Final = np.array([i for i in range(36) if i not in (8, 13, 18, 23)])
+
+
+def nulls(rows: int, kind: pa.DataType) -> Column:
+    """A column without values."""
+    return pa.nulls(rows, kind), {}
+
+
+def merged(absent: Mask | None, wrong: Mask) -> Mask | None:
+    """Absent or wrong."""
+    if not wrong.any():
+        return absent
+    return wrong if absent is None else absent | wrong
+
+
+def binary(wire: Wire, begin: Positions, end: Positions, absent: Mask | None) -> pa.Array:
+    """The octets from ``begin`` to ``end`` as BINARY."""
+    rows = len(begin)
+    if rows and wire.ordered and len(wire.data) < _OFFSETS:
+        # Seen as one array whose values are in turn a field and what lies between it and the next, the data need no
+        # slicing: take() copies the fields out in one call.
+        bounds = np.empty(2 * rows, np.int32)
+        bounds[0::2], bounds[1::2] = begin, end
+        if absent is not None:
+            np.maximum.accumulate(bounds, out=bounds)  # absent fields may have positions out of order
+        both = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(bounds), wire.buffer])
+        return both.take(pa.array(np.arange(0, 2 * rows, 2), mask=absent))
+    data = wire.data
+    values: list[bytes | None] = [data[b:e] for b, e in zip(begin.tolist(), end.tolist(), strict=True)]
+    if absent is not None:
+        for row in np.flatnonzero(absent).tolist():
+            values[row] = None
+    return pa.array(values, pa.binary())
+
+
+def text(octets: pa.Array) -> Column:
+    """BINARY as STRING: strictly UTF-8."""
+    try:
+        return octets.cast(pa.string()), {}
+    except pa.ArrowInvalid:
+        pass
+    errors: Errors = {}
+    values: list[str | None] = []
+    for row, value in enumerate(octets.to_pylist()):
+        try:
+            values.append(None if value is None else value.decode())
+        except UnicodeDecodeError as bad:
+            values.append(None)
+            errors[row] = f"its {len(value)} bytes are not UTF-8: {bad.reason} at byte {bad.start}"
+    return pa.array(values, pa.string()), errors
+
+
+def integers(values: Positions, absent: Mask | None, kind: pa.DataType) -> Column:
+    """Signed 64-bit numbers as an integer type, each checked."""
+    errors: Errors = {}
+    if kind.bit_width < 64:
+        limit = 1 << (kind.bit_width - 1)
+        wrong = (values < -limit) | (values >= limit)
+        if absent is not None:
+            wrong &= ~absent
+        for row in np.flatnonzero(wrong).tolist():
+            errors[row] = f"{values[row]} does not fit {sql_integer(kind)}"
+        absent = merged(absent, wrong)
+    native = values.astype(kind.to_pandas_dtype())
+    return pa.array(native, kind, mask=absent), errors
+
+
+def sql_integer(kind: pa.DataType) -> str:
+    """The name of an integer type in Spark."""
+    return {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}[kind.bit_width]
+
+
+def unsigned(values: npt.NDArray[np.uint64], absent: Mask | None, kind: pa.DataType) -> Column:
+    """Unsigned 64-bit numbers as a signed integer type, each checked."""
+    large, errors = _too_large(values, absent)
+    column, more = integers(values.astype(np.int64), merged(absent, large), kind)
+    return column, errors | more
+
+
+def _too_large(values: npt.NDArray[np.uint64], absent: Mask | None) -> tuple[Mask, Errors]:
+    large = values > np.uint64(_LARGEST)
+    if absent is not None:
+        large &= ~absent
+    return large, {row: f"{values[row]} does not fit BIGINT" for row in np.flatnonzero(large).tolist()}
+
+
+def times(values: npt.NDArray[np.uint64], absent: Mask | None, kind: pa.DataType, unit: str) -> Column:
+    """Times since 1970 in seconds or milliseconds (``auto``: by their size) as a TIMESTAMP of microseconds."""
+    large, errors = _too_large(values, absent)
+    number = values.astype(np.int64)
+    column, more = signed_times(number, merged(absent, large), kind, unit)
+    return column, errors | more
+
+
+def signed_times(number: Positions, absent: Mask | None, kind: pa.DataType, unit: str) -> Column:
+    """As :func:`times`, of signed numbers; before 1970 is negative."""
+    if unit == "auto":
+        milliseconds = np.abs(number) > AUTO_MILLISECONDS
+        factor: Positions | int = np.where(milliseconds, 1000, 1_000_000)
+        limit: Positions | int = np.where(milliseconds, LATEST_SECONDS * 1000 + 999, LATEST_SECONDS)
+    else:
+        factor = 1000 if unit == "ms" else 1_000_000
+        limit = LATEST_SECONDS * 1000 + 999 if unit == "ms" else LATEST_SECONDS
+    wrong = (number > limit) | (number < -limit)
+    if absent is not None:
+        wrong &= ~absent
+    errors = {row: f"{number[row]} is no time before the year 10000" for row in np.flatnonzero(wrong).tolist()}
+    mask = merged(absent, wrong)
+    return pa.array(number * factor, pa.int64(), mask=mask).cast(kind), errors
+
+
+def uuid_text(octets: npt.NDArray[np.uint8], absent: Mask | None) -> pa.Array:
+    """Rows of 16 octets as the usual text of a UUID."""
+    rows = len(octets)
+    letters = np.full((rows, 36), ord("-"), np.uint8)
+    letters[:, _DIGITS] = _HEX[octets].view(np.uint8).reshape(rows, 32)
+    bounds = np.arange(0, 36 * rows + 1, 36, np.int32)
+    validity = None if absent is None else pa.py_buffer(np.packbits(~absent, bitorder="little"))
+    return pa.Array.from_buffers(pa.string(), rows, [validity, pa.py_buffer(bounds), pa.py_buffer(letters.reshape(-1))])
+
+
+def listed(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+    """Python values that are known to fit."""
+    return pa.array(values, kind)

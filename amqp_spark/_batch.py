@@ -1,0 +1,278 @@
+"""One batch of messages, and a function per column that makes its Arrow array."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from amqp_core.errors import DecodeError
+from amqp_core.v0_10 import values as code
+from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
+from amqp_core.v0_10.values import Typed
+from amqp_spark import _arrow, headers
+from amqp_spark._fields import DELIVERY, MESSAGE, Packed, reply_to, structs
+from amqp_spark._values import Misfit, converter
+
+if TYPE_CHECKING:
+    from amqp_core.v0_10._columns import Located
+    from amqp_spark._arrow import Column, Errors
+    from amqp_spark._fields import Mask, Positions, Wire
+
+
+class Batch:
+    """Rows ``low`` to ``high`` of a block; positions of their fields are found when a column asks for them."""
+
+    def __init__(self, wire: Wire, located: Located, low: int, high: int, queue: str, position: int) -> None:
+        self.wire = wire
+        self.queue = queue
+        self.position = position
+        self.rows = high - low
+        self.broken: Errors = {row - low: why for row, why in located.broken.items() if low <= row < high}
+        self._located = located
+        self._low = low
+        self._structs: tuple[Packed, Packed] | None = None
+
+    def _array(self, positions: list[int]) -> Positions:
+        return np.array(positions[self._low : self._low + self.rows], np.int64)
+
+    @property
+    def delivery(self) -> Packed:
+        """Delivery-properties."""
+        return self._headers()[0]
+
+    @property
+    def message(self) -> Packed:
+        """Message-properties."""
+        return self._headers()[1]
+
+    def _headers(self) -> tuple[Packed, Packed]:
+        if self._structs is None:
+            begin, end = self._array(self._located.head_begin), self._array(self._located.head_end)
+            self._structs = structs(self.wire, begin, end, self.broken)
+        return self._structs
+
+    def bodies(self) -> pa.Array:
+        """The bodies as BINARY."""
+        located, low, high = self._located, self._low, self._low + self.rows
+        if not any(low <= row < high for row in located.odd):
+            end = self._array(located.end)
+            return _arrow.binary(self.wire, np.minimum(self._array(located.head_end) + 12, end), end, None)
+        data, odd = located.data, located.odd
+        values = [
+            odd[row] if row in odd else data[head + 12 : end]
+            for row, (head, end) in enumerate(zip(located.head_end[low:high], located.end[low:high], strict=True), low)
+        ]
+        return pa.array(values, pa.binary())
+
+
+Build: TypeAlias = Callable[[Batch], "Column"]
+
+_BITS: Final = {name for name, _ in DELIVERY.bits}
+_SIZED: Final = {name: width for layout in (DELIVERY, MESSAGE) for name, _, width in layout.sized}
+
+
+def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:
+    """The function that makes the column of a field; the type is one that the schema check has let through."""
+    name, kind = field.name.lower(), field.dataType
+    if name in _BITS:
+        return partial(_bit, name=name)
+    match name:
+        case "queue":
+            return lambda batch: (pa.repeat(pa.scalar(batch.queue, pa.string()), batch.rows), {})
+        case "position":
+            return lambda batch: (pa.array(np.arange(batch.position, batch.position + batch.rows)), {})
+        case "priority" | "delivery_mode":
+            return partial(_octet, name=name, arrow=arrow)
+        case "ttl" | "resume_ttl" | "content_length":
+            return partial(_number, name=name, arrow=arrow)
+        case "timestamp" | "expiration":
+            if isinstance(kind, t.LongType):
+                return partial(_number, name=name, arrow=arrow)
+            return partial(_time, name=name, arrow=arrow, unit=unit)
+        case "message_id":
+            return partial(_uuid, text=isinstance(kind, t.StringType))
+        case "reply_to":
+            return partial(_reply_to, arrow=cast("pa.StructType", arrow))
+        case "application_headers":
+            return _headers(kind, arrow, unit)
+        case "body":
+            return _body(kind, arrow, unit)
+    return partial(_sized, name=name, text=isinstance(kind, t.StringType))
+
+
+# ---- properties ----------------------------------------------------------------------------------------------------
+
+
+def _struct_of(batch: Batch, name: str) -> Packed:
+    return batch.message if name == "content_length" or name in _MESSAGE_NAMES else batch.delivery
+
+
+_MESSAGE_NAMES: Final = {name for name, *_ in MESSAGE.fixed + MESSAGE.sized}
+
+
+def _bit(batch: Batch, name: str) -> Column:
+    values, absent = batch.delivery.bit(name)
+    return pa.array(values, pa.bool_(), mask=absent), {}
+
+
+def _octet(batch: Batch, name: str, arrow: pa.DataType) -> Column:
+    at, absent = batch.delivery.fixed(name)
+    return _arrow.integers(batch.wire.size(1, at), absent, arrow)
+
+
+def _raw(batch: Batch, name: str) -> tuple[Any, Mask | None]:
+    packed = _struct_of(batch, name)
+    at, absent = packed.trailing(name) if name == "resume_ttl" else packed.fixed(name)
+    return batch.wire.read(">u8", at).astype(np.uint64), absent
+
+
+def _number(batch: Batch, name: str, arrow: pa.DataType) -> Column:
+    return _arrow.unsigned(*_raw(batch, name), arrow)
+
+
+def _time(batch: Batch, name: str, arrow: pa.DataType, unit: str) -> Column:
+    return _arrow.times(*_raw(batch, name), arrow, unit)
+
+
+def _uuid(batch: Batch, *, text: bool) -> Column:
+    at, absent = batch.message.fixed("message_id")
+    if not text:
+        return _arrow.binary(batch.wire, at, at + 16, absent), {}
+    octets = batch.wire.read("V16", at).view(np.uint8).reshape(batch.rows, 16)
+    return _arrow.uuid_text(octets, absent), {}
+
+
+def _sized(batch: Batch, name: str, *, text: bool) -> Column:
+    begin, end, absent = _struct_of(batch, name).sized(name)
+    octets = _arrow.binary(batch.wire, begin + _SIZED[name], end, absent)
+    return _arrow.text(octets) if text else (octets, {})
+
+
+def _reply_to(batch: Batch, arrow: pa.StructType) -> Column:
+    begin, end, absent = batch.message.sized("reply_to")
+    packed = reply_to(batch.wire, begin, end, absent, batch.broken)
+    columns, errors = [], {}
+    for field in arrow:
+        first, last, missing = packed.sized(field.name.lower())
+        column, wrong = _arrow.text(_arrow.binary(batch.wire, first + 1, last, missing))
+        columns.append(column)
+        errors.update({row: f"{field.name}: {why}" for row, why in wrong.items()})
+    mask = None if absent is None else pa.array(absent)
+    return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
+
+
+# ---- headers -------------------------------------------------------------------------------------------------------
+
+
+def _headers(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
+    if isinstance(kind, t.BinaryType):
+        return _encoded
+    if isinstance(kind, t.StructType):
+        return partial(_picked, kind=kind, arrow=cast("pa.StructType", arrow), unit=unit)
+    convert = converter(kind, unit)
+
+    def build(batch: Batch) -> Column:
+        begin, end, absent = batch.message.sized("application_headers")
+        maps = _arrow.binary(batch.wire, begin, end, absent).to_pylist()
+        return _converted([None if item is None else partial(_map, item) for item in maps], convert, arrow)
+
+    return build
+
+
+def _encoded(batch: Batch) -> Column:
+    return _arrow.binary(batch.wire, *batch.message.sized("application_headers")), {}
+
+
+def _picked(batch: Batch, kind: t.StructType, arrow: pa.StructType, unit: str) -> Column:
+    begin, end, absent = batch.message.sized("application_headers")
+    keys = [field.name.encode() for field in kind.fields]
+    places = headers.pick(batch.wire, begin, end, absent, keys, batch.broken)
+    columns: list[pa.Array] = []
+    errors: Errors = {}
+    for field, part, at in zip(kind.fields, arrow, places, strict=True):
+        column, wrong = headers.typed(batch.wire, at, field.dataType, part.type, unit)
+        for row, why in wrong.items():
+            errors.setdefault(row, f"{field.name}: {why}")
+        if not field.nullable and column.null_count:
+            missing = column.is_null().to_numpy(zero_copy_only=False)
+            if absent is not None:
+                missing &= ~absent
+            for row in np.flatnonzero(missing).tolist():
+                errors.setdefault(row, f"{field.name}: absent, and NOT NULL was asked for")
+        columns.append(column)
+    mask = None if absent is None else pa.array(absent)
+    return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
+
+
+def _converted(
+    sources: list[Callable[[], Typed] | None], convert: Callable[[Typed], Any], arrow: pa.DataType
+) -> Column:
+    values: list[Any] = []
+    errors: Errors = {}
+    for row, source in enumerate(sources):
+        value = None
+        if source is not None:
+            try:
+                value = convert(source())
+            except Misfit as bad:
+                errors[row] = str(bad)
+            except DecodeError as bad:
+                errors[row] = bad.reason
+        values.append(value)
+    return _arrow.listed(values, arrow), errors
+
+
+def _map(data: bytes) -> Typed:
+    value, end = read_map_typed(data, 0)
+    if end != len(data):
+        raise Misfit(f"{len(data) - end} bytes after the end of the map")
+    return Typed(code.MAP, value)
+
+
+def _list(data: bytes) -> Typed:
+    value, end = read_list_typed(data, 0)
+    if end != len(data):
+        raise Misfit(f"{len(data) - end} bytes after the end of the list")
+    return Typed(code.LIST, value)
+
+
+# ---- body ----------------------------------------------------------------------------------------------------------
+
+
+def _body(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
+    if isinstance(kind, t.BinaryType):
+        return lambda batch: (batch.bodies(), {})
+    if isinstance(kind, t.StringType):
+        return lambda batch: _arrow.text(batch.bodies())
+    readers = {b"amqp/map": _map, b"amqp/list": _list}
+    if isinstance(kind, t.ArrayType):
+        del readers[b"amqp/map"]
+    elif not isinstance(kind, t.VariantType):
+        del readers[b"amqp/list"]
+    convert = converter(kind, unit)
+
+    def build(batch: Batch) -> Column:
+        begin, end, absent = batch.message.sized("content_type")
+        types = _arrow.binary(batch.wire, begin + 1, end, absent).to_pylist()
+        bodies = batch.bodies().to_pylist()
+        sources = [
+            None if row in batch.broken else partial(_self_describing, readers, *pair)
+            for row, pair in enumerate(zip(types, bodies, strict=True))
+        ]
+        return _converted(sources, convert, arrow)
+
+    return build
+
+
+def _self_describing(readers: dict[bytes, Callable[[bytes], Typed]], content_type: bytes | None, body: bytes) -> Typed:
+    reader = None if content_type is None else readers.get(content_type)
+    if reader is None:
+        wanted = " or ".join(sorted(name.decode() for name in readers))
+        found = "no content-type" if content_type is None else f"content-type {content_type!r}"
+        raise Misfit(f"{found}, where {wanted} is needed to decode the body; BINARY takes any body")
+    return reader(body)

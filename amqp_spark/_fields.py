@@ -1,0 +1,288 @@
+"""Where the fields of many messages are, as numpy arrays of positions: one step per field, not per message.
+
+Positions count octets of ``Wire.data``. Every length read from the wire is checked against the struct that holds it
+before anything behind it is used; a message whose structs do not hold goes into ``broken`` with the reason, and from
+then on has no fields. Presence flags are compared as the 16-bit number on the wire: field 0 is 0x0100, field 8 is
+0x0001 (0-10 section 3.4; the octet order is that of the brokers).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from amqp_core.v0_10._columns import WIDTHS
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Positions = npt.NDArray[np.int64]
+    Mask = npt.NDArray[np.bool_]
+
+_PADDING: Final = 16  # octets that may be read, and not used, behind the last field
+_MOST_STRUCTS: Final = 64  # in one header; three kinds are defined
+_WIDTHS: Final = np.array(WIDTHS, np.int64)
+
+
+class Layout(NamedTuple):
+    """A packed struct of the header: its fields in order, as (name, presence flag, octets of value or of its size)."""
+
+    name: str
+    code: int
+    bits: tuple[tuple[str, int], ...]
+    fixed: tuple[tuple[str, int, int], ...]
+    sized: tuple[tuple[str, int, int], ...]
+    last: tuple[tuple[str, int, int], ...]
+    """Fixed again, behind those of variable size."""
+
+
+DELIVERY: Final = Layout(
+    "delivery-properties",
+    0x0401,
+    (("discard_unroutable", 0x0100), ("immediate", 0x0200), ("redelivered", 0x0400)),
+    (
+        ("priority", 0x0800, 1),
+        ("delivery_mode", 0x1000, 1),
+        ("ttl", 0x2000, 8),
+        ("timestamp", 0x4000, 8),
+        ("expiration", 0x8000, 8),
+    ),
+    (("exchange", 0x0001, 1), ("routing_key", 0x0002, 1), ("resume_id", 0x0004, 1)),
+    (("resume_ttl", 0x0008, 8),),
+)
+MESSAGE: Final = Layout(
+    "message-properties",
+    0x0403,
+    (),
+    (("content_length", 0x0100, 8), ("message_id", 0x0200, 16)),
+    (
+        ("correlation_id", 0x0400, 2),
+        ("reply_to", 0x0800, 2),
+        ("content_type", 0x1000, 1),
+        ("content_encoding", 0x2000, 1),
+        ("user_id", 0x4000, 2),
+        ("app_id", 0x8000, 2),
+        ("application_headers", 0x0001, 4),
+    ),
+    (),
+)
+REPLY_TO: Final = Layout("reply-to", -1, (), (), (("exchange", 0x0100, 1), ("routing_key", 0x0200, 1)), ())
+
+
+class Wire:
+    """The octets of a block, read at many positions at once."""
+
+    def __init__(self, data: bytes, *, ordered: bool = True) -> None:
+        self.data = data
+        self.ordered = ordered  # the parts of later messages lie behind those of earlier ones
+        self.buffer = pa.py_buffer(data)
+        self._views: dict[str, npt.NDArray[np.generic]] = {}
+
+    def read(self, dtype: str, at: Positions) -> npt.NDArray[np.generic]:
+        """The values of a numpy type at any positions; one too near the end reads what lies before it."""
+        view = self._views.get(dtype)
+        if view is None:
+            # One element at every octet: they overlap, and the copy made by the index is all that is ever used.
+            kind = np.dtype(dtype)
+            view = np.ndarray((len(self.data) - kind.itemsize + 1,), kind, self.data, 0, (1,))
+            self._views[dtype] = view
+        return view[np.minimum(at, len(view) - 1)]
+
+    def size(self, width: int, at: Positions) -> Positions:
+        """Unsigned numbers of 1, 2 or 4 octets."""
+        return self.read(f">u{width}", at).astype(np.int64)
+
+    def same(self, at: Positions, key: bytes) -> Mask:
+        """Whether the octets at the positions are those of ``key``."""
+        result = np.ones(len(at), np.bool_)
+        for offset in range(0, len(key), 8):
+            piece = key[offset : offset + 8]
+            octets = self.read(">u8", at + offset).astype(np.uint64)
+            if len(piece) < 8:
+                octets >>= np.uint64(64 - 8 * len(piece))
+            result &= octets == np.uint64(int.from_bytes(piece, "big"))
+        return result
+
+    def after_values(self, code_at: Positions, codes: Positions) -> Positions:
+        """Position after the values whose type codes are at ``code_at``; -1 for a code that no type can have."""
+        after = code_at + 1
+        width = _WIDTHS[codes]
+        lowest, highest = int(width.min()), int(width.max())
+        if lowest >= 0:
+            return after + width
+        for size in (1, 2, 4):
+            if lowest == highest == -size:
+                return after + size + self.size(size, after)
+        result = after + np.maximum(width, 0)
+        for size in (1, 2, 4):
+            chosen = np.flatnonzero(width == -size)
+            if len(chosen):
+                result[chosen] += size + self.size(size, after[chosen])
+        result[width == -9] = -1
+        return result
+
+
+def padded(data: bytes, last: int) -> bytes:
+    """``data`` with room behind position ``last`` for reads that look at more than they use."""
+    return data if len(data) >= last + _PADDING else data + bytes(_PADDING)
+
+
+_SIZES: dict[tuple[tuple[str, int, int], ...], Positions] = {}
+
+
+def _sizes(fields: tuple[tuple[str, int, int], ...]) -> Positions:
+    """Per combination of flags: octets of those of the fields that are present."""
+    table = _SIZES.get(fields)
+    if table is None:
+        flags = np.arange(0x10000)
+        table = np.zeros(0x10000, np.int64)
+        for _, mask, width in fields:
+            table += np.where(flags & mask, width, 0)
+        _SIZES[fields] = table
+    return table
+
+
+class Packed:
+    """One struct in every message of a batch (absent: no flags and position 0)."""
+
+    def __init__(self, wire: Wire, layout: Layout, rows: int, broken: dict[int, str]) -> None:
+        self.wire = wire
+        self.layout = layout
+        self.at = np.zeros(rows, np.int64)
+        self.flags = np.zeros(rows, np.int64)
+        self.end = np.zeros(rows, np.int64)
+        self._broken = broken
+        self._before: list[Positions] = []
+
+    def place(self, rows: Positions, at: Positions, flags: Positions, end: Positions) -> None:
+        """Note where the struct of these rows is; refused if its fixed fields do not fit or flags are undefined."""
+        layout = self.layout
+        known = 0
+        for group in (layout.bits, layout.fixed, layout.sized, layout.last):
+            for _, mask, *_ in group:
+                known |= mask
+        self.at[rows], self.flags[rows], self.end[rows] = at, flags, end
+        unknown = (flags & ~known) != 0
+        if unknown.any():
+            self.drop(rows[unknown], "it has presence flags that are not defined")
+        needed = _sizes(layout.fixed + layout.last)[flags]
+        short = at + needed > end
+        if short.any():
+            self.drop(rows[short], "it is too short for its fields")
+
+    def drop(self, rows: Positions, reason: str) -> None:
+        """Give these rows up."""
+        for row in rows.tolist():
+            self._broken.setdefault(row, f"{self.layout.name}: {reason}")
+        self.flags[rows] = 0
+        self.at[rows] = 0
+
+    def bit(self, name: str) -> tuple[Mask, Mask | None]:
+        """A field without octets: its values, and where the struct is absent (None: nowhere)."""
+        mask = dict(self.layout.bits)[name]
+        return (self.flags & mask) != 0, _nowhere(self.at == 0)
+
+    def fixed(self, name: str) -> tuple[Positions, Mask | None]:
+        """Positions of a field of fixed width, and where it is absent (None: nowhere)."""
+        fields = self.layout.fixed
+        index = [field[0] for field in fields].index(name)
+        at = self.at + _sizes(fields[:index])[self.flags] if index else self.at
+        return at, self._absent(fields[index][1])
+
+    def sized(self, name: str) -> tuple[Positions, Positions, Mask | None]:
+        """Begin (of the size) and end of a field of variable size, and where it is absent (None: nowhere)."""
+        index = [field[0] for field in self.layout.sized].index(name)
+        self._walk(index)
+        return self._before[index], self._before[index + 1], self._absent(self.layout.sized[index][1])
+
+    def trailing(self, name: str) -> tuple[Positions, Mask | None]:
+        """Positions of a field of fixed width behind those of variable size, and where it is absent."""
+        ((only, mask, _),) = self.layout.last
+        assert only == name
+        self._walk(len(self.layout.sized) - 1)
+        return self._before[-1], self._absent(mask)
+
+    def _absent(self, mask: int) -> Mask | None:
+        return _nowhere((self.flags & mask) == 0)
+
+    def _walk(self, index: int) -> None:
+        before = self._before
+        if not before:
+            before.append(self.at + _sizes(self.layout.fixed)[self.flags])
+        while len(before) < index + 2:
+            _, mask, width = self.layout.sized[len(before) - 1]
+            at = before[-1]
+            present = (self.flags & mask) != 0
+            after = at
+            if present.any():
+                after = at + self.wire.size(width, at) + width
+                if not present.all():
+                    after = np.where(present, after, at)
+            before.append(after)
+            beyond = after > self.end
+            if beyond.any():
+                rows = np.flatnonzero(beyond)
+                after[rows] = at[rows]
+                self.drop(rows, "a field reaches beyond its end")
+            if len(before) > len(self.layout.sized):
+                wrong = (after + _sizes(self.layout.last)[self.flags] != self.end) & (self.at != 0)
+                if wrong.any():
+                    self.drop(np.flatnonzero(wrong), "it does not end with its last field")
+
+
+def _nowhere(mask: Mask) -> Mask | None:
+    return mask if mask.any() else None
+
+
+def structs(wire: Wire, begin: Positions, end: Positions, broken: dict[int, str]) -> tuple[Packed, Packed]:
+    """Delivery- and message-properties of the header segments; of a struct that comes twice the last counts.
+
+    Structs of other codes are skipped by their size.
+    """
+    rows = len(begin)
+    delivery = Packed(wire, DELIVERY, rows, broken)
+    message = Packed(wire, MESSAGE, rows, broken)
+    alive = np.flatnonzero(begin < end)
+    at, until = begin[alive], end[alive]
+    for _ in range(_MOST_STRUCTS):
+        if not len(alive):
+            return delivery, message
+        size = wire.size(4, at)
+        code = wire.size(2, at + 4)
+        flags = wire.size(2, at + 6)
+        after = at + 4 + size
+        # Any struct has at least its code; those looked at here have flags too.
+        wrong = (after > until) | (size < 2) | ((size < 4) & ((code == DELIVERY.code) | (code == MESSAGE.code)))
+        if wrong.any():
+            for row in alive[wrong].tolist():
+                broken.setdefault(row, "the structs of the header do not fit its segment")
+            keep = ~wrong
+            alive, at, until, code, flags, after = (x[keep] for x in (alive, at, until, code, flags, after))
+        for packed in (delivery, message):
+            mine = code == packed.layout.code
+            if mine.all():
+                packed.place(alive, at + 8, flags, after)
+            elif mine.any():
+                packed.place(alive[mine], at[mine] + 8, flags[mine], after[mine])
+        more = after < until
+        if more.all():
+            at = after
+        else:
+            alive, at, until = alive[more], after[more], until[more]
+    for row in alive.tolist():
+        broken.setdefault(row, f"more than {_MOST_STRUCTS} structs in the header")
+    return delivery, message
+
+
+def reply_to(wire: Wire, begin: Positions, end: Positions, absent: Mask | None, broken: dict[int, str]) -> Packed:
+    """The reply-to structs inside message-properties: a 16-bit size, presence flags, fields."""
+    packed = Packed(wire, REPLY_TO, len(begin), broken)
+    rows = np.arange(len(begin)) if absent is None else np.flatnonzero(~absent)
+    at, until = begin[rows], end[rows]
+    tiny = until - at < 4  # no octets, or no room for the flags: nothing is set
+    if tiny.any():
+        rows, at, until = rows[~tiny], at[~tiny], until[~tiny]
+    packed.place(rows, at + 4, wire.size(2, at + 2), until)
+    return packed
