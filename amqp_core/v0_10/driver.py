@@ -153,7 +153,7 @@ class Driver:
                 while self.session.state is SessionState.DETACHING:
                     self.pump_until(deadline, "session.detached")
                 self.connection.close()
-                while not self.is_broken:
+                while not self.is_broken():
                     self.pump_until(deadline, "connection.close-ok")
         except AmqpError:
             pass  # the broker notices the closed socket all the same
@@ -195,7 +195,6 @@ class Driver:
         session.forget_names(command_id + 1)
         return session.results.pop(command_id, None)
 
-    @property
     def is_broken(self) -> bool:
         """Whether the connection is over."""
         return self._broken is not None
@@ -229,7 +228,7 @@ class Driver:
 
     def _round(self, deadline: float, *, reading: bool) -> bool:
         connection, transport = self.connection, self.transport
-        if self.is_broken:
+        if self.is_broken():
             return False
         woken = False
         try:
@@ -237,7 +236,7 @@ class Driver:
             data = transport.read() if reading else None
             if data is not None:
                 self._receive(data)
-                if self.is_broken:
+                if self.is_broken():
                     return False
             limit = min(deadline, self._due(now, reading=reading))
             transport.write(connection.data_to_send())
@@ -246,7 +245,7 @@ class Driver:
                 data = transport.read() if reading else None
                 if data is not None:
                     self._receive(data)
-                    if not self.is_broken:
+                    if not self.is_broken():
                         transport.write(connection.data_to_send())
         except AmqpError as error:
             self._break_after_reading(error)
