@@ -511,8 +511,7 @@ def test_point_7_nothing_is_served_after_it_was_accepted(fake: FakeBroker, reade
 
 def held_bytes(driver: Driver) -> int:
     run = driver.reader._run
-    assert run is not None
-    return run._receiver._held.bytes
+    return 0 if run is None else run._receiver._held.bytes
 
 
 def test_point_8_what_is_held_stays_within_the_buffer(fake: FakeBroker, readers: Readers) -> None:
