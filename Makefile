@@ -48,6 +48,7 @@ lint: $(STAMP)
 	$(PY) -m mypy
 	.venv/bin/lint-imports
 	$(PY) specs/generate.py --check
+	$(PY) -m amqp_spark.docs --check
 
 format: $(STAMP)
 	$(PY) -m ruff format .
@@ -55,6 +56,7 @@ format: $(STAMP)
 
 generate: $(STAMP)
 	$(PY) specs/generate.py
+	$(PY) -m amqp_spark.docs
 
 test: lint | prerequisites
 	@$(PY) -m tests.support.prefetch

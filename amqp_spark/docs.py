@@ -14,11 +14,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from amqp_spark.columns import DEFAULT_SCHEMA
+from pyspark.sql.types import StructType
+
+from amqp_spark.columns import ALLOWED, DEFAULT_SCHEMA
 from amqp_spark.options import OPTIONS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
+
+    from pyspark.sql.types import DataType
 
     from amqp_spark.options import Option
 
@@ -62,9 +66,10 @@ def options_table(group: str) -> str:
 def columns_table() -> str:
     """The default schema as a table."""
     rows = [
-        f"| `{field.name}` | `{field.dataType.simpleString()}` | {MEANINGS[field.name]} |\n" for field in DEFAULT_SCHEMA
+        _row(f"`{field.name}`", f"`{_ddl(field.dataType)}`", MEANINGS[field.name], ALLOWED[field.name].text)
+        for field in DEFAULT_SCHEMA
     ]
-    return "".join(["| column | type | meaning |\n|---|---|---|\n", *rows])
+    return "".join(["| column | type without a schema | meaning | types with a schema |\n|---|---|---|---|\n", *rows])
 
 
 def written(text: str) -> str:
@@ -74,10 +79,17 @@ def written(text: str) -> str:
 
 
 def _option_row(option: Option) -> str:
-    cells: Iterable[str] = (
-        f"`{option.name}`", option.kind.name, option.default, option.meaning, option.kind.allowed
-    )  # fmt: skip
+    return _row(f"`{option.name}`", option.kind.name, option.default, option.meaning, option.kind.allowed)
+
+
+def _row(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |\n"
+
+
+def _ddl(kind: DataType) -> str:
+    if isinstance(kind, StructType):
+        return f"STRUCT<{', '.join(f'{field.name} {_ddl(field.dataType)}' for field in kind)}>"
+    return kind.simpleString().upper()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn
 
-from amqp_spark.columns import DEFAULT_SCHEMA, ColumnPlan
+from amqp_spark.columns import DEFAULT_SCHEMA
 from amqp_spark.compat import DataSource
 from amqp_spark.datasource.batch_reader import AmqpBatchReader
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
-from amqp_spark.errors import OptionError, SchemaError, UnsupportedModeError
-from amqp_spark.options import OPTIONS, SourceOptions
+from amqp_spark.errors import UnsupportedModeError
+from amqp_spark.options import OPTIONS
 from amqp_spark.pyfiles import Portable
+from amqp_spark.validation import check
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -50,13 +51,13 @@ class AmqpDataSource(Portable, DataSource):
 
     def reader(self, schema: StructType) -> AmqpBatchReader:
         """A browser of what the queues hold now."""
-        options, columns = self._check(schema)
+        options, columns = check(self.options, schema)
         self._redacted = True
         return AmqpBatchReader(options, columns)
 
     def streamReader(self, schema: StructType) -> AmqpStreamReader:  # noqa: N802  Spark's name
         """The reader of a streaming query."""
-        options, columns = self._check(schema)
+        options, columns = check(self.options, schema)
         self._redacted = True
         return AmqpStreamReader(options, columns)
 
@@ -74,25 +75,3 @@ class AmqpDataSource(Portable, DataSource):
         if self._redacted:
             state["options"] = {key: value for key, value in self.options.items() if key.lower() not in _LOGIN}
         return state
-
-    def _check(self, schema: StructType) -> tuple[SourceOptions, ColumnPlan]:
-        """Check options and schema, and report everything that is wrong at once."""
-        problems: list[str] = []
-        options: SourceOptions | None = None
-        try:
-            options = SourceOptions.parse(self.options)
-        except OptionError as error:
-            problems += error.problems
-        try:
-            columns = ColumnPlan.build(
-                schema,
-                mode="FAILFAST" if options is None else options.mode,
-                timestamp_unit="auto" if options is None else options.timestamp_unit,
-            )
-        except SchemaError as error:
-            if options is not None:
-                raise
-            raise OptionError([*problems, *error.problems]) from None
-        if options is None:
-            raise OptionError(problems)
-        return options, columns
