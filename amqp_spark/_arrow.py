@@ -5,7 +5,7 @@ Every function returns the array, null in the rows that do not fit, and ``{row: 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from amqp_spark._fields import Mask, Positions, Wire
 
 Errors: TypeAlias = dict[int, str]
-Column: TypeAlias = tuple[pa.Array, Errors]
+Array: TypeAlias = "pa.Array[Any]"
+Column: TypeAlias = tuple[Array, Errors]
 
 _LARGEST: Final = (1 << 63) - 1
 _OFFSETS: Final = 1 << 31  # Arrow's binary and string arrays count octets in 32 bits, signed
@@ -31,9 +32,19 @@ _HEX: Final = np.array([int.from_bytes(b"%02x" % i, "little") for i in range(256
 _DIGITS: Final = np.array([i for i in range(36) if i not in (8, 13, 18, 23)])
 
 
+def buffer(values: npt.NDArray[Any]) -> pa.Buffer:
+    """The memory of a numpy array, not copied."""
+    return pa.py_buffer(cast("Any", values.reshape(-1)))
+
+
+def take(column: Array, rows: Positions, null: Mask | None = None) -> Array:
+    """These rows of a column of any type, NULL where ``null`` is set."""
+    return column.take(cast("Any", pa.array(rows, mask=null)))
+
+
 def nulls(rows: int, kind: pa.DataType) -> Column:
     """A column without values."""
-    return pa.nulls(rows, kind), {}
+    return pa.nulls(rows, cast("Any", kind)), {}
 
 
 def merged(absent: Mask | None, wrong: Mask) -> Mask | None:
@@ -43,8 +54,8 @@ def merged(absent: Mask | None, wrong: Mask) -> Mask | None:
     return wrong if absent is None else absent | wrong
 
 
-def binary(wire: Wire, begin: Positions, end: Positions, absent: Mask | None) -> pa.Array:
-    """The octets from ``begin`` to ``end`` as BINARY."""
+def binary(wire: Wire, begin: Positions, end: Positions, absent: Mask | None) -> Array:
+    """The octets from ``begin`` to ``end`` as BINARY; positions of later rows are expected behind those of earlier."""
     rows = len(begin)
     if rows and wire.ordered and len(wire.data) < _OFFSETS:
         # Seen as one array whose values are in turn a field and what lies between it and the next, the data need no
@@ -53,8 +64,8 @@ def binary(wire: Wire, begin: Positions, end: Positions, absent: Mask | None) ->
         bounds[0::2], bounds[1::2] = begin, end
         if absent is not None:
             np.maximum.accumulate(bounds, out=bounds)  # absent fields may have positions out of order
-        both = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, pa.py_buffer(bounds), wire.buffer])
-        return both.take(pa.array(np.arange(0, 2 * rows, 2), mask=absent))
+        both = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, buffer(bounds), wire.buffer])
+        return take(both, np.arange(0, 2 * rows, 2), absent)
     data = wire.data
     values: list[bytes | None] = [data[b:e] for b, e in zip(begin.tolist(), end.tolist(), strict=True)]
     if absent is not None:
@@ -63,7 +74,7 @@ def binary(wire: Wire, begin: Positions, end: Positions, absent: Mask | None) ->
     return pa.array(values, pa.binary())
 
 
-def text(octets: pa.Array) -> Column:
+def text(octets: Array) -> Column:
     """BINARY as STRING: strictly UTF-8."""
     try:
         return octets.cast(pa.string()), {}
@@ -71,12 +82,13 @@ def text(octets: pa.Array) -> Column:
         pass
     errors: Errors = {}
     values: list[str | None] = []
-    for row, value in enumerate(octets.to_pylist()):
+    items: list[bytes | None] = octets.to_pylist()
+    for row, value in enumerate(items):
         try:
             values.append(None if value is None else value.decode())
         except UnicodeDecodeError as bad:
             values.append(None)
-            errors[row] = f"its {len(value)} bytes are not UTF-8: {bad.reason} at byte {bad.start}"
+            errors[row] = f"its {len(bad.object)} bytes are not UTF-8: {bad.reason} at byte {bad.start}"
     return pa.array(values, pa.string()), errors
 
 
@@ -139,16 +151,16 @@ def signed_times(number: Positions, absent: Mask | None, kind: pa.DataType, unit
     return pa.array(number * factor, pa.int64(), mask=mask).cast(kind), errors
 
 
-def uuid_text(octets: npt.NDArray[np.uint8], absent: Mask | None) -> pa.Array:
+def uuid_text(octets: npt.NDArray[np.uint8], absent: Mask | None) -> Array:
     """Rows of 16 octets as the usual text of a UUID."""
     rows = len(octets)
     letters = np.full((rows, 36), ord("-"), np.uint8)
     letters[:, _DIGITS] = _HEX[octets].view(np.uint8).reshape(rows, 32)
-    bounds = np.arange(0, 36 * rows + 1, 36, np.int32)
-    validity = None if absent is None else pa.py_buffer(np.packbits(~absent, bitorder="little"))
-    return pa.Array.from_buffers(pa.string(), rows, [validity, pa.py_buffer(bounds), pa.py_buffer(letters.reshape(-1))])
+    bounds = np.arange(0, 36 * rows + 1, 36, dtype=np.int32)
+    validity = None if absent is None else buffer(np.packbits(~absent, bitorder="little"))
+    return pa.Array.from_buffers(pa.string(), rows, [validity, buffer(bounds), buffer(letters)])
 
 
-def listed(values: Sequence[object], kind: pa.DataType) -> pa.Array:
+def listed(values: Sequence[object], kind: pa.DataType) -> Array:
     """Python values that are known to fit."""
     return pa.array(values, kind)

@@ -20,21 +20,21 @@ from amqp_spark._values import Misfit, converter
 
 if TYPE_CHECKING:
     from amqp_core.v0_10._columns import Located
-    from amqp_spark._arrow import Column, Errors
+    from amqp_spark._arrow import Array, Column, Errors
     from amqp_spark._fields import Mask, Positions, Wire
 
 
 class Batch:
-    """Rows ``low`` to ``high`` of a block; positions of their fields are found when a column asks for them."""
+    """Some rows of a block; positions of their fields are found when a column asks for them."""
 
-    def __init__(self, wire: Wire, located: Located, low: int, high: int, queue: str, position: int) -> None:
+    def __init__(self, wire: Wire, located: Located, rows: range, queue: str, position: int) -> None:
         self.wire = wire
         self.queue = queue
         self.position = position
-        self.rows = high - low
-        self.broken: Errors = {row - low: why for row, why in located.broken.items() if low <= row < high}
+        self.rows = len(rows)
+        self.broken: Errors = {row - rows.start: why for row, why in located.broken.items() if row in rows}
         self._located = located
-        self._low = low
+        self._low = rows.start
         self._structs: tuple[Packed, Packed] | None = None
 
     def _array(self, positions: list[int]) -> Positions:
@@ -56,7 +56,7 @@ class Batch:
             self._structs = structs(self.wire, begin, end, self.broken)
         return self._structs
 
-    def bodies(self) -> pa.Array:
+    def bodies(self) -> Array:
         """The bodies as BINARY."""
         located, low, high = self._located, self._low, self._low + self.rows
         if not any(low <= row < high for row in located.odd):
@@ -76,7 +76,7 @@ _BITS: Final = {name for name, _ in DELIVERY.bits}
 _SIZED: Final = {name: width for layout in (DELIVERY, MESSAGE) for name, _, width in layout.sized}
 
 
-def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:
+def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:  # noqa: PLR0911 - a table
     """The function that makes the column of a field; the type is one that the schema check has let through."""
     name, kind = field.name.lower(), field.dataType
     if name in _BITS:
@@ -102,7 +102,8 @@ def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:
             return _headers(kind, arrow, unit)
         case "body":
             return _body(kind, arrow, unit)
-    return partial(_sized, name=name, text=isinstance(kind, t.StringType))
+        case _:
+            return partial(_sized, name=name, text=isinstance(kind, t.StringType))
 
 
 # ---- properties ----------------------------------------------------------------------------------------------------
@@ -154,15 +155,15 @@ def _sized(batch: Batch, name: str, *, text: bool) -> Column:
 
 
 def _reply_to(batch: Batch, arrow: pa.StructType) -> Column:
-    begin, end, absent = batch.message.sized("reply_to")
-    packed = reply_to(batch.wire, begin, end, absent, batch.broken)
+    spans = batch.message.sized("reply_to")
+    packed = reply_to(batch.wire, spans, batch.broken)
     columns, errors = [], {}
     for field in arrow:
         first, last, missing = packed.sized(field.name.lower())
         column, wrong = _arrow.text(_arrow.binary(batch.wire, first + 1, last, missing))
         columns.append(column)
         errors.update({row: f"{field.name}: {why}" for row, why in wrong.items()})
-    mask = None if absent is None else pa.array(absent)
+    mask = None if spans.absent is None else pa.array(spans.absent)
     return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
 
 
@@ -175,9 +176,15 @@ def _headers(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
     if isinstance(kind, t.StructType):
         return partial(_picked, kind=kind, arrow=cast("pa.StructType", arrow), unit=unit)
     convert = converter(kind, unit)
+    texts = isinstance(kind, t.MapType) and isinstance(kind.valueType, t.StringType) and kind.valueContainsNull
 
     def build(batch: Batch) -> Column:
-        begin, end, absent = batch.message.sized("application_headers")
+        spans = batch.message.sized("application_headers")
+        if texts:
+            column = headers.texts(batch.wire, spans, cast("pa.MapType[Any, Any]", arrow), unit, batch.broken)
+            if column is not None:
+                return column
+        begin, end, absent = spans
         maps = _arrow.binary(batch.wire, begin, end, absent).to_pylist()
         return _converted([None if item is None else partial(_map, item) for item in maps], convert, arrow)
 
@@ -189,13 +196,14 @@ def _encoded(batch: Batch) -> Column:
 
 
 def _picked(batch: Batch, kind: t.StructType, arrow: pa.StructType, unit: str) -> Column:
-    begin, end, absent = batch.message.sized("application_headers")
+    spans = batch.message.sized("application_headers")
+    absent = spans.absent
     keys = [field.name.encode() for field in kind.fields]
-    places = headers.pick(batch.wire, begin, end, absent, keys, batch.broken)
-    columns: list[pa.Array] = []
+    places = headers.pick(batch.wire, spans, keys, batch.broken)
+    columns: list[Array] = []
     errors: Errors = {}
     for field, part, at in zip(kind.fields, arrow, places, strict=True):
-        column, wrong = headers.typed(batch.wire, at, field.dataType, part.type, unit)
+        column, wrong = headers.typed(batch.wire, at, headers.Target(field.dataType, part.type, unit))
         for row, why in wrong.items():
             errors.setdefault(row, f"{field.name}: {why}")
         if not field.nullable and column.null_count:
@@ -244,12 +252,15 @@ def _list(data: bytes) -> Typed:
 # ---- body ----------------------------------------------------------------------------------------------------------
 
 
+_Readers: TypeAlias = dict[bytes, Callable[[bytes], Typed]]
+
+
 def _body(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
     if isinstance(kind, t.BinaryType):
         return lambda batch: (batch.bodies(), {})
     if isinstance(kind, t.StringType):
         return lambda batch: _arrow.text(batch.bodies())
-    readers = {b"amqp/map": _map, b"amqp/list": _list}
+    readers: _Readers = {b"amqp/map": _map, b"amqp/list": _list}
     if isinstance(kind, t.ArrayType):
         del readers[b"amqp/map"]
     elif not isinstance(kind, t.VariantType):
@@ -258,9 +269,9 @@ def _body(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
 
     def build(batch: Batch) -> Column:
         begin, end, absent = batch.message.sized("content_type")
-        types = _arrow.binary(batch.wire, begin + 1, end, absent).to_pylist()
-        bodies = batch.bodies().to_pylist()
-        sources = [
+        types: list[bytes | None] = _arrow.binary(batch.wire, begin + 1, end, absent).to_pylist()
+        bodies: list[bytes | None] = batch.bodies().to_pylist()
+        sources: list[Callable[[], Typed] | None] = [
             None if row in batch.broken else partial(_self_describing, readers, *pair)
             for row, pair in enumerate(zip(types, bodies, strict=True))
         ]
@@ -269,10 +280,12 @@ def _body(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
     return build
 
 
-def _self_describing(readers: dict[bytes, Callable[[bytes], Typed]], content_type: bytes | None, body: bytes) -> Typed:
+def _self_describing(
+    readers: dict[bytes, Callable[[bytes], Typed]], content_type: bytes | None, body: bytes | None
+) -> Typed:
     reader = None if content_type is None else readers.get(content_type)
     if reader is None:
         wanted = " or ".join(sorted(name.decode() for name in readers))
         found = "no content-type" if content_type is None else f"content-type {content_type!r}"
         raise Misfit(f"{found}, where {wanted} is needed to decode the body; BINARY takes any body")
-    return reader(body)
+    return reader(body or b"")

@@ -71,6 +71,19 @@ MESSAGE: Final = Layout(
 REPLY_TO: Final = Layout("reply-to", -1, (), (), (("exchange", 0x0100, 1), ("routing_key", 0x0200, 1)), ())
 
 
+class Spans(NamedTuple):
+    """A field of variable size in every message: where it begins and ends, and where it is absent (None: nowhere)."""
+
+    begin: Positions
+    """Of the size; absent fields have some position too."""
+    end: Positions
+    absent: Mask | None
+
+    def present(self) -> Positions:
+        """The rows that have the field."""
+        return np.arange(len(self.begin)) if self.absent is None else np.flatnonzero(~self.absent)
+
+
 class Wire:
     """The octets of a block, read at many positions at once."""
 
@@ -191,11 +204,11 @@ class Packed:
         at = self.at + _sizes(fields[:index])[self.flags] if index else self.at
         return at, self._absent(fields[index][1])
 
-    def sized(self, name: str) -> tuple[Positions, Positions, Mask | None]:
-        """Begin (of the size) and end of a field of variable size, and where it is absent (None: nowhere)."""
+    def sized(self, name: str) -> Spans:
+        """Where a field of variable size is."""
         index = [field[0] for field in self.layout.sized].index(name)
         self._walk(index)
-        return self._before[index], self._before[index + 1], self._absent(self.layout.sized[index][1])
+        return Spans(self._before[index], self._before[index + 1], self._absent(self.layout.sized[index][1]))
 
     def trailing(self, name: str) -> tuple[Positions, Mask | None]:
         """Positions of a field of fixed width behind those of variable size, and where it is absent."""
@@ -276,11 +289,11 @@ def structs(wire: Wire, begin: Positions, end: Positions, broken: dict[int, str]
     return delivery, message
 
 
-def reply_to(wire: Wire, begin: Positions, end: Positions, absent: Mask | None, broken: dict[int, str]) -> Packed:
+def reply_to(wire: Wire, spans: Spans, broken: dict[int, str]) -> Packed:
     """The reply-to structs inside message-properties: a 16-bit size, presence flags, fields."""
-    packed = Packed(wire, REPLY_TO, len(begin), broken)
-    rows = np.arange(len(begin)) if absent is None else np.flatnonzero(~absent)
-    at, until = begin[rows], end[rows]
+    packed = Packed(wire, REPLY_TO, len(spans.begin), broken)
+    rows = spans.present()
+    at, until = spans.begin[rows], spans.end[rows]
     tiny = until - at < 4  # no octets, or no room for the flags: nothing is set
     if tiny.any():
         rows, at, until = rows[~tiny], at[~tiny], until[~tiny]

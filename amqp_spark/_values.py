@@ -31,12 +31,16 @@ INTEGERS: Final = frozenset(
     (code.INT8, code.INT16, code.INT32, code.INT64, code.UINT8, code.UINT16, code.UINT32, code.UINT64)
 )
 TEXTS: Final = frozenset(
-    (code.CHAR, code.CHAR_UTF32, code.STR8_LATIN, code.STR8, code.STR8_UTF16, code.STR16_LATIN, code.STR16)
-    + (code.STR16_UTF16,)
+    (
+        *(code.CHAR, code.CHAR_UTF32, code.STR8_LATIN, code.STR8, code.STR8_UTF16),
+        *(code.STR16_LATIN, code.STR16, code.STR16_UTF16),
+    )
 )
 OCTETS: Final = frozenset(
-    (code.BIN8, code.BIN16, code.BIN32, code.BIN40, code.BIN64, code.BIN72, code.BIN128, code.BIN256, code.BIN512)
-    + (code.BIN1024, code.VBIN8, code.VBIN16, code.VBIN32)
+    (
+        *(code.BIN8, code.BIN16, code.BIN32, code.BIN40, code.BIN64, code.BIN72, code.BIN128, code.BIN256),
+        *(code.BIN512, code.BIN1024, code.VBIN8, code.VBIN16, code.VBIN32),
+    )
 )
 _NAMES: Final[dict[int, str]] = {
     number: name.rstrip("_").lower().replace("_", "-")
@@ -120,7 +124,7 @@ def time_text(number: int, unit: str) -> str:
     return moment.isoformat().replace("+00:00", "Z")
 
 
-def as_text(typed: Typed, unit: str) -> str | None:
+def as_text(typed: Typed, unit: str) -> str | None:  # noqa: PLR0911 - one line per type
     """The text of any value; void is None, what has no scalar form is JSON."""
     value = typed.value
     match value:
@@ -146,7 +150,7 @@ def as_text(typed: Typed, unit: str) -> str | None:
     return json.dumps(_jsonable(typed, unit), ensure_ascii=False, separators=(",", ":"))
 
 
-def _jsonable(typed: Typed, unit: str) -> object:
+def _jsonable(typed: Typed, unit: str) -> object:  # noqa: PLR0911
     value = typed.value
     match value:
         case dict():
@@ -201,16 +205,15 @@ def servable(kind: t.DataType, path: str) -> list[str]:
         case t.MapType():
             wrong = [] if isinstance(kind.keyType, t.StringType) else [f"{path}: the keys of a map are STRING"]
             return wrong + servable(kind.valueType, f"{path}.value")
-        case _ if type(kind) in _SCALARS or isinstance(kind, t.StringType | t.DecimalType | t.VariantType):
-            return []
+        case _:
+            if type(kind) in _SCALARS or isinstance(kind, t.StringType | t.DecimalType | t.VariantType):
+                return []
     allowed = "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, STRING, BINARY, DATE, TIMESTAMP"
-    return [
-        f"{path}: {kind.simpleString()} cannot be read from a map; allowed: {allowed}, TIMESTAMP_NTZ, VARIANT, ARRAY, "
-        "MAP<STRING, ...>, STRUCT"
-    ]
+    nested = "TIMESTAMP_NTZ, VARIANT, ARRAY, MAP<STRING, ...>, STRUCT"
+    return [f"{path}: {kind.simpleString()} cannot be read from a map; allowed: {allowed}, {nested}"]
 
 
-def _converter(kind: t.DataType, unit: str) -> Converter:
+def _converter(kind: t.DataType, unit: str) -> Converter:  # noqa: PLR0911 - a table of classes and their subclasses
     match kind:
         case t.StructType():
             return _struct(kind, unit)
@@ -226,7 +229,8 @@ def _converter(kind: t.DataType, unit: str) -> Converter:
             return lambda typed: _decimal(typed, kind.precision, kind.scale)
         case t.StringType():
             return _string
-    return _SCALARS[type(kind)](kind, unit)
+        case _:
+            return _SCALARS[type(kind)](kind, unit)
 
 
 def _integer(kind: t.DataType, _: str) -> Converter:

@@ -1,9 +1,9 @@
 """Encode values of AMQP maps as Spark's VARIANT: two binaries, ``value`` and ``metadata``.
 
-The layout is that of the Variant Binary Encoding of Apache Parquet, version 1, as Spark 4 reads it. Wire types keep their
-kind: signed integers their width, unsigned ones the next width that holds them (uint64 beyond BIGINT: a decimal), float
-and double, decimals, texts, octets, times (TIMESTAMP). A uuid becomes its text, because pyspark knows no uuid in a
-variant; a struct32 becomes octets.
+The layout is that of the Variant Binary Encoding of Apache Parquet, version 1, as Spark 4 reads it. Wire types keep
+their kind: signed integers their width, unsigned ones the next width that holds them (uint64 beyond BIGINT: a
+decimal), float and double, decimals, texts, octets, times (TIMESTAMP). A uuid becomes its text, because pyspark knows
+no uuid in a variant; a struct32 becomes octets.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def _head(kind: int) -> bytes:
     return bytes([kind << 2 | _PRIMITIVE])
 
 
-def _value(typed: Typed, unit: str, ids: dict[str, int]) -> bytes:
+def _value(typed: Typed, unit: str, ids: dict[str, int]) -> bytes:  # noqa: C901, PLR0912 - one branch per type
     value = typed.value
     integer = _INTEGERS.get(typed.code)
     if integer is not None:

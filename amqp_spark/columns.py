@@ -15,6 +15,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_core.v0_10._columns import locate
+from amqp_spark._arrow import take
 from amqp_spark._batch import Batch, builder
 from amqp_spark._fields import Wire, padded
 from amqp_spark._values import servable
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from amqp_core.v0_10._columns import Located
-    from amqp_spark._arrow import Errors
+    from amqp_spark._arrow import Array, Errors
     from amqp_spark._batch import Build
 
     OnReject = Callable[[list[int], str], None]
@@ -184,7 +185,7 @@ class ColumnPlan:
             low = 0
             while low < rows:
                 high = _cut(located, low)
-                batch = Batch(wire, located, low, high, queue, position + low)
+                batch = Batch(wire, located, range(low, high), queue, position + low)
                 decoded = self._decode(batch, on_reject)
                 if decoded.num_rows:
                     yield decoded
@@ -197,7 +198,7 @@ class ColumnPlan:
                 builder(field, arrow.type, self.timestamp_unit)
                 for field, arrow in zip(self.schema.fields, self.arrow_schema, strict=True)
             ]
-        columns: list[pa.Array] = []
+        columns: list[Array] = []
         wrong: dict[int, tuple[str, str]] = {}
         for field, build in zip(self.schema.fields, self._builders, strict=True):
             column, errors = build(batch)
@@ -217,10 +218,10 @@ class ColumnPlan:
     def _settle(
         self,
         batch: Batch,
-        columns: list[pa.Array],
+        columns: list[Array],
         wrong: dict[int, tuple[str, str]],
         on_reject: OnReject | None,
-    ) -> list[pa.Array]:
+    ) -> list[Array]:
         """Deal with the rows that do not fit as ``mode`` says."""
         if self.mode == "FAILFAST":
             row = min(wrong)
@@ -236,8 +237,8 @@ class ColumnPlan:
                 on_reject(positions, reason)
         keep = np.ones(batch.rows, np.bool_)
         keep[list(wrong)] = False
-        kept = pa.array(np.flatnonzero(keep))
-        return [column.take(kept) for column in columns]
+        kept = np.flatnonzero(keep)
+        return [take(column, kept) for column in columns]
 
 
 def schema_problems(schema: t.StructType, *, mode: str = "FAILFAST") -> list[str]:
@@ -301,16 +302,16 @@ def _cut(located: Located, low: int) -> int:
     return high
 
 
-def _absent(column: pa.Array) -> Errors:
+def _absent(column: Array) -> Errors:
     rows = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist()
     return dict.fromkeys(rows, "it is absent, and NOT NULL was asked for")
 
 
-def _without(column: pa.Array, rows: Iterable[int]) -> pa.Array:
+def _without(column: Array, rows: Iterable[int]) -> Array:
     """The column with NULL in these rows."""
     mask = np.zeros(len(column), np.bool_)
     mask[list(rows)] = True
-    return column.take(pa.array(np.arange(len(column)), mask=mask))
+    return take(column, np.arange(len(column)), mask)
 
 
 def _by_reason(wrong: dict[int, tuple[str, str]], position: int) -> dict[str, list[int]]:

@@ -6,7 +6,7 @@ and what is left goes through that module value by value.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -15,11 +15,11 @@ from pyspark.sql import types as t
 from amqp_core.v0_10 import values as code
 from amqp_core.v0_10._columns import WIDTHS
 from amqp_spark import _arrow
-from amqp_spark._values import INTEGERS, Misfit, converter, name_of, value_at
+from amqp_spark._values import INTEGERS, Misfit, as_text, converter, float_text, name_of, value_at
 
 if TYPE_CHECKING:
-    from amqp_spark._arrow import Column, Errors
-    from amqp_spark._fields import Mask, Positions, Wire
+    from amqp_spark._arrow import Array, Column, Errors
+    from amqp_spark._fields import Mask, Positions, Spans, Wire
 
 _ROUNDS: Final = 64  # entries of a map that are walked for all messages together; what has more is finished alone
 
@@ -37,85 +37,119 @@ _READ: Final = {
 _TEXT_SIZES: Final = {code.STR8: 1, code.STR16: 2, code.VBIN8: 1, code.VBIN16: 2, code.VBIN32: 4}
 
 
-def pick(
-    wire: Wire, begin: Positions, end: Positions, absent: Mask | None, keys: list[bytes], broken: Errors
-) -> list[Positions]:
+class Target(NamedTuple):
+    """What a value shall become: a type of Spark, the same in Arrow, and the unit of times."""
+
+    kind: t.DataType
+    arrow: pa.DataType
+    unit: str
+
+
+class _Walk:
+    """One entry after the other, of all maps at once; a map that is malformed leaves and goes into ``broken``."""
+
+    def __init__(self, wire: Wire, spans: Spans, broken: Errors) -> None:
+        self.wire = wire
+        self.lost: list[int] = []
+        self._broken = broken
+        rows = spans.present()
+        begin, end = spans.begin[rows], spans.end[rows]
+        size = end - begin - 4
+        count = wire.size(4, begin + 4)
+        wrong = ((size < 4) | (count > (size - 4) // 2)) & (size != 0)  # Broker-J may write a null map with size 0
+        self.rows, self.at, self.until, self.left = rows, begin + 8, end, np.where(size == 0, 0, count)
+        self.length = self.code_at = self.codes = self.after = begin  # of the entries that step() has found
+        self._drop(wrong, "it cannot hold as many entries as it says")
+        self.stop(self.until < self.at)  # those of size 0
+
+    def stop(self, done: Mask) -> None:
+        """These maps need not be walked on."""
+        if done.any():
+            keep = ~done
+            for name in ("rows", "at", "until", "left", "length", "code_at", "codes", "after"):
+                setattr(self, name, getattr(self, name)[keep])
+
+    def _drop(self, wrong: Mask, reason: str) -> None:
+        if wrong.any():
+            for row in self.rows[wrong].tolist():
+                self._broken.setdefault(row, f"application-headers: {reason}")
+                self.lost.append(row)
+            self.stop(wrong)
+
+    def step(self) -> bool:
+        """Find the next entry of every map that has one; False if none has."""
+        self._drop((self.left == 0) & (self.at != self.until), "octets follow its last entry")
+        self.stop(self.left == 0)
+        if not len(self.rows):
+            return False
+        wire, until = self.wire, self.until
+        self.length = wire.size(1, self.at)
+        self.code_at = self.at + 1 + self.length
+        self.codes = wire.size(1, np.minimum(self.code_at, until - 1))
+        self.after = wire.after_values(self.code_at, self.codes)
+        self._drop((self.code_at >= until) | (self.after > until) | (self.after < 0), "an entry reaches beyond its end")
+        self.left = self.left - 1
+        return True
+
+    def forward(self) -> None:
+        """Done with what :meth:`step` has found."""
+        self.at = self.after
+
+
+def pick(wire: Wire, spans: Spans, keys: list[bytes], broken: Errors) -> list[Positions]:
     """Per key, the positions of its value's type code; 0 where the map or the key is absent.
 
-    ``begin`` and ``end`` are those of the encoded maps, size words included. A map is read up to the last of the keys
-    only; of a key that occurs twice the first counts. A malformed map goes into ``broken``.
+    ``spans`` are the encoded maps. A map is read up to the last of the keys only; of a key that occurs twice the first
+    counts. A malformed map goes into ``broken``.
     """
-    found = [np.zeros(len(begin), np.int64) for _ in keys]
-    lost: list[int] = []
-
-    def give_up(rows: Positions, reason: str) -> None:
-        for row in rows.tolist():
-            broken.setdefault(row, f"application-headers: {reason}")
-            lost.append(row)
-
-    rows = np.arange(len(begin)) if absent is None else np.flatnonzero(~absent)
-    size = end[rows] - begin[rows] - 4
-    count = wire.size(4, begin[rows] + 4)
-    wrong = ((size < 4) | (count > (size - 4) // 2)) & (size != 0)  # Broker-J may write a null map with size 0
-    if wrong.any():
-        give_up(rows[wrong], "a map that cannot hold its entries")
-    keep = ~wrong & (size != 0)
-    rows, left = rows[keep], count[keep]
-    at, until = begin[rows] + 8, end[rows]
-    wanted = np.full(len(rows), len(keys), np.int64)
-    for _ in range(_ROUNDS):
-        done = (left == 0) & (at != until) & (wanted > 0)
-        if done.any():
-            give_up(rows[done], "octets after the last entry of the map")
-        more = (left > 0) & (wanted > 0)
-        if not more.all():
-            rows, at, until, left, wanted = (x[more] for x in (rows, at, until, left, wanted))
-        if not len(rows):
+    found = [np.zeros(len(spans.begin), np.int64) for _ in keys]
+    wanted = np.full(len(spans.begin), len(keys), np.int64)
+    walk = _Walk(wire, spans, broken)
+    rounds = 0
+    while walk.step():
+        rounds += 1
+        if rounds > _ROUNDS:
+            _alone(walk, keys, found, broken)
             break
-        length = wire.size(1, at)
-        code_at = at + 1 + length
-        codes = wire.size(1, np.minimum(code_at, until - 1))
-        after = wire.after_values(code_at, codes)
-        wrong = (code_at >= until) | (after > until) | (after < 0)
-        if wrong.any():
-            give_up(rows[wrong], "an entry reaches beyond the end of the map")
-            keep = ~wrong
-            rows, at, until, left, wanted, length, code_at, after = (
-                x[keep] for x in (rows, at, until, left, wanted, length, code_at, after)
-            )
         for key, column in zip(keys, found, strict=True):
-            match = length == len(key)
+            match = walk.length == len(key)
             if match.any():
-                match &= wire.same(at + 1, key)
-                match &= column[rows] == 0
-                column[rows[match]] = code_at[match]
-                wanted -= match
-        at = after
-        left = left - 1
-    for index in range(len(rows)):  # maps of very many entries
-        reason = _rest(wire.data, int(at[index]), int(until[index]), int(left[index]), keys, found, int(rows[index]))
-        if reason:
-            give_up(rows[index : index + 1], reason)
+                match &= wire.same(walk.at + 1, key)
+                match &= column[walk.rows] == 0
+                rows = walk.rows[match]
+                column[rows] = walk.code_at[match]
+                wanted[rows] -= 1
+        walk.forward()
+        walk.stop(wanted[walk.rows] == 0)
     for column in found:
-        column[lost] = 0
+        column[walk.lost] = 0
     return found
 
 
-def _rest(data: bytes, at: int, end: int, left: int, keys: list[bytes], found: list[Positions], row: int) -> str:
-    slots = {key: column for key, column in zip(keys, found, strict=True) if not column[row]}
-    for _ in range(left):
-        if not slots:
-            return ""
-        code_at = at + 1 + data[at] if at < end else end
-        if code_at >= end:
-            return "an entry reaches beyond the end of the map"
-        column = slots.pop(data[at + 1 : code_at], None)
-        if column is not None:
-            column[row] = code_at
-        at = _skip(data, code_at)
-        if at > end or at < 0:
-            return "an entry reaches beyond the end of the map"
-    return "" if at == end or not slots else "octets after the last entry of the map"
+def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Errors) -> None:
+    """Finish maps of very many entries one by one: the work must not grow with entries times messages."""
+    data = walk.wire.data
+    state = (walk.rows.tolist(), walk.at.tolist(), walk.until.tolist(), walk.left.tolist())
+    for row, begin, end, left in zip(*state, strict=True):
+        slots = {key: column for key, column in zip(keys, found, strict=True) if not column[row]}
+        at, reason = begin, ""
+        for _ in range(left + 1):  # step() has counted the entry at hand already
+            code_at = at + 1 + data[at] if at < end else end
+            after = _skip(data, code_at) if code_at < end else -1
+            if not 0 <= after <= end:
+                reason = "an entry reaches beyond its end"
+                break
+            column = slots.pop(data[at + 1 : code_at], None)
+            if column is not None:
+                column[row] = code_at
+            at = after
+            if not slots:
+                break
+        else:
+            reason = "octets follow its last entry" if at != end else ""
+        if reason:
+            broken.setdefault(row, f"application-headers: {reason}")
+            walk.lost.append(row)
 
 
 def _skip(data: bytes, code_at: int) -> int:
@@ -126,55 +160,23 @@ def _skip(data: bytes, code_at: int) -> int:
     return -1 if width == -9 else at - width + int.from_bytes(data[at : at - width], "big")
 
 
-def typed(wire: Wire, at: Positions, kind: t.DataType, arrow: pa.DataType, unit: str) -> Column:
-    """A column of the values whose type codes are at ``at`` (0: absent), as a type of Spark.
+# ---- typed values --------------------------------------------------------------------------------------------------
 
-    The errors name what was found.
-    """
-    absent: Mask | None = at == 0
-    if not absent.any():  # type: ignore[union-attr]
-        absent = None
-    elif absent.all():  # type: ignore[union-attr]
-        return _arrow.nulls(len(at), arrow)
+
+def typed(wire: Wire, at: Positions, target: Target) -> Column:
+    """A column of the values whose type codes are at ``at`` (0: absent); the errors name what was found."""
+    missing = at == 0
+    absent = missing if missing.any() else None
+    if missing.all():
+        return _arrow.nulls(len(at), target.arrow)
     codes = wire.size(1, at)
     present = codes if absent is None else codes[~absent]
     lowest, highest = int(present.min()), int(present.max())
     if lowest == highest:
-        fast = _uniform(wire, at, lowest, absent, kind, arrow)
+        fast = _uniform(wire, at, absent, lowest, target)
         if fast is not None:
             return fast
-    return _each(wire, at, codes, kind, arrow, unit)
-
-
-def _uniform(
-    wire: Wire, at: Positions, number: int, absent: Mask | None, kind: t.DataType, arrow: pa.DataType
-) -> Column | None:
-    """All values of one type: the column at once, or None if that pair of types is left to :func:`_each`."""
-    if number in INTEGERS and isinstance(kind, t.IntegralType):
-        values = wire.read(_READ[number], at + 1)
-        if number == code.UINT64:
-            column, errors = _arrow.unsigned(values.astype(np.uint64), absent, arrow)
-        else:
-            column, errors = _arrow.integers(values.astype(np.int64), absent, arrow)
-        return column, {row: f"{name_of(number)} {reason}" for row, reason in errors.items()}
-    if number == code.DOUBLE and isinstance(kind, t.DoubleType):
-        return pa.array(wire.read(">f8", at + 1).astype(np.float64), arrow, mask=absent), {}
-    if number == code.FLOAT and isinstance(kind, t.DoubleType | t.FloatType):
-        values = wire.read(">f4", at + 1)
-        return pa.array(values.astype(arrow.to_pandas_dtype()), arrow, mask=absent), {}
-    if number == code.BOOLEAN and isinstance(kind, t.BooleanType):
-        return pa.array(wire.size(1, at + 1) != 0, arrow, mask=absent), {}
-    width = _TEXT_SIZES.get(number)
-    if width is not None and isinstance(kind, t.StringType | t.BinaryType):
-        begin = at + 1 + width
-        octets = _arrow.binary(wire, begin, begin + wire.size(width, at + 1), absent)
-        return _arrow.text(octets) if isinstance(kind, t.StringType) else (octets, {})
-    return None
-
-
-def _each(wire: Wire, at: Positions, codes: Positions, kind: t.DataType, arrow: pa.DataType, unit: str) -> Column:
-    """Value by value, whatever their types."""
-    convert = converter(kind, unit)
+    convert = converter(target.kind, target.unit)
     after = wire.after_values(at, codes)
     errors: Errors = {}
     values: list[Any] = []
@@ -186,4 +188,129 @@ def _each(wire: Wire, at: Positions, codes: Positions, kind: t.DataType, arrow: 
             except Misfit as bad:
                 errors[row] = str(bad)
         values.append(value)
-    return _arrow.listed(values, arrow), errors
+    return _arrow.listed(values, target.arrow), errors
+
+
+def _uniform(wire: Wire, at: Positions, absent: Mask | None, number: int, target: Target) -> Column | None:
+    """All values of one type: the column at once, or None if that pair of types is left to be done one by one."""
+    kind, arrow, _ = target
+    at = at + 1
+    if number in INTEGERS and isinstance(kind, t.IntegralType):
+        column, errors = _integers(wire, at, absent, number, arrow)
+        return column, {row: f"{name_of(number)} {reason}" for row, reason in errors.items()}
+    if number == code.DOUBLE and isinstance(kind, t.DoubleType):
+        return pa.array(wire.read(">f8", at).astype(np.float64), arrow, mask=absent), {}
+    if number == code.FLOAT and isinstance(kind, t.DoubleType | t.FloatType):
+        native = np.float64 if isinstance(kind, t.DoubleType) else np.float32
+        return pa.array(wire.read(">f4", at).astype(native), arrow, mask=absent), {}
+    if number == code.BOOLEAN and isinstance(kind, t.BooleanType):
+        return pa.array(wire.size(1, at) != 0, arrow, mask=absent), {}
+    width = _TEXT_SIZES.get(number)
+    if width is not None and isinstance(kind, t.StringType | t.BinaryType):
+        octets = _arrow.binary(wire, at + width, at + width + wire.size(width, at), absent)
+        return _arrow.text(octets) if isinstance(kind, t.StringType) else (octets, {})
+    return None
+
+
+def _integers(wire: Wire, at: Positions, absent: Mask | None, number: int, arrow: pa.DataType) -> Column:
+    values = wire.read(_READ[number], at)
+    if number == code.UINT64:
+        return _arrow.unsigned(values.astype(np.uint64), absent, arrow)
+    return _arrow.integers(values.astype(np.int64), absent, arrow)
+
+
+# ---- maps of texts -------------------------------------------------------------------------------------------------
+
+
+def texts(wire: Wire, spans: Spans, arrow: pa.MapType[Any, Any], unit: str, broken: Errors) -> Column | None:
+    """MAP<STRING, STRING>: every value as text, by the rules of :func:`amqp_spark._values.as_text`.
+
+    None if there are maps of very many entries, or that have a key twice: they are left to be done one by one.
+    """
+    walk = _Walk(wire, spans, broken)
+    steps: list[tuple[Positions, ...]] = []
+    while walk.step():
+        if len(steps) == _ROUNDS:
+            return None
+        steps.append((walk.rows, walk.at + 1, walk.code_at, walk.codes, walk.after))
+        walk.forward()
+    rows, key_at, code_at, codes, after = _in_order(steps)
+    if walk.lost:
+        keep = ~np.isin(rows, walk.lost)
+        rows, key_at, code_at, codes, after = rows[keep], key_at[keep], code_at[keep], codes[keep], after[keep]
+    keys, bad_keys = _arrow.text(_arrow.binary(wire, key_at, code_at, None))
+    if bad_keys or _twice(rows, keys):
+        return None
+    values, bad_values = _texts(wire, code_at, codes, after, unit)
+    errors: Errors = {}
+    for entry, reason in bad_values.items():
+        errors.setdefault(int(rows[entry]), f"{keys[entry].as_py()}: {reason}")
+    bounds = np.zeros(len(spans.begin) + 1, np.int32)
+    np.cumsum(np.bincount(rows, minlength=len(spans.begin)), out=bounds[1:])
+    validity = None
+    if spans.absent is not None:
+        validity = _arrow.buffer(np.packbits(~spans.absent, bitorder="little"))
+    items = pa.StructArray.from_arrays([keys, values], fields=[arrow.key_field, arrow.item_field])
+    return pa.Array.from_buffers(arrow, len(spans.begin), [validity, _arrow.buffer(bounds)], children=[items]), errors
+
+
+def _in_order(steps: list[tuple[Positions, ...]]) -> list[Positions]:
+    """Entry by entry of the first map, of the second, and so on."""
+    if not steps:
+        return [np.zeros(0, np.int64)] * 5
+    columns = [np.concatenate(parts) for parts in zip(*steps, strict=True)]
+    order = np.argsort(columns[0], kind="stable")
+    return [column[order] for column in columns]
+
+
+def _twice(rows: Positions, keys: Array) -> bool:
+    if not len(rows):
+        return False
+    encoded = keys.dictionary_encode()
+    pairs = np.sort(rows * len(encoded.dictionary) + encoded.indices.to_numpy().astype(np.int64), kind="stable")
+    return bool((pairs[1:] == pairs[:-1]).any())
+
+
+def _texts(wire: Wire, code_at: Positions, codes: Positions, after: Positions, unit: str) -> Column:
+    """The texts of values of many types: type by type, then back in order."""
+    parts: list[Array] = []
+    places: list[Positions] = []
+    errors: Errors = {}
+    for number in np.unique(codes).tolist():
+        place = np.flatnonzero(codes == number)
+        part, wrong = _texts_of(wire, number, code_at[place], after[place], unit)
+        errors.update({int(place[index]): reason for index, reason in wrong.items()})
+        parts.append(part)
+        places.append(place)
+    if len(parts) == 1:
+        return parts[0], errors
+    if not parts:
+        return _arrow.nulls(0, pa.string())
+    order = np.empty(len(codes), np.int64)
+    order[np.concatenate(places)] = np.arange(len(codes))
+    return _arrow.take(pa.concat_arrays(parts), order), errors
+
+
+def _texts_of(wire: Wire, number: int, code_at: Positions, after: Positions, unit: str) -> Column:
+    at = code_at + 1
+    width = _TEXT_SIZES.get(number)
+    if width is not None:
+        column, errors = _arrow.text(_arrow.binary(wire, at + width, after, None))
+        if not errors:
+            return column, errors
+    elif number in INTEGERS:
+        return pa.array(wire.read(_READ[number], at).astype(_READ[number].replace(">", "="))).cast(pa.string()), {}
+    elif number == code.BOOLEAN:
+        return pa.array(wire.size(1, at) != 0).cast(pa.string()), {}
+    elif number == code.DOUBLE:
+        return pa.array([float_text(value) for value in wire.read(">f8", at).tolist()], pa.string()), {}
+    errors = {}
+    values: list[str | None] = []
+    for index, (begin, end) in enumerate(zip(code_at.tolist(), after.tolist(), strict=True)):
+        value = None
+        try:
+            value = as_text(value_at(wire.data, begin, end), unit)
+        except Misfit as bad:
+            errors[index] = str(bad)
+        values.append(value)
+    return pa.array(values, pa.string()), errors
