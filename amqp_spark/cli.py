@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Self, TextIO
 
 from amqp_core import errors as core_errors
 from amqp_core.errors import AmqpError
@@ -97,8 +97,11 @@ def option_help() -> str:
 
 
 # ------------------------------------------------------------------------------------------------------------- Spark
-def spark_session(name: str, conf: Mapping[str, str], master: str | None) -> SparkSession:
-    """A session whose workers run this interpreter, with ``format("amqp")`` registered."""
+def spark_session(name: str, conf: Mapping[str, str], master: str | None) -> tuple[SparkSession, bool]:
+    """A session whose workers run this interpreter, with ``format("amqp")`` registered; and whether it is new.
+
+    One that was there already, as in a notebook, is not ours to stop.
+    """
     # Spark's own default is the first python3 on the PATH, which in a virtual environment that is not activated lacks
     # everything: each query would then fail after a minute with "Python worker failed to connect back".
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -106,6 +109,7 @@ def spark_session(name: str, conf: Mapping[str, str], master: str | None) -> Spa
 
     from amqp_spark import register  # noqa: PLC0415
 
+    new = SparkSession.getActiveSession() is None
     builder = SparkSession.builder.appName(name)
     if master is not None:
         builder = builder.master(master)
@@ -113,19 +117,30 @@ def spark_session(name: str, conf: Mapping[str, str], master: str | None) -> Spa
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     register(spark)
-    return spark
+    return spark, new
 
 
 class Signals:
-    """SIGINT and SIGTERM as a flag that a loop looks at; a second signal ends the process at once."""
+    """SIGINT and SIGTERM as a flag that a loop looks at; a second signal ends the process at once.
+
+    A context manager: at its end the handlers are those from before.
+    """
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         self.install()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
 
     def install(self) -> None:
         """Take the handlers; again after a SparkContext was made, which sets its own for SIGINT."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in self._before:
             signal.signal(number, self._handle)
 
     @property
@@ -135,7 +150,7 @@ class Signals:
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         self.received = number
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in self._before:
             signal.signal(each, signal.SIG_DFL)
 
 
@@ -185,7 +200,7 @@ class Progress:
             self.rows += rows
             self._batch(each.batchId, rows, each.processedRowsPerSecond, backlog)
         if self._bar is not None:
-            self._bar.set_postfix_str(f"{self.batches} batches{_also(backlog)}", refresh=True)
+            self._bar.set_postfix_str(f"{_batches(self.batches)}{_also(backlog)}", refresh=True)
 
     def _batch(self, batch_id: int, rows: int, rate: float | None, backlog: int | None) -> None:
         if self._bar is not None:
@@ -209,7 +224,7 @@ class Progress:
 
     def summary(self) -> str:
         """What was done, for the last line."""
-        return f"{self.rows:,} rows in {self.batches:,} batches, {time.monotonic() - self._started:.1f} s"
+        return f"{self.rows:,} rows in {_batches(self.batches)}, {time.monotonic() - self._started:.1f} s"
 
 
 class _Bar:
@@ -237,6 +252,10 @@ def _bar(stream: TextIO) -> _Bar | None:
         return _Bar(stream)
     except ImportError:  # tqdm is not a requirement
         return None
+
+
+def _batches(count: int) -> str:
+    return f"{count:,} batch" if count == 1 else f"{count:,} batches"
 
 
 def _also(backlog: int | None) -> str:

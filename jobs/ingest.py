@@ -115,25 +115,29 @@ def start(spark: SparkSession, arguments: argparse.Namespace, options: dict[str,
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job; returns the exit code."""
     arguments = parser().parse_args(argv)
-    signals = cli.Signals()
-    spark: SparkSession | None = None
+    with cli.Signals() as signals:
+        try:
+            return run(arguments, signals)
+        except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
+            code = cli.fail("ingest", error)
+            return code if signals.exit_code is None else signals.exit_code
+
+
+def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
+    """Check everything that can be checked, then start the query and follow it."""
+    options = source_options(arguments)
+    check_sink(arguments)
+    validate(options)
+    conf = {"spark.ui.showConsoleProgress": "false", **cli.pairs(arguments.conf, "--conf")}
+    spark, new = cli.spark_session(arguments.name or "amqp ingest", conf, arguments.master)
     try:
-        options = source_options(arguments)
-        check_sink(arguments)
-        validate(options)
-        conf = {"spark.ui.showConsoleProgress": "false", **cli.pairs(arguments.conf, "--conf")}
-        spark = cli.spark_session(arguments.name or "amqp ingest", conf, arguments.master)
         signals.install()
         validate(options, arguments.schema)
         progress = cli.Progress(sys.stderr, quiet=arguments.quiet)
-        code = signals.exit_code
-        if code is None:
-            code = cli.follow(start(spark, arguments, options), signals, progress)
+        code = cli.follow(start(spark, arguments, options), signals, progress)
         print(f"ingest: {progress.summary()}")
-    except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
-        return signals.exit_code or cli.fail("ingest", error)
     finally:
-        if spark is not None:
+        if new:
             spark.stop()
     return code
 

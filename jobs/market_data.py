@@ -4,7 +4,7 @@
         --exchange amq.topic --count 10000
 
 Every tick has an id, a symbol, a price and a quantity: as a JSON body, as typed application headers, and with the
-routing key ticks.<symbol>. The same --seed gives the same ticks with the same message ids. The last line on standard
+routing key ticks.<symbol>. The same --seed gives the same ticks and message ids. The last line on standard
 output is a JSON summary: how many were confirmed by the broker, and the sum of their quantities.
 
 exit codes: 0 done; 1 some were not confirmed; 2 the command line is wrong; 3 the broker could not be used; 130, 143
@@ -120,17 +120,17 @@ def connect_options(arguments: argparse.Namespace) -> ConnectOptions:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the job; returns the exit code."""
     arguments = parser().parse_args(argv)
-    signals = cli.Signals()
-    try:
-        with Client.connect(connect_options(arguments)) as client:
-            confirmed, total = publish(client, arguments, signals)
-    except (MessageRejected, OutcomeUnknown) as error:
-        cli.fail("market_data", error)
-        return cli.EXIT_FAILED
-    except (AmqpError, cli.CommandLineError) as error:
-        return cli.fail("market_data", error)
+    with cli.Signals() as signals:
+        try:
+            with Client.connect(connect_options(arguments)) as client:
+                confirmed, total = publish(client, arguments, signals)
+        except (MessageRejected, OutcomeUnknown) as error:
+            cli.fail("market_data", error)
+            return cli.EXIT_FAILED
+        except (AmqpError, cli.CommandLineError) as error:
+            return cli.fail("market_data", error)
     print(json.dumps({"published": confirmed, "sum_qty": total, "seed": arguments.seed}))
-    return signals.exit_code or 0
+    return signals.exit_code or cli.EXIT_DONE
 
 
 def _positive(text: str) -> int:
