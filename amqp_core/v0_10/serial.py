@@ -82,6 +82,8 @@ class RangeSet:
 
     def discard(self, low: int, high: int) -> None:
         """Remove every id from ``low`` to ``high``, both included."""
+        if low > high:
+            return
         first = bisect_left(self._highs, low)
         last = bisect_right(self._lows, high)
         if first >= last:

@@ -1,0 +1,273 @@
+"""A server on the loopback interface that does what a script says: faults that no real broker can be made to show.
+
+It is ``Connection(Role.SERVER)`` and ``Session`` of amqp_core itself, on a thread of its own, so that the client under
+test is the real, blocking one::
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.expect(spec.QueueQuery)
+        peer.raw(b"garbage" * 10)
+
+    with FakePeer(script) as server:
+        client = server.connect()
+
+Every wait has a deadline. What a script raises fails the test when the ``with`` block ends, unless the block raised.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+from amqp_core.address import ConnectOptions
+from amqp_core.v0_10 import spec
+from amqp_core.v0_10._codec import encode_header
+from amqp_core.v0_10.client import Client
+from amqp_core.v0_10.connection import (
+    CommandReceived,
+    Connection,
+    ControlReceived,
+    Ended,
+    Event,
+    Opened,
+    Role,
+)
+from amqp_core.v0_10.session import Session
+
+if TYPE_CHECKING:
+    import ssl
+    from collections.abc import Callable
+
+    Script = Callable[["Peer"], None]
+
+HOST = "127.0.0.1"
+_DEADLINE_S = 15.0
+_C = TypeVar("_C", bound=spec.Command)
+
+QPIDD: dict[str, object] = {"product": "qpid-cpp", "version": "1.39.0", "qpid.federation_tag": "fake"}
+
+
+class ClientGone(AssertionError):
+    """The client closed the connection while the script waited for something else."""
+
+
+class Peer:
+    """The server's end of one connection.
+
+    Attributes:
+        completing: whether commands are completed as they arrive (at once if their sync bit asks for it).
+        answers: results by the type of the command, given before it is completed.
+        commands: every command received, with its id, in order.
+        ended: the event that ended the connection, once it has.
+    """
+
+    def __init__(self, sock: socket.socket, settings: dict[str, Any]) -> None:
+        self.sock = sock
+        first_id = settings.pop("first_id", 0)
+        self.connection = Connection(Role.SERVER, **settings)
+        self.session = Session(self.connection, 0, b"", first_id=first_id)
+        self.completing = True
+        self.answers: dict[type, Callable[[Any], object]] = {}
+        self.commands: list[tuple[int, spec.Command]] = []
+        self.controls: list[spec.Control] = []
+        self.ended: Ended | None = None
+        self._opened = False
+        self._unseen: deque[tuple[int, spec.Command]] = deque()
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------------------------------------ the usual way
+    def open(self) -> None:
+        """Let the client log in, open the connection and attach its session."""
+        self._until(lambda: self._opened and self.session.state.name == "ATTACHED", "session.attach")
+
+    def serve(self) -> None:
+        """Complete and answer what comes until the client closes the connection."""
+        self._until(lambda: self.ended is not None, "the end of the connection", gone_is_fine=True)
+
+    def expect(self, kind: type[_C]) -> tuple[int, _C]:
+        """Wait for the next command of a kind, passing over others; return its id and the command."""
+        while True:
+            self._until(lambda: bool(self._unseen), kind.NAME)
+            command_id, command = self._unseen.popleft()
+            if isinstance(command, kind):
+                return command_id, cast("_C", command)
+
+    def expect_control(self, kind: type[spec.Control]) -> spec.Control:
+        """Wait until a control of a kind has come; return the latest."""
+        self._until(lambda: any(isinstance(control, kind) for control in self.controls), kind.NAME)
+        return [control for control in self.controls if isinstance(control, kind)][-1]
+
+    def send(self, command: spec.Command, *, header: bytes | None = None, body: bytes | None = None) -> int:
+        """Send a command."""
+        command_id = self.session.send(command, header=header, body=body)
+        self.flush()
+        return command_id
+
+    def transfer(self, *bodies: bytes, destination: str = "s1") -> None:
+        """Send messages to a subscription."""
+        for body in bodies:
+            transfer = spec.MessageTransfer(destination=destination, accept_mode=0, acquire_mode=0)
+            self.session.send(transfer, header=encode_header(spec.DeliveryProperties(), None), body=body or None)
+        self.flush()
+
+    def control(self, control: spec.Control, channel: int = 0) -> None:
+        """Send a control."""
+        self.connection.send_control(channel, control)
+        self.flush()
+
+    def exception(self, code: int, command_id: int | None, text: str = "told so") -> None:
+        """End the session as brokers do: execution.exception, then session.detach."""
+        self.send(spec.ExecutionException(error_code=code, command_id=command_id, description=text))
+        self.control(spec.SessionDetach(name=self.session.name))
+
+    # ---------------------------------------------------------------------------------------------- below the protocol
+    def raw(self, data: bytes) -> None:
+        """Send bytes as they are; a client that is gone does not take them."""
+        with contextlib.suppress(OSError):
+            self.sock.sendall(data)
+
+    def read_raw(self, size: int) -> bytes:
+        """Wait for so many bytes."""
+        data = b""
+        while len(data) < size:
+            part = self.sock.recv(size - len(data))
+            if not part:
+                raise ClientGone(f"the client closed the connection after {data!r}")
+            data += part
+        return data
+
+    def silent(self) -> None:
+        """Read and say nothing until the client closes the connection."""
+        with contextlib.suppress(ConnectionError):
+            while self.sock.recv(1 << 16):
+                pass
+
+    def reset(self) -> None:
+        """Close with a TCP reset."""
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+        self.sock.close()
+
+    def flush(self) -> None:
+        """Write what the state machines want to send."""
+        data = self.connection.data_to_send()
+        if data:
+            self.raw(data)
+
+    def _until(self, condition: Callable[[], bool], what: str, *, gone_is_fine: bool = False) -> None:
+        deadline = time.monotonic() + _DEADLINE_S
+        self.flush()
+        while not condition():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the script waited {_DEADLINE_S:g} s for {what}")
+            try:
+                data = self.sock.recv(1 << 16)
+            except ConnectionError:
+                data = b""
+            if not data:
+                if gone_is_fine:
+                    return
+                raise ClientGone(f"the client closed the connection while the script waited for {what}")
+            for event in self.connection.receive_data(data):
+                self._handle(event)
+            self.flush()
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, Opened):
+            self._opened = True
+        elif isinstance(event, Ended):
+            self.ended = event
+        elif isinstance(event, ControlReceived):
+            self.controls.append(event.control)
+            self.session.receive_control(event.control)
+        elif isinstance(event, CommandReceived):
+            self._command(event)
+
+    def _command(self, event: CommandReceived) -> None:
+        session, command = self.session, event.command
+        command_id = session.received_next
+        answer = self.answers.get(type(command))
+        if answer is not None:
+            session.send(spec.ExecutionResult(command_id=command_id & 0xFFFFFFFF, value=cast("Any", answer(command))))
+        if self.completing:
+            session.receive_command(command, sync=event.sync)
+        else:
+            session.received_next += 1
+        self.commands.append((command_id, command))
+        self._unseen.append((command_id, command))
+
+
+class FakePeer:
+    """Listens on a free port; the n-th connection is served by the n-th script, further ones by the last.
+
+    Args:
+        scripts: functions that get the :class:`Peer`; the connection is closed when they return.
+        context: server-side TLS context, for TLS.
+        settings: of ``Connection`` (mechanisms, authenticate, server_properties, heartbeat, max_frame_size) and
+            ``first_id`` of the session.
+    """
+
+    def __init__(self, *scripts: Script, context: ssl.SSLContext | None = None, **settings: Any) -> None:
+        self._scripts = scripts
+        self._settings = settings
+        self._context = context
+        self._listener = socket.create_server((HOST, 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._threads: list[threading.Thread] = []
+        self._errors: list[BaseException] = []
+        self._clients: list[Client] = []
+        self.connections = 0
+
+    def connect(self, *, call_timeout_s: float = 10.0, **options: Any) -> Client:
+        """Connect a client, which is closed at the end of the ``with`` block."""
+        hosts = ((HOST, self.port),)
+        options = {"hosts": hosts, "connect_timeout": 10.0, "heartbeat": 0} | options
+        client = Client.connect(ConnectOptions(**cast("Any", options)), call_timeout_s=call_timeout_s)
+        self._clients.append(client)
+        return client
+
+    def __enter__(self) -> Self:
+        thread = threading.Thread(target=self._accept, name="fake-peer", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        for client in self._clients:
+            client.abort()
+        with contextlib.suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in list(self._threads):
+            thread.join(_DEADLINE_S)
+            assert not thread.is_alive(), f"{thread.name} does not end"
+        if self._errors and kind is None:
+            raise self._errors[0]
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return
+            script = self._scripts[min(self.connections, len(self._scripts) - 1)]
+            self.connections += 1
+            thread = threading.Thread(
+                target=self._serve, args=(sock, script), name=f"fake-peer-{self.connections}", daemon=True
+            )
+            self._threads.append(thread)
+            thread.start()
+
+    def _serve(self, sock: socket.socket, script: Script) -> None:
+        try:
+            with sock:
+                sock.settimeout(_DEADLINE_S)
+                if self._context is not None:
+                    sock = self._context.wrap_socket(sock, server_side=True)
+                with sock:
+                    script(Peer(sock, dict(self._settings)))
+        except BaseException as error:  # noqa: BLE001 - raised again where the test can see it
+            self._errors.append(error)
