@@ -1,0 +1,192 @@
+"""jobs/ingest.py as users run it: a process of its own, a real broker, installed or from an archive."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pyspark
+import pytest
+
+from amqp_core.v0_10.messages import Message
+from tests.support import demo
+from tests.support.process import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.fixtures import Broker, Connect
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker]
+
+ROOT = Path(__file__).resolve().parents[2]
+JOB = str(ROOT / "jobs" / "ingest.py")
+QUICK = [
+    "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=1", "--conf", "spark.log.level=ERROR",
+]  # fmt: skip
+
+
+def environment(broker: Broker, **changes: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYSPARK_PYTHON"}}
+    login = {"AMQP_URL": broker.url(), "AMQP_USERNAME": broker.username, "AMQP_PASSWORD": broker.password}
+    return kept | login | {"SPARK_LOCAL_IP": "127.0.0.1"} | changes
+
+
+def publish(connect: Connect, queue: str, count: int) -> None:
+    client = connect()
+    for number in range(count):
+        client.publish(Message(body=b"%d" % number), routing_key=queue)
+    client.confirm()
+
+
+def bodies(directory: Path) -> list[int]:
+    rows = pq.read_table(directory, columns=["body"]).to_pylist()
+    return sorted(int(row["body"]) for row in rows)
+
+
+def left(connect: Connect, queue: str) -> int | None:
+    info = connect().query_queue(queue)
+    assert info is not None
+    return info.message_count
+
+
+def run(*command: str, env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=280, check=False)
+
+
+def arguments(queue: str, directory: Path) -> list[str]:
+    output = ["--output", str(directory / "out"), "--checkpoint", str(directory / "ck")]
+    return ["--queue", queue, "--schema", "body STRING", *output, *QUICK]
+
+
+def test_the_demo_proves_that_every_message_arrived(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert demo.main(["--count", "3000", "--output", str(tmp_path / "demo")]) == 0
+    shown = capsys.readouterr().out
+    assert "every message arrived exactly once" in shown
+    assert "FAIL" not in shown
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_running_job_and_leaves_the_rest_on_the_broker(
+    number: signal.Signals, code: int, broker: Broker, connect: Connect, queue: str, tmp_path: Path
+) -> None:
+    publish(connect, queue, 1000)
+    with started(
+        [sys.executable, JOB, *arguments(queue, tmp_path), "--master", "local[1]",
+         "--option", "maxMessagesPerTrigger=100", "--processing-time", "2 seconds"],
+        broker, tmp_path,
+    ) as (job, log):  # fmt: skip
+        wait_until(lambda: "batch 1:" in log.read_text() or job.poll() is not None, "the second batch", 120)
+        job.send_signal(number)
+        assert job.wait(60) == code, log.read_text()
+    assert f"stopped by {number.name}" in log.read_text()
+    written = bodies(tmp_path / "out")
+    there = left(connect, queue)
+    assert there is not None
+    assert 0 < len(written) < 1000
+    assert written == list(range(len(written)))
+    # What was written and logged is accepted, except for the last batch whose accept the signal may have prevented.
+    assert 1000 - len(written) <= there <= 1000 - len(written) + 100
+
+
+@contextmanager
+def started(command: list[str], broker: Broker, directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    log = directory / "job.log"
+    with log.open("wb") as sink:
+        # A session of its own, so that the signal reaches the job only, as from a scheduler.
+        job = subprocess.Popen(
+            command, env=environment(broker), cwd=directory, stdout=sink, stderr=sink, start_new_session=True
+        )
+    try:
+        yield job, log
+    finally:
+        job.kill()
+        job.wait()
+
+
+@pytest.mark.parametrize(
+    ("changes", "more", "text"),
+    [
+        ({"AMQP_PASSWORD": "n0t-the-one"}, [], "login"),
+        ({"AMQP_URL": "amqp://127.0.0.1:1/default"}, ["--option", "retry.maxAttempts=0"], "cannot connect"),
+        ({}, ["--queue", "no-such-queue"], "no-such-queue"),
+    ],
+    ids=["login refused", "no broker", "no queue"],
+)
+def test_a_broker_that_cannot_be_used_ends_with_3_and_the_reason(
+    changes: dict[str, str], more: list[str], text: str, broker: Broker, queue: str, tmp_path: Path
+) -> None:
+    command = [sys.executable, JOB, *arguments(queue, tmp_path), "--available-now", "--master", "local[1]", *more]
+    job = run(*command, env=environment(broker, **changes), cwd=tmp_path)
+    assert job.returncode == 3, job.stderr
+    errors = [line for line in job.stderr.splitlines() if line.startswith("ingest: error:")]
+    assert len(errors) == 1
+    assert text in errors[0]
+    assert "n0t-the-one" not in job.stderr + job.stdout
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A zip of the packages, as a pure wheel is one."""
+    path = tmp_path_factory.mktemp("archive") / "amqp_spark.zip"
+    with zipfile.ZipFile(path, "w") as target:
+        for package in ("amqp_core", "amqp_spark", "pyspark_amqp"):
+            for file in sorted((ROOT / package).rglob("*")):
+                if file.suffix == ".py" or file.name == "py.typed":
+                    target.write(file, file.relative_to(ROOT))
+    return path
+
+
+@pytest.fixture(scope="module")
+def python_without_the_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter that has everything that this one has, except for an installed amqp_spark."""
+    directory = tmp_path_factory.mktemp("python")
+    site_packages = Path(pyspark.__file__).resolve().parents[1]
+    packages = directory / "packages"
+    packages.mkdir()
+    for entry in site_packages.iterdir():
+        if "amqp" not in entry.name and not entry.name.endswith(".pth"):
+            (packages / entry.name).symlink_to(entry)
+    interpreter = directory / "python"
+    interpreter.write_text(
+        f'#!/bin/sh\nPYTHONPATH="{packages}${{PYTHONPATH:+:$PYTHONPATH}}" exec "{Path(sys.executable).resolve()}" -S "$@"\n'
+    )
+    interpreter.chmod(0o755)
+    return interpreter
+
+
+@pytest.mark.parametrize(
+    ("suffix", "master"),
+    [("zip", "local[2]"), ("whl", "local[2]"), ("zip", "local-cluster[2,1,1024]"), ("whl", "local-cluster[2,1,1024]")],
+)
+def test_spark_submit_needs_no_installation(
+    suffix: str, master: str, archive: Path, python_without_the_package: Path, broker: Broker, connect: Connect,
+    queue: str, tmp_path: Path,
+) -> None:  # fmt: skip
+    python = str(python_without_the_package)
+    probe = subprocess.run([python, "-c", "import pyspark, amqp_spark"], capture_output=True, text=True, check=False)
+    assert "No module named 'amqp_spark'" in probe.stderr  # or the test would prove nothing
+    package = archive
+    if suffix == "whl":
+        package = tmp_path / "amqp_spark-0.1.0-py3-none-any.whl"
+        package.write_bytes(archive.read_bytes())
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    publish(connect, queue, 500)
+    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", master]
+    env = environment(
+        broker, SPARK_HOME=str(Path(pyspark.__file__).parent), PYSPARK_DRIVER_PYTHON=python, PYSPARK_PYTHON=python
+    )
+    command = [*submit, "--py-files", str(package), JOB, *arguments(queue, tmp_path), "--available-now"]
+    job = run(*command, "--option", "transfer=pull", env=env, cwd=empty)
+    assert job.returncode == 0, job.stdout + job.stderr
+    assert "ingest: 500 rows" in job.stdout
+    assert bodies(tmp_path / "out") == list(range(500))
+    assert left(connect, queue) == 0

@@ -1,0 +1,255 @@
+"""The command line of jobs/ingest.py and what the jobs share: without a broker, and without Spark."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import os
+import signal
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionFailed, NotFound, UsageError
+from amqp_spark import cli
+from amqp_spark.errors import MessageFormatError, OffsetError, OptionError, SchemaError
+from amqp_spark.options import OPTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROOT = Path(__file__).resolve().parents[2]
+SECRET = "s3cret"
+
+
+def load(name: str) -> Any:
+    specification = importlib.util.spec_from_file_location(f"job_{name}", ROOT / "jobs" / f"{name}.py")
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def ingest(monkeypatch: pytest.MonkeyPatch) -> Any:
+    for name in ("AMQP_URL", "AMQP_USERNAME", "AMQP_PASSWORD"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(cli, "spark_session", must_not_be_called)
+    return load("ingest")
+
+
+def must_not_be_called(*_: object) -> None:
+    raise AssertionError("Spark was started for a command line that is wrong")
+
+
+GOOD = ["--url", "amqp://localhost/v", "--queue", "q", "--output", "out", "--checkpoint", "ck"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        ([], ["--output"]),
+        (["--queue", "q", "--output", "out"], ["--checkpoint"]),
+        (["--queue", "q", "--output", "out", "--checkpoint", "ck"], ["'url' is required"]),
+        ([*GOOD, "--table", "t"], ["--output and --table"]),
+        ([*GOOD, "--option", "heartbeat"], ["key=value"]),
+        ([*GOOD, "--option", "queue=other"], ["queue=", "says again"]),
+        ([*GOOD, "--option", "a=1", "--option", "a=2"], ["given twice"]),
+        ([*GOOD, "--option", "hartbeat=1", "--option", "mode=x"], ["'heartbeat'?", "FAILFAST, REJECT, PERMISSIVE"]),
+        ([*GOOD, "--username", "u"], ["without 'password'"]),
+        ([*GOOD, "--option", "deliveryGuarantee=exactly-once"], ["not available yet"]),
+        ([*GOOD, "--url", f"amqp://u:{SECRET}@localhost/v"], ["credentials"]),
+        ([*GOOD, "--option", f"password={SECRET}"], ["--password-file", "AMQP_PASSWORD"]),
+        ([*GOOD, "--option", f"PassWord={SECRET}"], ["--password-file"]),
+        ([*GOOD, "--conf", "x"], ["--conf takes key=value"]),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_before_spark_starts(
+    ingest: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], texts: list[str]
+) -> None:
+    assert ingest.main(arguments) == 2
+    shown = capsys.readouterr()
+    for text in texts:
+        assert text in shown.err
+    assert SECRET not in shown.err + shown.out
+
+
+def test_arguments_that_argparse_refuses_end_with_2_too(ingest: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        ingest.main([*GOOD, "--available-now", "--processing-time", "1 second"])
+    assert caught.value.code == 2
+
+
+def test_help_lists_every_option_and_the_exit_codes(ingest: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        ingest.main(["--help"])
+    assert caught.value.code == 0
+    shown = capsys.readouterr().out
+    assert "exit codes: 0 done" in shown
+    for option in OPTIONS:
+        assert f"  {option.name} " in shown
+
+
+def test_login_comes_from_the_environment_or_a_file(ingest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMQP_URL", "amqp://elsewhere/v")
+    monkeypatch.setenv("AMQP_USERNAME", "u")
+    monkeypatch.setenv("AMQP_PASSWORD", SECRET)
+    options = ingest.source_options(ingest.parser().parse_args(["--queue", "a", "--queue", "b"]))
+    assert options == {"url": "amqp://elsewhere/v", "username": "u", "password": SECRET, "queue": "a,b"}
+    options = ingest.source_options(ingest.parser().parse_args(["--queue", "a", "--password-file", "/f"]))
+    assert (options["passwordFile"], "password" in options) == ("/f", False)
+
+
+def test_market_data_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AMQP_URL", raising=False)
+    job = load("market_data")
+    assert job.main([]) == 2
+    assert job.main(["--url", f"amqp://u:{SECRET}@h"]) == 2
+    shown = capsys.readouterr().err
+    assert "AMQP_URL" in shown
+    assert SECRET not in shown
+
+
+def test_market_data_is_repeatable() -> None:
+    job = load("market_data")
+
+    def content(seed: int) -> list[Any]:
+        return [(message.body, message.properties, quantity) for message, quantity in job.ticks(50, seed)]
+
+    assert content(1) == content(1)
+    assert content(1) != content(2)
+    assert len({message.properties.message_id for message, _ in job.ticks(50, 1)}) == 50
+
+
+TRACEBACK = """[STREAM_FAILED] Query [id = 7, runId = 8] terminated with exception: Python worker raised:
+Traceback (most recent call last):
+  File "receiver.py", line 7, in run
+amqp_core.errors.ConnectionLost: connection reset
+
+The above exception was the direct cause of the following exception:
+Traceback (most recent call last):
+  File "stream_reader.py", line 5, in latestOffset
+{error}
+ SQLSTATE: XXKST
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OptionError(["option 'a' is wrong"]), 2),
+        (OptionError(["option 'a' is wrong", "option 'b' is wrong"]), 2),
+        (SchemaError(["column 'x' is not known", "column 'y' is not known"]), 2),
+        (AuthenticationFailed("the login was refused"), 3),
+        (ConnectionFailed("cannot connect to h:1"), 3),
+        (NotFound(404, None, "there is no queue 'q'"), 3),
+        (MessageFormatError("q", 7, "body", "not UTF-8"), 1),
+        (OffsetError("of another queue"), 1),
+        (UsageError("closed"), 1),
+    ],
+)
+def test_errors_of_other_processes_are_recognised(error: AmqpError, code: int) -> None:
+    assert cli.explain(error) == (str(error), code)
+    qualified = f"{type(error).__module__}.{type(error).__name__}: {error}"
+    assert cli.explain(RuntimeError(TRACEBACK.format(error=qualified))) == (str(error), code)
+
+
+def test_other_errors_are_failures_with_their_first_line() -> None:
+    assert cli.explain(RuntimeError("\nwhat happened\n  at java.lang")) == ("what happened", 1)
+    assert cli.explain(KeyError()) == ("KeyError", 1)
+
+
+class Query:
+    """What :class:`cli.Progress` and :func:`cli.follow` see of a query."""
+
+    def __init__(self, *, ends_after: int, on_wait: Callable[[int], None] = lambda _: None) -> None:
+        self.recentProgress: list[Any] = []
+        self.stopped = False
+        self._waits = 0
+        self._ends_after = ends_after
+        self._on_wait = on_wait
+
+    def batch(self, batch_id: int, rows: int, latest: object) -> None:
+        source = SimpleNamespace(latestOffset=latest)
+        self.recentProgress.append(
+            SimpleNamespace(batchId=batch_id, numInputRows=rows, processedRowsPerSecond=1234.5, sources=[source])
+        )
+
+    def awaitTermination(self, timeout: float) -> bool:
+        assert timeout > 0
+        self._waits += 1
+        self._on_wait(self._waits)
+        return self._waits >= self._ends_after
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+LATEST = '{"q": {"epoch": 1, "position": 7, "version": 1, "backlog": 4000}, "r": {"backlog": 1}}'
+
+
+def follow(query: Query, stream: io.StringIO, *, quiet: bool = False) -> tuple[int, cli.Progress]:
+    progress = cli.Progress(stream, quiet=quiet)
+    with cli.Signals() as signals:
+        return cli.follow(query, signals, progress), progress  # type: ignore[arg-type]
+
+
+def test_progress_is_one_line_per_batch_where_there_is_no_terminal() -> None:
+    query = Query(ends_after=3, on_wait=lambda wait: query.batch(wait // 2, 1000 if wait > 1 else 0, LATEST))
+    stream = io.StringIO()
+    code, progress = follow(query, stream)
+    assert code == 0
+    assert stream.getvalue() == "batch 1: 1,000 rows, 1,234 rows/s, backlog 4,001\n"
+    assert (progress.batches, progress.rows) == (1, 1000)
+    assert progress.summary().startswith("1,000 rows in 1 batch, ")
+
+
+@pytest.mark.parametrize("latest", [None, "null", "not json", "[]", '{"q": {"position": 1}}', {"q": 5}])
+def test_an_unknown_backlog_is_not_shown(latest: object) -> None:
+    query = Query(ends_after=1, on_wait=lambda _: query.batch(0, 1, latest))
+    stream = io.StringIO()
+    follow(query, stream)
+    assert stream.getvalue() == "batch 0: 1 rows, 1,234 rows/s\n"
+
+
+def test_quiet_shows_nothing() -> None:
+    query = Query(ends_after=1, on_wait=lambda _: query.batch(0, 1, None))
+    stream = io.StringIO()
+    assert follow(query, stream, quiet=True)[0] == 0
+    assert stream.getvalue() == ""
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_terminal_shows_a_live_line() -> None:
+    query = Query(ends_after=2, on_wait=lambda wait: query.batch(wait, 500, LATEST))
+    stream = Terminal()
+    follow(query, stream)
+    assert "rows" in stream.getvalue()
+    assert "2 batches, backlog 4,001" in stream.getvalue()
+
+
+def test_without_tqdm_a_terminal_shows_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    query = Query(ends_after=1, on_wait=lambda _: query.batch(0, 1, None))
+    stream = Terminal()
+    follow(query, stream)
+    assert stream.getvalue() == "batch 0: 1 rows, 1,234 rows/s\n"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_the_query_in_order(number: signal.Signals, code: int) -> None:
+    before = signal.getsignal(number)
+    query = Query(ends_after=10, on_wait=lambda _: os.kill(os.getpid(), number))
+    stream = io.StringIO()
+    assert follow(query, stream)[0] == code
+    assert query.stopped
+    assert f"stopped by {number.name}" in stream.getvalue()
+    assert signal.getsignal(number) is before
