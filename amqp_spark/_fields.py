@@ -176,7 +176,10 @@ class Packed:
         for group in (layout.bits, layout.fixed, layout.sized, layout.last):
             for _, mask, *_ in group:
                 known |= mask
+        again = self.at[rows] != 0
         self.at[rows], self.flags[rows], self.end[rows] = at, flags, end
+        if again.any():
+            self.drop(rows[again], "it is there twice")
         unknown = (flags & ~known) != 0
         if unknown.any():
             self.drop(rows[unknown], "it has presence flags that are not defined")
@@ -250,7 +253,7 @@ def _nowhere(mask: Mask) -> Mask | None:
 
 
 def structs(wire: Wire, begin: Positions, end: Positions, broken: dict[int, str]) -> tuple[Packed, Packed]:
-    """Delivery- and message-properties of the header segments; of a struct that comes twice the last counts.
+    """Delivery- and message-properties of the header segments.
 
     Structs of other codes are skipped by their size.
     """
@@ -266,8 +269,8 @@ def structs(wire: Wire, begin: Positions, end: Positions, broken: dict[int, str]
         code = wire.size(2, at + 4)
         flags = wire.size(2, at + 6)
         after = at + 4 + size
-        # Any struct has at least its code; those looked at here have flags too.
-        wrong = (after > until) | (size < 2) | ((size < 4) & ((code == DELIVERY.code) | (code == MESSAGE.code)))
+        code[size < 2] = 0  # an empty struct; those looked at here have a code and flags
+        wrong = (after > until) | (size == 1) | ((size < 4) & ((code == DELIVERY.code) | (code == MESSAGE.code)))
         if wrong.any():
             for row in alive[wrong].tolist():
                 broken.setdefault(row, "the structs of the header do not fit its segment")
