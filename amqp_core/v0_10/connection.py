@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from amqp_core.errors import (
     AmqpError,
@@ -38,7 +38,7 @@ from amqp_core.v0_10.frames import (
 from amqp_core.v0_10.segments import DEFAULT_ASSEMBLY_LIMIT, Assembler
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from amqp_core.v0_10.blocks import Block
     from amqp_core.v0_10.frames import Frame
@@ -48,6 +48,9 @@ MAX_FRAME_SIZE = 65535
 _ANY_FRAME_SIZE = 65535
 # Where transfers come as blocks, what is left to be assembled here is results and dispositions.
 _COMMAND_LIMIT = 1 << 24
+
+
+_T = TypeVar("_T")
 
 
 class Role(Enum):
@@ -381,7 +384,7 @@ class Connection:
         if assembly is None:
             return
         if assembly.track == TRACK_CONTROL:
-            control = decode_control(assembly.operation)
+            control = _named(decode_control, assembly.operation, spec.CONTROL_TYPES)
             if control.CODE >> 8 == 1:
                 self._connection_control(control, events)
             elif self.state is State.OPEN:
@@ -390,7 +393,7 @@ class Connection:
                 raise ProtocolError(f"{control.NAME} arrived before the connection was open")
             return
         if self.state is State.OPEN:
-            command, sync = decode_command(assembly.operation)
+            command, sync = _named(decode_command, assembly.operation, spec.COMMAND_TYPES)
             events.append(CommandReceived(assembly.channel, command, sync, assembly.header, assembly.body))
         elif self.state is not State.CLOSE_OK:
             raise ProtocolError("a command arrived before the connection was open")
@@ -531,6 +534,17 @@ class Connection:
         self.virtual_host = control.virtual_host or ""
         self._control(spec.ConnectionOpenOk())
         events.append(Opened())
+
+
+def _named(decode: Callable[[bytes], _T], operation: bytes, types: Mapping[int, type]) -> _T:
+    """Decode, and put the name of the control or command in front of what is wrong with it."""
+    try:
+        return decode(operation)
+    except DecodeError as error:
+        known = types.get(int.from_bytes(operation[:2]))
+        if known is None or known.NAME in error.reason:  # type: ignore[attr-defined]
+            raise
+        raise DecodeError(f"{known.NAME}: {error.reason}", error.offset) from error  # type: ignore[attr-defined]
 
 
 __all__ = [
