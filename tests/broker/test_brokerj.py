@@ -93,6 +93,18 @@ def test_the_broker_dies_with_its_parent(tmp_path: Path) -> None:
     wait_until(lambda: not Path(work_dir).exists(), "the work directory to go")
 
 
+def test_a_broker_that_was_stopped_and_forgotten_leaves_nothing_behind() -> None:
+    script = (
+        "from tests.support.brokerj import *\n"
+        "broker = BrokerJ(BrokerConfig(durable=False)); broker.start(); broker.stop()\n"
+        "print(broker.work_dir, broker.work_dir.exists())"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, text=True, stdout=subprocess.PIPE, check=True)
+    work_dir, existed = done.stdout.split()
+    assert existed == "True"
+    assert not Path(work_dir).exists()
+
+
 def test_make_broker_prints_how_to_connect_and_stops_on_a_signal(free_port: int) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "tests.support.brokerj", "--port", str(free_port)],

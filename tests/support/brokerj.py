@@ -16,7 +16,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Self
@@ -238,6 +237,7 @@ class BrokerJ:
 
     def _prepare(self) -> None:
         self.work_dir = Path(tempfile.mkdtemp(prefix="amqp-spark-broker-"))
+        _live.add(self)
         listeners: tuple[Listener, ...] = ("login", *(n for n in self.config.listeners if n != "login"))
         if self.config.tls is None and any(name.startswith("tls") for name in listeners):
             self.config.tls = TlsMaterial.make(self.work_dir / "tls")
@@ -272,7 +272,6 @@ class BrokerJ:
                 start_new_session=True,  # Ctrl-C on the terminal reaches us, and we decide
             )
         self._watcher = die_with_us(self._process.pid, self.work_dir)
-        _live.add(self)
         process = self._process
 
         def ready() -> bool:
@@ -302,12 +301,12 @@ class BrokerJ:
             if process is not None:
                 process.wait()
         self._process = self._watcher = None
-        _live.discard(self)
 
     def _remove_work_dir(self, really: bool) -> None:
         if really and self.work_dir is not None:
             shutil.rmtree(self.work_dir, ignore_errors=True)
             self.work_dir = None
+            _live.discard(self)
 
 
 def _essence(log: str) -> str:
@@ -315,7 +314,8 @@ def _essence(log: str) -> str:
     return "\n".join(line for line in log.splitlines() if not line.startswith("\tat "))[-4000:]
 
 
-_live: weakref.WeakSet[BrokerJ] = weakref.WeakSet()
+# Brokers that have a process or a work directory: one that was stopped and forgotten is removed at exit, too.
+_live: set[BrokerJ] = set()
 
 
 @atexit.register
