@@ -156,7 +156,7 @@ class BrokerJ:
 
     # -- life ----------------------------------------------------------------------------------------------
 
-    def start(self, timeout_s: float = 60.0) -> None:
+    def start(self, timeout_s: float = 120.0) -> None:
         """Start the broker and wait until it accepts connections.
 
         Raises:
@@ -198,7 +198,7 @@ class BrokerJ:
             self._process.kill()
         self._reap()
 
-    def restart(self, *, kill: bool = False, timeout_s: float = 60.0) -> None:
+    def restart(self, *, kill: bool = False, timeout_s: float = 120.0) -> None:
         """Stop (or ``kill``) the broker and start it on the same ports and work directory."""
         if kill:
             self.kill9()
