@@ -61,9 +61,11 @@ def binary(wire: Wire, begin: Positions, end: Positions, absent: Mask | None) ->
         # Seen as one array whose values are in turn a field and what lies between it and the next, the data need no
         # slicing: take() copies the fields out in one call.
         bounds = np.empty(2 * rows, np.int32)
-        bounds[0::2], bounds[1::2] = begin, end
-        if absent is not None:
-            np.maximum.accumulate(bounds, out=bounds)  # absent fields may have positions out of order
+        if absent is None:
+            bounds[0::2], bounds[1::2] = begin, end
+        else:  # what is absent may have any position
+            bounds[0::2], bounds[1::2] = np.where(absent, 0, begin), np.where(absent, 0, end)
+            np.maximum.accumulate(bounds, out=bounds)
         both = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, buffer(bounds), wire.buffer])
         return take(both, np.arange(0, 2 * rows, 2), absent)
     data = wire.data
