@@ -266,7 +266,8 @@ class _Emitter:
         self.put(
             f'            raise DecodeError("{struct.key} of size 0 in an array", at)', "        out.append(value)"
         )
-        self.put("    if at != end:", f'        raise _wrong_size("array of {struct.key}", end - pos - 4, at - pos - 4, pos)')
+        self.put("    if at != end:")
+        self.put(f'        raise _wrong_size("array of {struct.key}", end - pos - 4, at - pos - 4, pos)')
         self.put("    return out, end")
 
     def table(self, name: str, alias: str, members: list[Struct]) -> None:
