@@ -13,7 +13,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.errors import AmqpError, NotFound, ResourceDeleted, ResourceLocked
+from amqp_core.errors import AmqpError, IllegalArgument, InvalidArgument, NotFound, ResourceDeleted, ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.datasource.planning import QueueBuffer
 
@@ -174,13 +174,7 @@ class QueueLink:
             self._prepare(client)
             if self.bounded:
                 self._set_target(client)
-            subscription = client.subscribe(
-                self.queue,
-                accept=self._options.accept,
-                acquire=True,
-                exclusive=self._options.exclusive,
-                selector=self._options.selector,
-            )
+            subscription = self._subscribe(client)
             self._served = True
             self._since = self._clock()
             with self._lock:
@@ -287,7 +281,10 @@ class QueueLink:
     def _ask_end(self, client: Client) -> int | None:
         """Ask the broker, and return how many messages are there that this link does not hold; None if not known."""
         info = client.query_queue(self.queue)
-        if info is None or info.message_count is None:
+        if info is None:
+            # Broker-J says nothing to the consumers of a queue that is deleted: it just sends no more.
+            raise ResourceDeleted(408, None, f"the queue {self.queue!r} was deleted under the stream", "queue.query")
+        if info.message_count is None:
             return None
         with self._lock:
             held = self.buffer.held_by_session if client.counts_held_messages and self._options.accept else 0
@@ -317,6 +314,20 @@ class QueueLink:
             )  # fmt: skip
         for exchange, key in self._options.bind:
             client.bind(self.queue, exchange, key)
+
+    def _subscribe(self, client: Client) -> Subscription:
+        try:
+            return client.subscribe(
+                self.queue,
+                accept=self._options.accept,
+                acquire=True,
+                exclusive=self._options.exclusive,
+                selector=self._options.selector,
+            )
+        except (IllegalArgument, InvalidArgument) as error:
+            if self._options.selector is not None:
+                error.add_note(f"option 'selector' has the value {self._options.selector!r}: can the broker read it?")
+            raise
 
     def _set_target(self, client: Client) -> None:
         """AvailableNow: how far to go. After a reconnect what was planned and not accepted is on the queue again."""
@@ -402,6 +413,7 @@ class QueueLink:
         # Of a queue that is gone nothing comes a second time: what was received is still given to Spark.
         gone = self._served and isinstance(error, (ResourceDeleted, NotFound))
         self._end_incarnation(keep_waiting=gone or not self._options.accept)
+        error.add_note(f"while receiving from queue {self.queue!r}")
         with self._lock:
             self.error = error
             self.sync_done = self.sync_wanted

@@ -231,7 +231,7 @@ def test_a_batch_read_browses_and_consumes_nothing(stream: Stream, connect: Conn
         assert bodies(rows) == numbers(5000)
         assert [row["position"] for row in rows] == list(range(5000))
     assert depth(client, queue) == 5000
-    assert "password" not in frame._jdf.queryExecution().toString()  # type: ignore[operator]
+    assert "password" not in frame._jdf.queryExecution().toString()
 
 
 def test_progress_shows_positions_and_backlog(stream: Stream, connect: Connect, queue: str) -> None:
