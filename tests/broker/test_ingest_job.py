@@ -17,10 +17,13 @@ import pytest
 
 from amqp_core.v0_10.messages import Message
 from tests.support import demo
+from tests.support.jobs import load
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from pyspark.sql import SparkSession
 
     from tests.support.fixtures import Broker, Connect
 
@@ -115,21 +118,29 @@ def started(command: list[str], broker: Broker, directory: Path) -> Iterator[tup
     ("changes", "more", "text"),
     [
         ({"AMQP_PASSWORD": "n0t-the-one"}, [], "login"),
-        ({"AMQP_URL": "amqp://127.0.0.1:1/default"}, ["--option", "retry.maxAttempts=0"], "cannot connect"),
+        (
+            {"AMQP_URL": "amqp://127.0.0.1:1/default"},
+            ["--queue", "q", "--option", "retry.maxAttempts=0"],
+            "cannot connect",
+        ),
         ({}, ["--queue", "no-such-queue"], "no-such-queue"),
     ],
     ids=["login refused", "no broker", "no queue"],
 )
 def test_a_broker_that_cannot_be_used_ends_with_3_and_the_reason(
-    changes: dict[str, str], more: list[str], text: str, broker: Broker, queue: str, tmp_path: Path
-) -> None:
-    command = [sys.executable, JOB, *arguments(queue, tmp_path), "--available-now", "--master", "local[1]", *more]
-    job = run(*command, env=environment(broker, **changes), cwd=tmp_path)
-    assert job.returncode == 3, job.stderr
-    errors = [line for line in job.stderr.splitlines() if line.startswith("ingest: error:")]
+    changes: dict[str, str], more: list[str], text: str, broker: Broker, queue: str, spark: SparkSession,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for name, value in environment(broker, **changes).items():
+        monkeypatch.setenv(name, value)
+    where = ["--output", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "ck")]
+    assert load("ingest").main([*(more or ["--queue", queue]), *where, "--available-now"]) == 3
+    shown = capfd.readouterr()
+    errors = [line for line in shown.err.splitlines() if line.startswith("ingest: error:")]
     assert len(errors) == 1
     assert text in errors[0]
-    assert "n0t-the-one" not in job.stderr + job.stdout
+    assert "n0t-the-one" not in shown.err + shown.out
+    assert spark.range(1).count() == 1  # the session that was there still is
 
 
 @pytest.fixture(scope="module")
@@ -155,30 +166,29 @@ def python_without_the_package(tmp_path_factory: pytest.TempPathFactory) -> Path
         if "amqp" not in entry.name and not entry.name.endswith(".pth"):
             (packages / entry.name).symlink_to(entry)
     interpreter = directory / "python"
-    interpreter.write_text(
-        f'#!/bin/sh\nPYTHONPATH="{packages}${{PYTHONPATH:+:$PYTHONPATH}}" exec "{Path(sys.executable).resolve()}" -S "$@"\n'
-    )
+    real = Path(sys.executable).resolve()
+    interpreter.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}${{PYTHONPATH:+:$PYTHONPATH}}" exec "{real}" -S "$@"\n')
     interpreter.chmod(0o755)
     return interpreter
 
 
 @pytest.mark.parametrize(
     ("suffix", "master"),
-    [("zip", "local[2]"), ("whl", "local[2]"), ("zip", "local-cluster[2,1,1024]"), ("whl", "local-cluster[2,1,1024]")],
+    [("zip", "local[2]"), ("whl", "local-cluster[2,1,1024]")],
 )
 def test_spark_submit_needs_no_installation(
     suffix: str, master: str, archive: Path, python_without_the_package: Path, broker: Broker, connect: Connect,
     queue: str, tmp_path: Path,
 ) -> None:  # fmt: skip
     python = str(python_without_the_package)
-    probe = subprocess.run([python, "-c", "import pyspark, amqp_spark"], capture_output=True, text=True, check=False)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    probe = run(python, "-c", "import pyspark, amqp_spark", env=environment(broker), cwd=empty)
     assert "No module named 'amqp_spark'" in probe.stderr  # or the test would prove nothing
     package = archive
     if suffix == "whl":
         package = tmp_path / "amqp_spark-0.1.0-py3-none-any.whl"
         package.write_bytes(archive.read_bytes())
-    empty = tmp_path / "empty"
-    empty.mkdir()
     publish(connect, queue, 500)
     submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", master]
     env = environment(

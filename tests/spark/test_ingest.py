@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import os
 import signal
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,21 +15,12 @@ from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionFailed, 
 from amqp_spark import cli
 from amqp_spark.errors import MessageFormatError, OffsetError, OptionError, SchemaError
 from amqp_spark.options import OPTIONS
+from tests.support.jobs import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).resolve().parents[2]
 SECRET = "s3cret"
-
-
-def load(name: str) -> Any:
-    specification = importlib.util.spec_from_file_location(f"job_{name}", ROOT / "jobs" / f"{name}.py")
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture
