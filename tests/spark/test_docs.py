@@ -1,0 +1,98 @@
+"""The documents say what the code does: generated tables, links, versions, and the example without Spark runs."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import amqp_spark
+from amqp_spark import docs
+from amqp_spark.columns import DEFAULT_SCHEMA
+from amqp_spark.options import OPTIONS
+from tests.support.jobs import load
+
+if TYPE_CHECKING:
+    from tests.support.fixtures import Broker, Connect
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_the_generated_tables_are_those_of_the_code(capsys: pytest.CaptureFixture[str]) -> None:
+    assert docs.main(["--check", "--directory", str(ROOT / "docs")]) == 0, capsys.readouterr().out
+
+
+def test_a_table_that_differs_is_shown_and_mended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("options.md", "columns.md"):
+        text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+        (tmp_path / name).write_text(text.replace("| `queue` |", "| `Queue` |"), encoding="utf-8")
+    where = ["--directory", str(tmp_path)]
+    assert docs.main(["--check", *where]) == 1
+    assert "-| `Queue` |" in capsys.readouterr().out
+    assert docs.main(where) == 0
+    assert docs.main(["--check", *where]) == 0
+    assert (tmp_path / "options.md").read_text() == (ROOT / "docs" / "options.md").read_text()
+
+
+def test_every_option_and_column_is_documented() -> None:
+    options = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
+    columns = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
+    assert all(f"\n| `{option.name}` |" in options for option in OPTIONS)
+    assert all(f"\n| `{name}` |" in columns for name in DEFAULT_SCHEMA.fieldNames())
+    assert set(docs.MEANINGS) == set(DEFAULT_SCHEMA.fieldNames())
+
+
+def test_options_that_the_documents_name_exist() -> None:
+    known = {option.name for option in OPTIONS}
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        named = set(re.findall(r"\.option\(\"([\w.]+)\"", text)) | set(re.findall(r"`((?:tls|retry)\.\w+)", text))
+        assert named - {"checkpointLocation"} <= known, path.name
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
+        assert target.startswith("https://") or (path.parent / target).exists(), target
+
+
+def test_the_version_is_said_once() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert project.get("version", amqp_spark.__version__) == amqp_spark.__version__
+    assert f"## {amqp_spark.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def test_exit_codes_are_documented_as_the_jobs_say() -> None:
+    operations = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    said = load("ingest").__doc__
+    for code in ("0", "1", "2", "3", "130, 143"):
+        assert f"\n| {code} | " in operations
+        assert f"{code} " in said
+
+
+@pytest.mark.broker
+def test_the_example_without_spark_runs(broker: Broker, connect: Connect, capsys: pytest.CaptureFixture[str]) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text[text.index("## Without Spark") :]
+    code = section[section.index("```python\n") + len("```python\n") :]
+    code = code[: code.index("```")]
+    assert code.count("\n") <= 14
+    host, port = broker.url().split("//")[1].split("/")[0].split(":")
+    code = code.replace('("localhost", 5672)', f'("{host}", {port})').replace("greetings", "readme-greetings")
+    code = code.replace('"guest", password="guest"', f'"{broker.username}", password="{broker.password}"')
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out == "b'hello'\n"
+    client = connect()
+    left = client.query_queue("readme-greetings")
+    client.delete_queue("readme-greetings")
+    assert left is not None
+    assert left.message_count == 0
+
+
+@pytest.mark.parametrize("name", ["architecture.md", "delivery.md", "operations.md", "options.md", "columns.md"])
+def test_every_document_is_reached_from_another(name: str) -> None:
+    assert any(f"{name})" in path.read_text(encoding="utf-8") for path in DOCUMENTS if path.name != name)
