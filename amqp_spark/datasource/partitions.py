@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SMALL_BATCH_BYTES: Final = 1 << 20
 """Below this a batch is one inline partition: pulling costs as much as it saves, and every task costs 10 ms or more."""
+LEAST_PIECE_BYTES: Final = SMALL_BATCH_BYTES // 2
+"""A range is not cut into smaller partitions than this."""
 INLINE_PIECE_BYTES: Final = 16 << 20
 """Aimed at for an inline partition."""
 INLINE_LIMIT_BYTES: Final = 64 << 20
@@ -74,7 +76,7 @@ def inline_partitions(
         return [InlinePartition(slices, endpoint)] if slices else []
     partitions = []
     for each, size in zip(ranges, sizes, strict=True):
-        wanted = max(pieces, -(-size // INLINE_PIECE_BYTES))
+        wanted = max(_pieces(size, pieces), -(-size // INLINE_PIECE_BYTES))
         for begin, end, length in receiver.cut(each.queue, each.begin, each.end, wanted):
             if length > INLINE_LIMIT_BYTES:
                 raise TransferError(
@@ -92,8 +94,14 @@ def pull_partitions(
     return [
         PullPartition(endpoint, each.queue, receiver.epoch, begin, end)
         for each in ranges
-        for begin, end, _size in receiver.cut(each.queue, each.begin, each.end, pieces)
+        for begin, end, _size in receiver.cut(
+            each.queue, each.begin, each.end, _pieces(receiver.bytes_of(each.queue, each.begin, each.end), pieces)
+        )
     ]
+
+
+def _pieces(size: int, most: int) -> int:
+    return max(1, min(most, size // LEAST_PIECE_BYTES))
 
 
 def _slice(receiver: Receiver, queue: str, begin: int, end: int) -> Slice:

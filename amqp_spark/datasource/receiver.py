@@ -28,6 +28,8 @@ STOP_SECONDS: Final = 5.0
 SYNC_SECONDS: Final = 10.0
 GROWTH_SECONDS: Final = 0.2
 """AvailableNow: a batch is planned when nothing more arrived for so long, full or not."""
+TRICKLE_SECONDS: Final = 2.0
+"""AvailableNow: a batch is planned so long after its first message, although more of them keep coming slowly."""
 FULL_ENOUGH: Final = 8
 """AvailableNow: this part (1/n) of its bound is enough for a batch: receiving goes on while Spark works."""
 
@@ -144,7 +146,7 @@ class Receiver:
         enough_messages = None if max_messages is None else max(1, max_messages // FULL_ENOUGH)
         with self._lock:
             seen = self._received()
-            since = self._clock()
+            since = begun = self._clock()
             while not self.all_taken() and not self._held.stopping:
                 buffers = self._held.buffers.values()
                 if sum(buffer.waiting_bytes for buffer in buffers) >= enough_bytes:
@@ -154,9 +156,14 @@ class Receiver:
                 now = self._clock()
                 if self._received() != seen:
                     seen, since = self._received(), now
-                if self.waiting() and now - since >= GROWTH_SECONDS:
+                if not self.waiting():
+                    begun = now
+                    self._lock.wait()
+                    continue
+                until = min(since + GROWTH_SECONDS, begun + TRICKLE_SECONDS)
+                if now >= until:
                     return
-                self._lock.wait(max(0.001, since + GROWTH_SECONDS - now) if self.waiting() else None)
+                self._lock.wait(until - now)
 
     def all_taken(self) -> bool:
         """AvailableNow: every queue was read to its end, or failed."""

@@ -37,7 +37,7 @@ from amqp_spark.datasource.partitions import (
     inline_partitions,
     pull_partitions,
 )
-from amqp_spark.datasource.pull import Endpoint, PullServer, fetch, report_rejects
+from amqp_spark.datasource.pull import Endpoint, PullServer, TransferError, fetch, report_rejects
 from amqp_spark.datasource.receiver import Receiver
 from amqp_spark.errors import OffsetError, UnsupportedModeError
 from amqp_spark.offsets import VERSION, QueueOffset, dump_offsets, initial_offsets, parse_offsets
@@ -290,17 +290,31 @@ class _Run:
         return dump_offsets(end)
 
     def _pulls(self, size: int) -> bool:
+        if self._options.transfer == "auto" and size < SMALL_BATCH_BYTES:
+            return False
+        return size > 0 and self._may_pull()
+
+    def _may_pull(self) -> bool:
         transfer = self._options.transfer
-        if transfer == "auto":
-            return size >= SMALL_BATCH_BYTES and not driver_env.is_encrypted(self._settings)
-        return transfer == "pull" and size > 0
+        return transfer == "pull" or (transfer == "auto" and not driver_env.is_encrypted(self._settings))
 
     def _endpoint(self) -> Endpoint:
         if self._pull is None:
             host = self._options.transfer_host or driver_env.driver_host(self._settings)
             bind = driver_env.bind_address(host)
-            self._pull = PullServer(self._receiver, bind=bind, port=self._options.transfer_port, advertise=host)
+            ranges = self._receiver if self._may_pull() else _RejectsOnly(self._receiver)
+            self._pull = PullServer(ranges, bind=bind, port=self._options.transfer_port, advertise=host)
         return self._pull.endpoint
+
+
+class _RejectsOnly:
+    """What the endpoint of a query may do whose bytes shall not travel in clear."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.reject = receiver.reject
+
+    def parts(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[memoryview]:
+        raise TransferError(f"queue {queue!r}: this query ships its batches inside partitions and serves none")
 
 
 def _key(offsets: Mapping[str, QueueOffset]) -> str:

@@ -20,7 +20,7 @@ from amqp_core.errors import AuthenticationFailed, ConnectionLost, NotFound, Res
 from amqp_spark.compat import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from amqp_spark.datasource import link
 from amqp_spark.datasource.partitions import SMALL_BATCH_BYTES, InlinePartition, PullPartition
-from amqp_spark.datasource.pull import TransferError
+from amqp_spark.datasource.pull import TransferError, fetch
 from amqp_spark.errors import OffsetError, UnsupportedModeError
 from tests.spark.driver import Driver, Offset, bodies, dumps
 from tests.spark.fake_client import FakeBroker, transfer_frames
@@ -789,3 +789,22 @@ def test_batches_and_offsets_pickle_without_secrets(fake: FakeBroker, readers: R
     assert partition.endpoint.token.hex() not in repr(partition)
     assert pickle.loads(pickle.dumps(partition)) == partition
     assert SMALL_BATCH_BYTES == 1 << 20
+
+
+def test_point_7_an_endpoint_that_is_open_for_rejects_only_serves_no_bytes(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", b"good")
+    driver = Driver(readers(mode="REJECT", transfer="inline"))
+    driver.rows(1)
+    (partition,) = driver.last_partitions
+    assert partition.endpoint is not None
+    epoch = driver.offsets[0]["q"]["epoch"]
+    with pytest.raises(TransferError, match="serves none"):
+        list(fetch(partition.endpoint, queue="q", epoch=epoch, begin=0, end=1))
+
+
+def test_point_7_a_batch_is_not_cut_into_tiny_partitions(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *(b"x" * 10_000 for _ in range(150)))
+    driver = Driver(readers(numPartitions=64), available_now=True)
+    fake.wait(lambda: fake.held() == 150)
+    driver.trigger()
+    assert len(driver.last_partitions) == 2

@@ -1,0 +1,97 @@
+"""Browsing: everything that is there, nothing consumed, bounded memory, credentials out of sight."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pytest
+
+from amqp_core.errors import NotFound
+from amqp_spark.datasource import batch_reader
+from amqp_spark.datasource.batch_reader import AmqpBatchReader, BrowsePartition
+from amqp_spark.options import SourceOptions
+from tests.spark.fake_client import BodyPlan, FakeBroker
+
+if TYPE_CHECKING:
+    from amqp_spark.columns import ColumnPlan
+
+
+@pytest.fixture
+def fake() -> FakeBroker:
+    return FakeBroker("q", "r")
+
+
+def make(fake: FakeBroker, queue: str = "q", **options: str) -> AmqpBatchReader:
+    given = {"url": "amqp://localhost", "queue": queue, "username": "u", "password": "s3cret-word"} | options
+    plan = cast("ColumnPlan", BodyPlan())
+    return AmqpBatchReader(SourceOptions.parse(given), plan, connector=fake.connect)
+
+
+def rows(reader: AmqpBatchReader) -> list[tuple[str, int, bytes]]:
+    return [
+        row
+        for partition in reader.partitions()
+        for batch in reader.read(partition)
+        for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    ]
+
+
+def test_every_queue_is_browsed_and_nothing_consumed(fake: FakeBroker) -> None:
+    fake.publish("q", *[b"%d" % number for number in range(300)])
+    fake.publish("r", b"x")
+    reader = make(fake, "q,r")
+    for _ in range(2):
+        assert rows(reader) == [("q", number, b"%d" % number) for number in range(300)] + [("r", 0, b"x")]
+    assert (len(fake.queues["q"]), len(fake.queues["r"])) == (300, 1)
+    assert {(each["accept"], each["acquire"]) for each in fake.subscriptions} == {(False, False)}
+    assert fake.clients == []
+
+
+def test_what_comes_after_the_plan_is_not_read(fake: FakeBroker) -> None:
+    fake.publish("q", *[b"a"] * 10)
+    reader = make(fake)
+    (partition,) = reader.partitions()
+    fake.publish("q", *[b"b"] * 10)
+    assert sum(batch.num_rows for batch in reader.read(partition)) == 10
+
+
+def test_a_queue_that_shrank_ends_by_a_flush_round(fake: FakeBroker) -> None:
+    fake.publish("q", *[b"a"] * 10)
+    reader = make(fake)
+    (partition,) = reader.partitions()
+    fake.queues["q"].popleft()
+    assert sum(batch.num_rows for batch in reader.read(partition)) == 9
+
+
+def test_an_empty_queue_and_one_that_is_not_there(fake: FakeBroker) -> None:
+    assert rows(make(fake)) == []
+    with pytest.raises(NotFound, match="no queue 'nowhere' to browse"):
+        make(fake, "nowhere").partitions()
+
+
+def test_messages_are_asked_for_in_rounds(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_reader, "ROUND_BYTES", 40_000)
+    fake.publish("q", *[b"x" * 1000] * 500)
+    reader = make(fake)
+    (partition,) = reader.partitions()
+    most = 0
+    for _ in reader.read(partition):
+        subscription = fake.clients[0].subscription
+        assert subscription is not None
+        most = max(most, subscription.credit + sum(len(block.ends) for block in subscription.ready))
+    assert most <= 40
+
+
+def test_an_abandoned_read_closes_its_connection(fake: FakeBroker) -> None:
+    fake.publish("q", *[b"x"] * 500)
+    reader = make(fake)
+    iterator = reader.read(BrowsePartition("q", 500))
+    next(iterator)
+    assert len(fake.clients) == 1
+    del iterator
+    assert fake.clients == []
+
+
+def test_credentials_are_not_shown(fake: FakeBroker) -> None:
+    reader = make(fake)
+    assert "s3cret-word" not in repr(reader) + repr(reader._options) + repr(reader.partitions())
