@@ -160,7 +160,8 @@ class Scram(_Password):
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
             raise AuthenticationFailed(f"the broker's {self.name} nonce does not continue ours")
         salt = _base64(fields["s"], "salt", self.name)
-        iterations = int(fields["i"]) if fields["i"].isascii() and fields["i"].isdigit() else -1
+        digits = fields["i"].isascii() and fields["i"].isdigit() and len(fields["i"]) <= len(str(MAX_ITERATIONS))
+        iterations = int(fields["i"]) if digits else -1  # int() refuses thousands of digits with an error of its own
         if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise AuthenticationFailed(
                 f"the broker asks for {fields['i'][:20]} iterations of {self.name}; "
@@ -215,7 +216,7 @@ _WITH_PASSWORD: dict[str, Callable[[str, str], Mechanism]] = {
 }
 
 
-def choose(  # noqa: PLR0913 - keyword-only facts of one decision
+def choose(
     offered: Sequence[str],
     *,
     username: str | None,

@@ -61,8 +61,11 @@ class Peer:
     Attributes:
         completing: whether commands are completed as they arrive (at once if their sync bit asks for it).
         answers: results by the type of the command, given before it is completed.
+        hooks: called with a command of that type before it is completed.
         commands: every command received, with its id, in order.
+        controls: every control of the session received, in order.
         ended: the event that ended the connection, once it has.
+        redirect_to: answer connection.open with a redirect to this.
     """
 
     def __init__(self, sock: socket.socket, settings: dict[str, Any]) -> None:
@@ -72,9 +75,11 @@ class Peer:
         self.session = Session(self.connection, 0, b"", first_id=first_id)
         self.completing = True
         self.answers: dict[type, Callable[[Any], object]] = {}
+        self.hooks: dict[type, Callable[[Any], object]] = {}
         self.commands: list[tuple[int, spec.Command]] = []
         self.controls: list[spec.Control] = []
         self.ended: Ended | None = None
+        self.redirect_to: str | None = None
         self._opened = False
         self._unseen: deque[tuple[int, spec.Command]] = deque()
         self._lock = threading.Lock()
@@ -83,6 +88,11 @@ class Peer:
     def open(self) -> None:
         """Let the client log in, open the connection and attach its session."""
         self._until(lambda: self._opened and self.session.state.name == "ATTACHED", "session.attach")
+
+    def subscribed(self) -> None:
+        """Let the client log in and subscribe, and then send: nothing comes before somebody is there to take it."""
+        self.open()
+        self.expect(spec.MessageSetFlowMode)
 
     def serve(self) -> None:
         """Complete and answer what comes until the client closes the connection."""
@@ -178,6 +188,9 @@ class Peer:
     def _handle(self, event: Event) -> None:
         if isinstance(event, Opened):
             self._opened = True
+            if self.redirect_to is not None:
+                self.connection.data_to_send()  # the open-ok that was about to go out
+                self.connection.send_control(0, spec.ConnectionRedirect(host=self.redirect_to))
         elif isinstance(event, Ended):
             self.ended = event
         elif isinstance(event, ControlReceived):
@@ -189,6 +202,9 @@ class Peer:
     def _command(self, event: CommandReceived) -> None:
         session, command = self.session, event.command
         command_id = session.received_next
+        hook = self.hooks.get(type(command))
+        if hook is not None:
+            hook(command)
         answer = self.answers.get(type(command))
         if answer is not None:
             session.send(spec.ExecutionResult(command_id=command_id & 0xFFFFFFFF, value=cast("Any", answer(command))))
@@ -265,6 +281,7 @@ class FakePeer:
         try:
             with sock:
                 sock.settimeout(_DEADLINE_S)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a reset would overtake what waits
                 if self._context is not None:
                     sock = self._context.wrap_socket(sock, server_side=True)
                 with sock:
