@@ -25,8 +25,9 @@ _LARGEST: Final = (1 << 63) - 1
 _OFFSETS: Final = 1 << 31  # Arrow's binary and string arrays count octets in 32 bits, signed
 AUTO_MILLISECONDS: Final = 10**11
 """A time above this is in milliseconds under ``timestampUnit=auto``: as seconds it would be in the year 5138."""
+EARLIEST_SECONDS: Final = -62_135_596_800
 LATEST_SECONDS: Final = 253_402_300_799
-"""The last second of the year 9999, where the TIMESTAMP of SQL ends."""
+"""The last second of the year 9999; the TIMESTAMP of SQL has the years 1 to 9999."""
 
 _HEX: Final = np.array([int.from_bytes(b"%02x" % i, "little") for i in range(256)], "<u2")
 _DIGITS: Final = np.array([i for i in range(36) if i not in (8, 13, 18, 23)])
@@ -128,27 +129,15 @@ def _too_large(values: npt.NDArray[np.uint64], absent: Mask | None) -> tuple[Mas
     return large, {row: f"{values[row]} does not fit BIGINT" for row in np.flatnonzero(large).tolist()}
 
 
-def times(values: npt.NDArray[np.uint64], absent: Mask | None, kind: pa.DataType, unit: str) -> Column:
+def times(number: Positions, absent: Mask | None, kind: pa.DataType, unit: str) -> Column:
     """Times since 1970 in seconds or milliseconds (``auto``: by their size) as a TIMESTAMP of microseconds."""
-    large, errors = _too_large(values, absent)
-    number = values.astype(np.int64)
-    column, more = signed_times(number, merged(absent, large), kind, unit)
-    return column, errors | more
-
-
-def signed_times(number: Positions, absent: Mask | None, kind: pa.DataType, unit: str) -> Column:
-    """As :func:`times`, of signed numbers; before 1970 is negative."""
-    if unit == "auto":
-        milliseconds = np.abs(number) > AUTO_MILLISECONDS
-        factor: Positions | int = np.where(milliseconds, 1000, 1_000_000)
-        limit: Positions | int = np.where(milliseconds, LATEST_SECONDS * 1000 + 999, LATEST_SECONDS)
-    else:
-        factor = 1000 if unit == "ms" else 1_000_000
-        limit = LATEST_SECONDS * 1000 + 999 if unit == "ms" else LATEST_SECONDS
-    wrong = (number > limit) | (number < -limit)
+    milliseconds = np.abs(number) > AUTO_MILLISECONDS if unit == "auto" else np.full(len(number), unit == "ms")
+    factor = np.where(milliseconds, 1000, 1_000_000)
+    wrong = number > np.where(milliseconds, LATEST_SECONDS * 1000 + 999, LATEST_SECONDS)
+    wrong |= number < np.where(milliseconds, EARLIEST_SECONDS * 1000, EARLIEST_SECONDS)
     if absent is not None:
         wrong &= ~absent
-    errors = {row: f"{number[row]} is no time before the year 10000" for row in np.flatnonzero(wrong).tolist()}
+    errors = {row: f"{number[row]} is no time of the years 1 to 9999" for row in np.flatnonzero(wrong).tolist()}
     mask = merged(absent, wrong)
     return pa.array(number * factor, pa.int64(), mask=mask).cast(kind), errors
 

@@ -92,7 +92,7 @@ def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:  # no
             return partial(_number, name=name, arrow=arrow)
         case "timestamp" | "expiration":
             if isinstance(kind, t.LongType):
-                return partial(_number, name=name, arrow=arrow)
+                return partial(_raw_time, name=name, arrow=arrow)
             return partial(_time, name=name, arrow=arrow, unit=unit)
         case "message_id":
             return partial(_uuid, text=isinstance(kind, t.StringType))
@@ -126,18 +126,23 @@ def _octet(batch: Batch, name: str, arrow: pa.DataType) -> Column:
     return _arrow.integers(batch.wire.size(1, at), absent, arrow)
 
 
-def _raw(batch: Batch, name: str) -> tuple[Any, Mask | None]:
+def _number(batch: Batch, name: str, arrow: pa.DataType) -> Column:
     packed = _struct_of(batch, name)
     at, absent = packed.trailing(name) if name == "resume_ttl" else packed.fixed(name)
-    return batch.wire.read(">u8", at).astype(np.uint64), absent
+    return _arrow.unsigned(batch.wire.read(">u8", at).astype(np.uint64), absent, arrow)
 
 
-def _number(batch: Batch, name: str, arrow: pa.DataType) -> Column:
-    return _arrow.unsigned(*_raw(batch, name), arrow)
+def _signed(batch: Batch, name: str) -> tuple[Positions, Mask | None]:
+    at, absent = batch.delivery.fixed(name)
+    return batch.wire.read(">i8", at).astype(np.int64), absent
+
+
+def _raw_time(batch: Batch, name: str, arrow: pa.DataType) -> Column:
+    return _arrow.integers(*_signed(batch, name), arrow)
 
 
 def _time(batch: Batch, name: str, arrow: pa.DataType, unit: str) -> Column:
-    return _arrow.times(*_raw(batch, name), arrow, unit)
+    return _arrow.times(*_signed(batch, name), arrow, unit)
 
 
 def _uuid(batch: Batch, *, text: bool) -> Column:

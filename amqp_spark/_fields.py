@@ -49,7 +49,7 @@ DELIVERY: Final = Layout(
         ("timestamp", 0x4000, 8),
         ("expiration", 0x8000, 8),
     ),
-    (("exchange", 0x0001, 1), ("routing_key", 0x0002, 1), ("resume_id", 0x0004, 1)),
+    (("exchange", 0x0001, 1), ("routing_key", 0x0002, 1), ("resume_id", 0x0004, 2)),
     (("resume_ttl", 0x0008, 8),),
 )
 MESSAGE: Final = Layout(

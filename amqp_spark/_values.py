@@ -23,7 +23,7 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import values as code
 from amqp_core.v0_10._primitives import read_list_typed
 from amqp_core.v0_10.values import Typed
-from amqp_spark._arrow import AUTO_MILLISECONDS, LATEST_SECONDS
+from amqp_spark._arrow import AUTO_MILLISECONDS, EARLIEST_SECONDS, LATEST_SECONDS
 
 Converter: TypeAlias = Callable[[Typed], Any]
 
@@ -94,10 +94,10 @@ def microseconds(number: int, unit: str) -> int:
         Misfit: it is outside of the years that TIMESTAMP has.
     """
     milliseconds = abs(number) > AUTO_MILLISECONDS if unit == "auto" else unit == "ms"
-    limit = LATEST_SECONDS * 1000 + 999 if milliseconds else LATEST_SECONDS
-    if not -limit <= number <= limit:
-        raise Misfit(f"{number} is no time before the year 10000")
-    return number * (1000 if milliseconds else 1_000_000)
+    result = number * (1000 if milliseconds else 1_000_000)
+    if not EARLIEST_SECONDS * 1_000_000 <= result < (LATEST_SECONDS + 1) * 1_000_000:
+        raise Misfit(f"{number} is no time of the years 1 to 9999")
+    return result
 
 
 # ---- text and JSON -------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import settings
 
 from tests.support import ports
 from tests.support.brokerj import BrokerConfig, BrokerJ
@@ -25,6 +26,10 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_10.client import Client
     from tests.support.fixtures import Broker, Connect, OwnBroker
+
+# How long an example takes says something about the machine, not about the code.
+settings.register_profile("amqp_spark", deadline=None)
+settings.load_profile("amqp_spark")
 
 
 @pytest.fixture(scope="session")

@@ -53,7 +53,7 @@ FULL_DELIVERY = wire.delivery(
     expiration=U64(1_700_000_000_123),
     exchange=wire.str8(b"amq.topic"),
     routing_key=wire.str8("ticks.€".encode()),
-    resume_id=wire.str8(b"resume"),
+    resume_id=wire.vbin16(b"resume"),
     resume_ttl=U64(5),
 )
 FULL_MESSAGE = wire.message(
@@ -148,7 +148,7 @@ def test_each_property_alone_and_between_messages_of_other_shapes(layout: str) -
     encoded = {
         "priority": b"\x04", "delivery_mode": b"\x02", "ttl": U64(60_000), "timestamp": U64(1_700_000_000),
         "expiration": U64(1_700_000_000_123), "exchange": wire.str8(b"amq.topic"), "resume_ttl": U64(5),
-        "routing_key": wire.str8("ticks.€".encode()), "resume_id": wire.str8(b"resume"), "content_length": U64(4),
+        "routing_key": wire.str8("ticks.€".encode()), "resume_id": wire.vbin16(b"resume"), "content_length": U64(4),
         "discard_unroutable": b"", "immediate": b"", "redelivered": b"", "message_id": bytes(range(16)),
         "correlation_id": wire.vbin16(b"\xff\x00corr"), "reply_to": wire.reply_to(b"", b"answers"),
         "content_type": wire.str8(b"text/plain"), "content_encoding": wire.str8(b"utf-8"),
@@ -218,6 +218,9 @@ def test_a_header_in_many_frames() -> None:
         ("s", 100_000_000_001, 100_000_000_001_000_000),
         ("ms", 1_700_000_000, 1_700_000_000_000),
         ("auto", 0, 0),
+        ("auto", 2**64 - 1, -1_000_000),  # datetime is signed
+        ("auto", 2**64 - 100_000_000_001, -100_000_000_001_000),
+        ("s", 2**64 - 62_135_596_800, -62_135_596_800_000_000),
     ],
 )
 def test_units_of_times(unit: str, number: int, expected: int) -> None:
@@ -233,8 +236,8 @@ def test_units_of_times(unit: str, number: int, expected: int) -> None:
         ("ttl", t.IntegerType(), U64(2**31), "2147483648 does not fit INT"),
         ("ttl", t.IntegerType(), U64(2**64 - 1), "18446744073709551615 does not fit BIGINT"),
         ("priority", t.ByteType(), b"\x80", "128 does not fit TINYINT"),
-        ("expiration", t.TimestampType(), U64(2**63 - 1), "9223372036854775807 is no time before the year 10000"),
-        ("timestamp", t.TimestampType(), U64(2**63), "9223372036854775808 does not fit BIGINT"),
+        ("expiration", t.TimestampType(), U64(2**63 - 1), "9223372036854775807 is no time of the years 1 to 9999"),
+        ("timestamp", t.TimestampType(), U64(2**63), "-9223372036854775808 is no time of the years 1 to 9999"),
         ("exchange", t.StringType(), wire.str8(b"ab\xff"), "its 3 bytes are not UTF-8: invalid start byte at byte 2"),
     ],
 )
