@@ -64,10 +64,14 @@ class Batch:
             return _arrow.binary(self.wire, np.minimum(self._array(located.head_end) + 12, end), end, None)
         data, odd = located.data, located.odd
         values = [
-            odd[row] if row in odd else data[head + 12 : end]
+            _joined(data, odd[row]) if row in odd else data[head + 12 : end]
             for row, (head, end) in enumerate(zip(located.head_end[low:high], located.end[low:high], strict=True), low)
         ]
         return pa.array(values, pa.binary())
+
+
+def _joined(data: bytes, pieces: list[int]) -> bytes:
+    return b"".join([data[begin:end] for begin, end in zip(pieces[::2], pieces[1::2], strict=True)])
 
 
 Build: TypeAlias = Callable[[Batch], "Column"]

@@ -25,8 +25,9 @@ _short = Struct(">HHI").unpack_from  # flags and type, size, reserved + track + 
 class Located(NamedTuple):
     """Positions of the parts of every transfer in a block; the lists have one entry per transfer.
 
-    The header segment is ``data[head_begin:head_end]`` (empty if there is none). The body is in ``odd``, or
-    ``data[head_end + 12 : end]`` when its one frame follows the header, or empty when ``end`` is ``head_end``.
+    The header segment is ``data[head_begin:head_end]`` (empty if there is none). The body is
+    ``data[head_end + 12 : end]`` when its one frame follows the header, empty when ``end`` is ``head_end``, and
+    otherwise in the pieces that ``odd`` names.
     """
 
     data: bytes
@@ -35,8 +36,8 @@ class Located(NamedTuple):
     head_end: list[int]
     end: list[int]
     """End of the transfer in ``data``."""
-    odd: dict[int, bytes]
-    """Bodies, by index, of transfers that are not header frame and body frame in sequence."""
+    odd: dict[int, list[int]]
+    """Begin and end of each piece of a body, by index, for transfers that are not a header frame and a body frame."""
     joined: bool
     """Some header segment lies behind the block, so that positions are not in order."""
     broken: dict[int, str]
@@ -54,7 +55,7 @@ def locate(frames: bytes) -> Located:
     head_begin: list[int] = []
     head_end: list[int] = []
     ends: list[int] = []
-    odd: dict[int, bytes] = {}
+    odd: dict[int, list[int]] = {}
     broken: dict[int, str] = {}
     behind: list[bytes] = []
     add_begin, add_end, add = head_begin.append, head_end.append, ends.append
@@ -127,15 +128,20 @@ def locate(frames: bytes) -> Located:
         add_begin(begin)
         add_end(begin + header)
         add(at)
-        odd[index] = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if pieces != [begin + header + 12, at] and (pieces or at != begin + header):
+            odd[index] = pieces
     data = b"".join((frames, *behind)) if behind else frames
     return Located(data, head_begin, head_end, ends, odd, bool(behind), broken)
 
 
-def _assembly(frames: bytes, at: int, channel: int) -> tuple[list[bytes], list[bytes], int, int, str]:
-    """One transfer, frame by frame: header pieces, body pieces, begin of the last header piece, end, what is wrong."""
+def _assembly(frames: bytes, at: int, channel: int) -> tuple[list[bytes], list[int], int, int, str]:
+    """One transfer, frame by frame.
+
+    Gives the pieces of its header, begin and end of each piece of its body, begin of the last piece of the header, its
+    end, and what is wrong.
+    """
     heads: list[bytes] = []
-    pieces: list[bytes] = []
+    pieces: list[int] = []
     begin = at
     reason = ""
     length = len(frames)
@@ -156,7 +162,7 @@ def _assembly(frames: bytes, at: int, channel: int) -> tuple[list[bytes], list[b
                 heads.append(frames[at + 12 : end])
                 begin = at + 12
             elif kind == 3:
-                pieces.append(frames[at + 12 : end])
+                pieces += (at + 12, end)
             if kind < last or kind > 3:
                 reason = f"a frame of type {kind} follows one of type {last} inside a transfer"
             last = kind

@@ -16,7 +16,8 @@ def parts(found: Located) -> list[tuple[bytes, bytes]]:
     """Header and body of every transfer, as the description of Located says."""
     out = []
     for index, (begin, head_end, end) in enumerate(zip(found.head_begin, found.head_end, found.end, strict=True)):
-        body = found.odd[index] if index in found.odd else found.data[head_end + 12 : end]
+        pieces = found.odd.get(index, [head_end + 12, end])
+        body = b"".join(found.data[b:e] for b, e in zip(pieces[::2], pieces[1::2], strict=True))
         out.append((found.data[begin:head_end], body))
     return out
 

@@ -1,0 +1,187 @@
+"""Real Spark reads what the column decoder makes: every type, VARIANT above all."""
+
+from __future__ import annotations
+
+import struct
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.sql.datasource import DataSource, DataSourceReader
+
+from amqp_spark.columns import DEFAULT_SCHEMA, ColumnPlan
+from tests.support import wire
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import types as t
+
+pytestmark = pytest.mark.spark
+I64, F64 = struct.Struct(">q").pack, struct.Struct(">d").pack
+
+
+def frame(spark: SparkSession, schema: str | t.StructType, *messages: bytes, mode: str = "FAILFAST") -> DataFrame:
+    """A data frame of decoded messages, by way of Python workers as the source itself."""
+    block = b"".join(messages)
+
+    # Inside the function: they travel to the workers by value, which cannot import this module.
+    class Reader(DataSourceReader):
+        def __init__(self, plan: ColumnPlan) -> None:
+            self.plan = plan
+
+        def read(self, partition: object) -> Iterator[pa.RecordBatch]:
+            return self.plan.batches([block], queue="q", first_position=0)
+
+    class Decoded(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "decoded_messages"
+
+        def schema(self) -> t.StructType:
+            return DEFAULT_SCHEMA
+
+        def reader(self, schema: t.StructType) -> DataSourceReader:
+            return Reader(ColumnPlan.build(schema, mode=mode, timestamp_unit="auto"))
+
+    spark.dataSource.register(Decoded)
+    return spark.read.format("decoded_messages").schema(schema).load()
+
+
+def message(*entries: tuple[bytes, int, bytes], body: bytes = b"body") -> bytes:
+    delivery = wire.delivery(
+        redelivered=b"",
+        priority=b"\x04",
+        timestamp=struct.pack(">Q", 1_700_000_000),
+        exchange=wire.str8(b"amq.topic"),
+        routing_key=wire.str8(b"ticks"),
+    )
+    properties = wire.message(
+        message_id=bytes(range(16)),
+        correlation_id=wire.vbin16(b"\xff"),
+        reply_to=wire.reply_to(None, b"answers"),
+        content_type=wire.str8(b"amqp/map"),
+        application_headers=wire.map_(entries),
+    )
+    return wire.transfer(delivery + properties, body)
+
+
+HEADERS = [
+    (b"symbol", 0x95, wire.vbin16("EUR€".encode())),
+    (b"qty", 0x21, b"\0\0\0\x07"),
+    (b"price", 0x33, F64(1.5)),
+    (b"when", 0x38, I64(1_700_000_000)),
+    (b"amount", 0xD8, b"\2" + I64(150)),
+    (b"raw", 0x90, wire.vbin16(b"\xff\0")),
+    (b"legs", 0xA9, wire.list_([(0x02, b"\1"), (0xF0, b""), (0xA8, wire.map_([(b"k", 0x08, b"\1")]))])),
+    (b"none", 0xF0, b""),
+]
+
+
+def test_the_default_schema_in_spark(spark: SparkSession) -> None:
+    row = frame(spark, DEFAULT_SCHEMA, message(*HEADERS[:3]), wire.transfer()).orderBy("position").collect()
+    got = row[0].asDict(recursive=True)
+    assert {name: value for name, value in got.items() if value is not None} == {
+        "queue": "q",
+        "position": 0,
+        "discard_unroutable": False,
+        "immediate": False,
+        "redelivered": True,
+        "priority": 4,
+        "timestamp": datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC).astimezone().replace(tzinfo=None),
+        "exchange": "amq.topic",
+        "routing_key": "ticks",
+        "message_id": "00010203-0405-0607-0809-0a0b0c0d0e0f",
+        "correlation_id": bytearray(b"\xff"),
+        "reply_to": {"exchange": None, "routing_key": "answers"},
+        "content_type": "amqp/map",
+        "application_headers": {"symbol": "EUR€", "qty": "7", "price": "1.5"},
+        "body": bytearray(b"body"),
+    }
+    nothing = row[1].asDict()
+    assert {name for name, value in nothing.items() if value is not None} == {"queue", "position", "body"}
+
+
+def test_spark_understands_the_variants(spark: SparkSession) -> None:
+    df = frame(spark, "application_headers VARIANT, body VARIANT", message(*HEADERS, body=wire.map_(HEADERS)))
+    # By hand, not ours: the functions that users call on a VARIANT run in the JVM, on Spark's own decoder.
+    for column in ("application_headers", "body"):
+        (row,) = df.selectExpr(
+            f"variant_get({column}, '$.symbol', 'string') AS symbol",
+            f"variant_get({column}, '$.qty', 'int') AS qty",
+            f"variant_get({column}, '$.price', 'double') AS price",
+            f"variant_get({column}, '$.when', 'timestamp') = timestamp'2023-11-14 22:13:20Z' AS `when`",
+            f"variant_get({column}, '$.amount', 'decimal(10,2)') AS amount",
+            f"variant_get({column}, '$.raw', 'binary') AS raw",
+            f"variant_get({column}, '$.legs[2].k', 'boolean') AS leg",
+            f"is_variant_null(variant_get({column}, '$.legs[1]', 'variant')) AS empty",
+            f"is_variant_null(variant_get({column}, '$.none', 'variant')) AS none",
+            f"schema_of_variant({column}) AS schema",
+        ).collect()
+        assert row.asDict() == {
+            "symbol": "EUR€",
+            "qty": 7,
+            "price": 1.5,
+            "when": True,
+            "amount": Decimal("1.50"),
+            "raw": bytearray(b"\xff\0"),
+            "leg": True,
+            "empty": True,
+            "none": True,
+            "schema": "OBJECT<amount: DECIMAL(2,1), legs: ARRAY<VARIANT>, none: VOID, price: DOUBLE, qty: BIGINT, "
+            "raw: BINARY, symbol: STRING, when: TIMESTAMP>",
+        }
+    assert df.collect()[0].body.toPython()["legs"] == [1, None, {"k": True}]
+
+
+def test_a_large_variant_in_spark(spark: SparkSession) -> None:
+    """More than 255 fields and offsets of more than one octet: the wide forms of the encoding."""
+    many = [(b"k%03d" % i, 0x95, wire.vbin16(b"v" * i)) for i in range(400)]
+    df = frame(spark, "application_headers VARIANT", message(*many))
+    (row,) = df.selectExpr(
+        "variant_get(application_headers, '$.k399', 'string') AS last",
+        "variant_get(application_headers, '$.k063', 'string') AS short",
+        "variant_get(application_headers, '$.k064', 'string') AS long",
+        "variant_get(application_headers, '$.k400', 'string') AS none",
+    ).collect()
+    assert row.asDict() == {"last": "v" * 399, "short": "v" * 63, "long": "v" * 64, "none": None}
+
+
+def test_typed_headers_in_spark(spark: SparkSession) -> None:
+    schema = (
+        "position BIGINT NOT NULL, application_headers STRUCT<symbol: STRING, qty: INT NOT NULL, "
+        "amount: DECIMAL(10,2), when: TIMESTAMP_NTZ, legs: ARRAY<VARIANT>, other: MAP<STRING, DATE>>"
+    )
+    other = (b"other", 0xA8, wire.map_([(b"day", 0x95, wire.vbin16(b"2024-02-29"))]))
+    df = frame(spark, schema, message(*HEADERS, other), wire.transfer())
+    rows = df.selectExpr("position", "application_headers.*", "to_json(application_headers.legs) AS json").collect()
+    first = rows[0].asDict()
+    legs = first.pop("legs")
+    assert [None if leg is None else leg.toPython() for leg in legs] == [1, None, {"k": True}]
+    assert first == {
+        "position": 0,
+        "symbol": "EUR€",
+        "qty": 7,
+        "amount": Decimal("1.50"),
+        "when": datetime(2023, 11, 14, 22, 13, 20),  # noqa: DTZ001 - TIMESTAMP_NTZ has no zone
+        "other": {"day": datetime(2024, 2, 29, tzinfo=UTC).date()},
+        "json": '[1,null,{"k":true}]',
+    }
+    assert rows[1].symbol is None
+
+
+def test_an_error_names_queue_position_and_column(spark: SparkSession) -> None:
+    df = frame(spark, "application_headers STRUCT<symbol: BIGINT>", message(*HEADERS))
+    with pytest.raises(Exception, match="MessageFormatError") as raised:
+        df.collect()
+    text: Any = str(raised.value)
+    for part in ("position 0 of queue 'q'", "'application_headers'", "symbol: str16 is not an integer"):
+        assert part in text
+
+
+def test_permissive_rows_in_spark(spark: SparkSession) -> None:
+    df = frame(spark, "position BIGINT, body STRING", message(body=b"\xff"), message(), mode="PERMISSIVE")
+    assert [tuple(row) for row in df.orderBy("position").collect()] == [(0, None), (1, "body")]
