@@ -332,7 +332,9 @@ def _collect(options: Mapping[str, object]) -> tuple[dict[str, str], list[str]]:
             continue
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if given.get(option.name, text) != text:
-            problems.append(f"option {option.name!r} is given twice with different values (keys have no case)")
+            problems.append(
+                f"option {option.name!r} is given twice with different values (keys have no case): give it once"
+            )
         given[option.name] = text
     return given, problems
 
@@ -368,7 +370,8 @@ def _set_sizes(values: dict[str, object], problems: list[str]) -> None:
     assert isinstance(batch, int)
     if isinstance(held, int) and held < batch:
         problems.append(
-            f"option 'bufferBytes' is {held} and 'maxBytesPerTrigger' {batch}: the buffer must hold at least one batch"
+            f"option 'bufferBytes' is {held} and 'maxBytesPerTrigger' {batch}: the buffer must hold at least one batch "
+            f"(allowed: {batch} or more)"
         )
     values["max_bytes_per_trigger"] = batch
     values["buffer_bytes"] = 2 * batch if held is None else held
@@ -384,7 +387,9 @@ def _contradictions(values: dict[str, object], given: Mapping[str, str]) -> list
             if name in given
         )
     if "tls.keyFile" in given and "tls.certFile" not in given:
-        problems.append("option 'tls.keyFile' is given without 'tls.certFile'")
+        problems.append(
+            "option 'tls.keyFile' is given without 'tls.certFile': give the certificate too, or leave it out"
+        )
     return problems
 
 
@@ -394,10 +399,10 @@ def _login_problems(values: dict[str, object], given: Mapping[str, str]) -> list
     if "password" in given and "passwordFile" in given:
         problems.append("options 'password' and 'passwordFile' are both given: give one of them")
     if "username" in given and not has_password:
-        problems.append("option 'username' is given without 'password' or 'passwordFile'")
+        problems.append("option 'username' is given without 'password' or 'passwordFile': give one of them")
     if has_password and "username" not in given:
         name = "password" if "password" in given else "passwordFile"
-        problems.append(f"option {name!r} is given without 'username'")
+        problems.append(f"option {name!r} is given without 'username': give the login name, too")
     allowed = values["sasl_mechanisms"]
     if "saslMechanisms" in given and isinstance(allowed, tuple) and not problems:
         usable = _PASSWORD_MECHANISMS if has_password else {"EXTERNAL"} if "tls.certFile" in given else {"ANONYMOUS"}

@@ -258,9 +258,8 @@ class Connection:
     def receive_eof(self) -> list[Event]:
         """Tell that the peer will send nothing more. During the exchange of headers this names what it sent."""
         if self.state is State.HEADER and self._tail:
-            offered = describe_stranger(self._tail)
             self.state = State.CLOSED
-            return [Ended(VersionRefused(f"the peer does not speak AMQP 0-10; it answered with {offered}", offered))]
+            return [Ended(self._refused("answered with"))]
         self.state = State.CLOSED
         return []
 
@@ -317,16 +316,20 @@ class Connection:
         self.state = State.CLOSE_OK
 
     # ------------------------------------------------------------------------------------------------- what arrives
+    def _refused(self, how: str) -> VersionRefused:
+        offered = describe_stranger(self._tail)
+        hint = " (is this the broker's port for AMQP 0-10?)" if self.role is Role.CLIENT else ""
+        return VersionRefused(f"the peer does not speak AMQP 0-10; it {how} {offered}{hint}", offered)
+
     def _receive_header(self) -> bool:
         """Whether the header has arrived whole. The server answers it with its own and connection.start."""
         stranger = is_stranger(self._tail)
         if stranger is None:
             return False
         if stranger:
-            offered = describe_stranger(self._tail)
             if self.role is Role.SERVER:
                 self._out.append(PROTOCOL_HEADER)
-            raise VersionRefused(f"the peer does not speak AMQP 0-10; it offers {offered}", offered)
+            raise self._refused("offers")
         self._tail = self._tail[len(PROTOCOL_HEADER) :]
         if self.role is Role.CLIENT:
             self.state = State.START
@@ -419,10 +422,14 @@ class Connection:
     def _explain_close(self, control: spec.ConnectionClose) -> AmqpError:
         code, text = control.reply_code or 0, control.reply_text or ""
         if self.role is Role.CLIENT and not self._logged_in and self.state in (State.SECURE_OR_TUNE, State.START):
-            return AuthenticationFailed(f"the broker refused the login ({self._mechanism}): {code} {text}")
+            return AuthenticationFailed(
+                f"the broker refused the login ({self._mechanism}): {code} {text} (check user name and password)"
+            )
         # 402 invalid-path: Broker-J for an unknown virtual host; 530 and 403 where the login may not use it
         if self.role is Role.CLIENT and self.state is State.OPEN_OK and code != 320:
-            return VirtualHostRefused(f"the broker refused virtual host {self.virtual_host!r}: {code} {text}")
+            return VirtualHostRefused(
+                f"the broker refused virtual host {self.virtual_host!r}: {code} {text} (the path of the URL names it)"
+            )
         return ConnectionClosed(code, text)
 
     def _fail(self, error: AmqpError, events: list[Event]) -> None:

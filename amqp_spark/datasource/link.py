@@ -324,6 +324,12 @@ class QueueLink:
                 exclusive=self._options.exclusive,
                 selector=self._options.selector,
             )
+        except ResourceLocked as error:
+            error.add_note(
+                f"queue {self.queue!r} is consumed or owned exclusively, or option 'exclusive' is true and it has "
+                "consumers: stop them, or set exclusive to false"
+            )
+            raise
         except (IllegalArgument, InvalidArgument) as error:
             if self._options.selector is not None:
                 error.add_note(f"option 'selector' has the value {self._options.selector!r}: can the broker read it?")

@@ -8,8 +8,8 @@ from amqp_spark.columns import DEFAULT_SCHEMA
 from amqp_spark.compat import DataSource
 from amqp_spark.datasource.batch_reader import AmqpBatchReader
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
-from amqp_spark.errors import UnsupportedModeError
-from amqp_spark.options import OPTIONS
+from amqp_spark.errors import OptionError, UnsupportedModeError
+from amqp_spark.options import FAILFAST, OPTIONS, PERMISSIVE, REJECT, SourceOptions
 from amqp_spark.pyfiles import Portable
 from amqp_spark.validation import check
 
@@ -46,12 +46,21 @@ class AmqpDataSource(Portable, DataSource):
         return "amqp"
 
     def schema(self) -> StructType:
-        """Every property that a message can have, its queue, position and body."""
+        """Every property that a message can have, its queue, position and body.
+
+        Spark asks for it in ``load()`` when no schema was given: wrong options are told here already.
+        """
+        SourceOptions.parse(self.options)
         return DEFAULT_SCHEMA
 
     def reader(self, schema: StructType) -> AmqpBatchReader:
         """A browser of what the queues hold now."""
         options, columns = check(self.options, schema)
+        if options.mode == REJECT:
+            allowed = f"{FAILFAST}, {PERMISSIVE}"
+            raise OptionError(
+                [f"option 'mode' is REJECT, but a batch read browses and cannot reject; allowed: {allowed}"]
+            )
         self._redacted = True
         return AmqpBatchReader(options, columns)
 

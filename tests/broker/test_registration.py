@@ -74,7 +74,8 @@ def test_what_spark_makes_of_it_is_our_source() -> None:
     from amqp_spark import AmqpDataSource  # noqa: PLC0415
     from pyspark_amqp import DefaultSource  # noqa: PLC0415
 
-    made = DefaultSource({"url": "amqp://localhost", "queue": "q"})
+    options = {"url": "amqp://localhost", "queue": "q"}
+    made = DefaultSource(options)
     assert isinstance(made, AmqpDataSource)
     assert DefaultSource.name() == AmqpDataSource.name() == "amqp"
-    assert made.schema() == AmqpDataSource({}).schema()
+    assert made.schema() == AmqpDataSource(options).schema()

@@ -1,0 +1,59 @@
+"""The data source as Spark makes it: options are checked at the first call, and what it cannot do is said."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+from pyspark.sql.types import StructType
+
+from amqp_spark import AmqpDataSource
+from amqp_spark.columns import DEFAULT_SCHEMA
+from amqp_spark.errors import OptionError, SchemaError, UnsupportedModeError
+
+OPTIONS = {"url": "amqp://localhost", "queue": "q", "username": "u", "password": "s3cret"}
+BODY = StructType().add("body", "string")
+
+
+def test_without_a_schema_wrong_options_are_told_by_load() -> None:
+    with pytest.raises(OptionError) as caught:
+        AmqpDataSource({"queu": "q", "heartbeat": "never"}).schema()
+    assert [name in str(caught.value) for name in ("'url'", "'queu'", "'queue'", "'heartbeat'")] == [True] * 4
+    assert AmqpDataSource(OPTIONS).schema() == DEFAULT_SCHEMA
+
+
+@pytest.mark.parametrize("make", ["reader", "streamReader"])
+def test_with_a_schema_options_and_columns_are_told_together(make: str) -> None:
+    schema = StructType().add("body", "integer").add("topic", "string")
+    with pytest.raises(OptionError) as caught:
+        getattr(AmqpDataSource(OPTIONS | {"mode": "maybe"}), make)(schema)
+    problems = caught.value.problems
+    assert len(problems) == 3
+    assert [problems[0].startswith("option 'mode'"), "body" in problems[1], "topic" in problems[2]] == [True] * 3
+    with pytest.raises(SchemaError):
+        getattr(AmqpDataSource(OPTIONS), make)(schema)
+
+
+def test_a_batch_read_cannot_reject() -> None:
+    with pytest.raises(OptionError, match="a batch read browses and cannot reject; allowed: FAILFAST, PERMISSIVE"):
+        AmqpDataSource(OPTIONS | {"mode": "reject"}).reader(BODY)
+    AmqpDataSource(OPTIONS | {"mode": "reject"}).streamReader(BODY)
+
+
+@pytest.mark.parametrize("make", ["reader", "streamReader"])
+def test_the_source_leaves_the_login_behind_once_its_reader_is_made(make: str) -> None:
+    source = AmqpDataSource(OPTIONS)
+    assert b"s3cret" in pickle.dumps(source)  # Spark sends it to where the reader is made
+    reader = getattr(source, make)(BODY)
+    assert b"s3cret" not in pickle.dumps(source)
+    assert "s3cret" not in repr(source) + str(source) + repr(reader) + str(reader)
+
+
+def test_a_reader_that_goes_to_executors_has_no_login() -> None:
+    assert b"s3cret" not in pickle.dumps(AmqpDataSource(OPTIONS).streamReader(BODY))
+
+
+@pytest.mark.parametrize("make", ["writer", "streamWriter"])
+def test_writing_is_refused_with_a_reason(make: str) -> None:
+    with pytest.raises(UnsupportedModeError, match="it reads only"):
+        getattr(AmqpDataSource(OPTIONS), make)(BODY, False)
