@@ -19,7 +19,7 @@ from amqp_spark._arrow import take
 from amqp_spark._batch import Batch, builder
 from amqp_spark._fields import Wire, padded
 from amqp_spark._values import servable
-from amqp_spark.errors import MessageFormatError, SchemaError
+from amqp_spark.errors import UNDECODABLE, MessageFormatError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -210,7 +210,7 @@ class ColumnPlan:
                 column = _without(column, errors)
             columns.append(column)
         for row, reason in batch.broken.items():
-            wrong[row] = ("*", reason)
+            wrong[row] = (UNDECODABLE, reason)
         if wrong:
             columns = self._settle(batch, columns, wrong, on_reject)
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
@@ -317,21 +317,11 @@ def _without(column: Array, rows: Iterable[int]) -> Array:
 def _by_reason(wrong: dict[int, tuple[str, str]], position: int) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
     for row, (column, reason) in sorted(wrong.items()):
-        text = reason if column == "*" else f"{column}: {reason}"
+        text = reason if column == UNDECODABLE else f"{column}: {reason}"
         if text not in groups and len(groups) >= _REASONS:
             text = "does not fit the schema, like the ones before for other reasons"
         groups.setdefault(text, []).append(position + row)
     return groups
 
 
-def describe_schema(schema: t.StructType) -> list[tuple[str, str, str]]:
-    """Name, type by default and types allowed of each column, for the documentation."""
-    return [(f.name, f.dataType.simpleString().upper(), ALLOWED[f.name].text) for f in schema.fields]
-
-
-def default_ddl() -> str:
-    """The default schema as DDL."""
-    return ", ".join(f"{f.name} {f.dataType.simpleString().upper()}" for f in DEFAULT_SCHEMA.fields)
-
-
-__all__ = ["ALLOWED", "DEFAULT_SCHEMA", "ColumnPlan", "default_ddl", "describe_schema", "schema_problems"]
+__all__ = ["ALLOWED", "DEFAULT_SCHEMA", "ColumnPlan", "schema_problems"]

@@ -50,6 +50,10 @@ class OffsetError(AmqpSparkError, ValueError):
     """An offset from the checkpoint that this source did not write: another format, version or queue."""
 
 
+UNDECODABLE = "*"
+"""The column of a :class:`MessageFormatError` about a message whose header is malformed: no column is to blame."""
+
+
 class MessageFormatError(AmqpSparkError, ValueError):
     """A message does not fit the schema. Under ``mode=FAILFAST`` this stops the query until somebody acts."""
 
@@ -61,9 +65,13 @@ class MessageFormatError(AmqpSparkError, ValueError):
         self.reason = reason
 
     def __str__(self) -> str:
+        if self.column == UNDECODABLE:
+            what, advice = "cannot be decoded", "Read"
+        else:
+            what, advice = f"does not fit column {self.column!r}", "Change the schema, or read"
         return (
-            f"the message at position {self.position} of queue {self.queue!r} does not fit column {self.column!r}: "
-            f"{self.reason}. Change the schema, or read with mode=REJECT (message.reject: the queue's alternate "
+            f"the message at position {self.position} of queue {self.queue!r} {what}: "
+            f"{self.reason}. {advice} with mode=REJECT (message.reject: the queue's alternate "
             "exchange gets it) or mode=PERMISSIVE (the column is NULL)"
         )
 

@@ -285,6 +285,7 @@ def test_a_malformed_message_is_named_and_the_others_are_decoded(name: str) -> N
         rows(DEFAULT, block)
     assert raised.value.position == 8
     assert reason in raised.value.reason
+    assert "position 8 of queue 'q' cannot be decoded: " in str(raised.value)
     permissive = ColumnPlan.build(DEFAULT_SCHEMA, mode="PERMISSIVE", timestamp_unit="auto")
     assert rows(permissive, block) == [
         FULL_ROW,
