@@ -36,6 +36,8 @@ EXIT_BROKER = 3
 
 _POLL_SECONDS = 1
 _ERROR_LINE = re.compile(r"\b(amqp_core\.errors|amqp_spark\.errors)\.(\w+): (.*)")
+# What can follow an error in the text that the JVM makes of it.
+_NOT_OURS = (" ", "\t", "===", "Traceback", "The above exception", "During handling", "JVM stacktrace", "Caused by")
 _NAMES = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -287,7 +289,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     An error of ours that went through the JVM is text: the last line of a Python traceback somewhere in it.
     """
     if isinstance(error, AmqpError):
-        return str(error), _code(type(error))
+        return "\n".join((str(error), *getattr(error, "__notes__", ()))), _code(type(error))
     text = str(error)
     found = list(_ERROR_LINE.finditer(text))
     if found:
@@ -299,10 +301,10 @@ def explain(error: BaseException) -> tuple[str, int]:
 
 
 def _message(text: str, match: re.Match[str]) -> str:
-    """The error's own lines: the one that names it, and the list of problems under it."""
+    """The error's own lines: the one that names it, the list of problems under it, and its notes."""
     lines = [match[3]]
     for line in text[match.end() :].splitlines()[1:]:
-        if not line.startswith("  - "):
+        if not line.startswith("  - ") and (not line.strip() or line.startswith(_NOT_OURS)):
             break
         lines.append(line)
     return "\n".join(lines)

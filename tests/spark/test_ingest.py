@@ -6,12 +6,13 @@ import io
 import os
 import signal
 import sys
+import traceback
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionFailed, NotFound, UsageError
+from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionFailed, NotFound, ResourceLocked, UsageError
 from amqp_spark import cli
 from amqp_spark.errors import MessageFormatError, OffsetError, OptionError, SchemaError
 from amqp_spark.options import OPTIONS
@@ -145,6 +146,17 @@ def test_errors_of_other_processes_are_recognised(error: AmqpError, code: int) -
     assert cli.explain(error) == (str(error), code)
     qualified = f"{type(error).__module__}.{type(error).__name__}: {error}"
     assert cli.explain(RuntimeError(TRACEBACK.format(error=qualified))) == (str(error), code)
+
+
+def test_the_notes_of_an_error_are_told() -> None:
+    error = ResourceLocked(405, None, "in use")
+    error.add_note("set exclusive to false")
+    error.add_note("while receiving from queue 'q'")
+    said = f"{error}\nset exclusive to false\nwhile receiving from queue 'q'"
+    assert cli.explain(error) == (said, 3)
+    text = "".join(traceback.format_exception(error))
+    assert cli.explain(RuntimeError(TRACEBACK.format(error=text.rstrip()))) == (said, 3)
+    assert cli.explain(RuntimeError(f"{text}=== Streaming Query ===\nIdentifier: 7")) == (said, 3)
 
 
 def test_other_errors_are_failures_with_their_first_line() -> None:
