@@ -6,8 +6,8 @@ With ``AMQP_SPARK_CRASHPOINTS`` set to a directory when a process starts, :func:
     wait 0     stop here (this thread only) and wait to be killed, or for the ``.reached`` file to be removed
     kill 0     end this process by SIGKILL
 
-The first process that gets there owns the point: it renames the file, atomically, to ``<point>.<pid>.reached``. All
-processes of a query (JVM, reader, workers) inherit the environment, and a test can arm one point after the other.
+The first process that gets there owns the point: it renames the file, atomically, to ``<point>.<pid>.<time>.reached``.
+All processes of a query (JVM, reader, workers) inherit the environment, and a test can arm one point after the other.
 Without the variable :func:`reached` is a function that does nothing.
 """
 
@@ -76,7 +76,7 @@ class _Armed:
         if passed < int(count):
             self._passed[key] = passed + 1
             return
-        announced = self._directory / f"{point}.{os.getpid()}.reached"
+        announced = self._directory / f"{point}.{os.getpid()}.{time.monotonic_ns()}.reached"
         try:
             armed.rename(announced)
         except OSError:

@@ -1,0 +1,162 @@
+"""Queries that are killed at named points, and what must be true after they were restarted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amqp_core.v0_10.messages import Message
+from amqp_spark import crashpoints
+from tests.support.query_process import CrashPoints, Query, QueryProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from amqp_core.v0_10.client import Client
+    from tests.support.fixtures import Broker
+
+MESSAGES = 120
+PER_BATCH = 40
+
+# Points of a batch that are passed in one process for every batch: there the second batch is killed, so that a batch
+# has been accepted before. Workers are shared by all queries and see no order.
+_SECOND_BATCH = frozenset(
+    {
+        crashpoints.END_RETURNED_UNLOGGED,
+        crashpoints.LOGGED_BEFORE_PARTITIONS,
+        crashpoints.PARTITIONS_RETURNED,
+        crashpoints.BATCH_DONE_UNCOMMITTED,
+        crashpoints.COMMIT_LOGGED,
+        crashpoints.ACCEPT_UNSENT,
+        crashpoints.ACCEPT_SENT,
+    }
+)
+_ACCEPTS = frozenset({crashpoints.ACCEPT_UNSENT, crashpoints.ACCEPT_SENT})
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Where the queries run."""
+
+    broker: Broker
+    client: Client
+    points: CrashPoints
+    directory: Path
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A query over a queue of its own that holds messages 0 to ``MESSAGES``."""
+
+    point: str
+    guarantee: str
+    query: Query
+
+    def __str__(self) -> str:
+        return f"{self.guarantee} killed at {self.point}"
+
+
+def points_of(guarantee: str) -> list[str]:
+    """The points that a query of this guarantee passes: without accept there is nothing to send."""
+    return [point for point in crashpoints.POINTS if guarantee == "at-least-once" or point not in _ACCEPTS]
+
+
+def prepare(setting: Setting, name: str, point: str, guarantee: str, *, skip_written: bool) -> Scenario:
+    """Make the queue, fill it, and say what the query is."""
+    setting.client.declare_queue(name)
+    for number in range(MESSAGES):
+        setting.client.publish(Message(body=b"%d" % number), routing_key=name)
+    setting.client.confirm()
+    options = {
+        "url": setting.broker.url(),
+        "username": setting.broker.username,
+        "password": setting.broker.password,
+        "queue": name,
+        "deliveryGuarantee": guarantee,
+        "maxMessagesPerTrigger": str(PER_BATCH),
+        "transfer": "pull" if point in {crashpoints.FETCH_MID, crashpoints.READ_STARTED} else "inline",
+    }
+    query = Query(
+        name=name,
+        options=options,
+        directory=setting.directory / name,
+        schema="body STRING, redelivered BOOLEAN, position BIGINT",
+        sink_options={"skip_written": skip_written},
+    )
+    return Scenario(point, guarantee, query)
+
+
+def run_to_point(driver: QueryProcess, scenario: Scenario, *, available_now: bool = False) -> int:
+    """Start the query and let it run to its point; returns the process that waits there."""
+    trigger = {"availableNow": True} if available_now or scenario.point == crashpoints.ACCEPT_CONFIRMED else {}
+    after = int(scenario.point in _SECOND_BATCH)
+    return driver.run_to_point(scenario.query, scenario.point, after=after, **trigger)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the sink and the broker hold after the queries were drained."""
+
+    scenario: Scenario
+    copies: Counter[int]
+    """How often each message is in the sink."""
+    unflagged: Counter[int]
+    """How often without the redelivered flag."""
+    left: int
+    """Messages on the broker."""
+
+    @property
+    def lost(self) -> list[int]:
+        """Messages that are not in the sink."""
+        return [number for number in range(MESSAGES) if number not in self.copies]
+
+    @property
+    def repeated(self) -> list[int]:
+        """Messages that are in the sink more than once."""
+        return [number for number, count in self.copies.items() if count > 1]
+
+    def problems(self) -> list[str]:
+        """What breaks the promise of the guarantee."""
+        found = []
+        if self.scenario.guarantee == "at-least-once":
+            if self.lost:
+                found.append(f"lost {self.lost}")
+            unflagged = [number for number in self.repeated if self.unflagged[number] > 1]
+            if unflagged:
+                found.append(f"repeated without the redelivered flag {unflagged}")
+        elif self.repeated:
+            found.append(f"repeated {self.repeated}")
+        strange = [number for number in self.copies if not 0 <= number < MESSAGES]
+        if strange:
+            found.append(f"never sent {strange}")
+        if self.left:
+            found.append(f"{self.left} messages are left on the broker")
+        return [f"{self.scenario}: {problem}" for problem in found]
+
+
+def outcome(setting: Setting, scenario: Scenario) -> Outcome:
+    """Look at sink and broker."""
+    rows = scenario.query.rows()
+    info = setting.client.query_queue(scenario.query.name)
+    assert info is not None
+    return Outcome(
+        scenario,
+        Counter(int(row["body"]) for row in rows),
+        Counter(int(row["body"]) for row in rows if not row["redelivered"]),
+        info.message_count or 0,
+    )
+
+
+def drain(setting: Setting, driver: QueryProcess, scenarios: Sequence[Scenario]) -> dict[str, Outcome]:
+    """Restart the queries from their checkpoints, to the end of their queues; what came of each, by its point.
+
+    Every promise is checked here; the texts of all that are broken come at once.
+    """
+    setting.points.disarm()
+    driver.drain([scenario.query for scenario in scenarios])
+    outcomes = {scenario.point: outcome(setting, scenario) for scenario in scenarios}
+    problems = [problem for each in outcomes.values() for problem in each.problems()]
+    assert not problems, "\n".join(problems)
+    return outcomes

@@ -1,0 +1,125 @@
+"""SIGKILL for every process of a query at every named point: nothing is lost, nothing stays on the broker.
+
+At-least-once loses nothing, and what it repeats is flagged ``redelivered``. At-most-once repeats nothing.
+``AMQP_SPARK_CRASH_ROUNDS`` repeats everything so often; every other round uses the other kind of sink.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqp_core.address import ConnectOptions, parse_url
+from amqp_core.v0_10.client import Client
+from amqp_spark import crashpoints
+from tests.broker.crash_scenarios import Scenario, Setting, drain, points_of, prepare, run_to_point
+from tests.support.query_process import CrashPoints, QueryProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.support.fixtures import Broker
+
+pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
+
+ROUNDS = range(int(os.environ.get("AMQP_SPARK_CRASH_ROUNDS", "1")))
+GUARANTEES = ("at-least-once", "at-most-once")
+WORKER_POINTS = (crashpoints.READ_STARTED, crashpoints.READ_MID, crashpoints.FETCH_MID)
+
+
+@pytest.fixture(scope="module")
+def setting(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+    hosts, vhost, tls = parse_url(broker.url())
+    options = ConnectOptions(
+        hosts=hosts,
+        virtual_host=vhost,
+        tls=tls,
+        username=broker.username,
+        password=broker.password,
+        heartbeat=0,  # this client is idle for minutes, and sends none by itself
+    )
+    points = CrashPoints()
+    with Client.connect(options) as client:
+        yield Setting(broker, client, points, tmp_path_factory.mktemp("crash"))
+    points.close()
+
+
+@pytest.fixture(scope="module")
+def _process(setting: Setting) -> Iterator[QueryProcess]:
+    # every query that waits at a point inside a task holds a slot
+    process = QueryProcess(points=setting.points, settings={"spark.master": "local[10,4]"})
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def driver(_process: QueryProcess) -> QueryProcess:
+    """A driver that runs: that of the test before unless it was killed."""
+    if not _process.running:
+        _process.start()
+    return _process
+
+
+def _scenarios(setting: Setting, points: list[str], guarantee: str, *, skip_written: bool) -> list[Scenario]:
+    run = uuid.uuid4().hex[:6]
+    return [prepare(setting, f"crash-{run}-{p}", p, guarantee, skip_written=skip_written) for p in points]
+
+
+@pytest.mark.parametrize("repeat", ROUNDS)
+def test_driver_killed(setting: Setting, driver: QueryProcess, repeat: int) -> None:
+    skip_written = repeat % 2 == 0
+    scenarios = {
+        guarantee: _scenarios(setting, points_of(guarantee), guarantee, skip_written=skip_written)
+        for guarantee in GUARANTEES
+    }
+    # One query per point, each held where it is while the next one starts; then the JVM goes with all of them.
+    for scenario in [each for some in scenarios.values() for each in some]:
+        run_to_point(driver, scenario)
+
+    assert driver.kill_driver() == [], "these outlived their driver"
+    driver.start()
+
+    kept = drain(setting, driver, scenarios["at-least-once"])
+    dropped = drain(setting, driver, scenarios["at-most-once"])
+    # Where the promise has a price it must show, or these tests would not see a failure either.
+    assert bool(kept[crashpoints.BATCH_DONE_UNCOMMITTED].repeated) == skip_written
+    assert kept[crashpoints.COMMIT_LOGGED].repeated
+    assert dropped[crashpoints.RECEIVED_UNPLANNED].lost
+
+
+@pytest.mark.parametrize("repeat", ROUNDS)
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_reader_killed(setting: Setting, driver: QueryProcess, guarantee: str, repeat: int) -> None:
+    scenarios = _scenarios(setting, points_of(guarantee), guarantee, skip_written=repeat % 2 == 1)
+    for scenario in scenarios:
+        before = set(driver.readers())
+        held = run_to_point(driver, scenario)
+        (reader,) = set(driver.readers()) - before
+        driver.kill(reader)
+        if held != reader:  # a worker or the sink waits at the point
+            setting.points.release(scenario.point, held)
+        assert driver.wait(scenario.query) is not None, "a query without its reader must fail"
+
+    drain(setting, driver, scenarios)
+
+
+@pytest.mark.parametrize("repeat", ROUNDS)
+@pytest.mark.parametrize("guarantee", GUARANTEES)
+def test_worker_killed(setting: Setting, driver: QueryProcess, guarantee: str, repeat: int) -> None:
+    scenarios = _scenarios(setting, list(WORKER_POINTS), guarantee, skip_written=True)
+    for scenario in scenarios:
+        held = run_to_point(driver, scenario, available_now=True)
+        if scenario.point == crashpoints.FETCH_MID:  # the reader waits there, and a worker for the reader
+            for worker in driver.workers():
+                driver.kill(worker)
+            setting.points.release(scenario.point, held)
+        else:
+            driver.kill(held)
+        assert driver.wait(scenario.query) is None, "a lost worker is Spark's to replace"
+
+    for result in drain(setting, driver, scenarios).values():
+        assert result.lost == []
+        assert result.repeated == []

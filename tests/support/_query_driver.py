@@ -1,0 +1,142 @@
+"""The program of :mod:`tests.support.query_process`: a Spark driver that runs queries as it is told on its stdin.
+
+One JSON object per line in, one answer per line out. Anything that Spark or Python prints goes to stderr.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+from amqp_spark import crashpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def sink(
+    directory: Path,
+    *,
+    skip_written: bool = True,
+    twice: bool = False,
+    fail_task_of: int | None = None,
+    fail_batch: int | None = None,
+) -> Callable[[DataFrame, int], None]:
+    """A sink that is idempotent by batch id: one file per batch, replaced or (``skip_written``) left as it is.
+
+    ``twice``: two actions, which must give the same rows. ``fail_task_of``: in this batch the first attempt of every
+    task fails after it has read something. ``fail_batch``: this batch fails before it is written.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+
+    def write(frame: DataFrame, batch_id: int) -> None:
+        target = directory / f"{batch_id}.parquet"
+        if not (skip_written and target.exists()):
+            if batch_id == fail_task_of:
+                frame = frame.mapInArrow(_fail_first_attempt, frame.schema)
+            table = frame.toArrow()
+            if twice and not frame.toArrow().equals(table):
+                raise AssertionError(f"two actions gave different rows of batch {batch_id}")
+            if batch_id == fail_batch:
+                raise RuntimeError(f"batch {batch_id} fails, as it was told to")
+            part = directory / f"{batch_id}.parquet.part"
+            pq.write_table(table, part)
+            part.replace(target)
+        crashpoints.reached(crashpoints.BATCH_DONE_UNCOMMITTED)
+
+    return write
+
+
+def _fail_first_attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0:
+            raise RuntimeError("the first attempt of a task, which fails")
+        yield batch
+
+
+class Server:
+    """The queries of this driver, by name."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self.queries: dict[str, StreamingQuery] = {}
+
+    def start(
+        self,
+        name: str,
+        options: dict[str, str],
+        schema: str | None,
+        checkpoint: str,
+        directory: str,
+        trigger: dict[str, Any],
+        union: bool,
+        how: dict[str, Any],
+    ) -> dict[str, Any]:
+        reader = self.spark.readStream.format("amqp").options(**options)
+        frame = (reader if schema is None else reader.schema(schema)).load()
+        if union:
+            frame = frame.union(frame)
+        write = sink(Path(directory), **how)
+        writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
+        self.queries[name] = writer.trigger(**trigger).start()
+        return {}
+
+    def wait(self, name: str, timeout_s: int) -> dict[str, Any]:
+        """Wait for a query to end; its error, if it has one."""
+        query = self.queries[name]
+        try:
+            ended = query.awaitTermination(timeout_s)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test shall see it
+            return {"ended": True, "error": str(error)}
+        return {"ended": bool(ended), "error": None}
+
+    def status(self, name: str) -> dict[str, Any]:
+        """Whether a query runs, and its error."""
+        query = self.queries[name]
+        error = query.exception()
+        return {"active": query.isActive, "error": None if error is None else str(error)}
+
+    def stop(self, name: str) -> dict[str, Any]:
+        self.queries[name].stop()
+        return {}
+
+    def progress(self, name: str) -> dict[str, Any]:
+        """Every progress that Spark kept, oldest first."""
+        return {"progress": [json.loads(each.json) for each in self.queries[name].recentProgress]}
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)  # only answers go to stdout
+    builder = SparkSession.builder.appName("query process")
+    for key, value in json.loads(sys.argv[1]).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    jvm: Any = spark._jvm  # the only way to the process id of the JVM
+    server = Server(spark)
+    print(json.dumps({"jvm": jvm.java.lang.ProcessHandle.current().pid()}), file=answers, flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            answer = getattr(server, request.pop("do"))(**request)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test shall see it
+            answer = {"failed": f"{type(error).__name__}: {error}"}
+        print(json.dumps(answer), file=answers, flush=True)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()

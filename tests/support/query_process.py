@@ -1,0 +1,345 @@
+"""Streaming queries in a Spark driver of their own, so that its processes can be killed.
+
+The driver (:mod:`tests.support._query_driver`) is a Python process; its JVM starts one reader process per query and
+the executors' Python workers. Every batch becomes one Parquet file that is named by its batch id.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from amqp_spark import crashpoints
+from tests.support.process import die_with_us, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+_ROOT = Path(__file__).parents[2]
+_READER_MODULE = "python_streaming_source_runner"
+# Spark gives a reader process 10 s to start, whatever the load of the machine; then the query is started again.
+_SLOW_START = "Timed out while waiting for the Python worker to connect back"
+_STARTS = 3
+_AT_ONCE = 2
+_POLL_S = 0.02
+
+_SETTINGS = {
+    "spark.master": "local[4,4]",  # four attempts of a task: a worker may be killed
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",  # these drivers live for seconds
+    "spark.log.level": "ERROR",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.stopTimeout": "60s",
+}
+
+
+class QueryProcessFailed(AssertionError):
+    """The driver ended, or a command in it failed; the text holds the end of its log."""
+
+
+@dataclass(kw_only=True)
+class Query:
+    """What a query is; started again, it goes on from its checkpoint."""
+
+    name: str
+    options: Mapping[str, str]
+    directory: Path
+    schema: str | None = None
+    union: bool = False
+    """Whether the stream is united with itself."""
+    sink_options: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments of the sink of :mod:`tests.support._query_driver`."""
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where Spark keeps its logs."""
+        return self.directory / "checkpoint"
+
+    @property
+    def sink(self) -> Path:
+        """Where the sink puts its files."""
+        return self.directory / "sink"
+
+    def batches(self) -> list[int]:
+        """The ids of the batches in the sink."""
+        return sorted(int(path.stem) for path in self.sink.glob("*.parquet"))
+
+    def tables(self) -> dict[int, pa.Table]:
+        """The rows of the sink by batch."""
+        return {batch: pq.read_table(self.sink / f"{batch}.parquet") for batch in self.batches()}
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows of the sink in the order of their batches."""
+        return [row for table in self.tables().values() for row in table.to_pylist()]
+
+
+@dataclass
+class CrashPoints:
+    """The test's side of :mod:`amqp_spark.crashpoints`."""
+
+    directory: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="amqp-spark-crash-")))
+    _taken: set[str] = field(default_factory=set)
+
+    def arm(self, point: str, *, action: str = "wait", after: int = 0) -> None:
+        """Stop (or kill) the next process that has passed ``point`` so many times."""
+        assert point in crashpoints.POINTS
+        part = self.directory / f"{point}.part"
+        part.write_text(f"{action} {after}", encoding="ascii")
+        part.rename(self.directory / f"{point}.armed")
+
+    def take(self, point: str) -> int | None:
+        """The process that is at ``point``, once. It stays there, and the point can be armed again."""
+        for path in self.directory.glob(f"{point}.*.reached"):
+            if path.name not in self._taken:
+                self._taken.add(path.name)
+                return int(path.name.split(".")[1])
+        return None
+
+    def release(self, point: str, pid: int) -> None:
+        """Let the process that waits at ``point`` go on."""
+        for announced in self.directory.glob(f"{point}.{pid}.*.reached"):
+            announced.unlink()
+
+    def disarm(self) -> None:
+        """Forget everything; whoever waits at a point goes on."""
+        for path in self.directory.iterdir():
+            path.unlink()
+        self._taken.clear()
+
+    def close(self) -> None:
+        """Remove the directory."""
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class QueryProcess:
+    """One driver; a context manager that starts it and ends it with everything that it started."""
+
+    def __init__(self, *, points: CrashPoints | None = None, settings: Mapping[str, str] | None = None) -> None:
+        self._settings = _SETTINGS | dict(settings or {})
+        self._points = points
+        self._directory = Path(tempfile.mkdtemp(prefix="amqp-spark-driver-"))
+        self._process: subprocess.Popen[str] | None = None
+        self._jvm: psutil.Process | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def start(self) -> None:
+        """Start the driver and wait for its Spark session."""
+        environment = os.environ | {
+            "PYSPARK_PYTHON": sys.executable,
+            "PYSPARK_DRIVER_PYTHON": sys.executable,
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_DIRS": str(self._directory / "local"),
+        }
+        if self._points is not None:
+            environment[crashpoints.VARIABLE] = str(self._points.directory)
+        settings = self._settings | {"spark.sql.warehouse.dir": str(self._directory / "warehouse")}
+        with (self._directory / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.support._query_driver", json.dumps(settings)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                cwd=_ROOT,
+                env=environment,
+                text=True,
+                start_new_session=True,
+            )
+        self._watcher = die_with_us(self._process.pid, self._directory)
+        self._jvm = psutil.Process(self._answer()["jvm"])
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started and not killed."""
+        return self._process is not None and self._process.poll() is None
+
+    def close(self) -> None:
+        """Kill what is left of it."""
+        if self._process is not None:
+            self.kill_driver()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def log(self, last_bytes: int = 6000) -> str:
+        """The end of what the driver and its processes printed."""
+        return (self._directory / "log").read_bytes()[-last_bytes:].decode(errors="replace")
+
+    # -- queries -------------------------------------------------------------------------------------------
+
+    def start_query(self, query: Query, **trigger: Any) -> None:
+        """Start a query; ``trigger`` as for Spark, without one as fast as it can."""
+        self._do(
+            "start",
+            name=query.name,
+            options=dict(query.options),
+            schema=query.schema,
+            checkpoint=str(query.checkpoint),
+            directory=str(query.sink),
+            trigger=trigger or {"processingTime": "0 seconds"},
+            union=query.union,
+            how=dict(query.sink_options),
+        )
+
+    def wait(self, query: Query, timeout_s: int = 120) -> str | None:
+        """Wait for a query to end; its error, if it ended with one."""
+        answer = self._do("wait", name=query.name, timeout_s=timeout_s)
+        if not answer["ended"]:
+            raise QueryProcessFailed(f"query {query.name} has not ended after {timeout_s} s\n{self.log()}")
+        error: str | None = answer["error"]
+        return error
+
+    def run_to_point(self, query: Query, point: str, *, after: int = 0, timeout_s: int = 60, **trigger: Any) -> int:
+        """Start a query and let it run until one of its processes has reached a point; returns that process."""
+        assert self._points is not None
+        points = self._points
+        points.arm(point, after=after)
+        self.start_query(query, **trigger)
+        deadline = time.monotonic() + timeout_s
+        while (pid := points.take(point)) is None:
+            status = self._do("status", name=query.name)
+            if status["error"] is not None and _SLOW_START in status["error"]:
+                self.start_query(query, **trigger)
+            elif not status["active"] or time.monotonic() > deadline:
+                raise QueryProcessFailed(f"query {query.name} did not reach {point}: {status}\n{self.log()}")
+            time.sleep(_POLL_S)
+        return pid
+
+    def drain(self, queries: Iterable[Query], timeout_s: int = 120) -> None:
+        """Run queries to the end of what is there (AvailableNow), a few at once."""
+        running: deque[Query] = deque()
+        for query in queries:
+            self.start_query(query, availableNow=True)
+            running.append(query)
+            if len(running) == _AT_ONCE:
+                self._must_end(running.popleft(), timeout_s)
+        for query in running:
+            self._must_end(query, timeout_s)
+
+    def stop_query(self, query: Query) -> None:
+        """Stop a query in order."""
+        self._do("stop", name=query.name)
+
+    def progress(self, query: Query) -> list[dict[str, Any]]:
+        """Spark's progress reports of a query, oldest first."""
+        reports: list[dict[str, Any]] = self._do("progress", name=query.name)["progress"]
+        return reports
+
+    # -- processes -----------------------------------------------------------------------------------------
+
+    def readers(self) -> list[int]:
+        """The processes of the streaming readers, one per running query."""
+        assert self._jvm is not None
+        return [child.pid for child in self._jvm.children() if _READER_MODULE in " ".join(_command(child))]
+
+    def workers(self) -> list[int]:
+        """The Python workers of the executor: children of the daemon that forks them."""
+        assert self._jvm is not None
+        daemons = [child for child in self._jvm.children() if "pyspark.daemon" in _command(child)]
+        return [worker.pid for daemon in daemons for worker in daemon.children()]
+
+    def kill(self, pid: int) -> None:
+        """SIGKILL for one process of this driver; returns when it is gone."""
+        assert self._jvm is not None
+        process = psutil.Process(pid)
+        assert self._jvm in process.parents(), "no process of this driver"
+        process.kill()
+        wait_until(lambda: not _alive(process), f"the end of process {pid}")
+
+    def kill_driver(self, timeout_s: float = 20.0) -> list[str]:
+        """SIGKILL for the JVM, then for the driver's Python; wait for their children to end by themselves.
+
+        Returns:
+            The commands of those that did not (they are killed then).
+        """
+        process = self._process
+        assert process is not None
+        children = [] if self._jvm is None or not _alive(self._jvm) else self._jvm.children(recursive=True)
+        if self._jvm is not None:
+            _kill(self._jvm)
+        process.kill()
+        process.communicate()
+        if self._watcher is not None:
+            self._watcher.wait()
+        _gone, left = psutil.wait_procs(children, timeout_s)
+        stubborn = [" ".join(_command(child)) for child in left if _alive(child)]
+        for child in left:
+            _kill(child)
+        self._process = self._jvm = self._watcher = None
+        return stubborn
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _must_end(self, query: Query, timeout_s: int) -> None:
+        error = self.wait(query, timeout_s)
+        for _ in range(_STARTS - 1):
+            if error is None or _SLOW_START not in error:
+                break
+            self.start_query(query, availableNow=True)
+            error = self.wait(query, timeout_s)
+        if error is not None:
+            raise QueryProcessFailed(f"query {query.name} failed: {error}\n{self.log()}")
+
+    def _do(self, command: str, **arguments: Any) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(json.dumps({"do": command, **arguments}) + "\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise QueryProcessFailed(f"the driver is gone ({error})\n{self.log()}") from error
+        answer = self._answer()
+        if "failed" in answer:
+            raise QueryProcessFailed(f"{command}: {answer['failed']}\n{self.log()}")
+        return answer
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process is not None
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise QueryProcessFailed(f"the driver is gone\n{self.log()}")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+
+def _alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def _kill(process: psutil.Process) -> None:
+    try:
+        process.send_signal(signal.SIGKILL)
+    except psutil.NoSuchProcess:
+        pass
