@@ -21,7 +21,10 @@ if TYPE_CHECKING:
     from amqp_spark._arrow import Array, Column, Errors
     from amqp_spark._fields import Mask, Positions, Spans, Wire
 
-_ROUNDS: Final = 64  # entries of a map that are walked for all messages together; what has more is finished alone
+# A step over the next entry of all maps costs as much as about so many entries one by one. A few maps that have far more
+# entries than the others are therefore finished alone: the work must not grow with the largest map times the messages.
+_FEW: Final = 128
+_ROUNDS: Final = 64
 
 _READ: Final = {
     code.INT8: ">i1",
@@ -108,7 +111,7 @@ def pick(wire: Wire, spans: Spans, keys: list[bytes], broken: Errors) -> list[Po
     rounds = 0
     while walk.step():
         rounds += 1
-        if rounds > _ROUNDS:
+        if rounds > _ROUNDS and len(walk.rows) < _FEW:
             _alone(walk, keys, found, broken)
             break
         for key, column in zip(keys, found, strict=True):
@@ -127,7 +130,7 @@ def pick(wire: Wire, spans: Spans, keys: list[bytes], broken: Errors) -> list[Po
 
 
 def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Errors) -> None:
-    """Finish maps of very many entries one by one: the work must not grow with entries times messages."""
+    """Finish the maps that are left one by one."""
     data = walk.wire.data
     state = (walk.rows.tolist(), walk.at.tolist(), walk.until.tolist(), walk.left.tolist())
     for row, begin, end, left in zip(*state, strict=True):
@@ -225,12 +228,12 @@ def _integers(wire: Wire, at: Positions, absent: Mask | None, number: int, arrow
 def texts(wire: Wire, spans: Spans, arrow: pa.MapType[Any, Any], unit: str, broken: Errors) -> Column | None:
     """MAP<STRING, STRING>: every value as text, by the rules of :func:`amqp_spark._values.as_text`.
 
-    None if there are maps of very many entries, or that have a key twice: they are left to be done one by one.
+    None if a few maps have very many entries, or if one has a key twice: they are left to be done one by one.
     """
     walk = _Walk(wire, spans, broken)
     steps: list[tuple[Positions, ...]] = []
     while walk.step():
-        if len(steps) == _ROUNDS:
+        if len(steps) >= _ROUNDS and len(walk.rows) < _FEW:
             return None
         steps.append((walk.rows, walk.at + 1, walk.code_at, walk.codes, walk.after))
         walk.forward()

@@ -302,6 +302,11 @@ def test_maps_of_very_many_headers() -> None:
     assert decode(schema(("h0", LONG), ("none", LONG)), *block)[1] == {"h0": 0, "none": None}
     assert decode(MAP, *block)[1] == [(f"h{i}", str(i)) for i in range(300)]
     assert to_python(decode(VARIANT, *block)[1]) == {f"h{i}": i for i in range(300)}
+    # when most messages have so many, they stay together
+    block = [message(*many[: 70 + i % 3]) for i in range(200)]
+    found = decode(schema(("h69", LONG), ("h71", LONG)), *block)
+    assert found == [{"h69": 69, "h71": 71 if i % 3 == 2 else None} for i in range(200)]
+    assert decode(MAP, *block) == [[(f"h{n}", str(n)) for n in range(70 + i % 3)] for i in range(200)]
 
 
 # ---- maps of texts -------------------------------------------------------------------------------------------------
