@@ -28,7 +28,7 @@ def stream(spark: SparkSession, broker: Broker, tmp_path: Path) -> Stream:
 
 
 def test_available_now_drains_a_queue(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     publish(client, queue, numbers(1000), headers={"symbol": "A", "qty": 5})
     stream.drain(stream.frame(queue))
     assert stream.bodies() == numbers(1000)
@@ -39,7 +39,7 @@ def test_available_now_drains_a_queue(stream: Stream, connect: Connect, queue: s
 
 
 def test_a_running_query_drains_while_idle(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     query = stream.start(stream.frame(queue))
     try:
         for round_ in range(3):
@@ -51,7 +51,7 @@ def test_a_running_query_drains_while_idle(stream: Stream, connect: Connect, que
 
 
 def test_sizes_from_nothing_to_megabytes(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     sent = [b"", b"x", b"y" * (64 * 1024 + 1), b"z" * 5_000_000, b"end"] * 3
     publish(client, queue, sent)
     stream.drain(stream.frame(queue, "body BINARY, position BIGINT", maxBytesPerTrigger="4m"))
@@ -62,7 +62,7 @@ def test_sizes_from_nothing_to_megabytes(stream: Stream, connect: Connect, queue
 
 @pytest.mark.parametrize("transfer", ["inline", "pull", "auto"])
 def test_large_batches_by_every_transfer(stream: Stream, connect: Connect, queue: str, transfer: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     sent = [number + b"x" * 2000 for number in numbers(3000)]
     publish(client, queue, sent)
     stream.drain(stream.frame(queue, "body BINARY, position BIGINT", transfer=transfer, numPartitions=3))
@@ -71,7 +71,7 @@ def test_large_batches_by_every_transfer(stream: Stream, connect: Connect, queue
 
 
 def test_two_actions_in_foreach_batch_see_the_same_rows(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     publish(client, queue, numbers(200))
     pairs = []
 
@@ -85,7 +85,7 @@ def test_two_actions_in_foreach_batch_see_the_same_rows(stream: Stream, connect:
 
 
 def test_a_union_with_itself_has_every_row_twice(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     publish(client, queue, numbers(100))
     frame = stream.frame(queue, "body BINARY")
     stream.drain(frame.union(frame))
@@ -94,7 +94,7 @@ def test_a_union_with_itself_has_every_row_twice(stream: Stream, connect: Connec
 
 
 def test_a_restarted_query_goes_on_after_what_it_accepted(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     publish(client, queue, numbers(100))
     stream.drain(stream.frame(queue))
     publish(client, queue, numbers(50, 100))
@@ -105,7 +105,7 @@ def test_a_restarted_query_goes_on_after_what_it_accepted(stream: Stream, connec
 
 
 def test_a_batch_that_failed_comes_again_after_a_restart(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     publish(client, queue, numbers(100))
 
     def fail(frame: DataFrame, batch: int) -> None:
@@ -124,7 +124,7 @@ def test_a_batch_that_failed_comes_again_after_a_restart(stream: Stream, connect
 
 
 def test_several_queues_in_one_query(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     other = f"{queue}-other"
     client.declare_queue(other, auto_delete=False)
     try:
@@ -140,7 +140,7 @@ def test_several_queues_in_one_query(stream: Stream, connect: Connect, queue: st
 
 
 def test_stopping_leaves_everything_unaccepted_on_the_broker(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     publish(client, queue, numbers(100))
     entered, leave = Event(), Event()
 
@@ -161,7 +161,7 @@ def test_stopping_leaves_everything_unaccepted_on_the_broker(stream: Stream, con
 
 
 def test_at_most_once(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     publish(client, queue, numbers(100))
     stream.drain(stream.frame(queue, deliveryGuarantee="at-most-once"))
     assert stream.bodies() == numbers(100)
@@ -169,7 +169,7 @@ def test_at_most_once(stream: Stream, connect: Connect, queue: str) -> None:
 
 
 def test_a_selector_reads_what_matches_and_leaves_the_rest(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     publish(client, queue, numbers(20), headers={"symbol": "A"})
     publish(client, queue, numbers(30, 20), headers={"symbol": "B"})
     stream.drain(stream.frame(queue, selector="symbol = 'B'"))
@@ -178,7 +178,7 @@ def test_a_selector_reads_what_matches_and_leaves_the_rest(stream: Stream, conne
 
 
 def test_declare_and_bind_at_start(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     new = f"{queue}-new"
     query = stream.start(stream.frame(new, declare="ifMissing", bind=f"amq.topic/{queue}.#;amq.direct/{queue}"))
     try:
@@ -197,7 +197,7 @@ def test_declare_and_bind_at_start(stream: Stream, connect: Connect, queue: str)
 
 
 def test_rejected_messages_go_to_the_alternate_exchange(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     exchange, dead, source = f"{queue}-x", f"{queue}-dead", f"{queue}-source"
     client.declare_exchange(exchange, "fanout")
     client.declare_queue(dead)
@@ -213,7 +213,7 @@ def test_rejected_messages_go_to_the_alternate_exchange(stream: Stream, connect:
 
 
 def test_failfast_names_queue_position_and_column(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     publish(client, queue, [b"good", b"\xff\xfe"])
     with pytest.raises(StreamingQueryException, match=rf"position 1 of queue '{queue}' does not fit column 'body'"):
         stream.drain(stream.frame(queue, "body STRING"))
@@ -222,7 +222,7 @@ def test_failfast_names_queue_position_and_column(stream: Stream, connect: Conne
 
 
 def test_a_batch_read_browses_and_consumes_nothing(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     publish(client, queue, numbers(5000))
     options = {"url": stream.broker.url(), "username": stream.broker.username, "password": stream.broker.password}
     frame = stream.spark.read.format("amqp").options(**options, queue=queue).load()
@@ -235,7 +235,7 @@ def test_a_batch_read_browses_and_consumes_nothing(stream: Stream, connect: Conn
 
 
 def test_progress_shows_positions_and_backlog(stream: Stream, connect: Connect, queue: str) -> None:
-    client = connect()
+    client = connect(heartbeat=0)
     publish(client, queue, numbers(100))
     query = stream.drain(stream.frame(queue, maxMessagesPerTrigger=60))
     sources = [progress["sources"][0] for progress in query.recentProgress if progress["numInputRows"]]
