@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from amqp_spark._arrow import Array, Column, Errors
     from amqp_spark._fields import Mask, Positions, Spans, Wire
 
-# A step over the next entry of all maps costs as much as about so many entries one by one. A few maps that have far more
-# entries than the others are therefore finished alone: the work must not grow with the largest map times the messages.
+# A step over the next entry of all maps costs as much as about so many entries one by one. A few maps that have far
+# more entries than the others are therefore finished alone: the work must not grow with the largest map times the
+# messages.
 _FEW: Final = 128
 _ROUNDS: Final = 64
 
