@@ -158,9 +158,7 @@ class CommandFailed(AmqpError):
 
     error_code: ClassVar[int] = 0
 
-    def __init__(
-        self, error_code: int, command_id: int | None, description: str, command: str | None = None
-    ) -> None:
+    def __init__(self, error_code: int, command_id: int | None, description: str, command: str | None = None) -> None:
         super().__init__(error_code, command_id, description, command)
         self.wire_code = error_code
         self.command_id = command_id

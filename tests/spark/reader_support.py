@@ -10,7 +10,6 @@ from tests.spark.fake_client import BodyPlan
 
 if TYPE_CHECKING:
     from amqp_spark.columns import ColumnPlan
-
     from tests.spark.fake_client import FakeBroker
 
 
