@@ -100,6 +100,11 @@ class Transport:
         return cls(sock, where)
 
     @property
+    def is_tls(self) -> bool:
+        """Whether the connection is encrypted."""
+        return self._tls
+
+    @property
     def peer_is_loopback(self) -> bool:
         """Whether the connected peer is this machine, by its address."""
         try:

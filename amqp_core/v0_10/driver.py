@@ -24,6 +24,7 @@ from amqp_core.v0_10.connection import (
     Opened,
     Redirected,
     Role,
+    State,
     TransfersReceived,
 )
 from amqp_core.v0_10.session import Session, SessionState
@@ -279,12 +280,19 @@ class Driver:
 
     def _receive(self, data: bytes) -> None:
         if not data:
+            hint = self._hint() if self.connection.state is State.HEADER else ""
             ended = self.connection.receive_eof()
             error = next((event.error for event in ended if isinstance(event, Ended) and event.error), None)
-            self._break(error or ConnectionLost(f"{self.transport.peer} closed the connection without a word"))
+            self._break(error or ConnectionLost(f"{self.transport.peer} closed the connection without a word{hint}"))
             return
         for event in self.connection.receive_data(data):
             self._handle(event)
+
+    def _hint(self) -> str:
+        """What a peer may mean that closes before it has shown its protocol header, as Broker-J does."""
+        if self.transport.is_tls:
+            return " after the TLS handshake: it may want another client certificate (tls.certFile, tls.keyFile)"
+        return ": it may want TLS (amqps://) on this port"
 
     def _handle(self, event: Event) -> None:
         session = self.session
