@@ -53,4 +53,5 @@ class _Client:
         )
 
     def reject(self, ranges: Sequence[tuple[int, int]], *, text: str) -> None:
-        self._client.reject(ranges, text=text)
+        # str8 of the wire: 255 bytes (0-10 message.reject, domain reject text)
+        self._client.reject(ranges, text=text.encode()[:255].decode(errors="ignore"))

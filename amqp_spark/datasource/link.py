@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 MAX_CREDIT: Final = 16_384
 """Most transfers under way: a broker that counts uncompleted commands stops at 65,536 (Broker-J halts there)."""
+MOST_RANGES: Final = 4096
+"""Ranges of ids in one command: qpidd takes commands of one frame only, and a frame of 64 KiB holds twice as many."""
 FIRST_GUESS_BYTES: Final = 16_384
 """Size assumed of a transfer before the first one came."""
 SURVEY_SECONDS: Final = 10.0
@@ -177,6 +179,7 @@ class QueueLink:
             subscription = self._subscribe(client)
             self._served = True
             self._since = self._clock()
+            _log.info("queue %r: receiving, incarnation %d", self.queue, self.buffer.incarnation)
             with self._lock:
                 self.connected = True
                 self._paused = False
@@ -213,6 +216,7 @@ class QueueLink:
             incarnation, accepted = self.buffer.incarnation, self.buffer.accepted
             wanted = self.sync_wanted
         accept: list[tuple[int, int]] = []
+        reject: dict[str, list[tuple[int, int]]] = {}
         for settlement in settlements:
             if settlement.incarnation != incarnation:
                 continue
@@ -221,10 +225,14 @@ class QueueLink:
                 continue
             accept.extend(settlement.accept)
             for ids, text in settlement.reject:
-                client.reject([ids], text=text)
+                reject.setdefault(text, []).append(ids)
+        for text, ranges in reject.items():
+            for at in range(0, len(ranges), MOST_RANGES):
+                client.reject(ranges[at : at + MOST_RANGES], text=text)
         if accept:
             crashpoints.reached(crashpoints.ACCEPT_UNSENT)
-            client.accept(accept)
+            for at in range(0, len(accept), MOST_RANGES):
+                client.accept(accept[at : at + MOST_RANGES])
             crashpoints.reached(crashpoints.ACCEPT_SENT)
         self._settled_to = accepted
         if wanted != self.sync_done:
@@ -356,7 +364,7 @@ class QueueLink:
             self._exhaust()
             return
         now = self._clock()
-        if subscription.credit == 0 or now < max(self._last_arrival + QUIET_SECONDS, self._next_flush):
+        if self._paused or subscription.credit == 0 or now < max(self._last_arrival + QUIET_SECONDS, self._next_flush):
             return
         subscription.flush()
         blocks = subscription.take_blocks(0)

@@ -84,7 +84,7 @@ class PullServer:
     def __init__(self, ranges: Ranges, *, bind: str, port: int, advertise: str) -> None:
         self._ranges = ranges
         try:
-            family = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+            family = socket.getaddrinfo(bind or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
             self._socket = socket.create_server((bind, port), family=family, backlog=128)
         except OSError as error:
             raise TransferError(

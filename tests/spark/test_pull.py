@@ -112,6 +112,14 @@ def test_garbage_is_hung_up_on(server: PullServer, request_bytes: bytes) -> None
     assert len(get(server.endpoint, 0, 1)) == 1
 
 
+def test_an_endpoint_on_every_address(held: Held) -> None:
+    server = PullServer(held, bind="", port=0, advertise="127.0.0.1")
+    try:
+        assert len(get(server.endpoint, 0, 3)) == 3
+    finally:
+        server.close()
+
+
 def test_the_token_is_not_shown(server: PullServer) -> None:
     assert "token" not in repr(server.endpoint)
 

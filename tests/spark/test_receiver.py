@@ -178,6 +178,24 @@ def test_a_bug_in_a_link_reaches_the_query(fake: FakeBroker, make: Callable[...,
     fake.wait(lambda: isinstance(receiver.failure(), ZeroDivisionError))
 
 
+def test_settlements_of_many_ranges_go_in_several_commands(
+    fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "MOST_RANGES", 10)
+    receiver = make()
+    receiver.start()
+    fake.publish("q", *[b"%d" % number for number in range(100)])
+    plan_all(receiver, fake, 100)
+    receiver.reject("q", 1, range(0, 100, 2), "even")
+    commands: list[str] = []
+    fake.on_command = commands.append
+    receiver.accept({"q": 100})
+    fake.wait(lambda: fake.held() == 0)
+    assert sorted(fake.accepted, key=int) == [b"%d" % number for number in range(1, 100, 2)]
+    assert {text for _, text in fake.rejected} == {"even"}
+    assert (commands.count("reject"), commands.count("accept")) == (5, 5)
+
+
 def test_stopping_while_the_broker_is_away_does_not_wait_for_the_next_attempt(
     fake: FakeBroker, make: Callable[..., Receiver]
 ) -> None:
