@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import zipfile
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +16,7 @@ import pytest
 
 from amqp_core.v0_10.messages import Message
 from tests.support import demo
-from tests.support.jobs import load
+from tests.support.jobs import load, package_archive, python_without_the_package
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
@@ -143,52 +142,19 @@ def test_a_broker_that_cannot_be_used_ends_with_3_and_the_reason(
     assert spark.range(1).count() == 1  # the session that was there still is
 
 
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A zip of the packages, as a pure wheel is one."""
-    path = tmp_path_factory.mktemp("archive") / "amqp_spark.zip"
-    with zipfile.ZipFile(path, "w") as target:
-        for package in ("amqp_core", "amqp_spark", "pyspark_amqp"):
-            for file in sorted((ROOT / package).rglob("*")):
-                if file.suffix == ".py" or file.name == "py.typed":
-                    target.write(file, file.relative_to(ROOT))
-    return path
-
-
-@pytest.fixture(scope="module")
-def python_without_the_package(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An interpreter that has everything that this one has, except for an installed amqp_spark."""
-    directory = tmp_path_factory.mktemp("python")
-    site_packages = Path(pyspark.__file__).resolve().parents[1]
-    packages = directory / "packages"
-    packages.mkdir()
-    for entry in site_packages.iterdir():
-        if "amqp" not in entry.name and not entry.name.endswith(".pth"):
-            (packages / entry.name).symlink_to(entry)
-    interpreter = directory / "python"
-    real = Path(sys.executable).resolve()
-    interpreter.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}${{PYTHONPATH:+:$PYTHONPATH}}" exec "{real}" -S "$@"\n')
-    interpreter.chmod(0o755)
-    return interpreter
-
-
 @pytest.mark.parametrize(
     ("suffix", "master"),
     [("zip", "local[2]"), ("whl", "local-cluster[2,1,1024]")],
 )
 def test_spark_submit_needs_no_installation(
-    suffix: str, master: str, archive: Path, python_without_the_package: Path, broker: Broker, connect: Connect,
-    queue: str, tmp_path: Path,
-) -> None:  # fmt: skip
-    python = str(python_without_the_package)
+    suffix: str, master: str, broker: Broker, connect: Connect, queue: str, tmp_path: Path
+) -> None:
+    python = str(python_without_the_package(tmp_path))
     empty = tmp_path / "empty"
     empty.mkdir()
     probe = run(python, "-c", "import pyspark, amqp_spark", env=environment(broker), cwd=empty)
     assert "No module named 'amqp_spark'" in probe.stderr  # or the test would prove nothing
-    package = archive
-    if suffix == "whl":
-        package = tmp_path / "amqp_spark-0.1.0-py3-none-any.whl"
-        package.write_bytes(archive.read_bytes())
+    package = package_archive(tmp_path / f"amqp_spark-0.1.0-py3-none-any.{suffix}")
     publish(connect, queue, 500)
     submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", master]
     env = environment(

@@ -1,10 +1,14 @@
-"""Loads the scripts in ``jobs/``, which are no package."""
+"""Loads the scripts in ``jobs/``, which are no package; and what it takes to run without an installation."""
 
 from __future__ import annotations
 
 import importlib.util
+import sys
+import zipfile
 from pathlib import Path
 from typing import Any
+
+import pyspark
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -17,3 +21,27 @@ def load(name: str) -> Any:
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
     return module
+
+
+def package_archive(path: Path) -> Path:
+    """Write the packages into an archive as a pure wheel is one; returns ``path``."""
+    with zipfile.ZipFile(path, "w") as target:
+        for package in ("amqp_core", "amqp_spark", "pyspark_amqp"):
+            for file in sorted((ROOT / package).rglob("*")):
+                if file.suffix == ".py" or file.name == "py.typed":
+                    target.write(file, file.relative_to(ROOT))
+    return path
+
+
+def python_without_the_package(directory: Path) -> Path:
+    """Make an interpreter in ``directory`` that has every package that this one has, except for ours."""
+    packages = directory / "site-packages"
+    packages.mkdir()
+    for entry in Path(pyspark.__file__).resolve().parents[1].iterdir():
+        if "amqp" not in entry.name and entry.suffix != ".pth":
+            (packages / entry.name).symlink_to(entry)
+    interpreter = directory / "python"
+    real = Path(sys.executable).resolve()
+    interpreter.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}${{PYTHONPATH:+:$PYTHONPATH}}" exec "{real}" -S "$@"\n')
+    interpreter.chmod(0o755)
+    return interpreter
