@@ -44,14 +44,31 @@ def validate(options: Mapping[str, object], schema: StructType | str | None = No
 
     if schema is None:
         return SourceOptions.parse(options)
-    from pyspark.sql.types import StructType  # noqa: PLC0415
-
     from amqp_spark.validation import check  # noqa: PLC0415
 
     if isinstance(schema, str):
-        parsed = StructType.fromDDL(schema)
-        schema = parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
+        schema = _parse_ddl(schema, options)
     return check(options, schema)[0]
+
+
+def _parse_ddl(text: str, options: Mapping[str, object]) -> StructType:
+    from pyspark.errors import ParseException  # noqa: PLC0415
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from amqp_spark.errors import OptionError, SchemaError  # noqa: PLC0415
+    from amqp_spark.options import SourceOptions  # noqa: PLC0415
+
+    try:
+        parsed = StructType.fromDDL(text)
+    except ParseException as error:
+        why = str(error).strip().splitlines()[0]
+        problem = f"the schema {text!r} cannot be read; DDL such as 'body STRING, routing_key STRING' is allowed: {why}"
+        try:
+            SourceOptions.parse(options)
+        except OptionError as wrong:
+            raise OptionError([*wrong.problems, problem]) from error
+        raise SchemaError([problem]) from error
+    return parsed if isinstance(parsed, StructType) else StructType().add("value", parsed)
 
 
 def __getattr__(name: str) -> object:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pickle
 
 import pytest
+from pyspark.errors import ParseException
 from pyspark.sql.types import StructType
 
-from amqp_spark import AmqpDataSource
+from amqp_spark import AmqpDataSource, validate
 from amqp_spark.columns import DEFAULT_SCHEMA
 from amqp_spark.errors import OptionError, SchemaError, UnsupportedModeError
 
@@ -57,3 +58,15 @@ def test_a_reader_that_goes_to_executors_has_no_login() -> None:
 def test_writing_is_refused_with_a_reason(make: str) -> None:
     with pytest.raises(UnsupportedModeError, match="it reads only"):
         getattr(AmqpDataSource(OPTIONS), make)(BODY, False)
+
+
+def test_a_schema_that_is_no_ddl_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_text: str) -> StructType:
+        raise ParseException(message="[PARSE_SYNTAX_ERROR] at or near 'STRIN'\n\n== SQL ==\nbody STRIN,")
+
+    monkeypatch.setattr(StructType, "fromDDL", refuse)
+    with pytest.raises(SchemaError, match=r"'body STRIN,' cannot be read; .* at or near 'STRIN'$"):
+        validate(OPTIONS, "body STRIN,")
+    with pytest.raises(OptionError) as caught:
+        validate({}, "body STRIN,")
+    assert len(caught.value.problems) == 3
