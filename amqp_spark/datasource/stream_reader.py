@@ -28,6 +28,7 @@ from amqp_spark.compat import (
 )
 from amqp_spark.datasource import driver_env
 from amqp_spark.datasource.connect import connect
+from amqp_spark.datasource.executor_env import spare_collections
 from amqp_spark.datasource.link import LinkOptions
 from amqp_spark.datasource.partitions import (
     SMALL_BATCH_BYTES,
@@ -142,6 +143,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield from self._rows(part.frames, part.queue, part.epoch, part.begin, partition.endpoint)
         else:
             raise TypeError(f"a partition of another source: {type(partition).__name__}")
+        spare_collections()
 
     def _rows(
         self, frames: Iterable[bytes], queue: str, epoch: int, begin: int, endpoint: Endpoint | None
