@@ -296,8 +296,21 @@ def explain(error: BaseException) -> tuple[str, int]:
         match = found[-1]
         module = core_errors if match[1] == core_errors.__name__ else spark_errors
         return _message(text, match), _code(getattr(module, match[2], None))
-    lines = [line for line in text.splitlines() if line.strip()]
+    # Of an error that py4j passes on the first line names a Java object only; the next has its class before the text.
+    lines = [
+        re.sub(r"^: [\w.$]+: ", "", line)
+        for line in text.splitlines()
+        if line.strip() and not line.startswith("An error occurred while calling ")
+    ]
     return (lines[0] if lines else type(error).__name__), EXIT_FAILED
+
+
+def refused_by_spark(error: BaseException) -> bool:
+    """Whether starting a query failed before anything ran: a column, format, trigger or sink option that is wrong."""
+    from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException  # noqa: PLC0415 - slow
+
+    known = (AnalysisException, IllegalArgumentException, ParseException)
+    return isinstance(error, known) or "[DATA_SOURCE_NOT_FOUND]" in str(error)
 
 
 def _message(text: str, match: re.Match[str]) -> str:

@@ -134,7 +134,13 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
         signals.install()
         validate(options, arguments.schema)
         progress = cli.Progress(sys.stderr, quiet=arguments.quiet)
-        code = cli.follow(start(spark, arguments, options), signals, progress)
+        try:
+            query = start(spark, arguments, options)
+        except Exception as error:
+            if not cli.refused_by_spark(error):
+                raise
+            raise cli.CommandLineError(cli.explain(error)[0]) from error
+        code = cli.follow(query, signals, progress)
         print(f"ingest: {progress.summary()}")
     finally:
         if new:

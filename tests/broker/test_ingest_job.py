@@ -143,6 +143,32 @@ def test_a_broker_that_cannot_be_used_ends_with_3_and_the_reason(
 
 
 @pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        (["--schema", "body STRNG"], "STRNG"),
+        (["--schema", "body INT, nonsense STRING"], "nonsense"),
+        (["--select", "no_such_column"], "no_such_column"),
+        (["--format", "no-such-format"], "no-such-format"),
+        (["--processing-time", "soon"], "soon"),
+    ],
+)
+def test_what_spark_does_not_take_ends_with_2_before_anything_is_read(
+    more: list[str], text: str, broker: Broker, connect: Connect, queue: str, spark: SparkSession,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    assert spark.range(1).count() == 1
+    for name, value in environment(broker).items():
+        monkeypatch.setenv(name, value)
+    where = ["--output", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "ck")]
+    assert load("ingest").main(["--queue", queue, *where, *more]) == 2
+    assert text in capfd.readouterr().err
+    assert not (tmp_path / "out").exists()
+    info = connect().query_queue(queue)
+    assert info is not None
+    assert info.subscriber_count == 0
+
+
+@pytest.mark.parametrize(
     ("suffix", "master"),
     [("zip", "local[2]"), ("whl", "local-cluster[2,1,1024]")],
 )

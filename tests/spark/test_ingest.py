@@ -162,6 +162,8 @@ def test_the_notes_of_an_error_are_told() -> None:
 def test_other_errors_are_failures_with_their_first_line() -> None:
     assert cli.explain(RuntimeError("\nwhat happened\n  at java.lang")) == ("what happened", 1)
     assert cli.explain(KeyError()) == ("KeyError", 1)
+    java = "An error occurred while calling o1.start.\n: org.x.SomeException: [A_CLASS] the reason\n\tat org.x"
+    assert cli.explain(RuntimeError(java)) == ("[A_CLASS] the reason", 1)
 
 
 class Query:

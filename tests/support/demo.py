@@ -52,6 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             "AMQP_URL": broker.url(),
             "AMQP_USERNAME": broker.username,
             "AMQP_PASSWORD": broker.password,
+            "SPARK_LOCAL_IP": "127.0.0.1",
         }
         hosts, virtual_host, _ = parse_url(broker.url())
         options = ConnectOptions(
