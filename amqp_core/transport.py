@@ -75,6 +75,11 @@ class Transport:
         """
         where = format_address(host, port)
         deadline = monotonic() + timeout
+        if context is not None:
+            try:
+                context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=host)
+            except ValueError as error:  # with a socket the same error would leave it open
+                raise TlsError(f"{host!r} cannot be the name in a certificate: {error}") from error
         try:
             sock = _dial(host, port, deadline)
         except TimeoutError as error:
@@ -94,9 +99,6 @@ class Transport:
         except (OSError, ssl.SSLError) as error:
             sock.close()
             raise _explain_tls(error, where, timeout) from error
-        except ValueError as error:
-            sock.close()
-            raise TlsError(f"{host!r} cannot be the name in a certificate: {error}") from error
         return cls(sock, where)
 
     @property
