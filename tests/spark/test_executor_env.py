@@ -24,7 +24,7 @@ def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 
 def test_the_modules_of_a_worker_are_spared_once(new_worker: pytest.MonkeyPatch) -> None:
-    new_worker.setattr(TaskContext, "get", lambda: object())
+    new_worker.setattr(TaskContext, "get", object)
     executor_env.spare_collections()
     assert gc.get_freeze_count() > 0
     gc.unfreeze()
