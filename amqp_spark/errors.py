@@ -78,3 +78,9 @@ class MessageFormatError(AmqpSparkError, ValueError):
 
 class UnsupportedModeError(AmqpSparkError):
     """The query runs in an engine mode in which the accept signal cannot be trusted; the text names the other one."""
+
+
+class TransferError(AmqpSparkError):
+    """A batch could not travel from the reader of its query to an executor."""
+
+    retryable = True

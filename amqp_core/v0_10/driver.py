@@ -12,7 +12,15 @@ import uuid
 from typing import TYPE_CHECKING
 
 from amqp_core import sasl
-from amqp_core.errors import AmqpError, ConnectionFailed, ConnectionLost, DeadlineExceeded, ProtocolError, UsageError
+from amqp_core.errors import (
+    AmqpError,
+    ConnectionFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    ProtocolError,
+    UsageError,
+    VersionRefused,
+)
 from amqp_core.transport import Transport, monotonic
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.connection import (
@@ -283,10 +291,17 @@ class Driver:
             hint = self._hint() if self.connection.state is State.HEADER else ""
             ended = self.connection.receive_eof()
             error = next((event.error for event in ended if isinstance(event, Ended) and event.error), None)
-            self._break(error or ConnectionLost(f"{self.transport.peer} closed the connection without a word{hint}"))
+            closed = ConnectionLost(f"{self.transport.peer} closed the connection without a word{hint}")
+            self._break(self._named(error or closed))
             return
         for event in self.connection.receive_data(data):
             self._handle(event)
+
+    def _named(self, error: AmqpError) -> AmqpError:
+        """The machine does not know whom it talks to; in a host list it matters which host is the stranger."""
+        if isinstance(error, VersionRefused):
+            return VersionRefused(f"{self.transport.peer}: {error}", error.offered)
+        return error
 
     def _hint(self) -> str:
         """What a peer may mean that closes before it has shown its protocol header, as Broker-J does."""
@@ -314,7 +329,8 @@ class Driver:
         elif isinstance(event, Redirected):
             self.redirect = event
         else:
-            self._break(event.error or ConnectionLost(f"the connection to {self.transport.peer} is closed"))
+            closed = ConnectionLost(f"the connection to {self.transport.peer} is closed")
+            self._break(self._named(event.error or closed))
 
     def _write(self) -> None:
         try:

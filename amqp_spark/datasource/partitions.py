@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark.compat import InputPartition
-from amqp_spark.datasource.pull import Endpoint, TransferError
+from amqp_spark.errors import TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from amqp_spark.datasource.pull import Endpoint
     from amqp_spark.datasource.receiver import Receiver
 
 SMALL_BATCH_BYTES: Final = 1 << 20

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_core.address import format_address
 from amqp_spark import crashpoints
-from amqp_spark.errors import AmqpSparkError
+from amqp_spark.errors import AmqpSparkError, TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -51,12 +51,6 @@ _CONNECT_SECONDS: Final = 10.0
 _READ_SECONDS: Final = 120.0
 _SERVE_SECONDS: Final = 120.0
 _PART_BYTES: Final = 1 << 30
-
-
-class TransferError(AmqpSparkError):
-    """A batch could not travel from the reader of its query to an executor."""
-
-    retryable = True
 
 
 class Ranges(Protocol):

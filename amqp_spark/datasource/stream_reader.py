@@ -38,9 +38,9 @@ from amqp_spark.datasource.partitions import (
     inline_partitions,
     pull_partitions,
 )
-from amqp_spark.datasource.pull import Endpoint, PullServer, TransferError, fetch, report_rejects
+from amqp_spark.datasource.pull import Endpoint, PullServer, fetch, report_rejects
 from amqp_spark.datasource.receiver import Receiver
-from amqp_spark.errors import OffsetError, UnsupportedModeError
+from amqp_spark.errors import OffsetError, TransferError, UnsupportedModeError
 from amqp_spark.offsets import VERSION, QueueOffset, dump_offsets, initial_offsets, parse_offsets
 from amqp_spark.options import AT_MOST_ONCE, REJECT
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_spark.datasource.pull import Endpoint, PullServer, TransferError, fetch, report_rejects
-from amqp_spark.errors import OffsetError
+from amqp_spark.datasource.pull import Endpoint, PullServer, fetch, report_rejects
+from amqp_spark.errors import OffsetError, TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

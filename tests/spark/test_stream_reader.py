@@ -20,8 +20,8 @@ from amqp_core.errors import AuthenticationFailed, ConnectionLost, NotFound, Res
 from amqp_spark.compat import ReadAllAvailable, ReadMaxBytes, ReadMaxRows
 from amqp_spark.datasource import link
 from amqp_spark.datasource.partitions import SMALL_BATCH_BYTES, InlinePartition, PullPartition
-from amqp_spark.datasource.pull import TransferError, fetch
-from amqp_spark.errors import OffsetError, UnsupportedModeError
+from amqp_spark.datasource.pull import fetch
+from amqp_spark.errors import OffsetError, TransferError, UnsupportedModeError
 from tests.spark.driver import Driver, Offset, bodies, dumps
 from tests.spark.fake_client import FakeBroker, transfer_frames
 from tests.spark.reader_support import Readers
