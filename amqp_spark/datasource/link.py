@@ -118,8 +118,8 @@ class QueueLink:
         """Whether this incarnation got as far as its subscription."""
         self._settled = False
         """Whether this incarnation settled something."""
-        self._settled_to = 0
-        """Position up to which settlements were sent."""
+        self._confirmed = 0
+        """Position up to which the broker has completed settlements; what was only sent may come again."""
         self._since = 0.0
         self._warned = False
 
@@ -234,10 +234,10 @@ class QueueLink:
             for at in range(0, len(accept), MOST_RANGES):
                 client.accept(accept[at : at + MOST_RANGES])
             crashpoints.reached(crashpoints.ACCEPT_SENT)
-        self._settled_to = accepted
         if wanted != self.sync_done:
             client.sync()
             crashpoints.reached(crashpoints.ACCEPT_CONFIRMED)
+            self._confirmed = accepted
             with self._lock:
                 self.sync_done = wanted
                 self._lock.notify_all()
@@ -352,7 +352,7 @@ class QueueLink:
                 self._target = None  # the broker counts what the selector leaves out, too
                 return
             if self._target is not None:
-                there = min(there, self._target - self._settled_to)
+                there = min(there, self._target - self._confirmed)
             self._target = self.buffer.received + there
             self.end_estimate = self._target
         now = self._clock()
