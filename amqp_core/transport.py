@@ -99,7 +99,11 @@ class Transport:
         except (OSError, ssl.SSLError) as error:
             sock.close()
             raise _explain_tls(error, where, timeout) from error
-        return cls(sock, where)
+        try:
+            return cls(sock, where)
+        except OSError as error:  # no file descriptors are left for the wake-up
+            sock.close()
+            raise ConnectionFailed(f"cannot connect to {where}: {error.strerror or error}") from error
 
     @property
     def is_tls(self) -> bool:
@@ -113,8 +117,6 @@ class Transport:
             address = self._sock.getpeername()
         except OSError:
             return False
-        if self._sock.family == socket.AF_UNIX:
-            return True
         return str(address[0]).startswith("127.") or address[0] in ("::1", "::ffff:127.0.0.1")
 
     # ---------------------------------------------------------------------------------------------------------- data

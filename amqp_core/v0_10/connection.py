@@ -301,10 +301,6 @@ class Connection:
         """Queue a command with its segments (type, payload), cut to the peer's max-frame-size."""
         self._out.extend(encode_assembly(channel, 1, segments, self.max_frame_size))
 
-    def send_frames(self, frames: bytes) -> None:
-        """Queue ready frames."""
-        self._out.append(frames)
-
     def close(self, reply_code: int = 200, reply_text: str = "") -> None:
         """Begin an orderly close (connection.close)."""
         if self.state in (State.CLOSED, State.CLOSE_OK):

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.fixtures import Connect
 
 pytestmark = pytest.mark.broker
 
@@ -287,12 +286,11 @@ def test_a_broker_that_speaks_only_0_9_1(own_broker: Any) -> None:
     assert raised.value.offered == "AMQP 0-9-1"
 
 
-def test_heartbeats_keep_an_idle_connection_alive(connect: Connect) -> None:
-    client = connect(heartbeat=1)
-    assert client._driver.connection.heartbeat_s == 1
-    name = f"heartbeat-{id(client)}"
-    client.declare_queue(name, exclusive=True, auto_delete=True)
-    subscription = client.subscribe(name)
-    for _ in range(2):
-        assert subscription.take_blocks(2.0) == []
-    client.sync()
+def test_heartbeats_keep_an_idle_connection_alive(listening: BrokerJ) -> None:
+    with connect(listening, heartbeat=1, **LOGIN) as client:
+        assert client._driver.connection.heartbeat_s == 1
+        client.declare_queue("idle", exclusive=True, auto_delete=True)
+        subscription = client.subscribe("idle")
+        for _ in range(2):
+            assert subscription.take_blocks(2.0) == []
+        client.sync()

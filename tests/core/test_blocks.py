@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp_core.errors import DecodeError, LimitExceeded, ProtocolError
-from amqp_core.v0_10 import blocks
+from amqp_core.v0_10 import blocks, spec
+from amqp_core.v0_10._codec import encode_command
 from amqp_core.v0_10.blocks import Block, Scanner
 from amqp_core.v0_10.messages import destination_of, messages_of
 from tests.support import wire
@@ -179,6 +180,15 @@ def test_a_block_that_is_cut_off_or_truncated_is_an_error() -> None:
         destination_of(stump, 0)
     with pytest.raises(DecodeError):
         list(messages_of(Block(stump, array("I", [len(stump)]), 0)))
+
+
+def test_whoever_decodes_passes_over_what_is_no_transfer() -> None:
+    result = wire.frame(0x0F, 1, encode_command(spec.ExecutionResult(7, spec.QueueQueryResult(queue="q"))))
+    first, *rest = split_frames(transfer(b"one", limit=40))
+    two = transfer(b"two")
+    frames = b"".join([wire.completed(), first, wire.heartbeat(), *rest, result, wire.heartbeat(), two])
+    messages = list(messages_of(Block(frames, array("I", [len(frames) - len(two), len(frames)]), 3)))
+    assert [(message.body, message.command_id) for message in messages] == [(b"one", 3), (b"two", 4)]
 
 
 def test_a_transfer_without_destination_header_and_body() -> None:

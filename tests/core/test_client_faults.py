@@ -30,6 +30,8 @@ from amqp_core.errors import (
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command
+from amqp_core.v0_10.client import _redirected_to
+from amqp_core.v0_10.connection import Redirected
 from amqp_core.v0_10.frames import PROTOCOL_HEADER, encode_assembly
 from amqp_core.v0_10.messages import Message, messages_of
 from tests.support.fakepeer import HOST, QPIDD, FakePeer, Peer
@@ -95,6 +97,24 @@ def test_a_redirect_to_nowhere() -> None:
 
     with FakePeer(redirect) as server, pytest.raises(ProtocolError, match=r"connection\.redirect names no host"):
         server.connect()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("amqp:tcp:other:5673", ("other", 5673)),
+        ("tcp:other:5673,tcp:third:1", ("other", 5673)),
+        ("amqp://other", ("other", 9)),
+        ("amqps:[::1]:5671", ("::1", 5671)),
+        ("[::1]", ("::1", 9)),
+        ("::1", ("::1", 9)),
+        ("other:0", ("other:0", 9)),
+        ("other:99999", ("other:99999", 9)),
+        (" ssl:10.0.0.1:80 ", ("10.0.0.1", 80)),
+    ],
+)
+def test_where_a_redirect_leads(text: str, expected: tuple[str, int]) -> None:
+    assert _redirected_to(Redirected(text, ()), 9) == expected
 
 
 def say_nothing(peer: Peer) -> None:
@@ -1030,6 +1050,10 @@ def test_wake_ends_a_wait_that_runs_and_one_that_comes() -> None:
         assert subscription.take_blocks(60.0) == []
         client.wake()
         client.sync()  # takes the wake-up in, and must not swallow it
+        assert subscription.take_blocks(60.0) == []
+        client.wake()
+        for _ in range(64):
+            client.publish(Message(b"x"))  # looks at the socket now and then
         assert subscription.take_blocks(60.0) == []
         timer = threading.Timer(0.1, client.wake)
         timer.start()

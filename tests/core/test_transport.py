@@ -501,3 +501,13 @@ def test_a_key_with_a_passphrase_is_an_error_and_no_prompt(tls: TlsMaterial, tmp
     )
     with pytest.raises(TlsError, match=r"locked\.pem"):
         tls_context(options(tls, tls_cert_file=str(tls.client.cert_file), tls_key_file=str(file)))
+
+
+def test_without_file_descriptors_nothing_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    def none_left() -> tuple[socket.socket, socket.socket]:
+        raise OSError(24, "Too many open files")
+
+    with socket.create_server((HOST, 0)) as listener:
+        monkeypatch.setattr(socket, "socketpair", none_left)
+        with pytest.raises(ConnectionFailed, match="Too many open files"):
+            Transport.connect(HOST, listener.getsockname()[1], timeout=5, context=None)
