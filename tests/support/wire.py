@@ -78,17 +78,17 @@ def transfer(
 
 def heartbeat() -> bytes:
     """connection.heartbeat on channel 0."""
-    return frame(0x0F, CONTROL, b"\x01\x0a", track=0)
+    return frame(0x0F, CONTROL, b"\x01\x0a\0\0", track=0)
 
 
 def completed(channel: int = 0) -> bytes:
     """session.completed with one range (0, 5)."""
-    return frame(0x0F, CONTROL, bytes.fromhex("0205 0100 0008 00000000 00000005"), track=0, channel=channel)
+    return frame(0x0F, CONTROL, bytes.fromhex("020a 0100 0008 00000000 00000005"), track=0, channel=channel)
 
 
 def result(channel: int = 0, limit: int = 65535) -> bytes:
     """execution.result: a command assembly that is not a transfer."""
-    return assembly(bytes.fromhex("0302 0100 0300 00000007 00000006 0806 0100 0171"), channel=channel, limit=limit)
+    return assembly(bytes.fromhex("0302 0100 0300 00000007 00000006 0801 0100 0171"), channel=channel, limit=limit)
 
 
 # ---- values of maps, each with its type code -----------------------------------------------------------------------
