@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from tests.bench.environment import Environment
 
 BODY_BYTES = 256
+WARM_QUERIES = 4
 
 
 def run(env: Environment) -> list[Result]:
@@ -52,8 +53,8 @@ def run(env: Environment) -> list[Result]:
 
 
 def warm_query(env: Environment, queue: str) -> None:
-    """Start Spark and its first workers, and let its JIT see this query."""
+    """Start Spark and its first workers, and let its JIT see this query: it compiles for about a million rows."""
     count = env.sizes.warm_messages
-    for _ in range(2):
+    for _ in range(WARM_QUERIES if env.sizes.rounds > 1 else 1):
         env.fill(queue, count, body_bytes=BODY_BYTES)
         queries.drain(env, queue, count)

@@ -188,10 +188,8 @@ class Environment:
 
     @cached_property
     def spark(self) -> SparkSession:
-        """A local session on two cores, with ``format("amqp")`` registered."""
+        """A local session on two cores. ``format("amqp")`` is found there because the package is installed."""
         from pyspark.sql import SparkSession  # noqa: PLC0415 - decode_rate does without
-
-        import amqp_spark  # noqa: PLC0415
 
         if self.given_spark is not None:
             session = self.given_spark
@@ -211,7 +209,6 @@ class Environment:
                 .getOrCreate()
             )
             self._stack.callback(session.stop)
-        amqp_spark.register(session)
         return session
 
     @cached_property
