@@ -227,6 +227,15 @@ def test_sets_of_completed_commands_are_united() -> None:
     assert not ours.is_complete(7)
 
 
+def test_ids_before_the_first_cannot_be_completed() -> None:
+    ours, _, _, _ = attached(100)
+    ours.send(spec.TxSelect())
+    ours.send(spec.TxSelect())
+    ours.receive_control(spec.SessionCompleted(commands=[(0, 100)]))
+    assert ours.incomplete() == 1
+    assert not ours.is_complete(99)
+
+
 def test_timely_reply_is_answered() -> None:
     side = at(SessionState.ATTACHED)
     for _ in range(3):

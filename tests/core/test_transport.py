@@ -342,8 +342,25 @@ def test_what_tls_has_decoded_is_not_waited_for(tls: TlsMaterial) -> None:
             transport.wait(10)
         assert len(part) == 1000
         assert transport._sock.pending() == 15_000
-        transport.wait(60)  # nothing is in the socket any more: this would take a minute
+        waited = Waited()
+        transport._poll = waited  # type: ignore[assignment]
+        transport.wait(60)
+        assert waited.timeouts == [0.0]
+        assert len(read(transport, 15_000)) == 15_000
+        transport.wait(60)
+        assert waited.timeouts == [0.0, 60_000.0]
         transport.close()
+
+
+class Waited:
+    """A poll object that only notes how long it would have waited, in ms."""
+
+    def __init__(self) -> None:
+        self.timeouts: list[float] = []
+
+    def poll(self, timeout_ms: float) -> list[tuple[int, int]]:
+        self.timeouts.append(timeout_ms)
+        return []
 
 
 def _read_some(transport: Transport, size: int) -> bytes:
