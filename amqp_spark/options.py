@@ -61,7 +61,8 @@ OPTIONS: tuple[Option, ...] = (
     ),
     Option(
         "password", "password", kinds.secret(), "none", None,
-        "Password of `username`. Redacted in plans and logs by this connector.",
+        "Password of `username`. Redacted in plans by Spark (`spark.redaction.regex` must match it, as the "
+        "default does), in logs by this connector.",
         group="connection", secret=True,
     ),
     Option(

@@ -1,7 +1,7 @@
 """Stream AMQP queues into any Spark sink: files, a table, the console.
 
-    python jobs/ingest.py --url amqp://broker/default --username guest --password-file /run/secrets/amqp \
-        --queue ticks --schema 'body STRING, routing_key STRING' \
+    python jobs/ingest.py --url amqp://broker/default --username guest --password-file /run/secrets/amqp \\
+        --queue ticks --schema 'body STRING, routing_key STRING' \\
         --format parquet --output /data/ticks --checkpoint /data/ticks.checkpoint --available-now
 
 Runs with python or spark-submit, the package installed or given by --py-files. Progress goes to standard error, one
@@ -50,7 +50,9 @@ def parser() -> argparse.ArgumentParser:
     sink.add_argument("--sink-option", action="append", default=[], metavar="K=V", help="option of the sink")
     sink.add_argument("--partition-by", action="append", default=[], metavar="COLUMN", help="column of directories")
     query = arguments.add_argument_group("query")
-    query.add_argument("--checkpoint", metavar="DIR", help="checkpoint location; required unless the sink is console")
+    query.add_argument(
+        "--checkpoint", metavar="DIR", help="checkpoint location; needed unless the sink is console, noop or memory"
+    )
     query.add_argument("--name", metavar="NAME", help="name of the query")
     trigger = query.add_mutually_exclusive_group()
     trigger.add_argument("--available-now", action="store_true", help="read what is there, then end")

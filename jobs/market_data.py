@@ -1,6 +1,6 @@
 """Publish sample market data to an exchange, with the AMQP client alone (no Spark).
 
-    python jobs/market_data.py --url amqp://broker/default --username guest --password-file /run/secrets/amqp \
+    python jobs/market_data.py --url amqp://broker/default --username guest --password-file /run/secrets/amqp \\
         --exchange amq.topic --count 10000
 
 Every tick has an id, a symbol, a price and a quantity: as a JSON body, as typed application headers, and with the
