@@ -7,15 +7,31 @@ At-least-once loses nothing, and what it repeats is flagged ``redelivered``. At-
 from __future__ import annotations
 
 import os
+import random
 import uuid
+from functools import partial
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from amqp_core.address import ConnectOptions, parse_url
 from amqp_core.v0_10.client import Client
 from amqp_spark import crashpoints
-from tests.broker.crash_scenarios import Scenario, Setting, drain, points_of, prepare, run_to_point
+from tests.broker.crash_scenarios import (
+    MESSAGES,
+    PER_BATCH,
+    Scenario,
+    Setting,
+    drain,
+    fill,
+    outcome,
+    points_of,
+    prepare,
+    run_to_point,
+)
+from tests.broker.stream_support import depth, subscribers
+from tests.support.process import wait_until
 from tests.support.query_process import CrashPoints, QueryProcess
 
 if TYPE_CHECKING:
@@ -123,3 +139,51 @@ def test_worker_killed(setting: Setting, driver: QueryProcess, guarantee: str, r
     for result in drain(setting, driver, scenarios).values():
         assert result.lost == []
         assert result.repeated == []
+
+
+@pytest.mark.parametrize("repeat", ROUNDS)
+def test_reader_killed_at_any_moment(setting: Setting, driver: QueryProcess, repeat: int) -> None:
+    """The same query again and again, over two queues that nobody else may read."""
+    moments = random.Random(repeat)
+    scenario = prepare(setting, f"any-{uuid.uuid4().hex[:6]}", "", "at-least-once", skip_written=True)
+    first, second = scenario.query.name, f"{scenario.query.name}-second"
+    setting.client.declare_queue(second)
+    scenario.query.options = {**scenario.query.options, "queue": f"{first},{second}", "exclusive": "true"}
+    for begin in (MESSAGES, 3 * MESSAGES, 5 * MESSAGES):
+        fill(setting.client, first, begin, begin + MESSAGES)
+        fill(setting.client, second, begin + MESSAGES, begin + 2 * MESSAGES)
+        enough = len(scenario.query.batches()) + moments.randint(1, 4)
+        driver.start_query(scenario.query)
+        wait_until(partial(scenario.query.has_batches, enough), "some batches", 60)
+        (reader,) = driver.readers()
+        driver.kill(reader)
+        assert driver.wait(scenario.query) is not None
+    setting.points.disarm()
+    driver.drain([scenario.query])
+
+    result = outcome(setting, scenario, messages=7 * MESSAGES)
+    assert result.problems() == []
+    info = setting.client.query_queue(second)
+    assert info is not None
+    assert info.message_count == 0
+
+
+def test_reader_frozen_beyond_its_heartbeat(setting: Setting, driver: QueryProcess) -> None:
+    """The broker gives its messages back; it goes on with the batch it had planned, and accepts nothing of it."""
+    scenario = prepare(setting, f"frozen-{uuid.uuid4().hex[:6]}", "", "at-least-once", skip_written=True)
+    query = scenario.query
+    query.options = {**query.options, "heartbeat": "1", "retry.maxDelay": "0.2"}
+    held = driver.run_to_point(query, crashpoints.BATCH_DONE_UNCOMMITTED, after=1)
+    (reader,) = map(psutil.Process, driver.readers())
+    reader.suspend()
+    try:
+        wait_until(lambda: not subscribers(setting.client, query.name), "the broker to drop the frozen reader", 60)
+        setting.points.release(crashpoints.BATCH_DONE_UNCOMMITTED, held)
+    finally:
+        reader.resume()
+    wait_until(lambda: not depth(setting.client, query.name), "the queue to be drained", 60)
+    driver.stop_query(query)
+
+    result = outcome(setting, scenario)
+    assert result.problems() == []
+    assert len(result.repeated) == PER_BATCH, "exactly the batch whose accept came too late"

@@ -81,6 +81,10 @@ class Query:
         """The ids of the batches in the sink."""
         return sorted(int(path.stem) for path in self.sink.glob("*.parquet"))
 
+    def has_batches(self, count: int) -> bool:
+        """Whether so many batches are in the sink."""
+        return len(self.batches()) >= count
+
     def tables(self) -> dict[int, pa.Table]:
         """The rows of the sink by batch."""
         return {batch: pq.read_table(self.sink / f"{batch}.parquet") for batch in self.batches()}
