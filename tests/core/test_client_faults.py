@@ -650,7 +650,8 @@ def test_ids_run_over_the_wrap() -> None:
         ids = [message.command_id for message in messages]
         assert ids == list(range(WRAP - 2, WRAP + 8))
         client.accept([(WRAP - 2, WRAP + 7)], sync=True)
-        assert accepted == [[(0xFFFFFFFE, 7)]]
+        client.close()
+    assert accepted == [[(0xFFFFFFFE, 7)]]
 
 
 def test_flush_and_timely_reply_of_the_broker_are_answered() -> None:
@@ -869,11 +870,12 @@ def test_a_publisher_that_is_stopped_for_good_has_a_deadline() -> None:
 
 
 def test_a_publisher_who_never_waits_notices_that_it_was_stopped() -> None:
-    stopped = threading.Event()
+    go_on, stopped = threading.Event(), threading.Event()
 
     def script(peer: Peer) -> None:
         peer.open()
         peer.expect(spec.ExecutionSync)
+        go_on.wait(10)
         peer.send(spec.MessageStop(destination=""))
         stopped.set()
         peer.serve()
@@ -881,6 +883,7 @@ def test_a_publisher_who_never_waits_notices_that_it_was_stopped() -> None:
     with FakePeer(script) as server:
         client = server.connect(call_timeout_s=0.3)
         client.sync()
+        go_on.set()
         assert stopped.wait(10)
         ids: list[int] = []
         with pytest.raises(DeadlineExceeded, match="allow publishing again"):
@@ -1130,9 +1133,8 @@ def test_wake_ends_a_wait_that_runs_and_one_that_comes() -> None:
 
 def test_close_is_orderly_and_for_good() -> None:
     def script(peer: Peer) -> None:
-        peer.subscribed()
-        peer.transfer(*[b"late"] * 100)
-        peer.serve()
+        peer.hooks[spec.MessageSetFlowMode] = lambda _: peer.transfer(*[b"late"] * 100)
+        serve(peer)
         assert peer.ended is not None
         assert isinstance(peer.ended.error, ConnectionClosed)
         assert peer.ended.error.reply_code == 200
