@@ -147,11 +147,13 @@ def test_take_gives_messages_as_objects(connect: Connect, queue: str) -> None:
     client = connect()
     publish(client, queue, *[b"%d" % i for i in range(100)])
     subscription = client.subscribe(queue)
-    assert [message.body for message in subscription.take(3)] == [b"0", b"1", b"2"]
-    messages = subscription.take(97)
-    while len(messages) < 97:
-        messages += subscription.take(97 - len(messages))
-    assert [message.body for message in messages] == [b"%d" % i for i in range(3, 100)]
+    messages = subscription.take(3)
+    assert 1 <= len(messages) <= 3
+    while len(messages) < 100:
+        more = subscription.take(100 - len(messages))
+        assert more
+        messages += more
+    assert [message.body for message in messages] == [b"%d" % i for i in range(100)]
     assert subscription.take(1, timeout=0.05) == []
     assert {message.destination for message in messages} == {subscription.destination}
 
