@@ -6,6 +6,11 @@ Importing this package is cheap: pyspark and pyarrow are imported when one of th
 from __future__ import annotations
 
 import importlib
+import logging
+import os
+import shutil
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,6 +21,8 @@ if TYPE_CHECKING:
 
     from amqp_spark.datasource.source import AmqpDataSource
     from amqp_spark.options import SourceOptions
+
+_log = logging.getLogger(__name__)
 
 __version__ = "0.1.0"
 
@@ -30,8 +37,19 @@ def register(spark: SparkSession) -> None:
     from amqp_spark.datasource.source import AmqpDataSource  # noqa: PLC0415 - imports Spark
     from amqp_spark.pyfiles import ship  # noqa: PLC0415
 
+    if "PYSPARK_PYTHON" not in os.environ and sys.prefix != sys.base_prefix and not _python_is_found_on_path():
+        _log.warning(
+            "PYSPARK_PYTHON is not set and this virtual environment is not the first on the PATH: Spark will start "
+            "another Python that may lack this package; set PYSPARK_PYTHON=%s before the session is made",
+            sys.executable,
+        )
     ship(spark)
     spark.dataSource.register(AmqpDataSource)
+
+
+def _python_is_found_on_path() -> bool:
+    found = shutil.which("python3")
+    return found is not None and Path(found).parent.resolve() == Path(sys.prefix, "bin").resolve()
 
 
 def validate(options: Mapping[str, object], schema: StructType | str | None = None) -> SourceOptions:

@@ -13,6 +13,7 @@ import re
 import signal
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Self, TextIO
 
 from amqp_core import errors as core_errors
@@ -38,6 +39,7 @@ _POLL_SECONDS = 1
 _ERROR_LINE = re.compile(r"\b(amqp_core\.errors|amqp_spark\.errors)\.(\w+): (.*)")
 # What can follow an error in the text that the JVM makes of it.
 _NOT_OURS = (" ", "\t", "===", "Traceback", "The above exception", "During handling", "JVM stacktrace", "Caused by")
+_FILES = frozenset({"passwordFile", "tls.caFile", "tls.certFile", "tls.keyFile"})
 _NAMES = {option.name.lower(): option for option in OPTIONS}
 
 
@@ -72,6 +74,19 @@ def credentials(arguments: argparse.Namespace) -> dict[str, str]:
     return found
 
 
+def check_files(options: Mapping[str, str]) -> None:
+    """The files that options name must be readable here, where the reader runs: better now than after Spark's start."""
+    for option in OPTIONS:
+        path = options.get(option.name)
+        if option.name not in _FILES or path is None:
+            continue
+        try:
+            with Path(path).open("rb"):
+                pass
+        except OSError as error:
+            raise CommandLineError(f"option {option.name!r}: {path!r} cannot be read: {error.strerror}") from error
+
+
 def pairs(texts: Iterable[str], flag: str) -> dict[str, str]:
     """``key=value`` arguments as a dictionary. A password is refused, unseen."""
     found: dict[str, str] = {}
@@ -93,16 +108,19 @@ def pairs(texts: Iterable[str], flag: str) -> dict[str, str]:
 
 def option_help() -> str:
     """The table of options for the end of ``--help``."""
-    width = max(len(option.name) for option in OPTIONS)
-    lines = [f"  {option.name:<{width}}  {option.kind.allowed} (default: {option.default})" for option in OPTIONS]
+    shown = [option for option in OPTIONS if not option.secret]  # pairs() refuses the others
+    width = max(len(option.name) for option in shown)
+    lines = [f"  {option.name:<{width}}  {option.kind.allowed} (default: {option.default})" for option in shown]
     return "options of the source, for --option name=value (docs/options.md says what they mean):\n" + "\n".join(lines)
 
 
 # ------------------------------------------------------------------------------------------------------------- Spark
-def spark_session(name: str, conf: Mapping[str, str], master: str | None) -> tuple[SparkSession, bool]:
+def spark_session(
+    name: str, conf: Mapping[str, str], master: str | None, *, verbose: bool = False
+) -> tuple[SparkSession, bool]:
     """A session whose workers run this interpreter, with ``format("amqp")`` registered; and whether it is new.
 
-    One that was there already, as in a notebook, is not ours to stop.
+    One that was there already, as in a notebook, is not ours to stop, nor to be made quiet.
     """
     # Spark's own default is the first python3 on the PATH, which in a virtual environment that is not activated lacks
     # everything: each query would then fail after a minute with "Python worker failed to connect back".
@@ -117,9 +135,22 @@ def spark_session(name: str, conf: Mapping[str, str], master: str | None) -> tup
         builder = builder.master(master)
     for key, value in conf.items():
         builder = builder.config(key, value)
+    if new and not verbose and "spark.log.level" not in conf:
+        builder = builder.config("spark.log.level", "ERROR")
     spark = builder.getOrCreate()
+    if new and not verbose:
+        _let_us_explain(spark)
     register(spark)
     return spark, new
+
+
+def _let_us_explain(spark: SparkSession) -> None:
+    """A query that fails is explained in one line by :func:`explain`; Spark's own hundred lines would bury it."""
+    try:
+        log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # there is a JVM now
+        log4j.core.config.Configurator.setLevel("org.apache.spark.sql.execution.streaming", log4j.Level.OFF)
+    except Exception:  # noqa: BLE001 - another logging back end, or Spark Connect: then both are shown
+        return
 
 
 class Signals:
@@ -169,7 +200,7 @@ def follow(query: StreamingQuery, signals: Signals, progress: Progress) -> int:
         progress.update(query)
         progress.say(
             f"stopped by {signal.Signals(signals.received).name} in {time.monotonic() - stopping:.1f} s; "
-            "messages of the unfinished batch are back on the broker"
+            "what was received and not accepted goes back to the broker"
         )
     finally:
         progress.close()

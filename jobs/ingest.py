@@ -60,6 +60,7 @@ def parser() -> argparse.ArgumentParser:
     query.add_argument("--master", metavar="URL", help="Spark master (default: what spark-submit says, or local[*])")
     query.add_argument("--conf", action="append", default=[], metavar="K=V", help="Spark configuration")
     query.add_argument("--quiet", action="store_true", help="no progress, only errors and the summary")
+    query.add_argument("--verbose", action="store_true", help="Spark's own log, too: warnings, and traces of a failure")
     return arguments
 
 
@@ -130,8 +131,9 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     options = source_options(arguments)
     check_sink(arguments)
     validate(options)
+    cli.check_files(options)
     conf = {"spark.ui.showConsoleProgress": "false", **cli.pairs(arguments.conf, "--conf")}
-    spark, new = cli.spark_session(arguments.name or "amqp ingest", conf, arguments.master)
+    spark, new = cli.spark_session(arguments.name or "amqp ingest", conf, arguments.master, verbose=arguments.verbose)
     try:
         signals.install()
         validate(options, arguments.schema)

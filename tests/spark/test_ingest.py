@@ -81,7 +81,18 @@ def test_help_lists_every_option_and_the_exit_codes(ingest: Any, capsys: pytest.
     shown = capsys.readouterr().out
     assert "exit codes: 0 done" in shown
     for option in OPTIONS:
-        assert f"  {option.name} " in shown
+        # an option that the job refuses on its command line is not offered there
+        assert (f"  {option.name} " in shown) is not option.secret
+
+
+@pytest.mark.parametrize("option", ["passwordFile", "tls.caFile"])
+def test_a_file_that_cannot_be_read_ends_with_2_before_spark_starts(
+    ingest: Any, option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    more = ["--url", "amqps://localhost/v", "--option", f"{option}=/no/such/file"]
+    login = ["--username", "u"] if option == "passwordFile" else []
+    assert ingest.main([*GOOD, *more, *login]) == 2
+    assert f"option '{option}': '/no/such/file' cannot be read" in capsys.readouterr().err
 
 
 def test_login_comes_from_the_environment_or_a_file(ingest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
