@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amqp_core.v0_10.messages import Message
+from amqp_core.v0_10.spec import DeliveryProperties
 from amqp_spark import crashpoints
 from tests.support.query_process import CrashPoints, Query, QueryProcess
 
@@ -42,6 +43,12 @@ class Setting:
     client: Client
     points: CrashPoints
     directory: Path
+    vhost: str = "default"
+
+    @property
+    def durable(self) -> bool:
+        """Whether queues and messages are to outlive the broker."""
+        return self.vhost == "durable"
 
 
 @dataclass(frozen=True)
@@ -61,19 +68,20 @@ def points_of(guarantee: str) -> list[str]:
     return [point for point in crashpoints.POINTS if guarantee == "at-least-once" or point not in _ACCEPTS]
 
 
-def fill(client: Client, queue: str, begin: int, end: int) -> None:
+def fill(client: Client, queue: str, begin: int, end: int, *, durable: bool = False) -> None:
     """Publish messages that say which they are."""
+    delivery = DeliveryProperties(routing_key=queue, delivery_mode=2 if durable else 1)
     for number in range(begin, end):
-        client.publish(Message(body=b"%d" % number), routing_key=queue)
+        client.publish(Message(b"%d" % number, delivery))
     client.confirm()
 
 
 def prepare(setting: Setting, name: str, point: str, guarantee: str, *, skip_written: bool) -> Scenario:
     """Make the queue, fill it, and say what the query is."""
-    setting.client.declare_queue(name)
-    fill(setting.client, name, 0, MESSAGES)
+    setting.client.declare_queue(name, durable=setting.durable)
+    fill(setting.client, name, 0, MESSAGES, durable=setting.durable)
     options = {
-        "url": setting.broker.url(),
+        "url": setting.broker.url(setting.vhost),
         "username": setting.broker.username,
         "password": setting.broker.password,
         "queue": name,

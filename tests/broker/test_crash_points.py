@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import uuid
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,8 +37,9 @@ from tests.support.query_process import CrashPoints, QueryProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
-    from tests.support.fixtures import Broker
+    from tests.support.fixtures import Broker, Connect, OwnBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
 
@@ -187,3 +189,24 @@ def test_reader_frozen_beyond_its_heartbeat(setting: Setting, driver: QueryProce
     result = outcome(setting, scenario)
     assert result.problems() == []
     assert len(result.repeated) == PER_BATCH, "exactly the batch whose accept came too late"
+
+
+def test_driver_and_broker_killed_together(
+    own_broker: OwnBroker, connect: Connect, setting: Setting, driver: QueryProcess, tmp_path: Path
+) -> None:
+    """Durable messages outlive both; what comes again is not flagged then, since Broker-J recovers it as new."""
+    ours = own_broker()
+    place = Setting(ours, connect("durable", ours), setting.points, tmp_path, vhost="durable")
+    scenario = prepare(place, "both", crashpoints.ACCEPT_SENT, "at-least-once", skip_written=True)
+    run_to_point(driver, scenario)
+    ours.kill9()
+    assert driver.kill_driver() == []
+    ours.start()
+    driver.start()
+    setting.points.disarm()
+    driver.drain([scenario.query])
+
+    result = outcome(replace(place, client=connect("durable", ours)), scenario)
+    assert result.lost == []
+    assert result.left == 0
+    assert len(result.repeated) <= PER_BATCH
