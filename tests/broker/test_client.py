@@ -20,6 +20,7 @@ from amqp_core.errors import (
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import Message, messages_of
+from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -434,7 +435,12 @@ def test_producer_flow_control(connect: Connect, fresh_names: Iterator[str]) -> 
     for number in range(60):
         client.publish(Message(b"%d" % number), routing_key=queue)
     client.confirm()
-    assert client._publish_credit == 0, "the broker has said stop"
+
+    def stopped() -> bool:
+        client.sync()
+        return client._publish_credit == 0
+
+    wait_until(stopped, "the broker to say stop")
     subscription = consumer.subscribe(queue, accept_mode=spec.MessageAcceptMode.NONE)
     subscription.grant(1000)
     timer = threading.Timer(0.1, subscription.flush)
