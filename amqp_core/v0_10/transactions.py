@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+_FORGOTTEN = (spec.DtxPrepare.NAME, spec.DtxXaStatus.XA_RBTIMEOUT)
+
+
 class _Caller(Protocol):
     def call(self, command: spec.Command, *, result: bool = False) -> object: ...
 
@@ -110,31 +113,40 @@ class Transactions:
     def branch(self, xid: spec.Xid, *, timeout_s: int | None = None) -> Iterator[spec.Xid]:
         """Do the block's work inside a branch and prepare it; roll it back if the block or the prepare fails.
 
-        The branch is prepared, not committed, afterwards: commit it with :meth:`commit_branch`.
+        The branch is prepared, not committed, afterwards: commit it with :meth:`commit_branch`. After a
+        TransactionFailed of ``dtx.end`` connect anew: Broker-J lets what the session does next go into the dead branch.
         """
         if self._selected != "dtx":
             self.dtx_select()
         self.start(xid)
+        ended = False
         try:
             if timeout_s is not None:
                 self.set_timeout(xid, timeout_s)
             yield xid
+            ended = True  # also if its status is not XA_OK
             self.end(xid)
             self.prepare(xid)
-        except BaseException:
-            self._abandon(xid)
+        except BaseException as error:
+            # a prepare that finds the branch expired makes the broker forget it: asking again would end the session
+            if not isinstance(error, TransactionFailed) or (error.operation, error.status) != _FORGOTTEN:
+                self._abandon(xid, ended=ended)
             raise
 
-    def _abandon(self, xid: spec.Xid) -> None:
-        """Roll back a branch that failed, ended or not; Broker-J would keep its messages locked for ever."""
-        try:
-            self.end(xid, fail=True)
-        except AmqpError:
-            pass  # it was ended before
+    def _abandon(self, xid: spec.Xid, *, ended: bool) -> None:
+        """Roll back a branch that failed; Broker-J would keep its messages locked for ever.
+
+        A branch must not be ended twice: that would end the session, and with it the chance to roll back.
+        """
+        if not ended:
+            try:
+                self.end(xid, fail=True)
+            except AmqpError:
+                pass  # rolled back by that (qpidd), or the session is gone; the first error is the one to see
         try:
             self.rollback_branch(xid)
         except AmqpError:
-            pass  # the connection is gone, or the end rolled it back; the first error is the one to see
+            pass  # the session is gone, or the branch had expired
 
     def _run(self, command: spec.Command) -> None:
         self._client.call(command)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from amqp_core.v0_10.client import Client
+    from amqp_core.v0_10.subscription import Subscription
     from tests.support.fixtures import Connect, OwnBroker
 
 pytestmark = pytest.mark.broker
@@ -214,6 +215,63 @@ def test_an_expired_branch_says_so(connect: Connect, queue: str) -> None:
     assert raised.value.status == spec.DtxXaStatus.XA_RBTIMEOUT
     client.close()
     assert bodies(connect, "default", queue) == [b"in"]
+
+
+def test_a_branch_that_expires_before_its_end_leaves_nothing_behind(connect: Connect, queue: str) -> None:
+    client, other = connect(), connect()
+    publish(client, queue, b"in")
+    messages = receive(client, queue)
+    subscription = other.subscribe(queue)
+    subscription.grant(1)
+    xid = new_xid()
+    with pytest.raises(TransactionFailed, match=r"dtx\.end ended with XA_RBTIMEOUT"):
+        _wait_inside(client, xid, messages, subscription)
+    other.accept([(0, 1000)], sync=True)
+    with pytest.raises(NotFound):
+        other.transactions.rollback_branch(xid)
+    client.close()
+    assert bodies(connect, "default", queue) == []
+
+
+def _wait_inside(client: Client, xid: spec.Xid, messages: list[Message], subscription: Subscription) -> None:
+    """Until the branch has expired: what it had accepted is given to somebody else."""
+    with client.transactions.branch(xid, timeout_s=1):
+        accept(client, messages)
+        assert [message.body for message in subscription.take(1, timeout=20.0)] == [b"in"]
+
+
+def test_a_prepare_that_fails_does_not_end_the_branch_twice(connect: Connect, queue: str) -> None:
+    """Somebody else marks the branch as failed (a joined session that dies): the rollback still gets through."""
+    client, other = connect(), connect()
+    publish(client, queue, b"in")
+    messages = receive(client, queue)
+    xid = new_xid()
+    other.transactions.dtx_select()
+    with pytest.raises(CommandFailed):
+        _join_and_never_end(client, other, xid, messages)
+    client.close()
+    other.abort()
+    cleaner = connect()
+
+    def rolled_back() -> bool:
+        nonlocal cleaner
+        try:
+            cleaner.transactions.rollback_branch(xid)
+        except NotFound:
+            return True
+        except CommandFailed:
+            cleaner = connect()
+            return False
+        return True
+
+    wait_until(rolled_back, "the branch to be rolled back", poll_s=0.1)
+    assert bodies(connect, "default", queue) == [b"in"]
+
+
+def _join_and_never_end(client: Client, other: Client, xid: spec.Xid, messages: list[Message]) -> None:
+    with client.transactions.branch(xid):
+        other.transactions.start(xid, join=True)
+        accept(client, messages)
 
 
 def test_a_branch_that_its_session_left_open_is_locked_until_rolled_back(connect: Connect, queue: str) -> None:

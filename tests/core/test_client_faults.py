@@ -42,6 +42,7 @@ from tests.support.process import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.subscription import Subscription
 
 WRAP = 1 << 32
@@ -1106,6 +1107,48 @@ def test_xa_status_other_than_ok_is_an_error() -> None:
             transactions.prepare(xid)
         with pytest.raises(ProtocolError, match="without a timeout"):
             transactions.get_timeout(xid)
+
+
+@pytest.mark.parametrize(
+    ("failing", "status", "expected"),
+    [
+        ("nothing", 0, ["start", "end", "prepare"]),
+        ("block", 0, ["start", "end", "rollback"]),
+        ("end", 1, ["start", "end", "rollback"]),
+        ("end", 2, ["start", "end", "rollback"]),
+        ("prepare", 1, ["start", "end", "prepare", "rollback"]),
+        ("prepare", 2, ["start", "end", "prepare"]),
+    ],
+)
+def test_how_a_branch_that_fails_is_given_up(failing: str, status: int, expected: list[str]) -> None:
+    calls: list[str] = []
+
+    def script(peer: Peer) -> None:
+        for cls in (spec.DtxStart, spec.DtxEnd, spec.DtxPrepare, spec.DtxRollback):
+            peer.answers[cls] = answer
+        serve(peer)
+
+    def answer(command: spec.DtxStart | spec.DtxEnd | spec.DtxPrepare | spec.DtxRollback) -> spec.XaResult:
+        name = command.NAME.removeprefix("dtx.")
+        calls.append(name)
+        if isinstance(command, spec.DtxEnd):
+            assert command.fail == (failing == "block")
+        return spec.XaResult(status=status if name == failing else 0)
+
+    def use(client: Client) -> None:
+        with client.transactions.branch(spec.Xid(1, b"g", b"b")):
+            if failing == "block":
+                raise ZeroDivisionError
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        if failing == "nothing":
+            use(client)
+        else:
+            with pytest.raises(ZeroDivisionError if failing == "block" else TransactionFailed):
+                use(client)
+        client.close()
+    assert calls == expected
 
 
 def test_an_empty_queue_query_result_is_no_queue() -> None:
