@@ -20,6 +20,7 @@ from amqp_core.errors import (
     VirtualHostRefused,
 )
 from amqp_core.v0_10.client import Client
+from amqp_core.v0_10.messages import Message, messages_of
 from tests.support.brokerj import BrokerConfig, BrokerJ, Listener
 from tests.support.ports import free_port
 
@@ -228,6 +229,23 @@ def test_no_tls_to_a_port_with_it(listening: BrokerJ) -> None:
         connect(listening, hosts=(("127.0.0.1", listening.ports["tls"]),), **LOGIN)
     assert isinstance(raised.value, VersionRefused | ConnectionLost)
     assert "amqps://" in str(raised.value)
+
+
+def test_much_goes_through_tls(listening: BrokerJ) -> None:
+    small, large = [b"%d:" % number + bytes(4000) for number in range(1500)], bytes(range(256)) * 20_000
+    with connect(listening, "tls", heartbeat=1, **LOGIN) as client:
+        client.declare_queue("over-tls", exclusive=True, auto_delete=True)
+        for body in (*small, large):
+            client.publish(Message(body), routing_key="over-tls")
+        client.confirm()
+        subscription = client.subscribe("over-tls")
+        subscription.grant(10_000)
+        subscription.flush()
+        blocks = subscription.take_blocks(0)
+        assert [message.body for block in blocks for message in messages_of(block)] == [*small, large]
+        client.accept([(blocks[0].first_id, blocks[-1].first_id + blocks[-1].count - 1)], sync=True)
+        client.wake()
+        assert subscription.take_blocks(60.0) == []
 
 
 # --------------------------------------------------------------------------------------------------- nobody, or no AMQP

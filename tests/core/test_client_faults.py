@@ -1184,6 +1184,32 @@ def test_wake_ends_a_wait_that_runs_and_one_that_comes() -> None:
         assert subscription.take_blocks(0.01) == []
 
 
+def test_any_thread_may_wake_at_any_time() -> None:
+    done = threading.Event()
+
+    def wake() -> None:
+        while not done.is_set():
+            client.wake()
+
+    with FakePeer(serve) as server:
+        client = server.connect()
+        subscription = client.subscribe("q")
+        threads = [threading.Thread(target=wake) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(200):
+                client.publish(Message(b"%d" % number))
+                client.sync()
+                assert subscription.take_blocks(60.0) == []
+            client.confirm()
+            client.close()
+        finally:
+            done.set()
+            for thread in threads:
+                thread.join(10)
+
+
 def test_close_is_orderly_and_for_good() -> None:
     def script(peer: Peer) -> None:
         peer.hooks[spec.MessageSetFlowMode] = lambda _: peer.transfer(*[b"late"] * 100)
