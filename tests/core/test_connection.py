@@ -1,9 +1,8 @@
-"""The connection machine: two of them against each other, every transition, every other control, time, strangers."""
+"""The connection machine: two of them against each other, what they agree on, strangers, and what is broken."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,146 +14,25 @@ from amqp_core.errors import (
     ProtocolError,
     UsageError,
     VersionRefused,
-    VirtualHostRefused,
 )
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10._codec import decode_control, encode_command, encode_control
+from amqp_core.v0_10._codec import encode_command
 from amqp_core.v0_10.connection import (
-    CLIENT_TRANSITIONS,
-    SERVER_TRANSITIONS,
     CommandReceived,
-    Connection,
     ControlReceived,
     Ended,
     Event,
     Opened,
-    Redirected,
     Role,
     State,
     TransfersReceived,
 )
-from amqp_core.v0_10.frames import PROTOCOL_HEADER, encode_control_frame
+from amqp_core.v0_10.frames import PROTOCOL_HEADER
 from tests.support import wire
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from tests.support.machines import RESULT, Login, at, client, control, error_of, pump, sent, server
 
 
-class Login:
-    """Answers ``rounds`` challenges; refuses to believe the server if told so."""
-
-    def __init__(self, *, believes: bool = True) -> None:
-        self.offered: Sequence[str] = ()
-        self.challenges: list[bytes] = []
-        self.believes = believes
-
-    def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
-        self.offered = mechanisms
-        if "ANONYMOUS" not in mechanisms:
-            raise AuthenticationFailed("nothing suits")
-        return "ANONYMOUS", b""
-
-    def respond(self, challenge: bytes) -> bytes:
-        self.challenges.append(challenge)
-        return b"re:" + challenge
-
-    def succeeded(self) -> None:
-        if not self.believes:
-            raise AuthenticationFailed("the server has proven nothing")
-
-
-def client(**options: object) -> Connection:
-    settings: dict[str, object] = {"login": Login(), "virtual_host": "vh", "scan_transfers": True}
-    return Connection(Role.CLIENT, **settings | options)  # type: ignore[arg-type]
-
-
-def server(**options: object) -> Connection:
-    return Connection(Role.SERVER, **options)  # type: ignore[arg-type]
-
-
-def pump(a: Connection, b: Connection) -> tuple[list[Event], list[Event]]:
-    """Carry bytes both ways until nothing moves; return what each side saw."""
-    seen: tuple[list[Event], list[Event]] = ([], [])
-    while True:
-        to_b, to_a = a.data_to_send(), b.data_to_send()
-        if not to_a and not to_b:
-            return seen
-        seen[1].extend(b.receive_data(to_b))
-        seen[0].extend(a.receive_data(to_a))
-
-
-def control(value: spec.Control, channel: int = 0) -> bytes:
-    return encode_control_frame(channel, encode_control(value))
-
-
-def sent(connection: Connection) -> list[spec.Control]:
-    """The controls that a connection wants to send (and, before them, perhaps the protocol header)."""
-    data = connection.data_to_send().removeprefix(PROTOCOL_HEADER)
-    controls = []
-    while data:
-        size = int.from_bytes(data[2:4])
-        controls.append(decode_control(data[12:size]))
-        data = data[size:]
-    return controls
-
-
-def at(role: Role, state: State) -> Connection:
-    """A connection of a role in a state, reached by what a peer sends."""
-    connection = (
-        client() if role is Role.CLIENT else server(authenticate=lambda _, response: None if response else b"?")
-    )
-    steps: list[tuple[State, bytes]] = (
-        [
-            (State.HEADER, PROTOCOL_HEADER),
-            (State.START, control(spec.ConnectionStart(mechanisms=["ANONYMOUS"], locales=["en_US"]))),
-            (State.SECURE_OR_TUNE, control(spec.ConnectionTune(channel_max=9, max_frame_size=65535))),
-            (State.OPEN_OK, control(spec.ConnectionOpenOk())),
-        ]
-        if role is Role.CLIENT
-        else [
-            (State.HEADER, PROTOCOL_HEADER),
-            (State.START_OK, control(spec.ConnectionStartOk(mechanism="ANONYMOUS"))),
-            (State.SECURE_OK, control(spec.ConnectionSecureOk(response=b"!"))),
-            (State.TUNE_OK, control(spec.ConnectionTuneOk(channel_max=9, max_frame_size=65535))),
-            (State.OPEN_FROM_CLIENT, control(spec.ConnectionOpen(virtual_host="vh"))),
-        ]
-    )
-    for before, data in steps:
-        if connection.state is state:
-            break
-        assert connection.state is before
-        connection.receive_data(data)
-    if state in (State.CLOSE_OK, State.CLOSED):
-        connection.close()
-    if state is State.CLOSED:
-        connection.receive_data(control(spec.ConnectionCloseOk()))
-    connection.data_to_send()
-    assert connection.state is state
-    return connection
-
-
-RESULT = wire.frame(0x0F, 1, encode_command(spec.ExecutionResult(7, spec.QueueQueryResult(queue="q"))))
-HEARTBEAT = control(spec.ConnectionHeartbeat())
-
-CLIENT_STATES = [
-    *(State.HEADER, State.START, State.SECURE_OR_TUNE, State.OPEN_OK, State.OPEN, State.CLOSE_OK, State.CLOSED)
-]
-SERVER_STATES = [
-    *(State.HEADER, State.START_OK, State.SECURE_OK, State.TUNE_OK, State.OPEN_FROM_CLIENT, State.OPEN),
-    *(State.CLOSE_OK, State.CLOSED),
-]
-EVERY_STATE = [(Role.CLIENT, state) for state in CLIENT_STATES] + [(Role.SERVER, state) for state in SERVER_STATES]
-EVERY_CONTROL = list(spec.CONTROL_TYPES.values())
-PLAUSIBLE: dict[type, spec.Control] = {
-    spec.ConnectionStart: spec.ConnectionStart(mechanisms=["ANONYMOUS"], locales=["en_US"]),
-    spec.ConnectionTune: spec.ConnectionTune(channel_max=9, max_frame_size=65535),
-    spec.ConnectionTuneOk: spec.ConnectionTuneOk(channel_max=9, max_frame_size=65535),
-    spec.ConnectionClose: spec.ConnectionClose(reply_code=320, reply_text="forced"),
-    spec.ConnectionRedirect: spec.ConnectionRedirect(host="elsewhere"),
-}
-
-
-# ------------------------------------------------------------------------------------------------------- both sides
+# ---------------------------------------------------------------------------------------------------------- both sides
 def test_two_connections_open_and_close() -> None:
     login = Login()
     us = client(login=login, heartbeat=30, client_properties={"product": "us"}, max_frame_size=8192)
@@ -282,96 +160,6 @@ def test_a_partial_frame_is_not_lost_by_close() -> None:
     assert us.receive_data(data[20:]) == [Ended(None)]
 
 
-# ---------------------------------------------------------------------------------------------- every other control
-@pytest.mark.parametrize("cls", EVERY_CONTROL, ids=lambda cls: cls.NAME)
-@pytest.mark.parametrize(("role", "state"), EVERY_STATE, ids=lambda value: value.name.lower())
-def test_a_control_leads_where_the_table_says_or_ends_the_connection(
-    role: Role, state: State, cls: type[spec.Control]
-) -> None:
-    connection = at(role, state)
-    events = connection.receive_data(control(PLAUSIBLE.get(cls, cls())))
-    table = CLIENT_TRANSITIONS if role is Role.CLIENT else SERVER_TRANSITIONS
-    if state is State.HEADER:
-        assert isinstance(error_of(events), VersionRefused)
-        assert connection.state is State.CLOSED
-    elif state is State.CLOSED:
-        assert events == []
-        assert connection.state is State.CLOSED
-    elif cls is spec.ConnectionClose:
-        assert error_of(events) is not None
-        assert connection.state is State.CLOSED
-        assert sent(connection) == [spec.ConnectionCloseOk()]
-    elif cls is spec.ConnectionHeartbeat:
-        assert events == []
-        assert connection.state is state
-    elif (state, cls) in table:
-        follows = {State.SECURE_OK: State.TUNE_OK} if (state, cls) == (State.SECURE_OK, spec.ConnectionSecureOk) else {}
-        expected = table[state, cls]
-        assert connection.state is follows.get(expected, expected) or cls is spec.ConnectionSecureOk
-        assert not any(isinstance(event, Ended) and event.error for event in events)
-    elif state is State.OPEN and cls.CODE >> 8 != 1:
-        assert events == [ControlReceived(0, cls())]
-        assert connection.state is state
-    elif state is State.CLOSE_OK:
-        assert events == []
-        assert connection.state is state
-    else:
-        error = error_of(events)
-        assert isinstance(error, ProtocolError)
-        assert cls.NAME in str(error)
-        assert connection.state is State.CLOSED
-        assert sent(connection) == [spec.ConnectionClose(reply_code=501, reply_text="ProtocolError")]
-
-
-@pytest.mark.parametrize(("role", "state"), EVERY_STATE, ids=lambda value: value.name.lower())
-def test_a_command_before_the_connection_is_open_ends_it(role: Role, state: State) -> None:
-    connection = at(role, state)
-    events = connection.receive_data(RESULT)
-    if state is State.OPEN:
-        assert [type(event) for event in events] == [CommandReceived]
-    elif state in (State.CLOSE_OK, State.CLOSED):
-        assert events == []
-    elif state is State.HEADER:
-        assert isinstance(error_of(events), VersionRefused)
-    else:
-        assert "a command arrived before the connection was open" in str(error_of(events))
-        assert connection.state is State.CLOSED
-
-
-def test_the_end_of_the_stream_in_every_state() -> None:
-    for role, state in EVERY_STATE:
-        connection = at(role, state)
-        assert connection.receive_eof() == []
-        assert connection.state is State.CLOSED
-
-
-@pytest.mark.parametrize(
-    ("state", "code", "error", "text"),
-    [
-        (State.SECURE_OR_TUNE, 320, AuthenticationFailed, "refused the login (ANONYMOUS): 320 forced"),
-        (State.OPEN_OK, 402, VirtualHostRefused, "refused virtual host 'vh': 402 forced"),
-        (State.OPEN_OK, 530, VirtualHostRefused, "refused virtual host 'vh': 530 forced"),
-        (State.OPEN_OK, 320, ConnectionClosed, "closed the connection: 320 forced"),
-        (State.OPEN, 320, ConnectionClosed, "closed the connection: 320 forced"),
-        (State.OPEN, 501, ConnectionClosed, "closed the connection: 501 forced"),
-    ],
-)
-def test_what_a_close_means_depends_on_when_it_comes(
-    state: State, code: int, error: type[Exception], text: str
-) -> None:
-    events = at(Role.CLIENT, state).receive_data(control(spec.ConnectionClose(reply_code=code, reply_text="forced")))
-    found = error_of(events)
-    assert type(found) is error
-    assert text in str(found)
-
-
-def test_redirect_names_the_other_host() -> None:
-    us = at(Role.CLIENT, State.OPEN_OK)
-    events = us.receive_data(control(spec.ConnectionRedirect(host="other:5673", known_hosts=["x"])))
-    assert events == [Redirected("other:5673", ("x",))]
-    assert us.state is State.CLOSED
-
-
 # ------------------------------------------------------------------------------------------------------ what is agreed
 @pytest.mark.parametrize(
     ("ours", "least", "most", "agreed"),
@@ -467,7 +255,7 @@ def test_a_server_answers_another_version_with_its_own() -> None:
     assert them.data_to_send() == PROTOCOL_HEADER
 
 
-# --------------------------------------------------------------------------------------------- broken, and what is lost
+# -------------------------------------------------------------------------------------------- broken, and what is lost
 @pytest.mark.parametrize(
     ("broken", "error", "text"),
     [
@@ -500,71 +288,3 @@ def test_what_came_before_the_broken_frame_is_delivered(
     assert re.search(text, str(found)), str(found)
     assert us.state is State.CLOSED
     assert sent(us) == [spec.ConnectionClose(reply_code=501, reply_text=type(found).__name__)]
-
-
-# ---------------------------------------------------------------------------------------------------------------- time
-def open_with_heartbeat(seconds: int) -> Connection:
-    us = client(heartbeat=seconds)
-    pump(us, server(heartbeat=seconds))
-    return us
-
-
-def test_no_heartbeats_were_agreed() -> None:
-    us = open_with_heartbeat(0)
-    assert us.tick(1000.0) == (None, False)
-    assert us.data_to_send() == b""
-
-
-def test_nothing_is_due_before_the_connection_is_open() -> None:
-    assert client(heartbeat=5).tick(1000.0) == (None, False)
-
-
-def test_a_heartbeat_goes_out_in_time_whatever_was_sent() -> None:
-    us = open_with_heartbeat(10)
-    now, last_sent = 100.0, 100.0
-    due, _ = us.tick(now)
-    us.data_to_send()
-    for sent_after in (0.1, 4.9, 3.0, 9.0, None, None, 0.1, 5.1, None):
-        assert due is not None
-        if sent_after is not None and now + sent_after < due:
-            last_sent = now + sent_after
-            us.send_control(0, spec.SessionFlush())
-            us.data_to_send()
-        now = due
-        us.receive_data(HEARTBEAT)
-        due, silent = us.tick(now)
-        assert not silent
-        if us.data_to_send():
-            last_sent = now
-        assert due is not None
-        assert due > now
-        assert due - last_sent <= 10.0
-
-
-def test_a_peer_silent_for_two_intervals_is_noticed() -> None:
-    us = open_with_heartbeat(10)
-    due, silent = us.tick(0.0)
-    us.receive_data(HEARTBEAT)
-    now = 0.0
-    while not silent:
-        assert due is not None
-        assert now < 100
-        now = due
-        due, silent = us.tick(now)
-    assert 20 <= now <= 25
-
-
-def test_silence_proves_nothing_while_nobody_reads() -> None:
-    us = open_with_heartbeat(10)
-    us.tick(0.0)
-    for now in range(10, 200, 10):
-        assert us.tick(float(now), reading=False)[1] is False
-    assert us.tick(205.0)[1] is False
-    assert us.tick(211.0)[1] is True
-
-
-def error_of(events: Sequence[Event]) -> Exception | None:
-    """The error of the event that ends the connection, which is the last."""
-    assert events, "nothing was seen"
-    assert isinstance(events[-1], Ended)
-    return events[-1].error

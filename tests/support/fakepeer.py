@@ -216,6 +216,12 @@ class Peer:
         self._unseen.append((command_id, command))
 
 
+def serve(peer: Peer) -> None:
+    """The script of a broker that does everything right and has no messages."""
+    peer.open()
+    peer.serve()
+
+
 class FakePeer:
     """Listens on a free port; the n-th connection is served by the n-th script, further ones by the last.
 

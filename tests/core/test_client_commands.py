@@ -1,0 +1,484 @@
+"""Credit, publishing and transactions with peers that do what no real broker can be made to do."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqp_core.errors import (
+    DeadlineExceeded,
+    MessageRejected,
+    OutcomeUnknown,
+    ProtocolError,
+    TransactionFailed,
+)
+from amqp_core.v0_10 import spec
+from amqp_core.v0_10._codec import encode_command
+from amqp_core.v0_10.frames import encode_assembly
+from amqp_core.v0_10.messages import Message
+from tests.support.fakepeer import QPIDD, FakePeer, Peer, serve
+from tests.support.taking import again, take
+
+if TYPE_CHECKING:
+    from amqp_core.v0_10.client import Client
+
+
+# -------------------------------------------------------------------------------------------------------------- credit
+def test_large_credit_reaches_the_broker_in_parts() -> None:
+    outstanding: list[int] = []
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        credit = sent = 0
+        bytes_granted = False
+        while sent < 40_000:
+            _, flow = peer.expect(spec.MessageFlow)
+            value = flow.value or 0
+            if flow.unit == spec.MessageCreditUnit.BYTE:
+                assert value == 0xFFFFFFFF
+                bytes_granted = True
+                continue
+            credit += value
+            outstanding.append(credit)
+            assert bytes_granted
+            part = min(credit, 40_000 - sent)
+            peer.transfer(*[b""] * part)
+            credit -= part
+            sent += part
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        subscription = client.subscribe("q")
+        subscription.grant(10_000)
+        assert subscription.credit == 10_000
+        subscription.grant(30_000)
+        assert subscription.credit <= 40_000
+        count = 0
+        while count < 40_000:
+            blocks = subscription.take_blocks(10.0)
+            assert blocks
+            count += sum(block.count for block in blocks)
+        assert subscription.credit == 0
+        assert max(outstanding) <= 16_384
+        assert len(outstanding) <= 2 + 40_000 // 8192, "credit goes out in large parts"
+        assert client._driver.session.received_next == 40_000
+
+
+def test_flush_asks_again_while_more_is_granted_than_was_given() -> None:
+    flushes: list[int] = []
+
+    def script(peer: Peer) -> None:
+        left, credit = 40_000, 0
+
+        def flow(command: spec.MessageFlow) -> None:
+            nonlocal credit
+            if command.unit == spec.MessageCreditUnit.MESSAGE:
+                credit += command.value or 0
+
+        def flush(_: spec.MessageFlush) -> None:
+            nonlocal left, credit
+            part = min(left, credit)
+            peer.transfer(*[b""] * part)
+            left, credit = left - part, 0
+            flushes.append(part)
+
+        peer.hooks = {spec.MessageFlow: flow, spec.MessageFlush: flush}
+        serve(peer)
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        subscription = client.subscribe("q")
+        subscription.grant(100_000)
+        subscription.flush()
+        assert subscription.credit == 0
+        assert sum(block.count for block in subscription.take_blocks(0)) == 40_000
+        assert flushes == [16_384, 16_384, 40_000 - 2 * 16_384]
+        subscription.grant(10)
+        subscription.flush()
+        assert subscription.take_blocks(0) == []
+        subscription.flush()
+        assert flushes[3:] == [0, 0]
+
+
+def test_each_subscription_gets_its_own_messages() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.expect(spec.ExecutionSync)
+        for destination, body in (("s1", b"a"), ("s2", b"b"), ("gone", b"c"), ("s2", b"d"), ("s1", b"e")):
+            peer.transfer(body, destination=destination)
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        one, two = client.subscribe("q"), client.subscribe("q")
+        client.sync()
+        found_two = take(two, 2)
+        assert [(message.body, message.command_id) for message in found_two] == [(b"b", 1), (b"d", 3)]
+        found_one = take(one, 2)
+        assert [(message.body, message.command_id) for message in found_one] == [(b"a", 0), (b"e", 4)]
+
+
+def test_destinations_are_not_used_again() -> None:
+    with FakePeer(serve) as server:
+        client = server.connect()
+        one, two = client.subscribe("q"), client.subscribe("q")
+        one.cancel()
+        three = client.subscribe("q")
+        assert [s.destination for s in (one, two, three)] == ["s1", "s2", "s3"]
+
+
+def test_many_ranges_are_split_to_what_fits_a_frame() -> None:
+    seen: list[spec.Command] = []
+
+    def script(peer: Peer) -> None:
+        serve(peer)
+        seen.extend(command for _, command in peer.commands)
+
+    ranges = [(i, i) for i in range(0, 40_000, 2)]
+    with FakePeer(script) as server:
+        client = server.connect()
+        client.accept(ranges, sync=True)
+        client.reject(ranges, code=1, text="no", sync=True)
+        client.release(ranges, set_redelivered=True)
+        client.accept([])
+        client.accept([], sync=True)
+        client.close()
+    for kind in (spec.MessageAccept, spec.MessageReject, spec.MessageRelease):
+        commands = [command for command in seen if isinstance(command, kind)]
+        assert len(commands) == 3
+        assert [one for command in commands for one in command.transfers or []] == ranges
+        assert max(len(encode_command(command)) for command in commands) < 65_500
+
+
+# ---------------------------------------------------------------------------------------------------------- publishing
+def test_producer_flow_control_is_obeyed() -> None:
+    stopped, published = threading.Event(), threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.send(spec.MessageSetFlowMode(destination="", flow_mode=0))
+        peer.send(spec.MessageStop(destination=""))
+        peer.expect(spec.ExecutionSync)
+        stopped.set()
+        peer.send(spec.MessageFlow(destination="", unit=0, value=3))
+        for _ in range(3):
+            peer.expect(spec.MessageTransfer)
+        published.set()
+        # byte credit means nothing; 2**31 - 1 messages stand for no limit
+        peer.send(spec.MessageFlow(destination="", unit=1, value=0xFFFFFFFF))
+        peer.send(spec.MessageFlow(destination="", unit=0, value=0x7FFFFFFF))
+        peer.serve()
+        assert sum(isinstance(command, spec.MessageTransfer) for _, command in peer.commands) == 50
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        client.sync()
+        assert stopped.wait(10)
+        for number in range(50):
+            client.publish(Message(b"%d" % number), routing_key="q")
+            if number == 3:
+                assert published.is_set()  # the fourth waited for what the third made the broker say
+        client.confirm()
+        assert client._publish_credit is None
+        client.close()
+
+
+def test_a_publisher_that_is_stopped_for_good_has_a_deadline() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.expect(spec.ExecutionSync)
+        peer.send(spec.MessageStop(destination=""))
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect(call_timeout_s=0.3)
+        client.sync()
+        client.sync()
+        with pytest.raises(DeadlineExceeded, match="allow publishing again"):
+            client.publish(Message(b"x"))
+
+
+def test_a_publisher_who_never_waits_notices_that_it_was_stopped() -> None:
+    go_on, stopped = threading.Event(), threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.expect(spec.ExecutionSync)
+        go_on.wait(10)
+        peer.send(spec.MessageStop(destination=""))
+        stopped.set()
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect(call_timeout_s=0.3)
+        client.sync()
+        go_on.set()
+        assert stopped.wait(10)
+        ids: list[int] = []
+        with pytest.raises(DeadlineExceeded, match="allow publishing again"):
+            again(lambda: ids.append(client.publish(Message(b"x"))))
+        assert len(ids) < 100
+
+
+def test_what_is_rejected_is_reported_by_confirm_once() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.expect(spec.ExecutionSync)
+        peer.serve()
+
+    def rejecting(peer: Peer) -> None:
+        peer.completing = False
+        peer.open()
+        ids = [peer.expect(spec.MessageTransfer)[0] for _ in range(5)]
+        peer.send(spec.MessageReject(transfers=[(ids[1], ids[2])], code=1, text="Unroutable"))
+        peer.send(spec.MessageReject(transfers=[(ids[2], ids[2]), (ids[4], ids[4])], code=1, text="Unroutable"))
+        peer.completing = True
+        peer.expect(spec.ExecutionSync)
+        peer.control(spec.SessionCompleted(commands=[(0, peer.session.received_next - 1)]))
+        script(peer)
+
+    with FakePeer(rejecting) as server:
+        client = server.connect()
+        for _ in range(5):
+            client.publish(Message(b"x"))
+        with pytest.raises(MessageRejected, match="rejected 3 published message") as raised:
+            client.confirm()
+        assert (raised.value.count, raised.value.code, raised.value.text) == (3, 1, "Unroutable")
+        client.confirm()
+        client.publish(Message(b"x"))
+        client.confirm()
+
+
+def test_confirm_waits_for_the_messages_and_not_for_the_sync_alone() -> None:
+    stored = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.completing = False
+        peer.open()
+        first, _ = peer.expect(spec.MessageTransfer)
+        sync, _ = peer.expect(spec.ExecutionSync)
+        peer.control(spec.SessionCompleted(commands=[(first, first), (sync, sync)]))
+        stored.wait(0.1)  # nobody sets it: a client that does not wait gets the time to go on
+        stored.set()
+        peer.control(spec.SessionCompleted(commands=[(first + 1, first + 1)]))
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        client.publish(Message(b"x"))
+        client.publish(Message(b"y"))
+        client.confirm()
+        assert stored.is_set()
+
+
+@pytest.mark.parametrize("fault", ["reset", "close", "garbage", "silence", "detach"])
+def test_an_end_before_completion_leaves_the_outcome_unknown(fault: str) -> None:
+    def script(peer: Peer) -> None:
+        peer.completing = False
+        peer.open()
+        peer.expect(spec.MessageTransfer)
+        if fault == "reset":
+            peer.reset()
+        elif fault == "close":
+            peer.control(spec.ConnectionClose(reply_code=320, reply_text="forced"))
+        elif fault == "garbage":
+            peer.raw(b"x" * 50)
+        elif fault == "detach":
+            peer.control(spec.SessionDetached(name=b"", code=0))
+        if fault != "reset":
+            peer.silent()
+
+    with FakePeer(script) as server:
+        client = server.connect(call_timeout_s=0.5)
+        client.publish(Message(b"x"))
+        with pytest.raises(OutcomeUnknown, match=r"1 published message\(s\) were not confirmed"):
+            client.confirm()
+        with pytest.raises(OutcomeUnknown):
+            client.confirm()
+
+
+def test_a_peer_that_does_not_read_holds_the_publisher_back() -> None:
+    done = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        done.wait(10)
+        peer.serve()
+        assert sum(isinstance(command, spec.MessageTransfer) for _, command in peer.commands) == 100
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        body = bytes(1 << 18)
+        timer = threading.Timer(0.2, done.set)
+        timer.start()
+        for _ in range(100):
+            client.publish(Message(body))
+            assert client._driver.transport.pending_bytes <= 1 << 20
+        assert done.is_set()
+        client.confirm()
+        client.close()
+        timer.join()
+
+
+def test_a_peer_that_never_reads_is_given_up() -> None:
+    done = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        done.wait(10)
+        peer.silent()
+
+    body = bytes(1 << 18)
+    with FakePeer(script) as server:
+        client = server.connect(call_timeout_s=0.3)
+        with pytest.raises(DeadlineExceeded, match="read what is published"):
+            again(lambda: client.publish(Message(body)))
+        with pytest.raises(OutcomeUnknown):
+            client.confirm()
+        done.set()
+
+
+# ----------------------------------------------------------------------------------------------- one broker or another
+def test_qpidd_gets_what_qpidd_reads() -> None:
+    seen: list[spec.Command] = []
+
+    def script(peer: Peer) -> None:
+        serve(peer)
+        seen.extend(command for _, command in peer.commands)
+
+    with FakePeer(script, server_properties=QPIDD) as server:
+        client = server.connect()
+        assert client.is_qpidd
+        client.subscribe("q", selector="a = 1", arguments={"x": 1})
+        client.publish(Message(b"x"))
+        client.confirm()
+        client.close()
+    subscribe = next(command for command in seen if isinstance(command, spec.MessageSubscribe))
+    assert subscribe.arguments == {"x": 1, "x-apache-selector": "a = 1"}
+    transfer = next(command for command in seen if isinstance(command, spec.MessageTransfer))
+    assert transfer.accept_mode == spec.MessageAcceptMode.NONE
+
+
+@pytest.mark.parametrize("properties", [{}, {"qpid.features": ["qpid.jms-selector"]}, {"qpid.features": "odd"}])
+def test_a_selector_is_given_so_that_the_broker_reads_it(properties: dict[str, object]) -> None:
+    seen: list[spec.Command] = []
+
+    def script(peer: Peer) -> None:
+        serve(peer)
+        seen.extend(command for _, command in peer.commands)
+
+    with FakePeer(script, server_properties=properties) as server:
+        client = server.connect()
+        assert not client.is_qpidd
+        client.subscribe("q", selector="a = 1")
+        client.close()
+    (subscribe,) = (command for command in seen if isinstance(command, spec.MessageSubscribe))
+    assert subscribe.arguments is not None
+    assert subscribe.arguments["x-filter-jms-selector"] == "a = 1"
+
+
+RECOVER = bytes.fromhex("0302 0100 0300 0000 0001")
+
+
+@pytest.mark.parametrize(
+    ("image", "xids"),
+    [
+        ("0000 000d 0603 0100 0000 0005 ab 0000 0000", []),
+        ("0000 0008 0603 0100 0000 0000", []),
+        ("0000 0004 0603 0000", []),
+        (
+            "0000 0020 0603 0100 0000 0018 ab 0000 0001 0000 000f 0604 0700 0000 0007 03 616263 02 6465",
+            [spec.Xid(7, b"abc", b"de")],
+        ),
+    ],
+)
+def test_both_brokers_images_of_dtx_recover(image: str, xids: list[spec.Xid]) -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        command_id, _ = peer.expect(spec.DtxRecover)
+        result = bytes.fromhex("0302 0100 0300") + command_id.to_bytes(4) + bytes.fromhex(image)
+        peer.raw(b"".join(encode_assembly(0, 1, [(1, result)], 65535)))
+        peer.serve()
+
+    with FakePeer(script) as server:
+        assert server.connect().transactions.recover() == xids
+
+
+def test_xa_status_other_than_ok_is_an_error() -> None:
+    statuses = iter([*range(9), 99])
+
+    def script(peer: Peer) -> None:
+        peer.answers[spec.DtxCommit] = lambda _: spec.XaResult(status=next(statuses))
+        peer.answers[spec.DtxPrepare] = lambda _: spec.QueueQueryResult()
+        peer.answers[spec.DtxGetTimeout] = lambda _: spec.QueueQueryResult()
+        serve(peer)
+
+    xid = spec.Xid(1, b"g", b"b")
+    with FakePeer(script) as server:
+        transactions = server.connect().transactions
+        transactions.commit_branch(xid)
+        for status in (1, 2, 3, 4, 5, 6, 7, 8, 99):
+            with pytest.raises(TransactionFailed, match=f"dtx.commit ended with .* .{status}.") as raised:
+                transactions.commit_branch(xid)
+            assert raised.value.status == status
+        with pytest.raises(ProtocolError, match="without an xa-status"):
+            transactions.prepare(xid)
+        with pytest.raises(ProtocolError, match="without a timeout"):
+            transactions.get_timeout(xid)
+
+
+@pytest.mark.parametrize(
+    ("failing", "status", "expected"),
+    [
+        ("nothing", 0, ["start", "end", "prepare"]),
+        ("block", 0, ["start", "end", "rollback"]),
+        ("end", 1, ["start", "end", "rollback"]),
+        ("end", 2, ["start", "end", "rollback"]),
+        ("prepare", 1, ["start", "end", "prepare", "rollback"]),
+        ("prepare", 2, ["start", "end", "prepare"]),
+    ],
+)
+def test_how_a_branch_that_fails_is_given_up(failing: str, status: int, expected: list[str]) -> None:
+    calls: list[str] = []
+
+    def script(peer: Peer) -> None:
+        for cls in (spec.DtxStart, spec.DtxEnd, spec.DtxPrepare, spec.DtxRollback):
+            peer.answers[cls] = answer
+        serve(peer)
+
+    def answer(command: spec.DtxStart | spec.DtxEnd | spec.DtxPrepare | spec.DtxRollback) -> spec.XaResult:
+        name = command.NAME.removeprefix("dtx.")
+        calls.append(name)
+        if isinstance(command, spec.DtxEnd):
+            assert command.fail == (failing == "block")
+        return spec.XaResult(status=status if name == failing else 0)
+
+    def use(client: Client) -> None:
+        with client.transactions.branch(spec.Xid(1, b"g", b"b")):
+            if failing == "block":
+                raise ZeroDivisionError
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        if failing == "nothing":
+            use(client)
+        else:
+            with pytest.raises(ZeroDivisionError if failing == "block" else TransactionFailed):
+                use(client)
+        client.close()
+    assert calls == expected
+
+
+def test_an_empty_queue_query_result_is_no_queue() -> None:
+    def script(peer: Peer) -> None:
+        peer.answers[spec.QueueQuery] = lambda _: spec.QueueQueryResult()
+        peer.answers[spec.ExchangeQuery] = lambda _: spec.ExchangeQueryResult(not_found=True)
+        serve(peer)
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        assert client.query_queue("q") is None
+        assert client.query_exchange("x") is None

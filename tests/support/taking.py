@@ -1,0 +1,38 @@
+"""Taking messages from a subscription, and calls that are to fail at last."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqp_core.v0_10.messages import Message, messages_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqp_core.v0_10.subscription import Subscription
+
+
+def bodies(subscription: Subscription, count: int) -> list[bytes]:
+    """Take so many messages as blocks; return their bodies."""
+    found: list[bytes] = []
+    while len(found) < count:
+        blocks = subscription.take_blocks(10.0)
+        assert blocks, f"only {len(found)} of {count} came"
+        found += [message.body for block in blocks for message in messages_of(block)]
+    return found
+
+
+def take(subscription: Subscription, count: int) -> list[Message]:
+    """Take so many messages as objects, in as many rounds as it takes."""
+    found: list[Message] = []
+    while len(found) < count:
+        more = subscription.take(count - len(found))
+        assert more, f"only {len(found)} of {count} came"
+        found += more
+    return found
+
+
+def again(call: Callable[[], object]) -> None:
+    """Call until it raises."""
+    while True:
+        call()
