@@ -1,6 +1,6 @@
 """The connection state machine (0-10 section connection): bytes in, events out; no socket, no clock.
 
-Everything that affects the state lives in the two tables below, one for each role; which control is legal when is
+Everything that affects the state lives in the two tables of ``events``, one for each role; which control is legal is
 read from them alone. Time is an argument: :meth:`Connection.tick` is told the time and says when it wants to be
 called again. SASL is somebody else's: the client role asks a ``login`` object, the server role an ``authenticate``
 function, both without knowing any mechanism.
@@ -8,9 +8,7 @@ function, both without knowing any mechanism.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from amqp_core.errors import (
     AmqpError,
@@ -25,6 +23,21 @@ from amqp_core.errors import (
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_command, decode_control, encode_control
 from amqp_core.v0_10.blocks import Scanner
+from amqp_core.v0_10.events import (
+    CLIENT_TRANSITIONS,
+    SERVER_TRANSITIONS,
+    TRANSITIONS,
+    CommandReceived,
+    ControlReceived,
+    Ended,
+    Event,
+    Login,
+    Opened,
+    Redirected,
+    Role,
+    State,
+    TransfersReceived,
+)
 from amqp_core.v0_10.frames import (
     MIN_MAX_FRAME_SIZE,
     PROTOCOL_HEADER,
@@ -40,7 +53,6 @@ from amqp_core.v0_10.segments import DEFAULT_ASSEMBLY_LIMIT, Assembler
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from amqp_core.v0_10.blocks import Block
     from amqp_core.v0_10.frames import Frame
 
 MAX_FRAME_SIZE = 65535
@@ -51,113 +63,6 @@ _COMMAND_LIMIT = 1 << 24
 
 
 _T = TypeVar("_T")
-
-
-class Role(Enum):
-    """Which side of the connection this is."""
-
-    CLIENT = auto()
-    SERVER = auto()
-
-
-class State(Enum):
-    """Where the connection stands. A name says what is awaited from the peer."""
-
-    HEADER = auto()
-    START = auto()
-    START_OK = auto()
-    SECURE_OR_TUNE = auto()
-    SECURE_OK = auto()
-    TUNE_OK = auto()
-    OPEN_FROM_CLIENT = auto()
-    OPEN_OK = auto()
-    OPEN = auto()
-    CLOSE_OK = auto()
-    CLOSED = auto()
-
-
-_S = State
-# (state, control received) -> next state. A control that is not listed breaks the protocol in that state.
-CLIENT_TRANSITIONS: dict[tuple[State, type], State] = {
-    (_S.START, spec.ConnectionStart): _S.SECURE_OR_TUNE,
-    (_S.SECURE_OR_TUNE, spec.ConnectionSecure): _S.SECURE_OR_TUNE,
-    (_S.SECURE_OR_TUNE, spec.ConnectionTune): _S.OPEN_OK,
-    (_S.OPEN_OK, spec.ConnectionOpenOk): _S.OPEN,
-    (_S.OPEN_OK, spec.ConnectionRedirect): _S.CLOSED,
-    (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
-}
-SERVER_TRANSITIONS: dict[tuple[State, type], State] = {
-    (_S.START_OK, spec.ConnectionStartOk): _S.SECURE_OK,
-    (_S.SECURE_OK, spec.ConnectionSecureOk): _S.SECURE_OK,
-    (_S.TUNE_OK, spec.ConnectionTuneOk): _S.OPEN_FROM_CLIENT,
-    (_S.OPEN_FROM_CLIENT, spec.ConnectionOpen): _S.OPEN,
-    (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
-}
-_TRANSITIONS = {Role.CLIENT: CLIENT_TRANSITIONS, Role.SERVER: SERVER_TRANSITIONS}
-
-
-# ---------------------------------------------------------------------------------------------------------- events
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The connection is open; sessions may be attached."""
-
-
-@dataclass(frozen=True, slots=True)
-class Redirected:
-    """The peer asks to connect elsewhere (connection.redirect)."""
-
-    host: str
-    known_hosts: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The connection is over. ``error`` is ``None`` after an orderly close that we asked for."""
-
-    error: AmqpError | None
-
-
-@dataclass(frozen=True, slots=True)
-class ControlReceived:
-    """A control of the session class arrived on a channel."""
-
-    channel: int
-    control: spec.Control
-
-
-@dataclass(frozen=True, slots=True)
-class CommandReceived:
-    """A command arrived: with its header and body segments as raw bytes, and the sync bit of its session header."""
-
-    channel: int
-    command: spec.Command
-    sync: bool
-    header: bytes | None
-    body: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class TransfersReceived:
-    """A run of message.transfer arrived on the scanned channel, as raw frames."""
-
-    channel: int
-    block: Block
-
-
-Event = Opened | Redirected | Ended | ControlReceived | CommandReceived | TransfersReceived
-
-
-class Login(Protocol):
-    """What the client role asks about SASL (0-10 section connection.start)."""
-
-    def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
-        """Pick a mechanism; return its name and initial response (``None`` is absent, not empty)."""
-
-    def respond(self, challenge: bytes) -> bytes:
-        """Answer a challenge of connection.secure."""
-
-    def succeeded(self) -> None:
-        """Raise AuthenticationFailed if the server has not proven what the mechanism demands of it."""
 
 
 class Connection:
@@ -406,7 +311,7 @@ class Connection:
             self.state = State.CLOSED
             events.append(Ended(error))
             return
-        following = _TRANSITIONS[self.role].get((self.state, type(control)))
+        following = TRANSITIONS[self.role].get((self.state, type(control)))
         if following is None:
             if self.state is State.CLOSE_OK:
                 return
@@ -556,7 +461,6 @@ __all__ = [
     "CommandReceived",
     "Connection",
     "ControlReceived",
-    "DecodeError",
     "Ended",
     "Event",
     "Login",

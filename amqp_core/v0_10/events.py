@@ -1,0 +1,122 @@
+"""What a connection can be and see: roles, states, the two transition tables, events, and what it asks about SASL."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Protocol
+
+from amqp_core.v0_10 import spec
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amqp_core.errors import AmqpError
+    from amqp_core.v0_10.blocks import Block
+
+
+class Role(Enum):
+    """Which side of the connection this is."""
+
+    CLIENT = auto()
+    SERVER = auto()
+
+
+class State(Enum):
+    """Where the connection stands. A name says what is awaited from the peer."""
+
+    HEADER = auto()
+    START = auto()
+    START_OK = auto()
+    SECURE_OR_TUNE = auto()
+    SECURE_OK = auto()
+    TUNE_OK = auto()
+    OPEN_FROM_CLIENT = auto()
+    OPEN_OK = auto()
+    OPEN = auto()
+    CLOSE_OK = auto()
+    CLOSED = auto()
+
+
+_S = State
+# (state, control received) -> next state. A control that is not listed breaks the protocol in that state.
+CLIENT_TRANSITIONS: dict[tuple[State, type], State] = {
+    (_S.START, spec.ConnectionStart): _S.SECURE_OR_TUNE,
+    (_S.SECURE_OR_TUNE, spec.ConnectionSecure): _S.SECURE_OR_TUNE,
+    (_S.SECURE_OR_TUNE, spec.ConnectionTune): _S.OPEN_OK,
+    (_S.OPEN_OK, spec.ConnectionOpenOk): _S.OPEN,
+    (_S.OPEN_OK, spec.ConnectionRedirect): _S.CLOSED,
+    (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
+}
+SERVER_TRANSITIONS: dict[tuple[State, type], State] = {
+    (_S.START_OK, spec.ConnectionStartOk): _S.SECURE_OK,
+    (_S.SECURE_OK, spec.ConnectionSecureOk): _S.SECURE_OK,
+    (_S.TUNE_OK, spec.ConnectionTuneOk): _S.OPEN_FROM_CLIENT,
+    (_S.OPEN_FROM_CLIENT, spec.ConnectionOpen): _S.OPEN,
+    (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
+}
+TRANSITIONS = {Role.CLIENT: CLIENT_TRANSITIONS, Role.SERVER: SERVER_TRANSITIONS}
+
+
+# ---------------------------------------------------------------------------------------------------------- events
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The connection is open; sessions may be attached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redirected:
+    """The peer asks to connect elsewhere (connection.redirect)."""
+
+    host: str
+    known_hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The connection is over. ``error`` is ``None`` after an orderly close that we asked for."""
+
+    error: AmqpError | None
+
+
+@dataclass(frozen=True, slots=True)
+class ControlReceived:
+    """A control of the session class arrived on a channel."""
+
+    channel: int
+    control: spec.Control
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReceived:
+    """A command arrived: with its header and body segments as raw bytes, and the sync bit of its session header."""
+
+    channel: int
+    command: spec.Command
+    sync: bool
+    header: bytes | None
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransfersReceived:
+    """A run of message.transfer arrived on the scanned channel, as raw frames."""
+
+    channel: int
+    block: Block
+
+
+Event = Opened | Redirected | Ended | ControlReceived | CommandReceived | TransfersReceived
+
+
+class Login(Protocol):
+    """What the client role asks about SASL (0-10 section connection.start)."""
+
+    def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
+        """Pick a mechanism; return its name and initial response (``None`` is absent, not empty)."""
+
+    def respond(self, challenge: bytes) -> bytes:
+        """Answer a challenge of connection.secure."""
+
+    def succeeded(self) -> None:
+        """Raise AuthenticationFailed if the server has not proven what the mechanism demands of it."""
