@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
+from amqp_spark._times import AUTO_MILLISECONDS, EARLIEST_SECONDS, LATEST_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -23,11 +25,6 @@ Column: TypeAlias = tuple[Array, Errors]
 
 _LARGEST: Final = (1 << 63) - 1
 _OFFSETS: Final = 1 << 31  # Arrow's binary and string arrays count octets in 32 bits, signed
-AUTO_MILLISECONDS: Final = 10**11
-"""A time above this is in milliseconds under ``timestampUnit=auto``: as seconds it would be in the year 5138."""
-EARLIEST_SECONDS: Final = -62_135_596_800
-LATEST_SECONDS: Final = 253_402_300_799
-"""The last second of the year 9999; the TIMESTAMP of SQL has the years 1 to 9999."""
 
 _HEX: Final = np.array([int.from_bytes(b"%02x" % i, "little") for i in range(256)], "<u2")
 _DIGITS: Final = np.array([i for i in range(36) if i not in (8, 13, 18, 23)])

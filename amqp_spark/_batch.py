@@ -16,7 +16,8 @@ from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
 from amqp_core.v0_10.values import Typed
 from amqp_spark import _arrow, headers
 from amqp_spark._fields import DELIVERY, MESSAGE, Packed, reply_to, structs
-from amqp_spark._values import Misfit, converter
+from amqp_spark._misfit import Misfit
+from amqp_spark._values import converter
 
 if TYPE_CHECKING:
     from amqp_core.v0_10._columns import Located

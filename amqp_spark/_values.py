@@ -23,7 +23,9 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import values as code
 from amqp_core.v0_10._primitives import read_list_typed
 from amqp_core.v0_10.values import Typed
-from amqp_spark._arrow import AUTO_MILLISECONDS, EARLIEST_SECONDS, LATEST_SECONDS
+from amqp_spark._misfit import Misfit
+from amqp_spark._times import microseconds
+from amqp_spark._variant import encode
 
 Converter: TypeAlias = Callable[[Typed], Any]
 
@@ -56,10 +58,6 @@ _DECIMAL: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?", re.AS
 _EXACT: Final = Context(prec=80, traps=[Inexact, InvalidOperation])
 
 
-class Misfit(ValueError):
-    """A value that the type asked for cannot hold; the text says what was found."""
-
-
 def name_of(number: int) -> str:
     """The specification's name of a type code."""
     return _NAMES.get(number, f"type 0x{number:02x}")
@@ -85,19 +83,6 @@ def value_at(data: bytes, at: int, after: int) -> Typed:
     except DecodeError as bad:
         raise Misfit(bad.reason) from None
     return values[0]
-
-
-def microseconds(number: int, unit: str) -> int:
-    """A time in seconds or milliseconds since 1970 (``auto``: by its size) in microseconds.
-
-    Raises:
-        Misfit: it is outside of the years that TIMESTAMP has.
-    """
-    milliseconds = abs(number) > AUTO_MILLISECONDS if unit == "auto" else unit == "ms"
-    result = number * (1000 if milliseconds else 1_000_000)
-    if not EARLIEST_SECONDS * 1_000_000 <= result < (LATEST_SECONDS + 1) * 1_000_000:
-        raise Misfit(f"{number} is no time of the years 1 to 9999")
-    return result
 
 
 # ---- text and JSON -------------------------------------------------------------------------------------------------
@@ -222,8 +207,6 @@ def _converter(kind: t.DataType, unit: str) -> Converter:  # noqa: PLR0911 - a t
         case t.MapType():
             return _map(kind, unit)
         case t.VariantType():
-            from amqp_spark._variant import encode  # noqa: PLC0415 - it builds on this module
-
             return lambda typed: encode(typed, unit)
         case t.DecimalType():
             return lambda typed: _decimal(typed, kind.precision, kind.scale)

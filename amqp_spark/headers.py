@@ -15,7 +15,8 @@ from pyspark.sql import types as t
 from amqp_core.v0_10 import values as code
 from amqp_core.v0_10._columns import WIDTHS
 from amqp_spark import _arrow
-from amqp_spark._values import INTEGERS, Misfit, as_text, converter, float_text, name_of, value_at
+from amqp_spark._misfit import Misfit
+from amqp_spark._values import INTEGERS, as_text, converter, float_text, name_of, value_at
 
 if TYPE_CHECKING:
     from amqp_spark._arrow import Array, Column, Errors

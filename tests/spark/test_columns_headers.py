@@ -16,7 +16,7 @@ from pyspark.sql.types import VariantVal
 
 from amqp_core.v0_10 import _primitives as primitives
 from amqp_core.v0_10.values import Typed
-from amqp_spark._values import Misfit
+from amqp_spark._misfit import Misfit
 from amqp_spark._variant import LARGEST, encode
 from amqp_spark.columns import ColumnPlan
 from amqp_spark.errors import MessageFormatError

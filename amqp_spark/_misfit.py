@@ -1,0 +1,7 @@
+"""What the conversions of values raise."""
+
+from __future__ import annotations
+
+
+class Misfit(ValueError):
+    """A value that the type asked for cannot hold; the text says what was found."""
