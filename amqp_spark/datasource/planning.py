@@ -103,6 +103,8 @@ class QueueBuffer:
                 self.held_bytes -= len(self.blocks.pop().frames)
             if self.blocks:
                 self.blocks[-1].count = min(self.blocks[-1].count, self.planned - self.blocks[-1].begin)
+                if self.blocks[-1].end <= self.accepted:  # no accept will come that frees it
+                    self.held_bytes -= len(self.blocks.pop().frames)
             self.received = self.planned
             self.waiting_bytes = 0
         return self.incarnation

@@ -131,6 +131,19 @@ def test_a_new_incarnation_drops_what_was_not_planned_and_keeps_planned_ranges_r
     assert buffer.held_bytes == 0
 
 
+def test_a_new_incarnation_frees_a_block_of_which_all_that_was_planned_is_accepted() -> None:
+    buffer = filled(blocks=1)
+    plan(buffer, messages=1)
+    buffer.accept(1)
+    buffer.new_incarnation()
+    # what counts here as held is missing from the budget, and nothing is left whose accept would give it back
+    assert buffer.held_bytes == 0
+    buffer.append(block(0, *numbered(1, 3)))
+    assert plan(buffer) == 3
+    (settlement,) = buffer.accept(4)
+    assert (settlement.incarnation, settlement.accept) == (1, [(0, 2)])
+
+
 def test_what_the_session_holds_counts_only_its_incarnation() -> None:
     buffer = filled()
     plan(buffer, messages=5)
