@@ -49,7 +49,7 @@ _MAX_CONNECTIONS: Final = 256
 _MAX_POSITIONS: Final = 100_000  # of one REJECT request; more are sent in several
 _CONNECT_SECONDS: Final = 10.0
 _READ_SECONDS: Final = 120.0
-_SERVE_SECONDS: Final = 120.0
+_SERVE_SECONDS: Final = 120.0  # for a request to arrive
 _PART_BYTES: Final = 1 << 30
 
 
@@ -133,6 +133,9 @@ class PullServer:
             reason = str(error).encode()[:60_000]
             connection.sendall(bytes((_REFUSED,)) + _U16.pack(len(reason)) + reason)
             return
+        # A task reads as fast as its sink takes the rows, however slow that is. One that died or is cut off ends the
+        # connection: the system goes on probing a peer that takes nothing.
+        connection.settimeout(None)
         connection.sendall(bytes((_OK,)))
         for part in parts:
             for at in range(0, len(part), _PART_BYTES):

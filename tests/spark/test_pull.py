@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import struct
+import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_spark.datasource import pull
 from amqp_spark.datasource.pull import Endpoint, PullServer, fetch, report_rejects
 from amqp_spark.errors import OffsetError, TransferError
 
@@ -66,6 +68,21 @@ def test_an_abandoned_fetch_does_not_disturb_others(server: PullServer) -> None:
     assert isinstance(first, Generator)
     first.close()
     assert len(get(server.endpoint, 0, 100)) == 100
+
+
+def test_a_task_may_take_its_time(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull, "_SERVE_SECONDS", 0.05)
+    large = memoryview(bytes(64 << 20))  # more than the buffers of a connection hold
+    monkeypatch.setattr(held, "parts", lambda *_: [large[:1000], large])
+    server = PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1")
+    try:
+        reading = fetch(server.endpoint, queue="q", epoch=7, begin=0, end=2)
+        assert len(next(reading)) == 1000
+        (serving,) = [thread for thread in threading.enumerate() if thread.name == "amqp-pull-serve"]
+        serving.join(0.3)  # a slow sink: the server does not give up meanwhile
+        assert sum(map(len, reading)) == len(large)
+    finally:
+        server.close()
 
 
 def test_what_is_not_held_says_why(server: PullServer) -> None:
