@@ -348,13 +348,12 @@ class QueueLink:
         info = client.query_queue(self.queue)
         there = info.message_count if info is not None and info.message_count is not None else 0
         with self._lock:
-            if self._options.selector is not None:
-                self._target = None  # the broker counts what the selector leaves out, too
-                return
             if self._target is not None:
                 there = min(there, self._target - self._confirmed)
+            # With a selector the broker counts what is left out, too: an end that a busy producer cannot push away.
             self._target = self.buffer.received + there
-            self.end_estimate = self._target
+            if self._options.selector is None:
+                self.end_estimate = self._target
         now = self._clock()
         self._last_arrival, self._empty_since, self._empty_rounds, self._next_flush = now, None, 0, now
 

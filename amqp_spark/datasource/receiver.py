@@ -98,21 +98,24 @@ class Receiver:
         return bool(news)
 
     def sync(self) -> bool:
-        """Wait, for a bounded time, until the brokers have done what they were told; whether they have."""
+        """Wait, for a bounded time, until the brokers have done what they were told; whether they have.
+
+        A link whose connection is gone, just now or for good, cannot say that its broker has.
+        """
         with self._lock:
-            asked = [link for link in self._links if link.connected]
-            for link in asked:
+            for link in self._links:
                 link.sync_wanted += 1
-        for link in asked:
+        for link in self._links:
             link.wake()
         deadline = self._clock() + SYNC_SECONDS
         with self._lock:
-            while any(link.sync_done < link.sync_wanted and link.connected for link in asked):
+            while any(link.sync_done < link.sync_wanted and link.connected for link in self._links):
                 left = deadline - self._clock()
                 if left <= 0:
                     break
                 self._lock.wait(left)
-            return all(link.sync_done >= link.sync_wanted for link in asked)
+            done = all(link.sync_done >= link.sync_wanted and link.error is None for link in self._links)
+            return done or self._held.stopping
 
     def planned(self) -> dict[str, int]:
         """The end of what was planned, per queue."""

@@ -209,13 +209,13 @@ class _Run:
                 receiver.wait_for_batch(max_messages=max_messages, max_bytes=max_bytes)
             elif time.monotonic() - self._last_idle < IDLE_CALL_SECONDS:
                 receiver.wait_for_news(IDLE_WAIT_SECONDS)
+            # First, since other queues may have something at every call: nobody would hear that this one is dead.
+            self._raise_failure()
             if receiver.plan(max_messages=max_messages, max_bytes=max_bytes):
                 return self._offer(offsets, ours)
-            failure = receiver.failure()
-            if failure is not None:
-                raise failure
             if not self._bounded or receiver.sync():
                 break
+            self._raise_failure()
             if receiver.all_taken():
                 _log.warning("the broker did not confirm in time that it took the last accept: it may send those again")
                 break
@@ -267,6 +267,11 @@ class _Run:
         self._receiver.stop()
         if self._pull is not None:
             self._pull.close()
+
+    def _raise_failure(self) -> None:
+        failure = self._receiver.failure()
+        if failure is not None:
+            raise failure
 
     def _ours(self, offsets: Mapping[str, QueueOffset]) -> dict[str, int]:
         """The positions that are of this epoch. An earlier epoch's messages are on the broker, or were accepted."""

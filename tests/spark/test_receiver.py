@@ -214,6 +214,15 @@ def test_stopping_while_the_broker_is_away_does_not_wait_for_the_next_attempt(
     del make
 
 
+def test_a_broker_that_is_away_has_not_confirmed_anything(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
+    fake.refuse = [ConnectionLost("away")] * 1000
+    receiver = make(max_attempts=3)
+    receiver.start()
+    assert not receiver.sync()  # while it is tried again
+    fake.wait(lambda: receiver.failure() is not None)
+    assert not receiver.sync()  # and when it was given up
+
+
 def test_pending_accepts_go_out_before_an_orderly_stop(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
     receiver = make()
     receiver.start()

@@ -435,6 +435,28 @@ def test_point_6_a_queue_that_is_deleted_gives_what_was_received_first(fake: Fak
         driver.rows(21)
 
 
+def test_point_6_a_queue_that_is_given_up_ends_the_query_although_another_one_is_busy(
+    fake: FakeBroker, readers: Readers
+) -> None:
+    reader = readers("q,r")
+    driver = Driver(reader)
+    fake.publish("q", *numbers(5))
+    assert bodies(driver.rows(5)) == numbers(5)
+    run = reader._run
+    assert run is not None
+    fake.wait(lambda: all(client.subscription for client in fake.clients) and len(fake.clients) == 2)
+    (client,) = [client for client in fake.clients if client.subscription and client.subscription.queue == "r"]
+    client.end(ResourceDeleted(408, None, "queue deleted"))
+    fake.wait(lambda: run._receiver.failure() is not None)
+    fake.publish("q", *numbers(5, 5))
+    fake.wait(run._receiver.waiting)
+    with pytest.raises(ResourceDeleted):
+        driver.trigger()
+    reader.stop()
+    assert fake.accepted == numbers(5)
+    assert [message.body for message in fake.queues["q"]] == numbers(5, 5)
+
+
 def test_point_6_at_most_once_keeps_what_the_broker_will_not_send_again(fake: FakeBroker, readers: Readers) -> None:
     fake.publish("q", *numbers(20))
     driver = Driver(readers(deliveryGuarantee="at-most-once", maxMessagesPerTrigger=5))
@@ -703,6 +725,17 @@ def test_available_now_with_a_selector_ends_by_flush_rounds(fake: FakeBroker, re
     driver = run_available_now(readers(selector="symbol = 'A'"))
     assert len(driver.batches[0]) == 10
     assert fake.subscriptions[0]["selector"] == "symbol = 'A'"
+
+
+def test_available_now_with_a_selector_is_not_kept_going_by_what_comes_later(
+    fake: FakeBroker, readers: Readers
+) -> None:
+    fake.publish("q", *numbers(100))
+    driver = Driver(readers(selector="symbol = 'A'", maxMessagesPerTrigger=10), available_now=True)
+    while driver.trigger() is not None:
+        assert len(driver.batches) < 50
+        fake.publish("q", *numbers(10, 1000))
+    assert bodies([row for batch in driver.batches for row in batch]) == numbers(100)
 
 
 def test_available_now_survives_a_reconnect(fake: FakeBroker, readers: Readers) -> None:
