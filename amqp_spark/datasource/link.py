@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import AmqpError, IllegalArgument, InvalidArgument, NotFound, ResourceDeleted, ResourceLocked
 from amqp_spark import crashpoints
-from amqp_spark.datasource.planning import QueueBuffer
+from amqp_spark.datasource.planning import QueueBuffer, add_range
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -225,7 +225,7 @@ class QueueLink:
                 continue
             accept.extend(settlement.accept)
             for ids, text in settlement.reject:
-                reject.setdefault(text, []).append(ids)
+                add_range(reject.setdefault(text, []), *ids)
         for text, ranges in reject.items():
             for at in range(0, len(ranges), MOST_RANGES):
                 client.reject(ranges[at : at + MOST_RANGES], text=text)

@@ -202,12 +202,14 @@ class QueueBuffer:
         """Spark has processed everything below ``position``: free it and say what the broker is to be told."""
         settlements: list[Settlement] = []
         position = min(position, self.planned)
+        # Looked through once and not for every block: the lock is held, and heartbeats wait for it.
+        refused = deque(sorted(at for at in self.rejected if at < position))
         while self.accepted < position:
             block = self.blocks[0]
             upto = min(position, block.end)
             if not settlements or settlements[-1].incarnation != block.incarnation:
                 settlements.append(Settlement(block.incarnation, [], []))
-            self._settle(block, upto, settlements[-1])
+            self._settle(block, upto, refused, settlements[-1])
             self.accepted = upto
             if upto == block.end:
                 self.held_bytes -= len(block.frames)
@@ -216,16 +218,16 @@ class QueueBuffer:
             del self.ranges[end]
         return settlements
 
-    def _settle(self, block: HeldBlock, upto: int, into: Settlement) -> None:
+    def _settle(self, block: HeldBlock, upto: int, refused: deque[int], into: Settlement) -> None:
         begin = self.accepted
-        refused = sorted(p for p in self.rejected if begin <= p < upto) if self.rejected else []
-        for position in refused:
+        while refused and refused[0] < upto:
+            position = refused.popleft()
             if position > begin:
-                _add_range(into.accept, *block.ids(begin, position))
+                add_range(into.accept, *block.ids(begin, position))
             into.reject.append((block.ids(position, position + 1), self.rejected.pop(position)))
             begin = position + 1
         if begin < upto:
-            _add_range(into.accept, *block.ids(begin, upto))
+            add_range(into.accept, *block.ids(begin, upto))
 
     def _blocks_from(self, position: int) -> Iterator[HeldBlock]:
         """The blocks that hold ``position`` and what follows; what waits is at the right end, so look from there."""
@@ -236,7 +238,8 @@ class QueueBuffer:
             yield self.blocks[at]
 
 
-def _add_range(ranges: list[tuple[int, int]], first: int, last: int) -> None:
+def add_range(ranges: list[tuple[int, int]], first: int, last: int) -> None:
+    """Add an inclusive range behind the others, as a part of the last one if it follows on it."""
     if ranges and ranges[-1][1] + 1 == first:
         ranges[-1] = (ranges[-1][0], last)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 from amqp_spark.datasource.planning import QueueBuffer, plan_batch
 from amqp_spark.errors import OffsetError
 from tests.spark.fake_client import FakeBlock, bodies_of, transfer_frames
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def block(first_id: int, *bodies: bytes) -> FakeBlock:
@@ -114,6 +118,25 @@ def test_rejected_positions_are_left_out_of_the_accept() -> None:
     assert settlement.reject == [((0, 0), "why"), ((2, 2), "why"), ((101, 101), "why")]
     buffer.reject([3], "too late")
     assert buffer.rejected == {}
+
+
+def test_the_rejected_positions_are_looked_through_once_and_not_for_every_block() -> None:
+    walks: list[int] = []
+
+    class Watched(dict[int, str]):
+        def __iter__(self) -> Iterator[int]:
+            walks.append(len(self))
+            return super().__iter__()
+
+    buffer = filled(blocks=50)
+    plan(buffer)
+    buffer.rejected = Watched()
+    buffer.reject(range(0, 200, 2), "even")
+    (settlement,) = buffer.accept(199)
+    assert len(settlement.reject) == 100
+    assert sum(last - first + 1 for first, last in settlement.accept) == 99
+    assert buffer.rejected == {}
+    assert len(walks) <= 1
 
 
 def test_a_new_incarnation_drops_what_was_not_planned_and_keeps_planned_ranges_readable() -> None:

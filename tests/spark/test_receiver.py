@@ -196,6 +196,23 @@ def test_settlements_of_many_ranges_go_in_several_commands(
     assert (commands.count("reject"), commands.count("accept")) == (5, 5)
 
 
+def test_a_run_of_rejects_is_one_range(
+    fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(links, "MOST_RANGES", 10)
+    receiver = make()
+    receiver.start()
+    fake.publish("q", *[b"%d" % number for number in range(100)])
+    plan_all(receiver, fake, 100)
+    receiver.reject("q", 1, range(100), "all")
+    commands: list[str] = []
+    fake.on_command = commands.append
+    receiver.accept({"q": 100})
+    fake.wait(lambda: fake.held() == 0)
+    assert len(fake.rejected) == 100
+    assert (commands.count("reject"), commands.count("accept")) == (1, 0)
+
+
 def test_stopping_while_the_broker_is_away_does_not_wait_for_the_next_attempt(
     fake: FakeBroker, make: Callable[..., Receiver]
 ) -> None:
