@@ -87,7 +87,8 @@ def _browse(subscription: Subscription, count: int | None) -> Iterator[Sequence[
     largest = FIRST_GUESS_BYTES
     while left is None or left > 0:
         credit = max(1, min(MAX_CREDIT, ROUND_BYTES // largest, MAX_CREDIT if left is None else left))
-        subscription.grant(credit)
+        if subscription.credit < credit:  # a broker that sends slowly has some left
+            subscription.grant(credit - subscription.credit)
         blocks = subscription.take_blocks(QUIET_SECONDS)
         if not blocks:
             subscription.flush()

@@ -10,7 +10,7 @@ from amqp_core.errors import NotFound
 from amqp_spark.datasource import batch_reader
 from amqp_spark.datasource.batch_reader import AmqpBatchReader, BrowsePartition
 from amqp_spark.options import SourceOptions
-from tests.spark.fake_client import BodyPlan, FakeBroker
+from tests.spark.fake_client import BodyPlan, FakeBlock, FakeBroker, FakeSubscription
 
 if TYPE_CHECKING:
     from amqp_spark.columns import ColumnPlan
@@ -80,6 +80,22 @@ def test_messages_are_asked_for_in_rounds(fake: FakeBroker, monkeypatch: pytest.
         assert subscription is not None
         most = max(most, subscription.credit + sum(len(block.ends) for block in subscription.ready))
     assert most <= 40
+
+
+def test_a_broker_that_sends_slowly_does_not_collect_credit(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batch_reader, "QUIET_SECONDS", 0.001)
+    take = FakeSubscription.take_blocks
+    outstanding: list[int] = []
+
+    def slow(subscription: FakeSubscription, timeout: float) -> list[FakeBlock]:
+        if len(outstanding) % 2 == 0:  # one message, then silence for a while
+            fake.publish("q", b"a")
+        outstanding.append(subscription.credit)
+        return take(subscription, timeout)
+
+    monkeypatch.setattr(FakeSubscription, "take_blocks", slow)
+    assert sum(batch.num_rows for batch in make(fake).read(BrowsePartition("q", 20))) == 20
+    assert max(outstanding) <= 20
 
 
 def test_an_abandoned_read_closes_its_connection(fake: FakeBroker) -> None:
