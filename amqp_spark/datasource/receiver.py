@@ -100,9 +100,11 @@ class Receiver:
     def sync(self) -> bool:
         """Wait, for a bounded time, until the brokers have done what they were told; whether they have.
 
-        A link whose connection is gone, just now or for good, cannot say that its broker has.
+        A link whose connection is gone, just now or for good, cannot say that its broker has, and a new session cannot
+        say it of what the one before was told.
         """
         with self._lock:
+            asked = [link.buffer.incarnation for link in self._links]
             for link in self._links:
                 link.sync_wanted += 1
         for link in self._links:
@@ -115,7 +117,8 @@ class Receiver:
                     break
                 self._lock.wait(left)
             done = all(link.sync_done >= link.sync_wanted and link.error is None for link in self._links)
-            return done or self._held.stopping
+            same = asked == [link.buffer.incarnation for link in self._links]
+            return (done and same) or self._held.stopping
 
     def planned(self) -> dict[str, int]:
         """The end of what was planned, per queue."""

@@ -216,7 +216,7 @@ class _Run:
             if not self._bounded or receiver.sync():
                 break
             self._raise_failure()
-            if receiver.all_taken():
+            if receiver.all_taken() and not receiver.waiting():
                 _log.warning("the broker did not confirm in time that it took the last accept: it may send those again")
                 break
             # The connection broke before the broker had the accept: what it sends again is read again.

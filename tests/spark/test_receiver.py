@@ -240,6 +240,35 @@ def test_a_broker_that_is_away_has_not_confirmed_anything(fake: FakeBroker, make
     assert not receiver.sync()  # and when it was given up
 
 
+def test_a_session_confirms_nothing_for_the_one_before_it(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
+    receiver = make()
+    receiver.start()
+    fake.publish("q", b"a")
+    plan_all(receiver, fake, 1)
+
+    def lose(name: str) -> None:
+        if name in {"accept", "sync"} and fake.connects == 1:
+            fake.cut()
+
+    fake.on_command = lose
+    changed, link = receiver._held.changed, receiver._links[0]
+    wait = changed.wait
+    asking = threading.get_ident()
+
+    def oversleep(timeout: float | None = None) -> bool:
+        woken = wait(timeout)
+        while threading.get_ident() == asking and not (link.connected and link.sync_done == link.sync_wanted):
+            wait(0.01)
+        return woken
+
+    changed.wait = oversleep  # type: ignore[method-assign]
+    with changed:
+        receiver.accept({"q": 1})
+        assert not receiver.sync()
+    fake.wait(receiver.waiting)
+    assert fake.accepted == []
+
+
 def test_pending_accepts_go_out_before_an_orderly_stop(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
     receiver = make()
     receiver.start()
