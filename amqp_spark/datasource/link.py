@@ -72,11 +72,18 @@ class Held:
         self.stopping = False
         self.last_call = clock()
         """When Spark last asked for something: nobody needs the backlog of a query that is not asking."""
+        self.wanted_bytes = 0
+        """Who waits for so many bytes is not told of every arrival below: each wake-up is paid for by receiving."""
 
     @property
     def bytes(self) -> int:
         """Bytes held over all queues, received and not accepted."""
         return sum(buffer.held_bytes for buffer in self.buffers.values())
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes received over all queues and not planned."""
+        return sum(buffer.waiting_bytes for buffer in self.buffers.values())
 
 
 class QueueLink:
@@ -246,11 +253,13 @@ class QueueLink:
         if not blocks:
             return
         with self._lock:
+            first = not self.buffer.waiting
             for block in blocks:
                 self.buffer.append(block)
                 self._largest = max(block.largest, self._largest // 2)
             crashpoints.reached(crashpoints.RECEIVED_UNPLANNED)
-            self._lock.notify_all()
+            if first or self._held.waiting_bytes >= self._held.wanted_bytes:
+                self._lock.notify_all()
         self._last_arrival = self._clock()
         self._empty_since = None
         self._empty_rounds = 0

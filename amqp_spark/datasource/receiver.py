@@ -156,7 +156,7 @@ class Receiver:
             since = begun = self._clock()
             while not self.all_taken() and not self._held.stopping:
                 buffers = self._held.buffers.values()
-                if sum(buffer.waiting_bytes for buffer in buffers) >= enough_bytes:
+                if self._held.waiting_bytes >= enough_bytes:
                     return
                 if enough_messages is not None and sum(buffer.waiting for buffer in buffers) >= enough_messages:
                     return
@@ -170,7 +170,9 @@ class Receiver:
                 until = min(since + GROWTH_SECONDS, begun + TRICKLE_SECONDS)
                 if now >= until:
                     return
+                self._held.wanted_bytes = enough_bytes if enough_messages is None else 0
                 self._lock.wait(until - now)
+                self._held.wanted_bytes = 0
 
     def all_taken(self) -> bool:
         """AvailableNow: every queue was read to its end, or failed."""

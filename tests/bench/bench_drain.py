@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tests.bench.environment import Environment
 
 BODY_BYTES = 256
-WARM_QUERIES = 4
+WARM_QUERIES = 6
 
 
 def run(env: Environment) -> list[Result]:
