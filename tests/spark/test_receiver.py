@@ -10,6 +10,7 @@ import pytest
 from amqp_core.address import ConnectOptions
 from amqp_core.errors import ConnectionLost, LimitExceeded
 from amqp_spark.datasource import link as links
+from amqp_spark.datasource import receiver as receivers
 from amqp_spark.datasource.link import LinkOptions
 from amqp_spark.datasource.receiver import Receiver
 from tests.spark.fake_client import FakeBroker, bodies_of
@@ -281,3 +282,31 @@ def test_pending_accepts_go_out_before_an_orderly_stop(fake: FakeBroker, make: C
     stopping.join()
     assert fake.accepted == [b"a", b"b"]
     assert [message.body for message in fake.queues["q"]] == [b"c"]
+
+
+def test_who_waits_for_a_batch_is_woken_when_there_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, name in (
+        (receivers, "GROWTH_SECONDS"),
+        (receivers, "TRICKLE_SECONDS"),
+        (links, "HELD_ELSEWHERE_SECONDS"),
+    ):
+        monkeypatch.setattr(module, name, 1000.0)  # nothing else ends the wait
+    fake = FakeBroker("q", block_messages=5)
+    fake.held_elsewhere["q"] = 100  # never sent, so that the end is not reached
+    fake.publish("q", b"first")
+    receiver = Receiver(("q",), LinkOptions(connect=CONNECT), epoch=1, buffer_bytes=1 << 20, connector=fake.connect)
+    receiver.start(bounded=True)
+    try:
+        waiting = threading.Thread(
+            target=receiver.wait_for_batch, kwargs={"max_messages": None, "max_bytes": 80_000}, daemon=True
+        )
+        waiting.start()
+        fake.publish("q", *[bytes(1000)] * 30)
+        fake.wait(lambda: receiver.report()["q"][0] == 31)
+        assert waiting.is_alive()
+        fake.publish("q", *[bytes(1000)] * 30)
+        waiting.join(20.0)
+        assert not waiting.is_alive()
+        assert not receiver.all_taken()
+    finally:
+        receiver.stop()
