@@ -298,7 +298,7 @@ def test_who_waits_for_a_batch_is_woken_when_there_is_enough(monkeypatch: pytest
     receiver.start(bounded=True)
     try:
         waiting = threading.Thread(
-            target=receiver.wait_for_batch, kwargs={"max_messages": None, "max_bytes": 80_000}, daemon=True
+            target=receiver.wait_for_batch, kwargs={"max_messages": None, "max_bytes": 40_000}, daemon=True
         )
         waiting.start()
         fake.publish("q", *[bytes(1000)] * 30)
