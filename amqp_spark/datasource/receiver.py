@@ -149,15 +149,13 @@ class Receiver:
         # A whole batch, since receiving goes on while Spark works, and a batch costs some 0.1 s of processor time
         # whatever its size: with half of it a drain was 6 % slower. Beside it the buffer must have room for the next.
         enough_bytes = max(1, min(max_bytes, self._held.budget_bytes // 2))
-        enough_messages = max_messages
         with self._lock:
             seen = self._received()
             since = begun = self._clock()
             while not self.all_taken() and not self._held.stopping:
-                buffers = self._held.buffers.values()
                 if self._held.waiting_bytes >= enough_bytes:
                     return
-                if enough_messages is not None and sum(buffer.waiting for buffer in buffers) >= enough_messages:
+                if max_messages is not None and self._waiting() >= max_messages:
                     return
                 now = self._clock()
                 if self._received() != seen:
@@ -169,7 +167,7 @@ class Receiver:
                 until = min(since + GROWTH_SECONDS, begun + TRICKLE_SECONDS)
                 if now >= until:
                     return
-                self._held.wanted_bytes = enough_bytes if enough_messages is None else 0
+                self._held.wanted_bytes = enough_bytes if max_messages is None else 0
                 self._lock.wait(until - now)
                 self._held.wanted_bytes = 0
 
@@ -219,6 +217,9 @@ class Receiver:
                 backlog = None if end is None else max(end, buffer.received) - buffer.planned
                 found[link.queue] = buffer.received, backlog
         return found
+
+    def _waiting(self) -> int:
+        return sum(buffer.waiting for buffer in self._held.buffers.values())
 
     def _received(self) -> int:
         return sum(buffer.received for buffer in self._held.buffers.values())
