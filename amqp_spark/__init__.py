@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-    from amqp_spark.datasource.source import AmqpDataSource
+    from amqp_spark.data_source import AmqpDataSource
     from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ def register(spark: SparkSession) -> None:
 
     Not needed where the package is pip-installed; needed with ``--py-files``, and harmless everywhere.
     """
-    from amqp_spark.datasource.source import AmqpDataSource  # noqa: PLC0415 - imports Spark
+    from amqp_spark.data_source import AmqpDataSource  # noqa: PLC0415 - imports Spark
     from amqp_spark.pyfiles import ship  # noqa: PLC0415
 
     if "PYSPARK_PYTHON" not in os.environ and sys.prefix != sys.base_prefix and not _python_is_found_on_path():
@@ -91,7 +91,7 @@ def _parse_ddl(text: str, options: Mapping[str, object]) -> StructType:
 
 def __getattr__(name: str) -> object:
     if name == "AmqpDataSource":
-        return importlib.import_module("amqp_spark.datasource.source").AmqpDataSource
+        return importlib.import_module("amqp_spark.data_source").AmqpDataSource
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -20,7 +20,7 @@ from amqp_core import errors as core_errors
 from amqp_core.errors import AmqpError
 from amqp_spark import errors as spark_errors
 from amqp_spark.errors import AmqpSparkError, OptionError, SchemaError
-from amqp_spark.options import OPTIONS
+from amqp_spark.options import CONNECTION, SINK, SOURCE
 
 if TYPE_CHECKING:
     import argparse
@@ -40,7 +40,7 @@ _ERROR_LINE = re.compile(r"\b(amqp_core\.errors|amqp_spark\.errors)\.(\w+): (.*)
 # What can follow an error in the text that the JVM makes of it.
 _NOT_OURS = (" ", "\t", "===", "Traceback", "The above exception", "During handling", "JVM stacktrace", "Caused by")
 _FILES = frozenset({"passwordFile", "tls.caFile", "tls.certFile", "tls.keyFile"})
-_NAMES = {option.name.lower(): option for option in OPTIONS}
+_NAMES = {option.name.lower(): option for option in (*CONNECTION, *SOURCE, *SINK)}
 
 
 class CommandLineError(Exception):
@@ -76,7 +76,7 @@ def credentials(arguments: argparse.Namespace) -> dict[str, str]:
 
 def check_files(options: Mapping[str, str]) -> None:
     """The files that options name must be readable here, where the reader runs: better now than after Spark's start."""
-    for option in OPTIONS:
+    for option in CONNECTION:
         path = options.get(option.name)
         if option.name not in _FILES or path is None:
             continue
@@ -107,8 +107,8 @@ def pairs(texts: Iterable[str], flag: str) -> dict[str, str]:
 
 
 def option_help() -> str:
-    """The table of options for the end of ``--help``."""
-    shown = [option for option in OPTIONS if not option.secret]  # pairs() refuses the others
+    """The table of the source's options for the end of ``--help``."""
+    shown = [option for option in (*CONNECTION, *SOURCE) if not option.secret]  # pairs() refuses the others
     width = max(len(option.name) for option in shown)
     lines = [f"  {option.name:<{width}}  {option.kind.allowed} (default: {option.default})" for option in shown]
     return "options of the source, for --option name=value (docs/options.md says what they mean):\n" + "\n".join(lines)

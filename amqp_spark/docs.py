@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from amqp_spark.columns import ALLOWED, DEFAULT_SCHEMA
-from amqp_spark.options import OPTIONS
+from amqp_spark.options import CONNECTION, SINK, SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,10 +57,10 @@ MEANINGS = {
 _TABLE = re.compile(r"(<!-- table (\w+): [^\n]*-->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
-def options_table(group: str) -> str:
-    """One group of the options as a table."""
+def options_table(options: Sequence[Option]) -> str:
+    """Options as a table."""
     head = "| option | type | default | meaning | allowed |\n|---|---|---|---|---|\n"
-    return head + "".join(_option_row(option) for option in OPTIONS if option.group == group)
+    return head + "".join(_option_row(option) for option in options)
 
 
 def columns_table() -> str:
@@ -74,7 +74,12 @@ def columns_table() -> str:
 
 def written(text: str) -> str:
     """A document with its tables as the code has them now."""
-    tables = {"connection": options_table("connection"), "source": options_table("source"), "columns": columns_table()}
+    tables = {
+        "connection": options_table(CONNECTION),
+        "source": options_table(SOURCE),
+        "sink": options_table(SINK),
+        "columns": columns_table(),
+    }
     return _TABLE.sub(lambda match: match[1] + tables[match[2]] + match[3], text)
 
 

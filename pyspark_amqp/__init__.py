@@ -21,7 +21,7 @@ class DefaultSource(DataSource):
 
     def __new__(cls, options: dict[str, str] | None = None) -> Self:
         """Import the connector now; what goes wrong is an error of this source only."""
-        from amqp_spark.datasource.source import AmqpDataSource  # noqa: PLC0415
+        from amqp_spark.data_source import AmqpDataSource  # noqa: PLC0415
 
         source: Any = AmqpDataSource(options if options is not None else {})
         return source  # type: ignore[no-any-return]

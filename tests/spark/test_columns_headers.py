@@ -16,9 +16,9 @@ from pyspark.sql.types import VariantVal
 
 from amqp_core.v0_10 import _primitives as primitives
 from amqp_core.v0_10.values import Typed
-from amqp_spark._misfit import Misfit
-from amqp_spark._variant import LARGEST, encode
 from amqp_spark.columns import ColumnPlan
+from amqp_spark.columns.misfit import Misfit
+from amqp_spark.columns.variant import LARGEST, encode
 from amqp_spark.errors import MessageFormatError
 from tests.support import wire
 

@@ -12,7 +12,7 @@ import pytest
 import amqp_spark
 from amqp_spark import docs
 from amqp_spark.columns import DEFAULT_SCHEMA
-from amqp_spark.options import OPTIONS
+from amqp_spark.options import CONNECTION, SINK, SOURCE
 from tests.support.jobs import load
 
 if TYPE_CHECKING:
@@ -41,13 +41,13 @@ def test_a_table_that_differs_is_shown_and_mended(tmp_path: Path, capsys: pytest
 def test_every_option_and_column_is_documented() -> None:
     options = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
     columns = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
-    assert all(f"\n| `{option.name}` |" in options for option in OPTIONS)
+    assert all(f"\n| `{option.name}` |" in options for option in (*CONNECTION, *SOURCE, *SINK))
     assert all(f"\n| `{name}` |" in columns for name in DEFAULT_SCHEMA.fieldNames())
     assert set(docs.MEANINGS) == set(DEFAULT_SCHEMA.fieldNames())
 
 
 def test_options_that_the_documents_name_exist() -> None:
-    known = {option.name for option in OPTIONS}
+    known = {option.name for option in (*CONNECTION, *SOURCE, *SINK)}
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         named = set(re.findall(r"\.option\(\"([\w.]+)\"", text)) | set(re.findall(r"`((?:tls|retry)\.\w+)", text))

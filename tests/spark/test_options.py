@@ -8,7 +8,7 @@ import pytest
 
 from amqp_spark import validate
 from amqp_spark.errors import OptionError
-from amqp_spark.options import OPTIONS, SourceOptions
+from amqp_spark.options import CONNECTION, SOURCE, SourceOptions
 
 MINIMAL = {"url": "amqp://localhost/default", "queue": "ticks"}
 SECRET = "s3cret"
@@ -49,7 +49,11 @@ def test_defaults_are_those_of_the_contract() -> None:
 
 
 def test_every_default_in_the_table_parses_to_the_value_used_when_absent() -> None:
-    shown = {option.name: option for option in OPTIONS if option.default not in {"none", "required", "no limit"}}
+    shown = {
+        option.name: option
+        for option in (*CONNECTION, *SOURCE)
+        if option.default not in {"none", "required", "no limit"}
+    }
     words = {"the system's", "driver host", "0 (any free port)", "2 x maxBytesPerTrigger"}
     for option in shown.values():
         if option.default not in words and option.name != "maxBytesPerTrigger":

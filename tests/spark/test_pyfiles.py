@@ -48,7 +48,7 @@ def test_a_pickle_finds_the_archive_that_it_came_from(tmp_path: Path, suffix: st
     written = run(python, WRITE, str(archive))
     assert written.returncode == 0, written.stderr
     read = run(python, READ, "", written.stdout)
-    assert read.stdout.splitlines() == ["amqp_spark.datasource.source q amqp"] * 4 + ["1"], read.stderr
+    assert read.stdout.splitlines() == ["amqp_spark.data_source q amqp"] * 4 + ["1"], read.stderr
 
 
 def test_without_the_archive_the_error_names_the_package(tmp_path: Path) -> None:

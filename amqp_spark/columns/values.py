@@ -1,7 +1,7 @@
 """Values of AMQP maps, one at a time: as text, as JSON, and as the types of Spark, widened only where nothing is lost.
 
-The slow and complete way; :mod:`amqp_spark.headers` takes the common types of a whole column at once by the same rules.
-Texts and octets of messages are never quoted in a reason: they may be secret, and errors are logged.
+The slow and complete way; :mod:`amqp_spark.columns.headers` takes the common types of a whole column at once by the
+same rules. Texts and octets of messages are never quoted in a reason: they may be secret, and errors are logged.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import values as code
 from amqp_core.v0_10._primitives import read_list_typed
 from amqp_core.v0_10.values import Typed
-from amqp_spark._misfit import Misfit
-from amqp_spark._times import microseconds
-from amqp_spark._variant import encode
+from amqp_spark.columns.misfit import Misfit
+from amqp_spark.columns.times import microseconds
+from amqp_spark.columns.variant import encode
 
 Converter: TypeAlias = Callable[[Typed], Any]
 

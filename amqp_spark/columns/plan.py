@@ -15,18 +15,18 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_core.v0_10._columns import locate
-from amqp_spark._arrow import take
-from amqp_spark._batch import Batch, builder
-from amqp_spark._fields import Wire, padded
-from amqp_spark._values import servable
+from amqp_spark.columns.arrays import take
+from amqp_spark.columns.batch import Batch, builder
+from amqp_spark.columns.fields import Wire, padded
+from amqp_spark.columns.values import servable
 from amqp_spark.errors import UNDECODABLE, MessageFormatError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from amqp_core.v0_10._columns import Located
-    from amqp_spark._arrow import Array, Errors
-    from amqp_spark._batch import Build
+    from amqp_spark.columns.arrays import Array, Errors
+    from amqp_spark.columns.batch import Build
 
     OnReject = Callable[[list[int], str], None]
 

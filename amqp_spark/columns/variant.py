@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, cast
 from uuid import UUID
 
 from amqp_core.v0_10 import values as code
-from amqp_spark._misfit import Misfit
-from amqp_spark._times import microseconds
+from amqp_spark.columns.misfit import Misfit
+from amqp_spark.columns.times import microseconds
 
 if TYPE_CHECKING:
     from amqp_core.v0_10.values import Typed

@@ -141,6 +141,30 @@ def queue_names() -> Kind:
     return Kind("names", allowed, parse)
 
 
+def exchange_name() -> Kind:
+    """The name of an exchange; empty is the default exchange."""
+    allowed = f"the name of an exchange, of at most {MAX_NAME_BYTES} bytes, or nothing for the default exchange"
+
+    def parse(value: str) -> str:
+        if value and not _is_name(value):
+            raise ValueError(allowed)
+        return value
+
+    return Kind("name", allowed, parse)
+
+
+def short_text() -> Kind:
+    """What the wire carries as str8; may be empty."""
+    allowed = f"text of at most {MAX_NAME_BYTES} bytes in UTF-8"
+
+    def parse(value: str) -> str:
+        if len(value.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+            raise ValueError(allowed)
+        return value
+
+    return Kind("text", allowed, parse)
+
+
 def bindings() -> Kind:
     """``exchange/binding-key[;exchange/binding-key...]``; the first ``/`` ends the exchange, the key may be empty."""
     allowed = "exchange/binding-key, or several of them separated by ';' (the key may be empty: amq.fanout/)"

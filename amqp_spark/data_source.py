@@ -9,7 +9,7 @@ from amqp_spark.compat import DataSource
 from amqp_spark.datasource.batch_reader import AmqpBatchReader
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.errors import OptionError, UnsupportedModeError
-from amqp_spark.options import FAILFAST, OPTIONS, PERMISSIVE, REJECT, SourceOptions
+from amqp_spark.options import CONNECTION, FAILFAST, PERMISSIVE, REJECT, SourceOptions
 from amqp_spark.pyfiles import Portable
 from amqp_spark.validation import check
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-_LOGIN = {option.name.lower() for option in OPTIONS if option.secret} | {"username", "passwordfile", "tls.keyfile"}
+_LOGIN = {option.name.lower() for option in CONNECTION if option.secret} | {"username", "passwordfile", "tls.keyfile"}
 
 
 class AmqpDataSource(Portable, DataSource):
@@ -34,7 +34,7 @@ class AmqpDataSource(Portable, DataSource):
 
     Without a schema every property of a message is a column. ``url`` and ``queue`` are required; the other options
     (credentials, TLS, bounds of a batch, delivery guarantee, ...) are listed in ``docs/options.md`` with their
-    defaults, and in the table ``amqp_spark.options.OPTIONS``. ``spark.read.format("amqp")`` browses what is in the
+    defaults, and in the tables of ``amqp_spark.options``. ``spark.read.format("amqp")`` browses what is in the
     queue now and consumes nothing.
     """
 

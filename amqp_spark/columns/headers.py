@@ -1,7 +1,7 @@
 """Headers of many messages at once: find keys in the encoded maps, and make typed columns of their values.
 
-The rules of widening are those of :mod:`amqp_spark._values`; here the common types are converted a column at a time,
-and what is left goes through that module value by value.
+The rules of widening are those of :mod:`amqp_spark.columns.values`; here the common types are converted a column at a
+time, and what is left goes through that module value by value.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pyspark.sql import types as t
 
 from amqp_core.v0_10 import values as code
 from amqp_core.v0_10._columns import WIDTHS
-from amqp_spark import _arrow
-from amqp_spark._misfit import Misfit
-from amqp_spark._values import INTEGERS, as_text, converter, float_text, name_of, value_at
+from amqp_spark.columns import arrays
+from amqp_spark.columns.misfit import Misfit
+from amqp_spark.columns.values import INTEGERS, as_text, converter, float_text, name_of, value_at
 
 if TYPE_CHECKING:
-    from amqp_spark._arrow import Array, Column, Errors
-    from amqp_spark._fields import Mask, Positions, Spans, Wire
+    from amqp_spark.columns.arrays import Array, Column, Errors
+    from amqp_spark.columns.fields import Mask, Positions, Spans, Wire
 
 # A step over the next entry of all maps costs as much as about so many entries one by one. A few maps that have far
 # more entries than the others are therefore finished alone: the work must not grow with the largest map times the
@@ -173,7 +173,7 @@ def typed(wire: Wire, at: Positions, target: Target) -> Column:
     missing = at == 0
     absent = missing if missing.any() else None
     if missing.all():
-        return _arrow.nulls(len(at), target.arrow)
+        return arrays.nulls(len(at), target.arrow)
     codes = wire.size(1, at)
     present = codes if absent is None else codes[~absent]
     lowest, highest = int(present.min()), int(present.max())
@@ -193,7 +193,7 @@ def typed(wire: Wire, at: Positions, target: Target) -> Column:
             except Misfit as bad:
                 errors[row] = str(bad)
         values.append(value)
-    return _arrow.listed(values, target.arrow), errors
+    return arrays.listed(values, target.arrow), errors
 
 
 def _uniform(wire: Wire, at: Positions, absent: Mask | None, number: int, target: Target) -> Column | None:
@@ -212,23 +212,23 @@ def _uniform(wire: Wire, at: Positions, absent: Mask | None, number: int, target
         return pa.array(wire.size(1, at) != 0, arrow, mask=absent), {}
     width = _TEXT_SIZES.get(number)
     if width is not None and isinstance(kind, t.StringType | t.BinaryType):
-        octets = _arrow.binary(wire, at + width, at + width + wire.size(width, at), absent)
-        return _arrow.text(octets) if isinstance(kind, t.StringType) else (octets, {})
+        octets = arrays.binary(wire, at + width, at + width + wire.size(width, at), absent)
+        return arrays.text(octets) if isinstance(kind, t.StringType) else (octets, {})
     return None
 
 
 def _integers(wire: Wire, at: Positions, absent: Mask | None, number: int, arrow: pa.DataType) -> Column:
     values = wire.read(_READ[number], at)
     if number == code.UINT64:
-        return _arrow.unsigned(values.astype(np.uint64), absent, arrow)
-    return _arrow.integers(values.astype(np.int64), absent, arrow)
+        return arrays.unsigned(values.astype(np.uint64), absent, arrow)
+    return arrays.integers(values.astype(np.int64), absent, arrow)
 
 
 # ---- maps of texts -------------------------------------------------------------------------------------------------
 
 
 def texts(wire: Wire, spans: Spans, arrow: pa.MapType[Any, Any], unit: str, broken: Errors) -> Column | None:
-    """MAP<STRING, STRING>: every value as text, by the rules of :func:`amqp_spark._values.as_text`.
+    """MAP<STRING, STRING>: every value as text, by the rules of :func:`amqp_spark.columns.values.as_text`.
 
     None if a few maps have very many entries, or if one has a key twice: they are left to be done one by one.
     """
@@ -243,7 +243,7 @@ def texts(wire: Wire, spans: Spans, arrow: pa.MapType[Any, Any], unit: str, brok
     if walk.lost:
         keep = ~np.isin(rows, walk.lost)
         rows, key_at, code_at, codes, after = rows[keep], key_at[keep], code_at[keep], codes[keep], after[keep]
-    keys, bad_keys = _arrow.text(_arrow.binary(wire, key_at, code_at, None))
+    keys, bad_keys = arrays.text(arrays.binary(wire, key_at, code_at, None))
     if bad_keys or _twice(rows, keys):
         return None
     values, bad_values = _texts(wire, code_at, codes, after, unit)
@@ -254,9 +254,9 @@ def texts(wire: Wire, spans: Spans, arrow: pa.MapType[Any, Any], unit: str, brok
     np.cumsum(np.bincount(rows, minlength=len(spans.begin)), out=bounds[1:])
     validity = None
     if spans.absent is not None:
-        validity = _arrow.buffer(np.packbits(~spans.absent, bitorder="little"))
+        validity = arrays.buffer(np.packbits(~spans.absent, bitorder="little"))
     items = pa.StructArray.from_arrays([keys, values], fields=[arrow.key_field, arrow.item_field])
-    return pa.Array.from_buffers(arrow, len(spans.begin), [validity, _arrow.buffer(bounds)], children=[items]), errors
+    return pa.Array.from_buffers(arrow, len(spans.begin), [validity, arrays.buffer(bounds)], children=[items]), errors
 
 
 def _in_order(steps: list[tuple[Positions, ...]]) -> list[Positions]:
@@ -290,17 +290,17 @@ def _texts(wire: Wire, code_at: Positions, codes: Positions, after: Positions, u
     if len(parts) == 1:
         return parts[0], errors
     if not parts:
-        return _arrow.nulls(0, pa.string())
+        return arrays.nulls(0, pa.string())
     order = np.empty(len(codes), np.int64)
     order[np.concatenate(places)] = np.arange(len(codes))
-    return _arrow.take(pa.concat_arrays(parts), order), errors
+    return arrays.take(pa.concat_arrays(parts), order), errors
 
 
 def _texts_of(wire: Wire, number: int, code_at: Positions, after: Positions, unit: str) -> Column:
     at = code_at + 1
     width = _TEXT_SIZES.get(number)
     if width is not None:
-        column, errors = _arrow.text(_arrow.binary(wire, at + width, after, None))
+        column, errors = arrays.text(arrays.binary(wire, at + width, after, None))
         if not errors:
             return column, errors
     elif number in INTEGERS:

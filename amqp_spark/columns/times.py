@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp_spark._misfit import Misfit
+from amqp_spark.columns.misfit import Misfit
 
 AUTO_MILLISECONDS: Final = 10**11
 """A time above this is in milliseconds under ``timestampUnit=auto``: as seconds it would be in the year 5138."""

@@ -14,15 +14,15 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import values as code
 from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
 from amqp_core.v0_10.values import Typed
-from amqp_spark import _arrow, headers
-from amqp_spark._fields import DELIVERY, MESSAGE, Packed, reply_to, structs
-from amqp_spark._misfit import Misfit
-from amqp_spark._values import converter
+from amqp_spark.columns import arrays, headers
+from amqp_spark.columns.fields import DELIVERY, MESSAGE, Packed, reply_to, structs
+from amqp_spark.columns.misfit import Misfit
+from amqp_spark.columns.values import converter
 
 if TYPE_CHECKING:
     from amqp_core.v0_10._columns import Located
-    from amqp_spark._arrow import Array, Column, Errors
-    from amqp_spark._fields import Mask, Positions, Wire
+    from amqp_spark.columns.arrays import Array, Column, Errors
+    from amqp_spark.columns.fields import Mask, Positions, Wire
 
 
 class Batch:
@@ -62,7 +62,7 @@ class Batch:
         located, low, high = self._located, self._low, self._low + self.rows
         if not any(low <= row < high for row in located.odd):
             end = self._array(located.end)
-            return _arrow.binary(self.wire, np.minimum(self._array(located.head_end) + 12, end), end, None)
+            return arrays.binary(self.wire, np.minimum(self._array(located.head_end) + 12, end), end, None)
         data, odd = located.data, located.odd
         values = [
             _joined(data, odd[row]) if row in odd else data[head + 12 : end]
@@ -128,13 +128,13 @@ def _bit(batch: Batch, name: str) -> Column:
 
 def _octet(batch: Batch, name: str, arrow: pa.DataType) -> Column:
     at, absent = batch.delivery.fixed(name)
-    return _arrow.integers(batch.wire.size(1, at), absent, arrow)
+    return arrays.integers(batch.wire.size(1, at), absent, arrow)
 
 
 def _number(batch: Batch, name: str, arrow: pa.DataType) -> Column:
     packed = _struct_of(batch, name)
     at, absent = packed.trailing(name) if name == "resume_ttl" else packed.fixed(name)
-    return _arrow.unsigned(batch.wire.read(">u8", at).astype(np.uint64), absent, arrow)
+    return arrays.unsigned(batch.wire.read(">u8", at).astype(np.uint64), absent, arrow)
 
 
 def _signed(batch: Batch, name: str) -> tuple[Positions, Mask | None]:
@@ -143,25 +143,25 @@ def _signed(batch: Batch, name: str) -> tuple[Positions, Mask | None]:
 
 
 def _raw_time(batch: Batch, name: str, arrow: pa.DataType) -> Column:
-    return _arrow.integers(*_signed(batch, name), arrow)
+    return arrays.integers(*_signed(batch, name), arrow)
 
 
 def _time(batch: Batch, name: str, arrow: pa.DataType, unit: str) -> Column:
-    return _arrow.times(*_signed(batch, name), arrow, unit)
+    return arrays.times(*_signed(batch, name), arrow, unit)
 
 
 def _uuid(batch: Batch, *, text: bool) -> Column:
     at, absent = batch.message.fixed("message_id")
     if not text:
-        return _arrow.binary(batch.wire, at, at + 16, absent), {}
+        return arrays.binary(batch.wire, at, at + 16, absent), {}
     octets = batch.wire.read("V16", at).view(np.uint8).reshape(batch.rows, 16)
-    return _arrow.uuid_text(octets, absent), {}
+    return arrays.uuid_text(octets, absent), {}
 
 
 def _sized(batch: Batch, name: str, *, text: bool) -> Column:
     begin, end, absent = _struct_of(batch, name).sized(name)
-    octets = _arrow.binary(batch.wire, begin + _SIZED[name], end, absent)
-    return _arrow.text(octets) if text else (octets, {})
+    octets = arrays.binary(batch.wire, begin + _SIZED[name], end, absent)
+    return arrays.text(octets) if text else (octets, {})
 
 
 def _reply_to(batch: Batch, arrow: pa.StructType) -> Column:
@@ -170,7 +170,7 @@ def _reply_to(batch: Batch, arrow: pa.StructType) -> Column:
     columns, errors = [], {}
     for field in arrow:
         first, last, missing = packed.sized(field.name.lower())
-        column, wrong = _arrow.text(_arrow.binary(batch.wire, first + 1, last, missing))
+        column, wrong = arrays.text(arrays.binary(batch.wire, first + 1, last, missing))
         columns.append(column)
         errors.update({row: f"{field.name}: {why}" for row, why in wrong.items()})
     mask = None if spans.absent is None else pa.array(spans.absent)
@@ -195,14 +195,14 @@ def _headers(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
             if column is not None:
                 return column
         begin, end, absent = spans
-        maps = _arrow.binary(batch.wire, begin, end, absent).to_pylist()
+        maps = arrays.binary(batch.wire, begin, end, absent).to_pylist()
         return _converted([None if item is None else partial(_map, item) for item in maps], convert, arrow)
 
     return build
 
 
 def _encoded(batch: Batch) -> Column:
-    return _arrow.binary(batch.wire, *batch.message.sized("application_headers")), {}
+    return arrays.binary(batch.wire, *batch.message.sized("application_headers")), {}
 
 
 def _picked(batch: Batch, kind: t.StructType, arrow: pa.StructType, unit: str) -> Column:
@@ -242,7 +242,7 @@ def _converted(
             except DecodeError as bad:
                 errors[row] = bad.reason
         values.append(value)
-    return _arrow.listed(values, arrow), errors
+    return arrays.listed(values, arrow), errors
 
 
 def _map(data: bytes) -> Typed:
@@ -269,7 +269,7 @@ def _body(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
     if isinstance(kind, t.BinaryType):
         return lambda batch: (batch.bodies(), {})
     if isinstance(kind, t.StringType):
-        return lambda batch: _arrow.text(batch.bodies())
+        return lambda batch: arrays.text(batch.bodies())
     readers: _Readers = {b"amqp/map": _map, b"amqp/list": _list}
     if isinstance(kind, t.ArrayType):
         del readers[b"amqp/map"]
@@ -279,7 +279,7 @@ def _body(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
 
     def build(batch: Batch) -> Column:
         begin, end, absent = batch.message.sized("content_type")
-        types: list[bytes | None] = _arrow.binary(batch.wire, begin + 1, end, absent).to_pylist()
+        types: list[bytes | None] = arrays.binary(batch.wire, begin + 1, end, absent).to_pylist()
         bodies: list[bytes | None] = batch.bodies().to_pylist()
         sources: list[Callable[[], Typed] | None] = [
             None if row in batch.broken else partial(_self_describing, readers, *pair)

@@ -1,0 +1,7 @@
+"""The columns of the source: which there are, in which types, and how frames become Arrow."""
+
+from __future__ import annotations
+
+from amqp_spark.columns.plan import ALLOWED, DEFAULT_SCHEMA, ColumnPlan, schema_problems
+
+__all__ = ["ALLOWED", "DEFAULT_SCHEMA", "ColumnPlan", "schema_problems"]

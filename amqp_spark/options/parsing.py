@@ -1,0 +1,221 @@
+"""From a dictionary of options to checked values, by a table; everything that is wrong comes at once.
+
+No I/O: a password file is read where the connection is made, each time.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from amqp_core.address import ConnectOptions, parse_url
+from amqp_core.errors import UsageError
+from amqp_core.sasl import DEFAULT_MECHANISMS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from amqp_spark.options.table import Option
+
+_PASSWORD_MECHANISMS = frozenset({"SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN"})
+
+#: Keys that Spark itself, or other parts of a query, leave in the options of a source or sink.
+_SPARK_KEYS = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
+
+#: What people write, from other connectors and from the wire, where difflib finds no near name.
+_OTHER_NAMES = {
+    "host": "url", "hosts": "url", "port": "url", "vhost": "url", "virtualhost": "url", "server": "url",
+    "user": "username", "login": "username", "topic": ("queue", "exchange"), "subscribe": "queue",
+    "address": ("queue", "exchange"), "maxoffsetspertrigger": "maxMessagesPerTrigger",
+    "guarantee": "deliveryGuarantee", "filter": "selector", "minpartitions": "numPartitions", "cafile": "tls.caFile",
+    "verifyhostname": "tls.verifyHostname", "key": "routingKey", "persistent": "deliveryMode",
+    "durable": "deliveryMode", "timetolive": "ttl", "expiration": "ttl", "mandatory": "onUnroutable",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConnectionSettings:
+    """The checked options that say how to reach the broker; those of source and sink stand on it.
+
+    Sizes in bytes, times in seconds. ``repr`` shows no secret; pickles whole.
+    """
+
+    url: str
+    hosts: tuple[tuple[str, int], ...]
+    virtual_host: str
+    tls: bool
+    username: str | None
+    password: str | None
+    password_file: str | None
+    sasl_mechanisms: tuple[str, ...]
+    plain_in_clear: bool
+    tls_ca_file: str | None
+    tls_cert_file: str | None
+    tls_key_file: str | None
+    tls_verify_hostname: bool
+    heartbeat: int
+    connect_timeout: float
+    retry_max_attempts: int
+    retry_max_delay: float
+
+    @property
+    def client_name(self) -> str:
+        """What the broker is told of who connects."""
+        return "amqp_spark"
+
+    def connect_options(self) -> ConnectOptions:
+        """What the core's client needs to connect."""
+        return ConnectOptions(
+            hosts=self.hosts,
+            virtual_host=self.virtual_host,
+            tls=self.tls,
+            username=self.username,
+            password=self.password,
+            password_file=self.password_file,
+            sasl_mechanisms=self.sasl_mechanisms,
+            tls_ca_file=self.tls_ca_file,
+            tls_cert_file=self.tls_cert_file,
+            tls_key_file=self.tls_key_file,
+            tls_verify_hostname=self.tls_verify_hostname,
+            heartbeat=self.heartbeat,
+            connect_timeout=self.connect_timeout,
+            client_name=self.client_name,
+            plain_in_clear=self.plain_in_clear,
+        )
+
+    def __repr__(self) -> str:
+        shown = (
+            f"{field.name}={'<redacted>' if field.name == 'password' and self.password is not None else repr(value)}"
+            for field in fields(self)
+            if (value := getattr(self, field.name)) is not None
+        )
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+
+class Given:
+    """The options that were given, checked one by one by a table; ``problems`` collects what is wrong.
+
+    Parameters:
+        table: the options that there are.
+        others: those that belong to the other side only, so that an error can say so.
+        other_side: what the others belong to.
+        options: the dictionary; keys in any case, values as text or Python values.
+    """
+
+    def __init__(
+        self, table: Sequence[Option], others: Sequence[Option], other_side: str, options: Mapping[str, object]
+    ) -> None:
+        self.problems: list[str] = []
+        self.values: dict[str, object] = {}
+        self._table = table
+        self._by_key = {option.name.lower(): option for option in table}
+        self._others = {option.name.lower() for option in others} - set(self._by_key)
+        self._other_side = other_side
+        self.texts = self._collect(options)
+        for option in table:
+            self._take(option)
+        self._take_url()
+        mechanisms = self.texts.get("saslMechanisms", "")
+        self.values["plain_in_clear"] = "PLAIN" in mechanisms.upper()
+        self.problems += _login_problems(self.values, self.texts)
+        self.problems += _tls_problems(self.values, self.texts)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.texts
+
+    def _collect(self, options: Mapping[str, object]) -> dict[str, str]:
+        """Options by canonical name as text."""
+        given: dict[str, str] = {}
+        for key, value in options.items():
+            lowered = key.lower()
+            if value is None or lowered in _SPARK_KEYS or lowered.startswith(("__", "spark.")):
+                continue
+            option = self._by_key.get(lowered)
+            if option is None:
+                self.problems.append(f"option {key!r} is not known{self._suggestion(lowered)}")
+                continue
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if given.get(option.name, text) != text:
+                self.problems.append(
+                    f"option {option.name!r} is given twice with different values (keys have no case): give it once"
+                )
+            given[option.name] = text
+        return given
+
+    def _take(self, option: Option) -> None:
+        self.values[option.field] = option.absent
+        text = self.texts.get(option.name)
+        if text is None:
+            if option.default == "required":
+                self.problems.append(f"option {option.name!r} is required: {option.kind.allowed}")
+            return
+        try:
+            self.values[option.field] = option.kind.parse(text)
+        except ValueError as error:
+            shown = "<redacted>" if option.secret else repr(text[:200])
+            self.problems.append(f"option {option.name!r} has the value {shown}; allowed: {error}")
+
+    def _take_url(self) -> None:
+        url = self.values["url"]
+        self.values.update(hosts=(), virtual_host="", tls=None)
+        if isinstance(url, str):
+            try:
+                self.values["hosts"], self.values["virtual_host"], self.values["tls"] = parse_url(url)
+            except UsageError as error:
+                self.problems.append(f"option 'url': {error}")
+
+    def _suggestion(self, lowered: str) -> str:
+        if lowered in self._others:
+            here = "source" if self._other_side == "sink" else "sink"
+            return f" to the {here}: it belongs to the {self._other_side}"
+        plain = "".join(char for char in lowered if char.isalnum())
+        by_plain = {"".join(char for char in key if char.isalnum()): opt.name for key, opt in self._by_key.items()}
+        meant = _OTHER_NAMES.get(plain, ())
+        known = [name for name in ([meant] if isinstance(meant, str) else meant) if name in by_plain.values()]
+        name = by_plain.get(plain) or (known[0] if known else None)
+        if name is None:
+            near = difflib.get_close_matches(plain, list(by_plain), n=1, cutoff=0.7)
+            name = by_plain[near[0]] if near else None
+        if name is not None:
+            return f": did you mean {name!r}?"
+        return f"; known are {', '.join(option.name for option in self._table)}"
+
+
+def _tls_problems(values: Mapping[str, object], given: Mapping[str, str]) -> list[str]:
+    problems = []
+    if values["tls"] is False:
+        problems = [
+            f"option {name!r} is given but the URL is amqp://, which is not TLS: write amqps://, or leave it out"
+            for name in ("tls.caFile", "tls.certFile", "tls.keyFile", "tls.verifyHostname")
+            if name in given
+        ]
+    if "tls.keyFile" in given and "tls.certFile" not in given:
+        problems.append(
+            "option 'tls.keyFile' is given without 'tls.certFile': give the certificate too, or leave it out"
+        )
+    return problems
+
+
+def _login_problems(values: Mapping[str, object], given: Mapping[str, str]) -> list[str]:
+    problems = []
+    has_password = "password" in given or "passwordFile" in given
+    if "password" in given and "passwordFile" in given:
+        problems.append("options 'password' and 'passwordFile' are both given: give one of them")
+    if "username" in given and not has_password:
+        problems.append("option 'username' is given without 'password' or 'passwordFile': give one of them")
+    if has_password and "username" not in given:
+        name = "password" if "password" in given else "passwordFile"
+        problems.append(f"option {name!r} is given without 'username': give the login name, too")
+    allowed = values["sasl_mechanisms"]
+    if "saslMechanisms" in given and isinstance(allowed, tuple) and not problems:
+        usable = _PASSWORD_MECHANISMS if has_password else {"EXTERNAL"} if "tls.certFile" in given else {"ANONYMOUS"}
+        if usable.isdisjoint(allowed):
+            login = "user name and password" if has_password else "neither user name nor client certificate"
+            if usable == {"EXTERNAL"}:
+                login = "a client certificate"
+            problems.append(
+                f"option 'saslMechanisms' allows {', '.join(allowed)}, but {login} given: that login needs "
+                f"{' or '.join(name for name in DEFAULT_MECHANISMS if name in usable)}"
+            )
+    return problems

@@ -1,0 +1,74 @@
+"""The options of the sink."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from amqp_spark.errors import OptionError
+from amqp_spark.options.parsing import ConnectionSettings, Given
+from amqp_spark.options.table import (
+    AT_LEAST_ONCE,
+    CONNECTION,
+    DELIVERY_MODES,
+    EXACTLY_ONCE,
+    SINK,
+    SOURCE,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class SinkOptions(ConnectionSettings):
+    """Checked options of one sink. Times in seconds, ``ttl`` in milliseconds. ``repr`` shows no secret; pickles whole.
+
+    An option that overrides a column is ``None`` when it was not given. ``delivery_mode`` is the number on the wire.
+    Build it with :meth:`parse`. It goes to executors whole, since they connect to the broker.
+    """
+
+    exchange: str
+    exchange_from_column: bool
+    routing_key: str | None
+    delivery_mode: int | None
+    ttl: int | None
+    priority: int | None
+    content_type: str | None
+    timestamp_unit: str
+    delivery_guarantee: str
+    transactional_id: str | None
+    batch_id: int | None
+    on_unroutable: str
+    max_in_flight: int
+    stamp_headers: bool
+
+    @classmethod
+    def parse(cls, options: Mapping[str, object]) -> SinkOptions:
+        """Check a dictionary of options (keys in any case; values as text, or Python values).
+
+        Raises OptionError that lists every problem.
+        """
+        given = Given((*CONNECTION, *SINK), SOURCE, "source", options)
+        values = given.values
+        mode = values["delivery_mode"]
+        values["delivery_mode"] = DELIVERY_MODES.index(mode) + 1 if isinstance(mode, str) else None
+        given.problems += _guarantee_problems(values)
+        if given.problems:
+            raise OptionError(given.problems)
+        return cls(**cast("dict[str, Any]", values))
+
+
+def _guarantee_problems(values: Mapping[str, object]) -> list[str]:
+    guarantee = values["delivery_guarantee"]
+    problems = []
+    if guarantee == EXACTLY_ONCE:
+        problems.append(
+            "option 'deliveryGuarantee' has the value 'exactly-once', which is not available yet; "
+            f"allowed now: {AT_LEAST_ONCE}"
+        )
+        if values["transactional_id"] is None:
+            problems.append("option 'transactionalId' is required by deliveryGuarantee=exactly-once")
+    elif values["transactional_id"] is not None:
+        problems.append(f"option 'transactionalId' has no use with deliveryGuarantee={guarantee}: leave it out")
+    return problems

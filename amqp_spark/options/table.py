@@ -1,0 +1,245 @@
+"""The options, declared once: parsing, documentation and ``--help`` follow from these tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amqp_core.sasl import DEFAULT_MECHANISMS
+from amqp_spark.options import kinds
+
+if TYPE_CHECKING:
+    from amqp_spark.options.kinds import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table. ``default`` is what the documentation shows, ``absent`` the value when it is not given."""
+
+    name: str
+    field: str
+    kind: Kind
+    default: str
+    absent: object
+    meaning: str
+    secret: bool = False
+
+
+AT_LEAST_ONCE = "at-least-once"
+EXACTLY_ONCE = "exactly-once"
+AT_MOST_ONCE = "at-most-once"
+FAILFAST = "FAILFAST"
+REJECT = "REJECT"
+PERMISSIVE = "PERMISSIVE"
+FAIL = "fail"
+DISCARD = "discard"
+#: In the order of their codes on the wire, from 1 (0-10 message, domain delivery-mode).
+DELIVERY_MODES = ("non-persistent", "persistent")
+
+#: How to reach the broker: for the source and the sink.
+CONNECTION: tuple[Option, ...] = (
+    Option(
+        "url", "url", kinds.text("amqp://host[:port][,host2...]/virtual-host, or amqps:// for TLS"), "required", None,
+        "Where the broker is. `amqps://` means TLS. Several hosts are tried in order. Without a virtual host the "
+        "broker's default one is used. Credentials in it are refused, since URLs are logged.",
+    ),
+    Option(
+        "username", "username", kinds.text(), "none", None,
+        "Login name. Without one, the login is EXTERNAL when a client certificate is given, else ANONYMOUS.",
+    ),
+    Option(
+        "password", "password", kinds.secret(), "none", None,
+        "Password of `username`. Redacted in plans by Spark (`spark.redaction.regex` must match it, as the "
+        "default does), in logs by this connector.",
+        secret=True,
+    ),
+    Option(
+        "passwordFile", "password_file", kinds.text("path of a file"), "none", None,
+        "File that holds the password, on the driver (for a batch read and for writing on the executors too); read at "
+        "every connection, so that it can be changed. One newline at its end is not part of it.",
+    ),
+    Option(
+        "saslMechanisms", "sasl_mechanisms", kinds.words(DEFAULT_MECHANISMS), " ".join(DEFAULT_MECHANISMS),
+        DEFAULT_MECHANISMS,
+        "Allowed login mechanisms, best first. PLAIN without TLS is used only to a loopback address, or when it is "
+        "named here.",
+    ),
+    Option(
+        "tls.caFile", "tls_ca_file", kinds.text("path of a PEM file"), "the system's", None,
+        "Certificates of the authorities to trust, instead of the system's.",
+    ),
+    Option(
+        "tls.certFile", "tls_cert_file", kinds.text("path of a PEM file"), "none", None,
+        "Client certificate, with its chain (and its key, unless `tls.keyFile` has it).",
+    ),
+    Option(
+        "tls.keyFile", "tls_key_file", kinds.text("path of a PEM file"), "none", None,
+        "Private key of the client certificate.",
+    ),
+    Option(
+        "tls.verifyHostname", "tls_verify_hostname", kinds.boolean(), "true", True,
+        "Whether the broker's certificate must be for the host that was connected to. The chain is always verified.",
+    ),
+    Option(
+        "heartbeat", "heartbeat", kinds.integer(0, 65535), "30", 30,
+        "Seconds between heartbeats; a broker that is silent for two of them is lost. 0 turns them off.",
+    ),
+    Option(
+        "connectTimeout", "connect_timeout", kinds.seconds(0.1, 3600), "10", 10.0,
+        "Seconds that a connection may take, login included, for each host.",
+    ),
+    Option(
+        "retry.maxAttempts", "retry_max_attempts", kinds.integer(0, 1_000_000), "10", 10,
+        "How many times in a row a lost connection is made again (each time through the host list) before the query, "
+        "or the task that writes, fails. 0: not at all.",
+    ),
+    Option(
+        "retry.maxDelay", "retry_max_delay", kinds.seconds(0, 86400), "30", 30.0,
+        "Longest pause in seconds between two attempts; pauses double, with jitter.",
+    ),
+)  # fmt: skip
+
+SOURCE: tuple[Option, ...] = (
+    Option(
+        "queue", "queues", kinds.queue_names(), "required", None,
+        "The queue to read, or a comma list of queues.",
+    ),
+    Option(
+        "consumerId", "consumer_id", kinds.text(), "none", None,
+        "Identity of this consumer across restarts and drivers. Required for exactly-once.",
+    ),
+    Option(
+        "exclusive", "exclusive", kinds.boolean(), "false", False,
+        "Subscribe exclusively: a second consumer of the queue is refused. Otherwise a queue that already has "
+        "consumers is a warning, because each consumer gets a part of the messages.",
+    ),
+    Option(
+        "deliveryGuarantee", "delivery_guarantee", kinds.choice(AT_LEAST_ONCE, EXACTLY_ONCE, AT_MOST_ONCE),
+        AT_LEAST_ONCE, AT_LEAST_ONCE,
+        "`at-least-once`: accepted after Spark logged the batch, redelivered after a crash. `at-most-once`: accepted "
+        "on transfer. `exactly-once` is not available yet and refused.",
+    ),
+    Option(
+        "spoolLocation", "spool_location", kinds.text("URI of a directory"), "none", None,
+        "Directory for planned batches; for exactly-once only, where it is required.",
+    ),
+    Option(
+        "maxMessagesPerTrigger", "max_messages_per_trigger", kinds.integer(1, 2**31 - 1), "no limit", None,
+        "Most messages of one micro-batch, over all queues.",
+    ),
+    Option(
+        "maxBytesPerTrigger", "max_bytes_per_trigger", kinds.size(), "64m, or bufferBytes if that is less", None,
+        "Most bytes of one micro-batch, counted as received (frames included), over all queues. One larger message "
+        "passes alone.",
+    ),
+    Option(
+        "bufferBytes", "buffer_bytes", kinds.size(), "2 x maxBytesPerTrigger", None,
+        "Most bytes that the receiver holds, received and not accepted yet. Other consumers do not see these "
+        "messages. One larger message passes alone.",
+    ),
+    Option(
+        "numPartitions", "num_partitions", kinds.integer(1, 10_000), "2", 2,
+        "Most partitions of one micro-batch and queue.",
+    ),
+    Option(
+        "bind", "bind", kinds.bindings(), "none", (),
+        "Bindings to make at start, for every queue of `queue`.",
+    ),
+    Option(
+        "declare", "declare", kinds.choice("never", "ifMissing"), "never", "never",
+        "`ifMissing` declares a queue that does not exist, durable. `never`: a missing queue is an error.",
+    ),
+    Option(
+        "selector", "selector", kinds.text(), "none", None,
+        "JMS message selector that the broker applies; the source sees matching messages only.",
+    ),
+    Option(
+        "mode", "mode", kinds.choice(FAILFAST, REJECT, PERMISSIVE), FAILFAST, FAILFAST,
+        "What happens to a message that does not fit the schema: `FAILFAST` stops the query, `REJECT` rejects the "
+        "message (the queue's alternate exchange gets it), `PERMISSIVE` makes the column NULL.",
+    ),
+    Option(
+        "timestampUnit", "timestamp_unit", kinds.choice("auto", "s", "ms"), "auto", "auto",
+        "Unit of the wire's `timestamp` and `expiration`: seconds, milliseconds, or `auto` by magnitude, since "
+        "clients disagree.",
+    ),
+    Option(
+        "transfer", "transfer", kinds.choice("auto", "inline", "pull"), "auto", "auto",
+        "How a batch's bytes reach the executors: inside the partitions, pulled from the reader over a socket, or "
+        "`auto` by size (and inline where Spark encrypts its own transport).",
+    ),
+    Option(
+        "transferHost", "transfer_host", kinds.text("host name or address"), "driver host", None,
+        "What executors connect to for pulling.",
+    ),
+    Option(
+        "transferPort", "transfer_port", kinds.integer(0, 65535), "0 (any free port)", 0,
+        "Port on the driver for pulling; 0 takes a free one.",
+    ),
+)  # fmt: skip
+
+SINK: tuple[Option, ...] = (
+    Option(
+        "exchange", "exchange", kinds.exchange_name(), "the default exchange", "",
+        "The exchange to publish to. The default exchange (the empty name) routes by queue name.",
+    ),
+    Option(
+        "exchangeFromColumn", "exchange_from_column", kinds.boolean(), "false", False,
+        "Whether the column `exchange` says for each row where it goes; NULL goes to the option `exchange`. Otherwise "
+        "that column is ignored, so that what was read can be written to another exchange.",
+    ),
+    Option(
+        "routingKey", "routing_key", kinds.short_text(), "none", None,
+        "Routing key of every message, instead of the column `routing_key`.",
+    ),
+    Option(
+        "deliveryMode", "delivery_mode", kinds.choice(*DELIVERY_MODES), "persistent, unless there is a column", None,
+        "Whether a durable queue keeps the message when the broker restarts. Instead of the column `delivery_mode`.",
+    ),
+    Option(
+        "ttl", "ttl", kinds.integer(0, 2**63 - 1), "none", None,
+        "Time to live in milliseconds, instead of the column `ttl`.",
+    ),
+    Option(
+        "priority", "priority", kinds.integer(0, 9), "none", None,
+        "Priority of every message, instead of the column `priority`; brokers take an absent one as 4.",
+    ),
+    Option(
+        "contentType", "content_type", kinds.short_text(), "none; amqp/map for a body that is a map", None,
+        "MIME type of every body, instead of the column `content_type`.",
+    ),
+    Option(
+        "timestampUnit", "timestamp_unit", kinds.choice("auto", "s", "ms"), "auto", "auto",
+        "Unit in which TIMESTAMP columns `timestamp` and `expiration` are sent: `auto` is milliseconds, as the Java "
+        "client and Broker-J do; `s` is what the specification says and Qpid C++ does. BIGINT columns are sent as "
+        "they are.",
+    ),
+    Option(
+        "deliveryGuarantee", "delivery_guarantee", kinds.choice(AT_LEAST_ONCE, EXACTLY_ONCE),
+        AT_LEAST_ONCE, AT_LEAST_ONCE,
+        "`at-least-once`: a task succeeds when the broker has completed every transfer of it; what is tried again may "
+        "arrive twice. `exactly-once` is not available yet and refused.",
+    ),
+    Option(
+        "transactionalId", "transactional_id", kinds.text(), "none", None,
+        "Identity of this writer across restarts; for exactly-once only, where it is required.",
+    ),
+    Option(
+        "batchId", "batch_id", kinds.integer(0, 2**63 - 1), "none", None,
+        "Id of a batch write, for `stampHeaders`. Streams have their own.",
+    ),
+    Option(
+        "onUnroutable", "on_unroutable", kinds.choice(FAIL, DISCARD), FAIL, FAIL,
+        "What happens when the broker cannot route a message to any queue, as far as it tells (docs/delivery.md): "
+        "`fail` the task, or `discard` the message and count it.",
+    ),
+    Option(
+        "maxInFlight", "max_in_flight", kinds.integer(1, 1_000_000), "10000", 10_000,
+        "Most transfers of a task that are sent and not completed by the broker.",
+    ),
+    Option(
+        "stampHeaders", "stamp_headers", kinds.boolean(), "false", False,
+        "Adds application headers that tell a replay from something new: `amqp-spark.query-id` (a stream's), "
+        "`amqp-spark.batch-id`, `amqp-spark.partition` and `amqp-spark.row` (place in the partition, from 0).",
+    ),
+)  # fmt: skip
