@@ -1,0 +1,108 @@
+"""The options of the sink: parsing, all errors at once, and nothing secret shown."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from amqp_spark.errors import OptionError
+from amqp_spark.options import CONNECTION, SINK, SOURCE, SinkOptions
+
+MINIMAL = {"url": "amqp://localhost/default"}
+SECRET = "s3cret"
+
+
+def parse(**options: object) -> SinkOptions:
+    return SinkOptions.parse(MINIMAL | {key.replace("__", "."): value for key, value in options.items()})
+
+
+def problems(**options: object) -> tuple[str, ...]:
+    with pytest.raises(OptionError) as caught:
+        parse(**options)
+    assert SECRET not in str(caught.value)
+    return caught.value.problems
+
+
+def test_defaults_are_those_of_the_contract() -> None:
+    options = parse()
+    assert (options.exchange, options.exchange_from_column) == ("", False)
+    assert (options.routing_key, options.delivery_mode, options.ttl, options.priority) == (None, None, None, None)
+    assert (options.content_type, options.timestamp_unit) == (None, "auto")
+    assert options.delivery_guarantee == "at-least-once"
+    assert (options.transactional_id, options.batch_id) == (None, None)
+    assert (options.on_unroutable, options.max_in_flight, options.stamp_headers) == ("fail", 10_000, False)
+    assert options.client_name == options.connect_options().client_name == "amqp_spark"
+
+
+def test_values_are_what_the_wire_needs() -> None:
+    options = parse(deliveryMode="Persistent", ttl="60000", priority=7, STAMPHEADERS=True, routingKey="")
+    assert (options.delivery_mode, options.ttl, options.priority) == (2, 60_000, 7)
+    assert options.stamp_headers is True
+    assert options.routing_key == ""  # an empty routing key is one
+    assert parse(deliveryMode="non-persistent").delivery_mode == 1
+    assert parse(exchange="").exchange == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("exchange", "x" * 256, "at most 255 bytes"),
+        ("routingKey", "€" * 86, "at most 255 bytes"),
+        ("contentType", "x" * 256, "at most 255 bytes"),
+        ("deliveryMode", "2", "non-persistent, persistent"),
+        ("ttl", "-1", "0 to"),
+        ("ttl", "1m", "0 to"),
+        ("priority", "10", "0 to 9"),
+        ("deliveryGuarantee", "at-most-once", "at-least-once, exactly-once"),
+        ("onUnroutable", "ignore", "fail, discard"),
+        ("maxInFlight", "0", "1 to 1000000"),
+        ("stampHeaders", "yes", "true or false"),
+        ("exchangeFromColumn", "1", "true or false"),
+        ("batchId", "-1", "0 to"),
+        ("timestampUnit", "us", "auto, s, ms"),
+    ],
+)
+def test_a_wrong_value_is_named_with_what_is_allowed(name: str, value: str, allowed: str) -> None:
+    (found,) = problems(**{name: value})
+    assert repr(name) in found
+    assert allowed in found
+
+
+def test_all_errors_come_at_once_and_name_the_side_that_an_option_belongs_to() -> None:
+    found = problems(url="http://x", queue="q", priority="high", topic="t", routingkeyy="k", transactionalId="t")
+    text = "\n".join(found)
+    assert len(found) == 6
+    assert "option 'queue' is not known to the sink: it belongs to the source" in text
+    assert "option 'topic' is not known: did you mean 'exchange'?" in text
+    assert "did you mean 'routingKey'?" in text
+    assert "'transactionalId' has no use" in text
+
+
+def test_exactly_once_is_refused_as_long_as_it_is_not_there() -> None:
+    found = problems(deliveryGuarantee="exactly-once")
+    assert any("not available yet" in each for each in found)
+    assert any("'transactionalId' is required" in each for each in found)
+
+
+def test_the_login_is_checked_and_never_shown() -> None:
+    options = parse(username="u", password=SECRET)
+    assert options.connect_options().password == SECRET
+    assert SECRET not in repr(options)
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert "without 'password'" in problems(username="u")[0]
+    assert "amqp://, which is not TLS" in problems(tls__caFile="/ca.pem")[0]
+
+
+def test_every_default_in_the_table_parses_to_the_value_used_when_absent() -> None:
+    for option in SINK:
+        if option.absent is not None and option.name != "exchange":
+            assert option.kind.parse(option.default) == option.absent, option.name
+
+
+def test_an_option_has_one_field_on_each_side() -> None:
+    for table in ((*CONNECTION, *SOURCE), (*CONNECTION, *SINK)):
+        names = [option.name.lower() for option in table]
+        fields = [option.field for option in table]
+        assert len(set(names)) == len(names)
+        assert len(set(fields)) == len(fields)
