@@ -1,0 +1,1 @@
+"""The sink: rows of Spark to an exchange."""

@@ -1,0 +1,135 @@
+"""Octets of many rows at once: pieces of every row as Arrow binary arrays, joined to what goes out.
+
+A row on the wire is a run of pieces: constants, numbers of fixed width, texts as they lie in a column. Each piece is
+one array for all rows, and :func:`join` concatenates them row by row in one call. The data of its result are the rows
+one after the other, and its offsets are their boundaries.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+Array: TypeAlias = "pa.Array[Any]"
+Numbers: TypeAlias = "npt.NDArray[Any]"
+Mask: TypeAlias = "npt.NDArray[np.bool_]"
+Cell: TypeAlias = "bytes | tuple[str, Numbers]"
+"""A part of fixed width: octets that are the same in every row, or one number per row in a dtype such as ``>u2``."""
+
+LARGEST: Final = (1 << 31) - 1
+"""Most octets of all rows of an array."""
+
+
+def binary(column: Array) -> Array:
+    """A column of texts or octets, in whatever layout, as BINARY; nothing is copied where the offsets have 32 bits.
+
+    Raises:
+        pyarrow.ArrowInvalid: the values of one array have more than 2 GiB.
+    """
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def present(column: Array) -> Mask | None:
+    """Which rows are not null; None where that is all of them."""
+    if not column.null_count:
+        return None
+    return column.is_valid().to_numpy(zero_copy_only=False)
+
+
+def bounds(column: Array) -> Numbers:
+    """Where the rows of a binary, string, list or map array begin and end: one number more than rows.
+
+    They count from the begin of the whole buffer, or of all children, also for an array that is a slice.
+    """
+    rows = len(column)
+    if not rows:
+        return np.zeros(1, np.int32)
+    wide = pa.types.is_large_binary(column.type) or pa.types.is_large_string(column.type)
+    wide = wide or pa.types.is_large_list(column.type)
+    offsets = np.frombuffer(cast("Any", column.buffers()[1]), np.int64 if wide else np.int32)
+    return cast("Numbers", offsets[column.offset : column.offset + rows + 1])
+
+
+def lengths(column: Array) -> Numbers:
+    """How many octets or items every row has; 0 where it is null."""
+    counts = np.diff(bounds(column))
+    there = present(column)
+    return counts if there is None else np.where(there, counts, 0)
+
+
+def width(*cells: Cell) -> int:
+    """How many octets these cells have together."""
+    return sum(len(cell) if isinstance(cell, bytes) else np.dtype(cell[0]).itemsize for cell in cells)
+
+
+def fixed(rows: int, cells: list[Cell], there: Mask | None = None) -> Array:
+    """The cells of every row one after the other; a row that ``there`` leaves out has no octets."""
+    template = b"".join(cell if isinstance(cell, bytes) else bytes(np.dtype(cell[0]).itemsize) for cell in cells)
+    size = len(template)
+    if not rows or not size:
+        return packed(np.zeros(0, np.uint8), np.zeros(rows + 1, np.int32))
+    data = np.full(rows, np.frombuffer(template, f"V{size}")[0])
+    at = 0
+    for cell in cells:
+        if isinstance(cell, bytes):
+            at += len(cell)
+        else:
+            kind, numbers = np.dtype(cell[0]), cell[1]
+            np.ndarray((rows,), kind, data.data, at, (size,))[...] = numbers
+            at += kind.itemsize
+    if there is None:
+        return packed(data.view(np.uint8), np.arange(0, rows * size + 1, size, dtype=np.int32))
+    ends = np.zeros(rows + 1, np.int32)
+    np.cumsum(there, out=ends[1:])
+    return packed(data[there].view(np.uint8), ends * np.int32(size))
+
+
+def packed(data: Numbers | pa.Buffer, offsets: Numbers, there: Mask | None = None) -> Array:
+    """A binary array of this memory, not copied; null where ``there`` leaves a row out."""
+    buffer = data if isinstance(data, pa.Buffer) else memory(data)
+    validity = None if there is None else memory(np.packbits(there, bitorder="little"))
+    ends = memory(np.ascontiguousarray(offsets, np.int32))
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [validity, ends, buffer])
+
+
+def memory(values: Numbers) -> pa.Buffer:
+    """The memory of a numpy array, not copied."""
+    return pa.py_buffer(cast("Any", values.reshape(-1)))
+
+
+def join(*pieces: Array | bytes) -> Array:
+    """The pieces of every row one after the other; a piece that is null has no octets, one of ``bytes`` is constant.
+
+    Raises:
+        pyarrow.ArrowInvalid: all rows together have more than 2 GiB.
+    """
+    if len(pieces) == 1 and not isinstance(pieces[0], bytes) and not pieces[0].null_count:
+        return pieces[0]
+    parts = [pa.scalar(piece, pa.binary()) if isinstance(piece, bytes) else piece for piece in pieces]
+    concatenate = cast("Any", pc.binary_join_element_wise)
+    return cast("Array", concatenate(*parts, b"", null_handling="replace", null_replacement=b""))
+
+
+def runs(children: Array, ends: Numbers, there: Mask | None = None) -> Array:
+    """Per row the octets of its children, which lie behind each other; ``ends`` are the :func:`bounds` of the rows.
+
+    Nothing is copied. ``children`` are all that the bounds count from, none of them null.
+    """
+    if len(ends) < 2:
+        return packed(np.zeros(0, np.uint8), np.zeros(1, np.int32))
+    data = children.buffers()[2]
+    return packed(data if data is not None else np.zeros(0, np.uint8), bounds(children)[ends], there)
+
+
+def masked(column: Array, there: Mask | None) -> Array:
+    """The same octets, null where ``there`` leaves a row out; nothing is copied."""
+    if there is None:
+        return column
+    data = column.buffers()[2] if len(column) else None
+    return packed(data if data is not None else np.zeros(0, np.uint8), bounds(column), there)
