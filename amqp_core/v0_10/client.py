@@ -145,6 +145,19 @@ class Client:
         """Drop the connection without a word, as a crash would."""
         self._driver.abort()
 
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes that wait for the broker to read: handed over, and not even in the socket."""
+        return self._driver.transport.pending_bytes
+
+    def poll(self) -> None:
+        """Read what has arrived and send the heartbeat that is due, without waiting; for a client that is not used now.
+
+        Raises:
+            AmqpError: what ended the connection or session.
+        """
+        self._driver.poll()
+
     def wake(self) -> None:
         """Make a wait of the thread that uses the client return early. May be called from any thread."""
         self._driver.wake()
