@@ -28,7 +28,6 @@ from amqp_spark.compat import (
 )
 from amqp_spark.datasource import driver_env
 from amqp_spark.datasource.connect import connect
-from amqp_spark.datasource.executor_env import spare_collections
 from amqp_spark.datasource.link import LinkOptions
 from amqp_spark.datasource.partitions import (
     SMALL_BATCH_BYTES,
@@ -41,6 +40,7 @@ from amqp_spark.datasource.partitions import (
 from amqp_spark.datasource.pull import Endpoint, PullServer, fetch, report_rejects
 from amqp_spark.datasource.receiver import Receiver
 from amqp_spark.errors import OffsetError, TransferError, UnsupportedModeError
+from amqp_spark.executor_env import spare_collections
 from amqp_spark.offsets import VERSION, QueueOffset, dump_offsets, initial_offsets, parse_offsets
 from amqp_spark.options import AT_MOST_ONCE, REJECT
 

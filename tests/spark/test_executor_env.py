@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import TaskContext
 
-from amqp_spark.datasource import executor_env
+from amqp_spark import executor_env
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
