@@ -18,6 +18,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from amqp_spark import cli, validate
+from amqp_spark.options import CONNECTION, SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -33,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog="ingest.py",
         description=__doc__,
-        epilog=cli.option_help(),
+        epilog=cli.option_help(source=(*CONNECTION, *SOURCE)),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
@@ -54,26 +55,14 @@ def parser() -> argparse.ArgumentParser:
         "--checkpoint", metavar="DIR", help="checkpoint location; needed unless the sink is console, noop or memory"
     )
     query.add_argument("--name", metavar="NAME", help="name of the query")
-    trigger = query.add_mutually_exclusive_group()
-    trigger.add_argument("--available-now", action="store_true", help="read what is there, then end")
-    trigger.add_argument("--processing-time", metavar="TIME", help="pause between batches, such as '10 seconds'")
-    query.add_argument("--master", metavar="URL", help="Spark master (default: what spark-submit says, or local[*])")
-    query.add_argument("--conf", action="append", default=[], metavar="K=V", help="Spark configuration")
-    query.add_argument("--quiet", action="store_true", help="no progress, only errors and the summary")
-    query.add_argument("--verbose", action="store_true", help="Spark's own log, too: warnings, and traces of a failure")
+    cli.add_trigger_arguments(query)
+    cli.add_spark_arguments(query)
     return arguments
 
 
 def source_options(arguments: argparse.Namespace) -> dict[str, str]:
     """The options of the source that the command line asks for."""
-    options = cli.pairs(arguments.option, "--option")
-    named = {"url": arguments.url, "queue": ",".join(arguments.queue) or None, **cli.credentials(arguments)}
-    for key, value in named.items():
-        if value is not None:
-            if key in options:
-                raise cli.CommandLineError(f"--option {key}=... says again what another argument or $AMQP_* says")
-            options[key] = value
-    return options
+    return cli.connection_options(arguments, queue=",".join(arguments.queue) or None)
 
 
 def check_sink(arguments: argparse.Namespace) -> None:
@@ -97,33 +86,14 @@ def start(spark: SparkSession, arguments: argparse.Namespace, options: dict[str,
     rows = reader.load()
     if arguments.select:
         rows = rows.selectExpr(*arguments.select)
-    writer = rows.writeStream.outputMode("append").options(**cli.pairs(arguments.sink_option, "--sink-option"))
+    writer = cli.writer_of(rows, arguments).options(**cli.pairs(arguments.sink_option, "--sink-option"))
     if arguments.format is not None or arguments.table is None:
         writer = writer.format(arguments.format or "parquet")
-    if arguments.checkpoint is not None:
-        writer = writer.option("checkpointLocation", arguments.checkpoint)
-    if arguments.name is not None:
-        writer = writer.queryName(arguments.name)
     if arguments.partition_by:
         writer = writer.partitionBy(*arguments.partition_by)
-    if arguments.available_now:
-        writer = writer.trigger(availableNow=True)
-    elif arguments.processing_time is not None:
-        writer = writer.trigger(processingTime=arguments.processing_time)
     if arguments.table is not None:
         return writer.toTable(arguments.table)
     return writer.start(arguments.output)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; returns the exit code."""
-    arguments = parser().parse_args(argv)
-    with cli.Signals() as signals:
-        try:
-            return run(arguments, signals)
-        except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
-            code = cli.fail("ingest", error)
-            return code if signals.exit_code is None else signals.exit_code
 
 
 def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
@@ -132,24 +102,20 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     check_sink(arguments)
     validate(options)
     cli.check_files(options)
-    conf = {"spark.ui.showConsoleProgress": "false", **cli.pairs(arguments.conf, "--conf")}
-    spark, new = cli.spark_session(arguments.name or "amqp ingest", conf, arguments.master, verbose=arguments.verbose)
-    try:
+    with cli.session("ingest", arguments) as spark:
         signals.install()
         validate(options, arguments.schema)
         progress = cli.Progress(sys.stderr, quiet=arguments.quiet)
-        try:
+        with cli.spark_refuses():
             query = start(spark, arguments, options)
-        except Exception as error:
-            if not cli.refused_by_spark(error):
-                raise
-            raise cli.CommandLineError(cli.explain(error)[0]) from error
         code = cli.follow(query, signals, progress)
         print(f"ingest: {progress.summary()}")
-    finally:
-        if new:
-            spark.stop()
     return code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job; returns the exit code."""
+    return cli.job("ingest", parser(), run, argv)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ SECRET = "s3cret"
 def ingest(monkeypatch: pytest.MonkeyPatch) -> Any:
     for name in ("AMQP_URL", "AMQP_USERNAME", "AMQP_PASSWORD"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(cli, "spark_session", must_not_be_called)
+    monkeypatch.setattr("amqp_spark.cli.spark.spark_session", must_not_be_called)
     return load("ingest")
 
 
@@ -81,8 +81,10 @@ def test_help_lists_every_option_and_the_exit_codes(ingest: Any, capsys: pytest.
     shown = capsys.readouterr().out
     assert "exit codes: 0 done" in shown
     for option in (*CONNECTION, *SOURCE):
-        # an option that the job refuses on its command line is not offered there
-        assert (f"  {option.name} " in shown) is not option.secret
+        # an option that the job refuses on its command line, or that can do nothing yet, is not offered there
+        assert (f"  {option.name} " in shown) is not (option.secret or option.name == "spoolLocation")
+    assert "exactly-once" not in shown
+    assert "at-least-once, at-most-once" in shown
 
 
 @pytest.mark.parametrize("option", ["passwordFile", "tls.caFile"])
@@ -187,11 +189,14 @@ class Query:
         self._ends_after = ends_after
         self._on_wait = on_wait
 
-    def batch(self, batch_id: int, rows: int, latest: object) -> None:
+    def batch(self, batch_id: int, rows: int, latest: object, written: int = -1) -> None:
         source = SimpleNamespace(latestOffset=latest)
         self.recentProgress.append(
-            SimpleNamespace(batchId=batch_id, numInputRows=rows, processedRowsPerSecond=1234.5, sources=[source])
-        )
+            SimpleNamespace(
+                batchId=batch_id, numInputRows=rows, processedRowsPerSecond=1234.5, sources=[source],
+                sink=SimpleNamespace(numOutputRows=written),
+            )
+        )  # fmt: skip
 
     def awaitTermination(self, timeout: float) -> bool:
         assert timeout > 0
@@ -220,6 +225,22 @@ def test_progress_is_one_line_per_batch_where_there_is_no_terminal() -> None:
     assert stream.getvalue() == "batch 1: 1,000 rows, 1,234 rows/s, backlog 4,001\n"
     assert (progress.batches, progress.rows) == (1, 1000)
     assert progress.summary().startswith("1,000 rows in 1 batch, ")
+
+
+@pytest.mark.parametrize(
+    ("written", "line", "total"),
+    [
+        (1000, "batch 1: 1,000 rows, 1,234 rows/s\n", None),
+        (0, "batch 1: 1,000 rows, 1,234 rows/s, 0 written\n", ", 0 written"),
+        (-1, "batch 1: 1,000 rows, 1,234 rows/s\n", None),
+    ],
+)
+def test_what_was_written_is_shown_where_it_is_not_what_was_read(written: int, line: str, total: str | None) -> None:
+    query = Query(ends_after=1, on_wait=lambda _: query.batch(1, 1000, None, written))
+    stream = io.StringIO()
+    _, progress = follow(query, stream)
+    assert stream.getvalue() == line
+    assert progress.summary().startswith(f"1,000 rows{total or ''} in 1 batch, ")
 
 
 @pytest.mark.parametrize("latest", [None, "null", "not json", "[]", '{"q": {"position": 1}}', {"q": 5}])

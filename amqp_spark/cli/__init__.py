@@ -1,0 +1,71 @@
+"""What the scripts in ``jobs/`` share: command line, credentials, session, signals, progress, exit codes.
+
+Exit codes are for schedulers: 0 done, 1 the query failed, 2 the command line or an option is wrong, 3 the broker could
+not be used (unreachable, login refused, queue or exchange missing, ...), 130 and 143 stopped by SIGINT and SIGTERM.
+"""
+
+from __future__ import annotations
+
+from amqp_spark.cli.arguments import (
+    FROM,
+    HERE,
+    TO,
+    Side,
+    add_connection_arguments,
+    add_spark_arguments,
+    add_trigger_arguments,
+    assignments,
+    check_files,
+    connection_options,
+    credentials,
+    option_help,
+    pairs,
+)
+from amqp_spark.cli.errors import (
+    EXIT_BROKER,
+    EXIT_DONE,
+    EXIT_FAILED,
+    EXIT_OPTIONS,
+    CommandLineError,
+    explain,
+    fail,
+    refused_by_spark,
+    spark_refuses,
+)
+from amqp_spark.cli.progress import Progress
+from amqp_spark.cli.running import follow, job, run_action
+from amqp_spark.cli.signals import Signals
+from amqp_spark.cli.spark import session, spark_session, writer_of
+
+__all__ = [
+    "EXIT_BROKER",
+    "EXIT_DONE",
+    "EXIT_FAILED",
+    "EXIT_OPTIONS",
+    "FROM",
+    "HERE",
+    "TO",
+    "CommandLineError",
+    "Progress",
+    "Side",
+    "Signals",
+    "add_connection_arguments",
+    "add_spark_arguments",
+    "add_trigger_arguments",
+    "assignments",
+    "check_files",
+    "connection_options",
+    "credentials",
+    "explain",
+    "fail",
+    "follow",
+    "job",
+    "option_help",
+    "pairs",
+    "refused_by_spark",
+    "run_action",
+    "session",
+    "spark_refuses",
+    "spark_session",
+    "writer_of",
+]

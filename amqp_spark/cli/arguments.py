@@ -1,0 +1,167 @@
+"""The command line of a job: the arguments that several jobs have, and what they mean as options."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amqp_spark.cli.errors import CommandLineError
+from amqp_spark.options import CONNECTION, EXACTLY_ONCE, SINK, SOURCE
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from amqp_spark.options import Option
+
+_FILES = frozenset({"passwordFile", "tls.caFile", "tls.certFile", "tls.keyFile"})
+_NAMES = {option.name.lower(): option for option in (*CONNECTION, *SOURCE, *SINK)}
+#: Options that are refused in this version, whatever their value: --help does not offer them.
+_NOT_YET = frozenset({"spoolLocation", "transactionalId"})
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the brokers that a job talks to: how its arguments and environment variables begin."""
+
+    flag: str
+    environment: str
+    title: str
+
+    @property
+    def option(self) -> str:
+        """The argument that takes further options of this side."""
+        return f"--{self.flag}option"
+
+
+HERE = Side("", "AMQP_", "broker")
+FROM = Side("from-", "AMQP_FROM_", "broker to read from")
+TO = Side("to-", "AMQP_TO_", "broker to publish to")
+
+
+def add_connection_arguments(parser: argparse.ArgumentParser, side: Side = HERE) -> None:
+    """``--url``, ``--username``, ``--password-file``; environment variables stand in for what is not given."""
+    group = parser.add_argument_group(side.title)
+    url, username, password = (f"{side.environment}{name}" for name in ("URL", "USERNAME", "PASSWORD"))
+    group.add_argument(
+        f"--{side.flag}url", metavar="URL", default=os.environ.get(url), help=f"amqp[s]://host[:port]/vhost (or ${url})"
+    )
+    group.add_argument(
+        f"--{side.flag}username", metavar="NAME", default=os.environ.get(username), help=f"login name (or ${username})"
+    )
+    group.add_argument(
+        f"--{side.flag}password-file",
+        metavar="FILE",
+        help=f"file that holds the password, read at every connection (or ${password}, the password itself; there is "
+        "no way to give it on the command line, where everybody on the machine could read it)",
+    )
+
+
+def add_trigger_arguments(group: argparse._ArgumentGroup) -> None:
+    """``--available-now`` or ``--processing-time``."""
+    trigger = group.add_mutually_exclusive_group()
+    trigger.add_argument("--available-now", action="store_true", help="read what is there, then end")
+    trigger.add_argument("--processing-time", metavar="TIME", help="pause between batches, such as '10 seconds'")
+
+
+def add_spark_arguments(group: argparse._ArgumentGroup) -> None:
+    """``--master``, ``--conf``, ``--quiet``, ``--verbose``."""
+    group.add_argument("--master", metavar="URL", help="Spark master (default: what spark-submit says, or local[*])")
+    group.add_argument("--conf", action="append", default=[], metavar="K=V", help="Spark configuration")
+    group.add_argument("--quiet", action="store_true", help="no progress, only errors and the summary")
+    group.add_argument("--verbose", action="store_true", help="Spark's own log, too: warnings, and traces of a failure")
+
+
+def credentials(arguments: argparse.Namespace, side: Side = HERE) -> dict[str, str]:
+    """The login as options. The password comes from a file or from the environment."""
+    found: dict[str, str] = {}
+    username, password_file = _given(arguments, side, "username"), _given(arguments, side, "password_file")
+    if username is not None:
+        found["username"] = username
+    password = os.environ.get(f"{side.environment}PASSWORD")
+    if password_file is not None:
+        found["passwordFile"] = password_file
+    elif password is not None:
+        found["password"] = password
+    return found
+
+
+def connection_options(arguments: argparse.Namespace, side: Side = HERE, **named: str | None) -> dict[str, str]:
+    """The options of one side: URL, login, those with an argument of their own (``named``), and the further ones.
+
+    Raises CommandLineError when one is given in two ways.
+    """
+    options = pairs(_given(arguments, side, "option") or (), side.option, side)
+    for key, value in {"url": _given(arguments, side, "url"), **named, **credentials(arguments, side)}.items():
+        if value is not None:
+            if key in options:
+                raise CommandLineError(
+                    f"{side.option} {key}=... says again what another argument or ${side.environment}* says"
+                )
+            options[key] = value
+    return options
+
+
+def _given(arguments: argparse.Namespace, side: Side, name: str) -> Any:
+    return getattr(arguments, f"{side.flag}{name}".replace("-", "_"))
+
+
+def check_files(options: Mapping[str, str]) -> None:
+    """The files that options name must be readable here, where the driver runs: better now than after Spark's start."""
+    for option in CONNECTION:
+        path = options.get(option.name)
+        if option.name not in _FILES or path is None:
+            continue
+        try:
+            with Path(path).open("rb"):
+                pass
+        except OSError as error:
+            raise CommandLineError(f"option {option.name!r}: {path!r} cannot be read: {error.strerror}") from error
+
+
+def assignments(texts: Iterable[str], flag: str, what: str = "key=value") -> dict[str, str]:
+    """``key=value`` arguments as a dictionary; the first ``=`` ends the key."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key:
+            raise CommandLineError(f"{flag} takes {what}, not {key!r}")
+        if key in found:
+            raise CommandLineError(f"{flag} {key}=... is given twice")
+        found[key] = value
+    return found
+
+
+def pairs(texts: Iterable[str], flag: str, side: Side = HERE) -> dict[str, str]:
+    """Options as a dictionary. A password is refused, unseen."""
+    given = tuple(texts)
+    for text in given:
+        key, separator, _ = text.partition("=")
+        option = _NAMES.get(key.lower())
+        if separator and option is not None and option.secret:
+            raise CommandLineError(
+                f"{flag} {key}=... would show the password to everybody on this machine: use "
+                f"--{side.flag}password-file or the environment variable {side.environment}PASSWORD"
+            )
+    return assignments(given, flag)
+
+
+def option_help(**tables: Sequence[Option]) -> str:
+    """Tables of options for the end of ``--help``; the keyword says whose they are."""
+    shown = {side: [option for option in table if _offered(option)] for side, table in tables.items()}
+    width = max(len(option.name) for table in shown.values() for option in table)
+    parts = []
+    for side, table in shown.items():
+        lines = [f"  {option.name:<{width}}  {_allowed(option)} (default: {option.default})" for option in table]
+        parts.append("\n".join([f"options of the {side.replace('_', ' ')}, as name=value:", *lines]))
+    return "\n\n".join([*parts, "docs/options.md says what they mean."])
+
+
+def _offered(option: Option) -> bool:
+    return not option.secret and option.name not in _NOT_YET  # pairs() refuses secrets
+
+
+def _allowed(option: Option) -> str:
+    return ", ".join(word for word in option.kind.allowed.split(", ") if word != EXACTLY_ONCE)

@@ -1,0 +1,99 @@
+"""What to tell the user of an error, and the exit code for it."""
+
+from __future__ import annotations
+
+import re
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from amqp_core import errors as core_errors
+from amqp_core.errors import AmqpError
+from amqp_spark import errors as spark_errors
+from amqp_spark.errors import AmqpSparkError, OptionError, SchemaError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+EXIT_DONE = 0
+EXIT_FAILED = 1
+EXIT_OPTIONS = 2
+EXIT_BROKER = 3
+
+_ERROR_LINE = re.compile(r"\b(amqp_core\.errors|amqp_spark\.errors)\.(\w+): (.*)")
+# What can follow an error in the text that the JVM makes of it.
+_NOT_OURS = (" ", "\t", "===", "Traceback", "The above exception", "During handling", "JVM stacktrace", "Caused by")
+
+
+class CommandLineError(Exception):
+    """Something on the command line is wrong; the text says what to write instead."""
+
+
+def explain(error: BaseException) -> tuple[str, int]:
+    """What to tell the user of an error that may come from another process, and the exit code for it.
+
+    An error of ours that went through the JVM is text: the last line of a Python traceback somewhere in it.
+    """
+    if isinstance(error, AmqpError):
+        return "\n".join((str(error), *getattr(error, "__notes__", ()))), _code(type(error))
+    text = str(error)
+    found = list(_ERROR_LINE.finditer(text))
+    if found:
+        match = found[-1]
+        module = core_errors if match[1] == core_errors.__name__ else spark_errors
+        return _message(text, match), _code(getattr(module, match[2], None))
+    # Of an error that py4j passes on the first line names a Java object only; the next has its class before the text.
+    lines = [
+        re.sub(r"^: [\w.$]+: ", "", line)
+        for line in text.splitlines()
+        if line.strip() and not line.startswith("An error occurred while calling ")
+    ]
+    return (lines[0] if lines else type(error).__name__), EXIT_FAILED
+
+
+def refused_by_spark(error: BaseException) -> bool:
+    """Whether starting a query failed before anything ran: a column, format, trigger or sink option that is wrong."""
+    from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException  # noqa: PLC0415 - slow
+
+    known = (AnalysisException, IllegalArgumentException, ParseException)
+    return isinstance(error, known) or "[DATA_SOURCE_NOT_FOUND]" in str(error)
+
+
+@contextmanager
+def spark_refuses() -> Iterator[None]:
+    """What Spark refuses inside before anything ran is a wrong command line."""
+    try:
+        yield
+    except Exception as error:
+        if not refused_by_spark(error):
+            raise
+        raise CommandLineError(explain(error)[0]) from error
+
+
+def _message(text: str, match: re.Match[str]) -> str:
+    """The error's own lines: the one that names it, the list of problems under it, and its notes."""
+    lines = [match[3]]
+    for line in text[match.end() :].splitlines()[1:]:
+        if not line.startswith("  - ") and (not line.strip() or line.startswith(_NOT_OURS)):
+            break
+        lines.append(line)
+    return "\n".join(lines)
+
+
+def _code(cls: object) -> int:
+    if not (isinstance(cls, type) and issubclass(cls, AmqpError)) or cls is core_errors.UsageError:
+        return EXIT_FAILED
+    if issubclass(cls, AmqpSparkError):
+        return EXIT_OPTIONS if issubclass(cls, (OptionError, SchemaError)) else EXIT_FAILED
+    return EXIT_BROKER
+
+
+def fail(program: str, error: BaseException) -> int:
+    """Say what is wrong on standard error; returns the exit code."""
+    if isinstance(error, CommandLineError):
+        text, code = str(error), EXIT_OPTIONS
+    else:
+        text, code = explain(error)
+    sys.stderr.write(f"{program}: error: {text}\n")
+    sys.stderr.flush()
+    return code

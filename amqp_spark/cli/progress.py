@@ -1,0 +1,149 @@
+"""What a query does, on the terminal."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import time
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from pyspark.sql.streaming.query import StreamingQuery
+
+_TASKS_SECONDS = 10  # between two lines about tasks
+
+
+class Progress:
+    """Batches, rows, rows/s and backlog on the terminal: a live line where there is one, else one line per batch.
+
+    ``rows`` counts what was read, ``written`` what the sink says that it wrote; ``None`` as long as it says nothing.
+    """
+
+    def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
+        self.batches = 0
+        self.rows = 0
+        self.written: int | None = None
+        self._stream = stream
+        self._quiet = quiet
+        self._started = time.monotonic()
+        self._seen = -1
+        self._tasks = (time.monotonic(), 0)
+        self._bar = None if quiet or not stream.isatty() else _bar(stream)
+
+    def update(self, query: StreamingQuery) -> None:
+        """Take in the batches that have finished since the last call."""
+        backlog: int | None = None
+        for each in query.recentProgress:
+            backlog = _backlog(each.sources)
+            rows = each.numInputRows
+            if each.batchId <= self._seen or rows == 0:
+                continue
+            self._seen = each.batchId
+            self.batches += 1
+            self.rows += rows
+            written = each.sink.numOutputRows
+            if written >= 0:  # -1: this sink does not count
+                self.written = written + (self.written or 0)
+            self._batch(each.batchId, rows, each.processedRowsPerSecond, _written(rows, written), backlog)
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"{_batches(self.batches)}{_also(backlog)}", refresh=True)
+
+    def _batch(self, batch_id: int, rows: int, rate: float | None, written: str, backlog: int | None) -> None:
+        if self._bar is not None:
+            self._bar.update(rows)
+        elif not self._quiet:
+            per_second = "" if rate is None else f", {rate:,.0f} rows/s"
+            self.say(f"batch {batch_id}: {rows:,} rows{per_second}{written}{_also(backlog)}")
+
+    def tasks(self, done: int, total: int) -> None:
+        """How far an action has come that has no batches."""
+        if self._bar is not None:
+            self._bar.set_postfix_str(f"{done:,} of {total:,} tasks", refresh=True)
+            return
+        last, before = self._tasks
+        if not self._quiet and done > before and time.monotonic() - last >= _TASKS_SECONDS:
+            self._tasks = (time.monotonic(), done)
+            self.say(f"{done:,} of {total:,} tasks are done")
+
+    def say(self, text: str) -> None:
+        """One line that stays."""
+        if self._bar is not None:
+            self._bar.clear()
+        self._stream.write(f"{text}\n")
+        self._stream.flush()
+
+    def close(self) -> None:
+        """End the live line."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def summary(self) -> str:
+        """What was done, for the last line."""
+        written = "" if self.written is None else _written(self.rows, self.written)
+        return f"{self.rows:,} rows{written} in {_batches(self.batches)}, {self.seconds:.1f} s"
+
+    @property
+    def seconds(self) -> float:
+        """Since the beginning."""
+        return time.monotonic() - self._started
+
+
+class _Bar:
+    """tqdm's bar, as far as it is used here."""
+
+    def __init__(self, stream: TextIO) -> None:
+        tqdm = importlib.import_module("tqdm").tqdm
+        self._tqdm = tqdm(unit=" rows", unit_scale=True, file=stream, dynamic_ncols=True)
+
+    def update(self, rows: int) -> None:
+        self._tqdm.update(rows)
+
+    def set_postfix_str(self, text: str, *, refresh: bool) -> None:
+        self._tqdm.set_postfix_str(text, refresh=refresh)
+
+    def clear(self) -> None:
+        self._tqdm.clear()
+
+    def close(self) -> None:
+        self._tqdm.close()
+
+
+def _bar(stream: TextIO) -> _Bar | None:
+    try:
+        return _Bar(stream)
+    except ImportError:  # tqdm is not a requirement
+        return None
+
+
+def _batches(count: int) -> str:
+    return f"{count:,} batch" if count == 1 else f"{count:,} batches"
+
+
+def _written(rows: int, written: int) -> str:
+    """What the sink wrote, where that is not just what was read."""
+    return "" if written in {rows, -1} else f", {written:,} written"
+
+
+def _also(backlog: int | None) -> str:
+    return "" if backlog is None else f", backlog {backlog:,}"
+
+
+def _backlog(sources: Iterable[object]) -> int | None:
+    """The sum of what the sources say in ``latestOffset``; ``None`` as long as none of them knows."""
+    known = [count for source in sources for count in _counts(getattr(source, "latestOffset", None))]
+    return sum(known) if known else None
+
+
+def _counts(latest: object) -> Iterable[int]:
+    if isinstance(latest, str):
+        try:
+            latest = json.loads(latest)
+        except ValueError:
+            return
+    if isinstance(latest, dict):
+        for entry in latest.values():
+            if isinstance(entry, dict) and isinstance(entry.get("backlog"), int):
+                yield entry["backlog"]

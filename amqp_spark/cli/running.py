@@ -1,0 +1,115 @@
+"""From a command line to an exit code: a job, the query or the action that it runs, and how a signal stops it."""
+
+from __future__ import annotations
+
+import signal
+import time
+import uuid
+from typing import TYPE_CHECKING, TypeVar
+
+from amqp_spark.cli.errors import EXIT_DONE, fail
+from amqp_spark.cli.signals import Signals
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Sequence
+
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from amqp_spark.cli.progress import Progress
+
+_POLL_SECONDS = 1
+_T = TypeVar("_T")
+
+
+def job(
+    program: str,
+    parser: argparse.ArgumentParser,
+    run: Callable[[argparse.Namespace, Signals], int],
+    argv: Sequence[str] | None,
+) -> int:
+    """Parse the command line and run; every error becomes a message on standard error. Returns the exit code."""
+    arguments = parser.parse_args(argv)
+    with Signals() as signals:
+        try:
+            return run(arguments, signals)
+        except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
+            code = fail(program, error)
+            return code if signals.exit_code is None else signals.exit_code
+
+
+def follow(query: StreamingQuery, signals: Signals, progress: Progress) -> int:
+    """Show progress until the query ends or a signal comes; stop it in order. Returns the exit code."""
+    try:
+        while signals.received is None:
+            ended = query.awaitTermination(_POLL_SECONDS)
+            progress.update(query)
+            if ended:
+                return EXIT_DONE
+        stopping = time.monotonic()
+        query.stop()
+        progress.update(query)
+        progress.say(
+            f"stopped by {signal.Signals(signals.received).name} in {time.monotonic() - stopping:.1f} s; "
+            "what was received and not accepted goes back to the broker"
+        )
+    finally:
+        progress.close()
+    return signals.exit_code or EXIT_DONE
+
+
+def run_action(spark: SparkSession, action: Callable[[], _T], signals: Signals, progress: Progress) -> _T | None:
+    """Run an action of Spark, such as a batch write, beside this thread, which shows how many tasks are done.
+
+    A signal cancels the jobs of the action; ``None`` is returned then. Errors of the action are raised.
+    """
+    from pyspark import InheritableThread  # noqa: PLC0415 - --help and wrong options must not wait for it
+
+    context = spark.sparkContext
+    group = f"amqp-spark-{uuid.uuid4()}"
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    def body() -> None:
+        try:
+            # Cancelling interrupts no threads: a Python worker in the middle of a write is told by its socket.
+            context.setJobGroup(group, "amqp", interruptOnCancel=False)
+            results.append(action())
+        except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
+            errors.append(error)
+
+    thread = InheritableThread(target=body, name="amqp-spark-action", daemon=True)
+    thread.start()
+    try:
+        while thread.is_alive() and signals.received is None:
+            thread.join(_POLL_SECONDS)
+            progress.tasks(*_tasks(context, group))
+        if signals.received is not None:
+            stopping = time.monotonic()
+            # Again and again: a job that starts between two of its stages is not cancelled with the others.
+            while thread.is_alive():
+                context.cancelJobGroup(group)
+                thread.join(_POLL_SECONDS)
+            name = signal.Signals(signals.received).name
+            progress.say(f"stopped by {name} in {time.monotonic() - stopping:.1f} s")
+    finally:
+        progress.close()
+    if errors and signals.received is None:
+        raise errors[0]
+    return results[0] if results else None
+
+
+def _tasks(context: SparkContext, group: str) -> tuple[int, int]:
+    """How many tasks of the jobs of a group are done, and how many there are."""
+    tracker = context.statusTracker()
+    done = total = 0
+    for job_id in tracker.getJobIdsForGroup(group):
+        info = tracker.getJobInfo(job_id)
+        stages = [] if info is None else [tracker.getStageInfo(stage) for stage in info.stageIds]
+        for stage in stages:
+            if stage is not None:  # Spark forgets old ones
+                done += stage.numCompletedTasks
+                total += stage.numTasks
+    return done, total

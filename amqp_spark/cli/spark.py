@@ -1,0 +1,82 @@
+"""The Spark session of a job, and its queries."""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from amqp_spark.cli.arguments import pairs
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Mapping
+
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
+
+
+def spark_session(
+    name: str, conf: Mapping[str, str], master: str | None, *, verbose: bool = False
+) -> tuple[SparkSession, bool]:
+    """A session whose workers run this interpreter, with ``format("amqp")`` registered; and whether it is new.
+
+    One that was there already, as in a notebook, is not ours to stop, nor to be made quiet.
+    """
+    # Spark's own default is the first python3 on the PATH, which in a virtual environment that is not activated lacks
+    # everything: each query would then fail after a minute with "Python worker failed to connect back".
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - --help and wrong options must not wait for it
+
+    from amqp_spark import register  # noqa: PLC0415
+
+    new = SparkSession.getActiveSession() is None
+    builder = SparkSession.builder.appName(name)
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in conf.items():
+        builder = builder.config(key, value)
+    if new and not verbose and "spark.log.level" not in conf:
+        builder = builder.config("spark.log.level", "ERROR")
+    spark = builder.getOrCreate()
+    if new and not verbose:
+        _let_us_explain(spark)
+    register(spark)
+    return spark, new
+
+
+def _let_us_explain(spark: SparkSession) -> None:
+    """A query that fails is explained in one line by :func:`explain`; Spark's own hundred lines would bury it."""
+    try:
+        log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # there is a JVM now
+        log4j.core.config.Configurator.setLevel("org.apache.spark.sql.execution.streaming", log4j.Level.OFF)
+    except Exception:  # noqa: BLE001 - another logging back end, or Spark Connect: then both are shown
+        return
+
+
+@contextmanager
+def session(program: str, arguments: argparse.Namespace) -> Iterator[SparkSession]:
+    """The session that the command line asks for; at the end it is stopped, if it is ours."""
+    conf = {"spark.ui.showConsoleProgress": "false", **pairs(arguments.conf, "--conf")}
+    name = getattr(arguments, "name", None) or f"amqp {program}"
+    spark, new = spark_session(name, conf, arguments.master, verbose=arguments.verbose)
+    try:
+        yield spark
+    finally:
+        if new:
+            spark.stop()
+
+
+def writer_of(rows: DataFrame, arguments: argparse.Namespace) -> DataStreamWriter:
+    """A stream of rows to be appended somewhere, with the checkpoint, name and trigger of the command line."""
+    writer = rows.writeStream.outputMode("append")
+    if arguments.checkpoint is not None:
+        writer = writer.option("checkpointLocation", arguments.checkpoint)
+    if arguments.name is not None:
+        writer = writer.queryName(arguments.name)
+    if arguments.available_now:
+        return writer.trigger(availableNow=True)
+    if arguments.processing_time is not None:
+        return writer.trigger(processingTime=arguments.processing_time)
+    return writer
