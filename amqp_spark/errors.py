@@ -76,6 +76,26 @@ class MessageFormatError(AmqpSparkError, ValueError):
         )
 
 
+class RowError(AmqpSparkError, ValueError):
+    """A row cannot be sent as a message. Nothing of it was sent; rows before it may have been.
+
+    ``row`` is its place in its partition, from 0; ``column`` is None where several share the blame.
+    """
+
+    def __init__(self, column: str | None, row: int, partition: int, batch_id: int | None, reason: str) -> None:
+        super().__init__(column, row, partition, batch_id, reason)
+        self.column = column
+        self.row = row
+        self.partition = partition
+        self.batch_id = batch_id
+        self.reason = reason
+
+    def __str__(self) -> str:
+        batch = "" if self.batch_id is None else f" in batch {self.batch_id}"
+        what = "" if self.column is None else f"column {self.column!r}: "
+        return f"row {self.row} of partition {self.partition}{batch} cannot be sent: {what}{self.reason}"
+
+
 class UnsupportedModeError(AmqpSparkError):
     """The query runs in an engine mode in which the accept signal cannot be trusted; the text names the other one."""
 
@@ -84,3 +104,72 @@ class TransferError(AmqpSparkError):
     """A batch could not travel from the reader of its query to an executor."""
 
     retryable = True
+
+
+class PublishFailed(AmqpSparkError):
+    """The broker did not take messages of a task; the task fails, and Spark tries it again as often as it is told to.
+
+    Parameters:
+        reason: what the broker says, or what is missing, and what to do.
+        partition, batch_id: the task; the batch is ``None`` when it has no id.
+        row: place in the partition, from 0, of the first message concerned; ``None`` when the broker does not tell.
+        exchange, routing_key: of that message, when known.
+        count: how many messages are concerned, as far as known.
+    """
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        partition: int,
+        batch_id: int | None = None,
+        row: int | None = None,
+        exchange: str | None = None,
+        routing_key: str | None = None,
+        count: int | None = None,
+    ) -> None:
+        super().__init__(reason, partition, batch_id, row, exchange, routing_key, count)
+        self.reason = reason
+        self.partition = partition
+        self.batch_id = batch_id
+        self.row = row
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.count = count
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self)._rebuild, self.args
+
+    @classmethod
+    def _rebuild(
+        cls,
+        reason: str,
+        partition: int,
+        batch_id: int | None,
+        row: int | None,
+        exchange: str | None,
+        routing_key: str | None,
+        count: int | None,
+    ) -> PublishFailed:
+        return cls(
+            reason, partition=partition, batch_id=batch_id, row=row, exchange=exchange, routing_key=routing_key,
+            count=count,
+        )  # fmt: skip
+
+    def __str__(self) -> str:
+        where = place_text(self.partition, self.batch_id, self.row)
+        target = "" if self.exchange is None else f" for exchange {self.exchange!r}"
+        key = "" if self.routing_key is None else f" with routing key {self.routing_key!r}"
+        many = "" if self.count is None else f"{self.count:,} message(s), the first is "
+        return f"{many}{where}{target}{key}: {self.reason}"
+
+
+class Unroutable(PublishFailed):
+    """No queue would get the message, as far as the broker tells; ``onUnroutable=discard`` drops it instead."""
+
+
+def place_text(partition: int, batch_id: int | None, row: int | None = None) -> str:
+    """Where a row is: ``row 17 of partition 3 in batch 12``, as far as it is known."""
+    row_text = "" if row is None else f"row {row} of "
+    batch_text = "" if batch_id is None else f" in batch {batch_id}"
+    return f"{row_text}partition {partition}{batch_text}"
