@@ -6,6 +6,7 @@ hold no secret.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from amqp_core.errors import AmqpError
@@ -138,23 +139,10 @@ class PublishFailed(AmqpSparkError):
         self.count = count
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self)._rebuild, self.args
-
-    @classmethod
-    def _rebuild(
-        cls,
-        reason: str,
-        partition: int,
-        batch_id: int | None,
-        row: int | None,
-        exchange: str | None,
-        routing_key: str | None,
-        count: int | None,
-    ) -> PublishFailed:
-        return cls(
-            reason, partition=partition, batch_id=batch_id, row=row, exchange=exchange, routing_key=routing_key,
-            count=count,
-        )  # fmt: skip
+        names = {
+            name: getattr(self, name) for name in ("partition", "batch_id", "row", "exchange", "routing_key", "count")
+        }
+        return partial(type(self), self.reason, **names), ()
 
     def __str__(self) -> str:
         where = place_text(self.partition, self.batch_id, self.row)
