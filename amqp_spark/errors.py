@@ -80,7 +80,8 @@ class MessageFormatError(AmqpSparkError, ValueError):
 class RowError(AmqpSparkError, ValueError):
     """A row cannot be sent as a message. Nothing of it was sent; rows before it may have been.
 
-    ``row`` is its place in its partition, from 0; ``column`` is None where several share the blame.
+    ``row`` is its place in its partition, from 0; ``column`` is None where several share the blame. ``reason`` reads on
+    after the column's name.
     """
 
     def __init__(self, column: str | None, row: int, partition: int, batch_id: int | None, reason: str) -> None:
@@ -93,8 +94,23 @@ class RowError(AmqpSparkError, ValueError):
 
     def __str__(self) -> str:
         batch = "" if self.batch_id is None else f" in batch {self.batch_id}"
-        what = "" if self.column is None else f"column {self.column!r}: "
+        what = "" if self.column is None else f"column {self.column!r} "
         return f"row {self.row} of partition {self.partition}{batch} cannot be sent: {what}{self.reason}"
+
+
+class HeadersError(AmqpSparkError, ValueError):
+    """Encoded headers that cannot be decoded as a query asks for: malformed, or of other types."""
+
+    def __init__(self, rows: int, reason: str) -> None:
+        super().__init__(rows, reason)
+        self.rows = rows
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"the headers of {self.rows} rows of a batch cannot be decoded; the first: {self.reason}. "
+            "Ask for other types, or for MAP<STRING,STRING>, which takes most values"
+        )
 
 
 class UnsupportedModeError(AmqpSparkError):

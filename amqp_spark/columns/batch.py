@@ -22,7 +22,7 @@ from amqp_spark.columns.values import converter
 if TYPE_CHECKING:
     from amqp_core.v0_10._columns import Located
     from amqp_spark.columns.arrays import Array, Column, Errors
-    from amqp_spark.columns.fields import Mask, Positions, Wire
+    from amqp_spark.columns.fields import Mask, Positions, Spans, Wire
 
 
 class Batch:
@@ -183,37 +183,43 @@ def _reply_to(batch: Batch, arrow: pa.StructType) -> Column:
 def _headers(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
     if isinstance(kind, t.BinaryType):
         return _encoded
+    decode = decoder(kind, arrow, unit)
+    return lambda batch: decode(batch.wire, batch.message.sized("application_headers"), batch.broken)
+
+
+def decoder(kind: t.DataType, arrow: pa.DataType, unit: str) -> Callable[[Wire, Spans, Errors], Column]:
+    """The function that makes a column of encoded maps: STRUCT, MAP or VARIANT. Malformed maps go into the errors."""
     if isinstance(kind, t.StructType):
         return partial(_picked, kind=kind, arrow=cast("pa.StructType", arrow), unit=unit)
     convert = converter(kind, unit)
     texts = isinstance(kind, t.MapType) and isinstance(kind.valueType, t.StringType) and kind.valueContainsNull
 
-    def build(batch: Batch) -> Column:
-        spans = batch.message.sized("application_headers")
+    def decode(wire: Wire, spans: Spans, broken: Errors) -> Column:
         if texts:
-            column = headers.texts(batch.wire, spans, cast("pa.MapType[Any, Any]", arrow), unit, batch.broken)
+            column = headers.texts(wire, spans, cast("pa.MapType[Any, Any]", arrow), unit, broken)
             if column is not None:
                 return column
         begin, end, absent = spans
-        maps = arrays.binary(batch.wire, begin, end, absent).to_pylist()
+        maps = arrays.binary(wire, begin, end, absent).to_pylist()
         return _converted([None if item is None else partial(_map, item) for item in maps], convert, arrow)
 
-    return build
+    return decode
 
 
 def _encoded(batch: Batch) -> Column:
     return arrays.binary(batch.wire, *batch.message.sized("application_headers")), {}
 
 
-def _picked(batch: Batch, kind: t.StructType, arrow: pa.StructType, unit: str) -> Column:
-    spans = batch.message.sized("application_headers")
+def _picked(  # its last arguments are given first, once
+    wire: Wire, spans: Spans, broken: Errors, *, kind: t.StructType, arrow: pa.StructType, unit: str
+) -> Column:
     absent = spans.absent
     keys = [field.name.encode() for field in kind.fields]
-    places = headers.pick(batch.wire, spans, keys, batch.broken)
+    places = headers.pick(wire, spans, keys, broken)
     columns: list[Array] = []
     errors: Errors = {}
     for field, part, at in zip(kind.fields, arrow, places, strict=True):
-        column, wrong = headers.typed(batch.wire, at, headers.Target(field.dataType, part.type, unit))
+        column, wrong = headers.typed(wire, at, headers.Target(field.dataType, part.type, unit))
         for row, why in wrong.items():
             errors.setdefault(row, f"{field.name}: {why}")
         if not field.nullable and column.null_count:

@@ -1,0 +1,44 @@
+"""Functions for queries over messages."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import types as t
+from pyspark.sql.functions import arrow_udf
+
+from amqp_spark.columns.encoded import decode_maps
+from amqp_spark.columns.values import servable
+from amqp_spark.errors import HeadersError, SchemaError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+#: Every header as text.
+TEXTS = t.MapType(t.StringType(), t.StringType())
+
+
+def decode_headers(column: Column | str, kind: t.DataType = TEXTS) -> Column:
+    """Encoded headers (``application_headers BINARY``) as a STRUCT of typed headers, or as a MAP.
+
+    For looking at headers that are passed on untouched. The rules are those of the source: a header that is absent is
+    NULL, and values are widened only where nothing is lost. A row that does not fit fails the query with
+    HeadersError: as NULL it would slip through a filter, or not, unnoticed.
+
+    Raises SchemaError when ``kind`` is neither, or has a type that no header can become.
+    """
+    problems = servable(kind, "headers")
+    if not isinstance(kind, t.StructType | t.MapType):
+        problems = [f"headers: {kind.simpleString()} is not possible; allowed: STRUCT<header TYPE, ...>, MAP<STRING, ...>"]
+    if problems:
+        raise SchemaError(problems)
+
+    def decode(maps: pa.Array) -> pa.Array:
+        decoded, errors = decode_maps(maps, kind)
+        if errors:
+            row = min(errors)
+            raise HeadersError(len(errors), errors[row])
+        return decoded
+
+    return arrow_udf(decode, kind)(column)
