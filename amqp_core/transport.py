@@ -10,6 +10,7 @@ import contextlib
 import select
 import socket
 import ssl
+import struct
 import time
 from collections import deque
 from typing import TYPE_CHECKING
@@ -120,7 +121,7 @@ class Transport:
         return str(address[0]).startswith("127.") or address[0] in ("::1", "::ffff:127.0.0.1")
 
     # ---------------------------------------------------------------------------------------------------------- data
-    def write(self, data: bytes) -> None:
+    def write(self, data: bytes | memoryview) -> None:
         """Send ``data``, or keep what the peer does not take yet for later (see ``pending_bytes``)."""
         if data:
             self._pending.append(memoryview(data))
@@ -188,6 +189,11 @@ class Transport:
         """Make a :meth:`wait` that runs or comes next return. May be called from any thread."""
         with contextlib.suppress(OSError):  # full means that a wake-up is waiting already; closed that nobody waits
             self._wake_out.send(b"\0")
+
+    def reset_on_close(self, reset: bool) -> None:  # noqa: FBT001 - a switch
+        """Let :meth:`close` drop what the kernel has not sent yet, too, and end the connection with a reset, or not."""
+        with contextlib.suppress(OSError):
+            self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", reset, 0))
 
     def close(self) -> None:
         """Close the socket; what is pending is dropped."""

@@ -22,12 +22,14 @@ from amqp_core.errors import (
     UsageError,
     VirtualHostRefused,
 )
-from amqp_core.transport import monotonic, tls_context
+from amqp_core.transport import tls_context
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10._codec import encode_header
-from amqp_core.v0_10.driver import Driver
+from amqp_core.v0_10._codec import encode_command, encode_header
+from amqp_core.v0_10.driver import CHANNEL, Driver
+from amqp_core.v0_10.frames import BODY, COMMAND, HEADER, TRACK_COMMAND, encode_assembly
 from amqp_core.v0_10.messages import destination_of
-from amqp_core.v0_10.serial import RangeSet, unwrap_ranges, wire_ranges
+from amqp_core.v0_10.publisher import MAX_BYTES_IN_FLIGHT, MAX_IN_FLIGHT, Publisher, Transfers
+from amqp_core.v0_10.serial import unwrap_ranges, wire_ranges
 from amqp_core.v0_10.subscription import Subscription
 from amqp_core.v0_10.transactions import Transactions
 
@@ -42,10 +44,6 @@ if TYPE_CHECKING:
 
 DEFAULT_CALL_TIMEOUT_S = 60.0
 _MOST_REDIRECTS = 3
-# What may wait for a broker that reads slowly before publish() waits for it.
-_PENDING_BYTES = 1 << 20
-# How often a publisher who never waits looks for what the broker says: producer flow control, rejects.
-_LOOK_EVERY = 32
 # What a command needs in its frame besides the ranges of ids.
 _ROOM_BESIDES_RANGES = 512
 
@@ -62,11 +60,9 @@ class Client:
         self._driver = driver
         self._subscriptions: dict[str, Subscription] = {}
         self._subscribed = 0
-        self._publish_credit: int | None = None
-        self._published_first: int | None = None
-        self._rejected = RangeSet()
-        self._reject_reason = (0, "")
         self.transactions = Transactions(driver)
+        accept_mode = spec.MessageAcceptMode.NONE if self.is_qpidd else spec.MessageAcceptMode.EXPLICIT
+        self._publisher = Publisher(driver, accept_mode=accept_mode)
         driver.on_block = self._deliver
         driver.on_command = self._command
 
@@ -155,6 +151,18 @@ class Client:
 
         Raises:
             AmqpError: what ended the connection or session.
+        """
+        self._driver.poll()
+
+    def discard(self) -> None:
+        """End after a failure so that nothing half-sent is taken in later: in order within 5 s, else with a reset."""
+        self._driver.discard()
+
+    def service(self) -> None:
+        """Read what is there and send a heartbeat if one is due, without waiting; for a client that is not in use.
+
+        Raises:
+            AmqpError: what has ended the connection or session.
         """
         self._driver.poll()
 
@@ -377,33 +385,26 @@ class Client:
         Returns:
             The command id.
         """
-        if accept_mode is None:
-            accept_mode = spec.MessageAcceptMode.NONE if self.is_qpidd else spec.MessageAcceptMode.EXPLICIT
+        self._driver.check()
         delivery = message.delivery
         if routing_key is not None and delivery.routing_key != routing_key:
             delivery = spec.DeliveryProperties(
                 **{name: getattr(delivery, name) for name in spec.DeliveryProperties.__slots__}
                 | {"routing_key": routing_key}
             )
-        if self._driver.session.next_id % _LOOK_EVERY == 0:
-            self._driver.poll()
-        deadline = monotonic() + self._driver.call_timeout_s
-        while self._publish_credit is not None and self._publish_credit <= 0:
-            self._driver.pump_until(deadline, "the broker to allow publishing again (message.flow)")
-        if self._publish_credit is not None:
-            self._publish_credit -= 1
-        command_id = self._driver.send(
-            spec.MessageTransfer(
-                destination=exchange, accept_mode=accept_mode, acquire_mode=spec.MessageAcquireMode.PRE_ACQUIRED
-            ),
-            header=encode_header(delivery, message.properties),
-            body=message.body or None,
+        transfer = spec.MessageTransfer(
+            destination=exchange,
+            accept_mode=self._publisher.accept_mode if accept_mode is None else accept_mode,
+            acquire_mode=spec.MessageAcquireMode.PRE_ACQUIRED,
         )
-        if self._published_first is None:
-            self._published_first = command_id
-        while self._driver.transport.pending_bytes > _PENDING_BYTES:
-            self._driver.pump_until(deadline, "the broker to read what is published")
-        return command_id
+        segments = [
+            (COMMAND, encode_command(transfer, False)),
+            (HEADER, encode_header(delivery, message.properties)),
+        ]
+        if message.body:
+            segments.append((BODY, message.body))
+        frames = b"".join(encode_assembly(CHANNEL, TRACK_COMMAND, segments, self._publisher.max_frame_size))
+        return self._publisher.send(Transfers(frames, (len(frames),)), timeout_s=self._driver.call_timeout_s)
 
     def confirm(self) -> None:
         """Wait until the broker has taken responsibility for everything published so far.
@@ -415,35 +416,48 @@ class Client:
             CommandFailed: the broker refused one (unknown exchange, a full queue); what was published after it, and
                 perhaps before, is not enqueued.
         """
-        first, last = self._published_first, self._driver.session.next_id - 1
-        if first is None:
-            return
+        publisher = self._publisher
         try:
-            self._driver.call(spec.ExecutionSync())
-            deadline = monotonic() + self._driver.call_timeout_s
-            while not self._driver.session.all_complete(first, last):
-                self._driver.pump_until(deadline, "the completion of published messages")
+            publisher.finish(timeout_s=self._driver.call_timeout_s)
         except (ConnectionFailed, ProtocolError, SessionDetached, DeadlineExceeded) as error:
-            count = last - first + 1
-            raise OutcomeUnknown(f"{count} published message(s) were not confirmed: {error}") from error
-        self._published_first = None
-        if self._rejected:
-            count, (code, text) = self._rejected.count(), self._reject_reason
-            self._rejected = RangeSet()
-            raise MessageRejected(count, code, text)
+            if publisher.in_flight:
+                count = publisher.in_flight
+                raise OutcomeUnknown(f"{count} published message(s) were not confirmed: {error}") from error
+        rejected = publisher.take_rejected()
+        if rejected:
+            raise MessageRejected(len(rejected), rejected[-1].code, rejected[-1].text)
+
+    def publisher(
+        self, *, max_in_flight: int = MAX_IN_FLIGHT, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT
+    ) -> Publisher:
+        """Return a new publisher of runs of ready-made transfers; it takes the place of the one before.
+
+        :meth:`publish` and :meth:`confirm` stand on it, too.
+
+        Parameters:
+            max_in_flight: transfers that may be sent and not completed.
+            max_bytes_in_flight: bytes that may be sent and not completed; one transfer that is larger goes alone.
+
+        Raises:
+            UsageError: the one before is not finished, or a window that lets nothing pass.
+        """
+        before = self._publisher
+        self._publisher = Publisher(
+            self._driver,
+            accept_mode=before.accept_mode,
+            max_in_flight=max_in_flight,
+            max_bytes_in_flight=max_bytes_in_flight,
+            credit=before.credit,
+        )
+        try:
+            before.retire()
+        except UsageError:
+            self._publisher = before
+            raise
+        return self._publisher
 
     def _command(self, command: spec.Command) -> None:
-        """What a broker may say to a publisher: reject, and flow control on the empty destination."""
-        if isinstance(command, spec.MessageReject):
-            for low, high in unwrap_ranges(command.transfers or [], self._driver.session.next_id):
-                self._rejected.add(low, high)
-            self._reject_reason = (command.code or 0, command.text or "")
-        elif isinstance(command, spec.MessageStop):
-            self._publish_credit = 0
-        elif isinstance(command, spec.MessageFlow) and command.unit == spec.MessageCreditUnit.MESSAGE:
-            # Broker-J ends producer flow control with a credit of 2**31 - 1, which stands for "no limit"
-            granted = command.value or 0
-            self._publish_credit = None if granted >= 0x7FFFFFFF else (self._publish_credit or 0) + granted
+        self._publisher.receive(command)
 
     def _forget(self, destination: str) -> None:
         self._subscriptions.pop(destination, None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from amqp_core import sasl
 from amqp_core.errors import (
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _CLOSE_TIMEOUT_S = 5.0
 # An idle receiver reports completion this late at most; a busy one does so by count (session.COMPLETE_EVERY).
 _COMPLETE_WITHIN_S = 1.0
-_CHANNEL = 0
+CHANNEL = 0
 
 
 class _SaslLogin:
@@ -90,6 +90,7 @@ class Driver:
     Attributes:
         call_timeout_s: the deadline of every call that waits for the broker, in seconds.
         reading: ``False`` while what arrives is deliberately left in the socket.
+        heard_at: when anything was received last, in monotonic seconds.
         redirect: where the peer sent us instead of opening the connection.
         on_block: called with each block of transfers, numbered.
         on_command: called with every other command of the peer.
@@ -98,9 +99,10 @@ class Driver:
     def __init__(self, transport: Transport, connection: Connection, *, call_timeout_s: float) -> None:
         self.transport = transport
         self.connection = connection
-        self.session = Session(connection, _CHANNEL, uuid.uuid4().bytes)
+        self.session = Session(connection, CHANNEL, uuid.uuid4().bytes)
         self.call_timeout_s = call_timeout_s
         self.reading = True
+        self.heard_at = monotonic()
         self.redirect: Redirected | None = None
         self.on_block: Callable[[Block], None] = _ignore
         self.on_command: Callable[[spec.Command], None] = _ignore
@@ -161,6 +163,7 @@ class Driver:
                 self.session.detach()
                 while self.session.state is SessionState.DETACHING:
                     self.pump_until(deadline, "session.detached")
+                self.transport.reset_on_close(False)  # all that was sent has been read
                 self.connection.close()
                 while not self.is_broken():
                     self.pump_until(deadline, "connection.close-ok")
@@ -176,17 +179,35 @@ class Driver:
         self._broken = self._broken or UsageError("the client is closed")
         self.transport.close()
 
+    def discard(self) -> None:
+        """End in order if the peer takes that within 5 s, else with a reset: what it has not read is never sent."""
+        self.transport.reset_on_close(True)
+        if self.transport.pending_bytes:
+            self.abort()
+        else:
+            self.close()
+
     def wake(self) -> None:
         """Make a wait of the thread that uses the client return early. May be called from any thread."""
         self.transport.wake()
 
-    def send(self, command: spec.Command, *, header: bytes | None = None, body: bytes | None = None) -> int:
+    def send(self, command: spec.Command, *, sync: bool = False) -> int:
         """Send a command without waiting; return its id."""
         self.check()
-        command_id = self.session.send(command, header=header, body=body)
+        command_id = self.session.send(command, sync=sync)
         self._write()
         self.check()
         return command_id
+
+    def send_ready(self, frames: memoryview, count: int) -> int:
+        """Send ``count`` commands that are encoded already, whole assemblies, without a copy; return the first id.
+
+        A transport that fails is not raised, so that the caller can note the ids first: :meth:`check` does.
+        """
+        self.check()
+        first_id = self.session.number(count)
+        self._write(frames)
+        return first_id
 
     def queue(self, command: spec.Command) -> None:
         """Send a command with the next round of input and output; nothing happens if the session is ending."""
@@ -217,12 +238,29 @@ class Driver:
     def pump_until(self, deadline: float, what: str) -> None:
         """One round of input and output; raise when the deadline has passed or the session has ended."""
         if monotonic() >= deadline:
-            error = DeadlineExceeded(f"no answer from {self.transport.peer} in time: waited for {what}")
-            self._break(error)
-            raise error
-        if self._round(deadline, reading=True):
+            self.give_up(what)
+        self.pump_once(deadline)
+
+    def pump_once(self, until: float) -> None:
+        """One round of input and output that waits no longer than ``until``; raise what has ended the session."""
+        if self._round(until, reading=True):
             self._woken = True  # it was meant for a wait for messages: the next one shall not be a long one
         self.check()
+
+    def give_up(self, what: str) -> NoReturn:
+        """End the connection because ``what`` was waited for too long.
+
+        Raises:
+            DeadlineExceeded: always.
+        """
+        error = DeadlineExceeded(f"no answer from {self.transport.peer} in time: waited for {what}")
+        self._break(error)
+        raise error
+
+    def flush_completed(self) -> None:
+        """Ask with the next round what the peer has completed (session.flush). Broker-J may not answer."""
+        if self.session.state is SessionState.ATTACHED:
+            self.session.flush(completed=True)
 
     def pump(self, deadline: float, *, reading: bool) -> bool:
         """Write, then read once what is there, waiting for it until ``deadline``; return whether somebody woke us."""
@@ -287,6 +325,7 @@ class Driver:
         return self._told_at + _COMPLETE_WITHIN_S if self.session.has_untold else math.inf
 
     def _receive(self, data: bytes) -> None:
+        self.heard_at = monotonic()
         if not data:
             hint = self._hint() if self.connection.state is State.HEADER else ""
             ended = self.connection.receive_eof()
@@ -332,9 +371,11 @@ class Driver:
             closed = ConnectionLost(f"the connection to {self.transport.peer} is closed")
             self._break(self._named(event.error or closed))
 
-    def _write(self) -> None:
+    def _write(self, frames: memoryview | None = None) -> None:
         try:
             self.transport.write(self.connection.data_to_send())
+            if frames is not None:
+                self.transport.write(frames)
         except AmqpError as error:
             self._break_after_reading(error)
 

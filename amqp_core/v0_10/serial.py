@@ -106,6 +106,17 @@ class RangeSet:
         index = bisect_left(self._highs, low)
         return index < len(self._lows) and self._lows[index] <= low and high <= self._highs[index]
 
+    def within(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Return the inclusive ranges of what is in the set and from ``low`` to ``high``, in ascending order."""
+        first = bisect_left(self._highs, low)
+        last = bisect_right(self._lows, high)
+        pairs = zip(self._lows[first:last], self._highs[first:last], strict=True)
+        return [(max(low, start), min(high, end)) for start, end in pairs]
+
+    def highest(self) -> int | None:
+        """Return the greatest id of the set; ``None`` if it is empty."""
+        return self._highs[-1] if self._highs else None
+
     def ranges(self) -> list[tuple[int, int]]:
         """Return the inclusive ranges in ascending order."""
         return list(zip(self._lows, self._highs, strict=True))

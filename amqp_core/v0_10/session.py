@@ -89,6 +89,8 @@ class Session:
         self.received_next = first_id
         """Id of the next command that the peer sends."""
         self.results: dict[int, object] = {}
+        self.completions = 0
+        """How many times the peer has told what of ours it completed."""
         self.first_id = first_id
         self._received_first = first_id
         self._wire = wire
@@ -194,6 +196,7 @@ class Session:
         for low, high in unwrap_ranges(control.commands or [], self.next_id):
             # ids that were never sent cannot be complete; a peer that says so is not followed beyond them
             self._completed.add(max(low, self.first_id), min(high, self.next_id - 1))
+        self.completions += 1
         if control.timely_reply:
             self._control(spec.SessionKnownCompleted(commands=control.commands or []))
 
@@ -227,9 +230,7 @@ class Session:
             header: encoded header segment, if it has one.
             body: body segment, if it has one.
         """
-        self.check()
-        if self.state not in (SessionState.ATTACHED, SessionState.ATTACHING):
-            raise UsageError(f"a session that is {self.state.name.lower()} takes no commands")
+        self._check_sending()
         segments = [(COMMAND, encode_command(command, sync))]
         if header is not None:
             segments.append((HEADER, header))
@@ -242,6 +243,13 @@ class Session:
         self._wire.send_assembly(self.channel, segments)
         return command_id
 
+    def number(self, count: int) -> int:
+        """Give ids to ``count`` commands that go out past the session, already encoded; return the first id."""
+        self._check_sending()
+        first_id = self.next_id
+        self.next_id = first_id + count
+        return first_id
+
     def is_complete(self, command_id: int) -> bool:
         """Whether the peer has said that it completed our command."""
         return command_id in self._completed
@@ -249,6 +257,16 @@ class Session:
     def all_complete(self, low: int, high: int) -> bool:
         """Whether the peer has completed every one of our commands ``low`` to ``high``."""
         return self._completed.covers(low, high)
+
+    def completed_within(self, low: int, high: int) -> list[tuple[int, int]]:
+        """Return the ranges of our commands ``low`` to ``high`` that the peer has completed."""
+        return self._completed.within(low, high)
+
+    @property
+    def highest_completed(self) -> int:
+        """The last of our commands that the peer has completed; one less than the first if there is none."""
+        highest = self._completed.highest()
+        return self.first_id - 1 if highest is None else highest
 
     def incomplete(self) -> int:
         """How many of our commands the peer has not completed, as far as it told."""
@@ -320,6 +338,11 @@ class Session:
             self.error = command_failure(exception.error_code or 0, command_id, exception.description or "", name)
 
     # -------------------------------------------------------------------------------------------------------- inner
+    def _check_sending(self) -> None:
+        self.check()
+        if self.state not in (SessionState.ATTACHED, SessionState.ATTACHING):
+            raise UsageError(f"a session that is {self.state.name.lower()} takes no commands")
+
     def _check_receiving(self, name: str) -> None:
         if self.state not in (SessionState.ATTACHED, SessionState.DETACHING):
             raise ProtocolError(f"{name} arrived while the session is {self.state.name.lower()}")

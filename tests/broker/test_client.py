@@ -438,7 +438,7 @@ def test_producer_flow_control(connect: Connect, fresh_names: Iterator[str]) -> 
 
     def stopped() -> bool:
         client.sync()
-        return client._publish_credit == 0
+        return client._publisher.credit == 0
 
     wait_until(stopped, "the broker to say stop")
     subscription = consumer.subscribe(queue, accept_mode=spec.MessageAcceptMode.NONE)
@@ -448,7 +448,7 @@ def test_producer_flow_control(connect: Connect, fresh_names: Iterator[str]) -> 
     client.publish(Message(b"last"), routing_key=queue)  # waits until the consumer has made room
     client.confirm()
     timer.join()
-    assert client._publish_credit is None
+    assert client._publisher.credit is None
 
 
 # -------------------------------------------------------------------------------------------------------- typed errors

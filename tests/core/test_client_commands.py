@@ -182,7 +182,7 @@ def test_producer_flow_control_is_obeyed() -> None:
             if number == 3:
                 assert published.is_set()  # the fourth waited for what the third made the broker say
         client.confirm()
-        assert client._publish_credit is None
+        assert client._publisher.credit is None
         client.close()
 
 

@@ -1,0 +1,498 @@
+"""Publishing ready-made transfers on a session: the window, the broker's flow control, rejects and completion.
+
+The caller brings *runs*: many message.transfer assemblies, encoded one after the other. They are written as they are,
+in large pieces and without a copy. A transfer is safe once the broker has completed it (0-10 session.completed); until
+then its bytes are held here, so that after a loss :meth:`Publisher.unfinished` names exactly what is to be sent again.
+
+What the two brokers do, and what follows from it:
+
+- qpidd tells what it has completed only when it is asked: an execution.sync goes out every quarter of the window.
+- Broker-J stops a producer with message.stop on the empty destination, and lets it go on with message.flow.
+- Broker-J rejects what it cannot route or store (message.reject) if the transfer's accept-mode is explicit, and
+  completes it all the same; the reject comes first.
+- qpidd accepts every transfer whose accept-mode is explicit, even one it has dropped: that says nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from bisect import bisect_left, bisect_right
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amqp_core.errors import UsageError
+from amqp_core.transport import monotonic
+from amqp_core.v0_10 import spec
+from amqp_core.v0_10.serial import RangeSet, unwrap_ranges
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from amqp_core.v0_10.driver import Driver
+
+MAX_IN_FLIGHT = 10_000
+MAX_BYTES_IN_FLIGHT = 32 << 20
+# What may wait for a broker that reads slowly before we wait for it.
+_PENDING_BYTES = 1 << 20
+# What is written between two looks at what the broker says.
+_PIECE_BYTES = 1 << 19
+# How many transfers of small runs may go out between two looks.
+_LOOK_EVERY = 32
+# Broker-J ends producer flow control with a credit of 2**31 - 1, which stands for "no limit".
+_NO_LIMIT = 0x7FFFFFFF
+# How often a long wait asks the broker for what it has completed, and how often it says in the log that it lasts.
+_ASK_EVERY_S = 5.0
+_WARN_EVERY_S = 60.0
+# Without heartbeats a broker that says nothing for so long, although it is asked, is taken for lost.
+_SILENCE_S = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class Transfers:
+    """A run: encoded message.transfer assemblies on channel 0, one after the other, none with its sync bit set.
+
+    Parameters:
+        frames: the bytes; anything with the buffer protocol. They must not change until they are completed.
+        ends: where each transfer ends in ``frames``, ascending; the first begins at 0, the last ends with ``frames``.
+        tag: the caller's; comes back with what is rejected. It is held a little longer than ``frames``.
+        first: number of the first transfer, where a run is the rest of a longer one.
+
+    Raises:
+        UsageError: ``frames`` is not as long as ``ends`` says.
+    """
+
+    __slots__ = ("ends", "first", "frames", "tag")
+
+    def __init__(
+        self, frames: bytes | bytearray | memoryview, ends: Sequence[int], tag: object = None, first: int = 0
+    ) -> None:
+        self.frames = memoryview(frames).cast("B")
+        self.ends = ends
+        self.tag = tag
+        self.first = first
+        last = int(ends[-1]) if len(ends) else 0
+        if last != self.frames.nbytes:
+            raise UsageError(f"a run of {self.frames.nbytes} bytes whose last transfer ends at {last}")
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} transfers, {self.frames.nbytes} bytes, from number {self.first}>"
+
+    def offset(self, index: int) -> int:
+        """Where transfer ``index`` begins; for ``len(self)`` the length of it all."""
+        return int(self.ends[index - 1]) if index else 0
+
+    def cut(self, start: int, stop: int) -> Transfers:
+        """Return the run of transfers ``start`` to ``stop`` (exclusive), without a copy of their bytes."""
+        if start == 0 and stop == len(self):
+            return self
+        low, high = self.offset(start), self.offset(stop)
+        ends = [int(end) - low for end in self.ends[start:stop]]
+        return Transfers(self.frames[low:high], ends, self.tag, self.first + start)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A transfer that the broker rejected (message.reject).
+
+    Attributes:
+        tag: of its run.
+        index: its number in that run.
+        code: ``spec.MessageRejectCode``: 1 is unroutable.
+        text: the broker's reason.
+    """
+
+    tag: object
+    index: int
+    code: int
+    text: str
+
+
+@dataclass(slots=True)
+class Counted:
+    """How many transfers, and how many bytes with all their frames."""
+
+    transfers: int = 0
+    nbytes: int = 0
+
+
+class _Part:
+    """Transfers of one run that were sent together, so that their command ids follow each other."""
+
+    __slots__ = ("done", "first_id", "index", "last_id", "rejected", "start", "tag", "transfers")
+
+    def __init__(self, transfers: Transfers, start: int, count: int, first_id: int) -> None:
+        self.transfers: Transfers | None = transfers
+        """``None`` once all are completed: their bytes are let go, the ids may still be rejected or looked for."""
+        self.start = start
+        self.tag = transfers.tag
+        self.index = transfers.first + start
+        self.first_id = first_id
+        self.last_id = first_id + count - 1
+        self.done = Counted()
+        self.rejected: RangeSet | None = None
+
+
+def _first_id(part: _Part) -> int:
+    return part.first_id
+
+
+class Publisher:
+    """Publishes runs of transfers on a client's session; made by :meth:`Client.publisher`. Not thread-safe.
+
+    Parameters:
+        driver: of the client.
+        accept_mode: what the transfers have to carry so that this broker tells most.
+        max_in_flight: transfers that may be sent and not completed.
+        max_bytes_in_flight: bytes that may be sent and not completed; one transfer that is larger goes alone.
+        credit: transfers that the broker's flow control allows; ``None`` is no limit.
+
+    Attributes:
+        sent: what was given to the transport.
+        completed: what of that the broker has completed.
+        rejected: what the broker has rejected and :meth:`take_rejected` has not taken.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        *,
+        accept_mode: int,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT,
+        credit: int | None = None,
+    ) -> None:
+        if max_in_flight < 1 or max_bytes_in_flight < 1:
+            raise UsageError(f"a window of {max_in_flight} transfers and {max_bytes_in_flight} bytes lets nothing pass")
+        self.accept_mode = accept_mode
+        self.max_in_flight = max_in_flight
+        self.max_bytes_in_flight = max_bytes_in_flight
+        self.credit = credit
+        self.sent = Counted()
+        self.completed = Counted()
+        self.rejected: list[Rejected] = []
+        self._driver = driver
+        self._parts: list[_Part] = []
+        self._lead = 0  # so many parts at the front are completed
+        self._unsent: list[tuple[Transfers, int]] = []
+        self._syncs: deque[int] = deque()
+        self._since_sync = Counted()
+        self._since_look = Counted()
+        self._seen = -1
+        self._dirty = False
+        self._retired = False
+
+    @property
+    def max_frame_size(self) -> int:
+        """The largest frame that the broker takes on this connection, in bytes."""
+        return self._driver.connection.max_frame_size
+
+    @property
+    def in_flight(self) -> int:
+        """How many transfers were sent and are not completed."""
+        return self.sent.transfers - self.completed.transfers
+
+    @property
+    def is_dirty(self) -> bool:
+        """Whether anything was sent, or was to be sent, that :meth:`finish` has not answered for."""
+        return self._dirty
+
+    # -------------------------------------------------------------------------------------------------------- sending
+    def send(self, transfers: Transfers, *, timeout_s: float = math.inf) -> int:
+        """Send a run; it is safe once :meth:`finish` has returned. From now on it belongs to :meth:`unfinished`.
+
+        Waits while the window, the broker's flow control or the socket is full: for ever by default, as long as the
+        broker lives. A warning in the log says once a minute what is waited for.
+
+        Parameters:
+            transfers: the run.
+            timeout_s: seconds until a broker that lives, but takes nothing, is given up.
+
+        Returns:
+            The command id of the first transfer.
+
+        Raises:
+            ConnectionLost, SessionDetached, CommandFailed, ...: what ended the connection or session, now or before.
+            DeadlineExceeded: after ``timeout_s``; or there are no heartbeats and the broker was silent for 60 s.
+        """
+        if self._retired:
+            raise UsageError("another publisher was made for this client: this one is over")
+        count = len(transfers)
+        self._dirty = self._dirty or count > 0
+        self._unsent.append((transfers, 0))
+        self._driver.check()
+        deadline = monotonic() + timeout_s
+        first_id, position = -1, 0
+        while position < count:
+            stop = self._wait_for_room(transfers, position, deadline)
+            command_id = self._write(transfers, position, stop)
+            first_id = command_id if first_id < 0 else first_id
+            self._unsent[-1] = (transfers, stop)
+            position = stop
+            self._driver.check()
+            if self._sync_is_due():
+                self._sync()
+            self._look_now_and_then()
+            self._wait(self._socket_has_room, "the broker to read what is published", deadline)
+        self._unsent.pop()
+        return first_id
+
+    def finish(self, *, timeout_s: float = math.inf) -> None:
+        """Wait until the broker has completed every transfer (execution.sync). Look at ``rejected`` then.
+
+        Raises:
+            ConnectionLost, SessionDetached, CommandFailed, DeadlineExceeded, ...: as :meth:`send` does.
+            UsageError: a send was interrupted by something else, so that part of its run was never sent.
+        """
+        if not self._dirty:
+            return
+        self._driver.check()
+        if self._unsent:
+            raise UsageError("a run was not sent whole: there is no end to wait for")
+        if self._since_sync.transfers:
+            self._sync()
+        self._wait(self._is_settled, "the completion of what is published", monotonic() + timeout_s)
+        self._parts.clear()
+        self._lead = 0
+        self._dirty = False
+
+    def unfinished(self) -> list[Transfers]:
+        """Return what was given to :meth:`send` and is neither completed nor rejected, in order; nothing is copied.
+
+        After a loss it is what has to be sent again elsewhere: the broker may have some of it, but did not say so.
+        """
+        self._settle()
+        found: list[tuple[Transfers, int, int]] = []
+
+        def add(transfers: Transfers, start: int, stop: int) -> None:
+            if found and found[-1][0] is transfers and found[-1][2] == start:
+                start = found.pop()[1]
+            if start < stop:
+                found.append((transfers, start, stop))
+
+        for part in self._parts[self._lead :]:
+            if part.transfers is not None:
+                missing = RangeSet([(part.first_id, part.last_id)])
+                for low, high in self._driver.session.completed_within(part.first_id, part.last_id):
+                    missing.discard(low, high)
+                for low, high in part.rejected.ranges() if part.rejected else []:
+                    missing.discard(low, high)
+                base = part.start - part.first_id
+                for low, high in missing.ranges():
+                    add(part.transfers, base + low, base + high + 1)
+        for transfers, start in self._unsent:
+            add(transfers, start, len(transfers))
+        return [transfers.cut(start, stop) for transfers, start, stop in found]
+
+    def locate(self, command_id: int) -> tuple[object, int] | None:
+        """Return tag and number of the transfer with that command id; ``None`` for any other command.
+
+        It is for the command that an execution.exception names. What was completed long ago is forgotten.
+        """
+        part = self._part_of(command_id)
+        return None if part is None else (part.tag, part.index + command_id - part.first_id)
+
+    def take_rejected(self) -> list[Rejected]:
+        """Return what was rejected so far, and forget it."""
+        rejected, self.rejected = self.rejected, []
+        return rejected
+
+    def retire(self) -> None:
+        """End the publisher, since another one takes over the session.
+
+        Raises:
+            UsageError: it is not finished.
+        """
+        if self._dirty:
+            raise UsageError(f"the publisher in use is not finished: {self.in_flight} transfer(s) are not completed")
+        self._retired = True
+
+    # ---------------------------------------------------------------------------------------------- what the peer says
+    def receive(self, command: spec.Command) -> None:
+        """Take what a broker may say to a publisher: reject, and flow control on the empty destination."""
+        if isinstance(command, spec.MessageReject):
+            for low, high in unwrap_ranges(command.transfers or [], self._driver.session.next_id):
+                self._reject(low, high, command.code or 0, command.text or "")
+        elif isinstance(command, spec.MessageStop):
+            self.credit = 0
+        elif isinstance(command, spec.MessageFlow) and command.unit == spec.MessageCreditUnit.MESSAGE:
+            granted = command.value or 0
+            self.credit = None if granted >= _NO_LIMIT else (self.credit or 0) + granted
+
+    def _reject(self, low: int, high: int, code: int, text: str) -> None:
+        index = max(0, bisect_right(self._parts, low, key=_first_id) - 1)
+        if self.rejected and self.rejected[-1].text == text:
+            text = self.rejected[-1].text  # thousands of rejects share one text
+        for part in self._parts[index:]:
+            if part.first_id > high:
+                break
+            if part.rejected is None:
+                part.rejected = RangeSet()
+            # a range may run over the ids of other commands; a transfer is rejected once
+            for command_id in range(max(low, part.first_id), min(high, part.last_id) + 1):
+                if command_id not in part.rejected:
+                    part.rejected.add(command_id, command_id)
+                    self.rejected.append(Rejected(part.tag, part.index + command_id - part.first_id, code, text))
+
+    def _part_of(self, command_id: int) -> _Part | None:
+        index = bisect_right(self._parts, command_id, key=_first_id) - 1
+        return self._parts[index] if index >= 0 and command_id <= self._parts[index].last_id else None
+
+    # ---------------------------------------------------------------------------------------------------------- inside
+    def _write(self, transfers: Transfers, start: int, stop: int) -> int:
+        low, high = transfers.offset(start), transfers.offset(stop)
+        count = stop - start
+        first_id = self._driver.send_ready(transfers.frames[low:high], count)
+        self._parts.append(_Part(transfers, start, count, first_id))
+        if self.credit is not None:
+            self.credit -= count
+        for counted in (self.sent, self._since_sync, self._since_look):
+            counted.transfers += count
+            counted.nbytes += high - low
+        return first_id
+
+    def _wait_for_room(self, transfers: Transfers, start: int, deadline: float) -> int:
+        """Wait until something from ``start`` on may be sent; return where that ends."""
+        while True:
+            if self.credit is not None and self.credit <= 0:
+                self._wait(self._has_credit, "the broker to allow publishing again (message.flow)", deadline)
+            stop = self._room(transfers, start)
+            if stop > start:
+                return stop
+            if self._nothing_asked():
+                self._sync()
+            self._wait(
+                lambda: self._room(transfers, start) > start or self._nothing_asked() or not self._has_credit(),
+                "the completion of transfers (maxInFlight)",
+                deadline,
+            )
+
+    def _room(self, transfers: Transfers, start: int) -> int:
+        """Where the part ends that window and credit let pass now, at most one piece; ``start`` if nothing may."""
+        self._settle()
+        in_flight = self.in_flight
+        room = min(self.max_in_flight - in_flight, max(1, self.max_in_flight // 4 - self._since_sync.transfers))
+        if self.credit is not None:
+            room = min(room, self.credit)
+        if room <= 0:
+            return start
+        base = transfers.offset(start)
+        free = self.max_bytes_in_flight - (self.sent.nbytes - self.completed.nbytes)
+        limit = min(len(transfers), start + room)
+        stop = bisect_right(transfers.ends, base + min(free, _PIECE_BYTES), start, limit)
+        if stop == start and (not in_flight or transfers.offset(start + 1) - base <= free):
+            stop += 1  # larger than a piece, or larger than the window and alone
+        return stop
+
+    def _sync_is_due(self) -> bool:
+        since = self._since_sync
+        return since.transfers >= max(1, self.max_in_flight // 4) or since.nbytes >= self.max_bytes_in_flight // 4
+
+    def _sync(self) -> None:
+        """Ask the broker to complete all that was sent, and to say so."""
+        self._since_sync = Counted()
+        self._syncs.append(self._driver.send(spec.ExecutionSync(), sync=True))
+
+    def _look_now_and_then(self) -> None:
+        """Read what the broker says while we do not wait for it: a stop, rejects, completion."""
+        if self._since_look.transfers >= _LOOK_EVERY or self._since_look.nbytes >= _PIECE_BYTES // 2:
+            self._since_look = Counted()
+            self._driver.poll()
+
+    def _settle(self) -> None:
+        """Count what the broker has completed, and let go of it."""
+        session = self._driver.session
+        if session.completions == self._seen:
+            return
+        self._seen = session.completions
+        highest = session.highest_completed
+        for part in self._parts[self._lead :]:
+            if part.first_id > highest:
+                break
+            if part.transfers is not None:
+                self._settle_part(part, part.transfers)
+        while self._lead < len(self._parts) and self._parts[self._lead].transfers is None:
+            self._lead += 1
+        synced = -1
+        while self._syncs and session.is_complete(self._syncs[0]):
+            synced = self._syncs.popleft()
+        if synced >= 0:
+            session.forget_names(synced + 1)
+            # a reject comes before the completion of the sync that follows its transfer: none can come any more
+            forget = min(self._lead, bisect_left(self._parts, synced, key=_first_id))
+            del self._parts[:forget]
+            self._lead -= forget
+
+    def _settle_part(self, part: _Part, transfers: Transfers) -> None:
+        done = Counted()
+        base = part.start - part.first_id
+        for low, high in self._driver.session.completed_within(part.first_id, part.last_id):
+            done.transfers += high - low + 1
+            done.nbytes += transfers.offset(base + high + 1) - transfers.offset(base + low)
+        self.completed.transfers += done.transfers - part.done.transfers
+        self.completed.nbytes += done.nbytes - part.done.nbytes
+        part.done = done
+        if done.transfers == part.last_id - part.first_id + 1:
+            part.transfers = None
+
+    def _nothing_asked(self) -> bool:
+        """Whether transfers are in flight, and the broker has answered all that it was asked."""
+        return not self._syncs and self._since_sync.transfers > 0
+
+    def _is_settled(self) -> bool:
+        self._settle()
+        return not self._syncs and not self.in_flight
+
+    def _has_credit(self) -> bool:
+        return self.credit is None or self.credit > 0
+
+    def _socket_has_room(self) -> bool:
+        return self._driver.transport.pending_bytes <= _PENDING_BYTES
+
+    # --------------------------------------------------------------------------------------------------------- waiting
+    def _wait(self, ready: Callable[[], bool], what: str, deadline: float) -> None:
+        """Let input and output go on until ``ready``; ask, warn, and give up when that is due."""
+        if ready():
+            return
+        driver = self._driver
+        self._since_look = Counted()
+        started = monotonic()
+        ask_at, warn_at = started + _ASK_EVERY_S, started + _WARN_EVERY_S
+        while not ready():
+            now = monotonic()
+            if now >= ask_at:
+                self._ask()
+                ask_at = now + _ASK_EVERY_S
+            if now >= warn_at:
+                self._warn(what, now - started)
+                warn_at = now + _WARN_EVERY_S
+            give_up_at = deadline
+            if deadline == math.inf and not driver.connection.heartbeat_s:
+                give_up_at = max(started, driver.heard_at) + _SILENCE_S
+            if now >= give_up_at:
+                driver.give_up(what)
+            driver.pump_once(min(ask_at, warn_at, give_up_at))
+
+    def _ask(self) -> None:
+        """Ask for completion; without heartbeats the answer also shows that the broker lives."""
+        if self._syncs:
+            self._driver.flush_completed()
+        else:
+            self._sync()
+
+    def _warn(self, what: str, seconds: float) -> None:
+        driver = self._driver
+        _log.warning(
+            "waiting for %s for %.0f s: %d transfer(s), %d bytes, are not completed by %s; %d bytes are not written",
+            what,
+            seconds,
+            self.in_flight,
+            self.sent.nbytes - self.completed.nbytes,
+            driver.transport.peer,
+            driver.transport.pending_bytes,
+        )
