@@ -26,6 +26,11 @@ LARGEST: Final = (1 << 31) - 1
 """Most octets of all rows of an array."""
 
 
+def whole(column: Array | pa.ChunkedArray[Any]) -> Array:
+    """A column in one piece."""
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
 def binary(column: Array) -> Array:
     """A column of texts or octets, in whatever layout, as BINARY; nothing is copied where the offsets have 32 bits.
 

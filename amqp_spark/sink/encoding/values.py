@@ -1,0 +1,388 @@
+"""Columns of Spark as maps and lists of AMQP 0-10, a whole column at a time.
+
+Every type has one wire type: BOOLEAN boolean, TINYINT int8, SMALLINT int16, INT int32, BIGINT int64, FLOAT float,
+DOUBLE double, STRING str16, BINARY vbin32, ARRAY list, STRUCT and MAP map; DECIMAL, DATE, TIMESTAMP and TIMESTAMP_NTZ
+str16 (:mod:`amqp_spark.sink.encoding.texts`); VARIANT what its value is (:mod:`amqp_spark.sink.encoding.variants`).
+The source reads each of them back as the type it was. A field of a STRUCT that is NULL is left out of the map; NULL in
+an ARRAY and as the value of a MAP is void.
+"""
+
+from __future__ import annotations
+
+from struct import pack
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from amqp_core.v0_10 import values as code
+from amqp_spark.sink.encoding import pieces, texts, variants
+from amqp_spark.sink.encoding.faults import (
+    LONGEST_KEY,
+    LONGEST_TEXT,
+    Errors,
+    Fault,
+    Faults,
+    key_too_long,
+    no_time,
+    not_utf8,
+    reasons,
+    text_too_long,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy.typing as npt
+
+    from amqp_spark.sink.encoding.pieces import Array, Cell, Mask, Numbers
+
+Encoded: TypeAlias = "tuple[Array, Errors]"
+"""Octets per row, null where the row is; and why rows cannot be sent, whose octets then mean nothing."""
+
+_VOID: Final = bytes([code.VOID])
+_KINDS: Final = {code.MAP: "an object", code.LIST: "an array", 0: "neither object nor array"}
+_INTEGERS: Final[dict[type[t.DataType], tuple[int, str]]] = {
+    t.ByteType: (code.INT8, "i1"),
+    t.ShortType: (code.INT16, "i2"),
+    t.IntegerType: (code.INT32, "i4"),
+    t.LongType: (code.INT64, "i8"),
+    t.FloatType: (code.FLOAT, "f4"),
+    t.DoubleType: (code.DOUBLE, "f8"),
+}
+
+
+class _Values(NamedTuple):
+    """The values of a column on the wire: ``cells`` and then ``tail``, in the rows that are ``there`` (None: all)."""
+
+    cells: list[Cell]
+    tail: Array | None
+    there: Mask | None
+    faults: Faults
+
+
+class _Entries(NamedTuple):
+    """What is inside the maps or lists of a column: octets in pieces, how many octets and how many entries."""
+
+    parts: list[Array | _Run]
+    sizes: Numbers
+    counts: Numbers
+    faults: Faults
+
+
+class _Run(NamedTuple):
+    """Cells of fixed width behind each other, in the rows that are ``there``."""
+
+    cells: list[Cell]
+    there: Mask | None
+
+
+# ---- what can be sent ----------------------------------------------------------------------------------------------
+
+
+def unsendable(kind: t.DataType, path: str) -> list[str]:
+    """What of a type has no wire type inside of a map or list, one text per problem."""
+    return _unsendable(kind, path, 0)
+
+
+def _unsendable(kind: t.DataType, path: str, depth: int) -> list[str]:
+    if depth > code.MAX_DEPTH and isinstance(kind, t.StructType | t.ArrayType | t.MapType):
+        fault = variants.too_deep()
+        return [f"{path}: {fault.what}; {fault.allowed}"]
+    match kind:
+        case t.StructType():
+            problems = [p for f in kind.fields for p in _unsendable(f.dataType, f"{path}.{f.name}", depth + 1)]
+            names = [f.name for f in kind.fields]
+            twice = sorted({name for name in names if names.count(name) > 1})
+            problems += [f"{path}: the field {name} occurs twice" for name in twice]
+            for name in names:
+                size = len(name.encode())
+                if size > LONGEST_KEY:
+                    problems.append(
+                        f"{path}: the name of a field has {size} bytes ({name[:20]}...); as the key of a map it has "
+                        f"at most {LONGEST_KEY}"
+                    )
+            return problems if names else [f"{path}: a STRUCT without fields"]
+        case t.ArrayType():
+            return _unsendable(kind.elementType, f"{path}.element", depth + 1)
+        case t.MapType():
+            keys = isinstance(kind.keyType, t.StringType)
+            wrong = [] if keys else [f"{path}: the keys of a map are STRING, not {kind.keyType.simpleString()}"]
+            return wrong + _unsendable(kind.valueType, f"{path}.value", depth + 1)
+        case _:
+            if type(kind) in _SCALARS or isinstance(kind, t.StringType | t.DecimalType | t.VariantType):
+                return []
+    allowed = "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, STRING, BINARY, DATE, TIMESTAMP"
+    nested = "TIMESTAMP_NTZ, VARIANT, ARRAY, MAP<STRING, ...>, STRUCT"
+    return [f"{path}: {kind.simpleString()} cannot be sent in a map or list; allowed: {allowed}, {nested}"]
+
+
+# ---- maps and lists ------------------------------------------------------------------------------------------------
+
+
+def encode_map(column: Array, kind: t.StructType | t.MapType | t.VariantType) -> Encoded:
+    """Every row as an encoded map: size, count, entries (specification, section 3.3.1).
+
+    Args:
+        column: as Spark hands it over; slices are fine.
+        kind: its type, which :func:`unsendable` has passed.
+    """
+    column = pieces.whole(column)
+    if isinstance(kind, t.VariantType):
+        bodies, _, errors = _containers(column, (code.MAP,), "an object can be sent as a map")
+        return bodies, errors
+    entries = _struct(column, kind, 0) if isinstance(kind, t.StructType) else _map(column, kind, 0)
+    return _encode(column, entries)
+
+
+def encode_list(column: Array, kind: t.ArrayType | t.VariantType) -> Encoded:
+    """Every row as an encoded list: size, count, items (specification, section 3.3.1).
+
+    Args:
+        column: as Spark hands it over; slices are fine.
+        kind: its type, which :func:`unsendable` has passed.
+    """
+    column = pieces.whole(column)
+    if isinstance(kind, t.VariantType):
+        bodies, _, errors = _containers(column, (code.LIST,), "an array can be sent as a list")
+        return bodies, errors
+    return _encode(column, _list(column, kind, 0))
+
+
+def _encode(column: Array, entries: _Entries) -> Encoded:
+    head: list[Cell] = [(">u4", entries.sizes + 4), (">u4", entries.counts)]
+    there = pieces.present(column)
+    joined = _joined(len(column), [_Run(head, None), *entries.parts])
+    return pieces.masked(joined, there), reasons(_of_rows(entries.faults, there))
+
+
+def encode_container(column: Array) -> tuple[Array, npt.NDArray[np.uint8], Errors]:
+    """VARIANTs as encoded maps and lists, as each is, with the wire type per row (MAP, LIST; 0 where there is none)."""
+    return _containers(pieces.whole(column), (code.MAP, code.LIST), "an object or an array can be sent as map or list")
+
+
+def _containers(column: Array, allowed: tuple[int, ...], only: str) -> tuple[Array, npt.NDArray[np.uint8], Errors]:
+    bodies, numbers, faults = variants.containers(column)
+    there = pieces.present(column)
+    wrong = ~np.isin(numbers, allowed)
+    if there is not None:
+        wrong &= there
+    for row in np.flatnonzero(wrong).tolist():
+        faults.setdefault(row, Fault(f"a VARIANT that is {_KINDS[int(numbers[row])]}", f"only {only}"))
+    return bodies, numbers, reasons(faults)
+
+
+def _joined(rows: int, parts: list[Array | _Run]) -> Array:
+    """The parts of every row behind each other; runs that meet are one piece."""
+    out: list[Array] = []
+    cells: list[Cell] = []
+    for part in parts:
+        if isinstance(part, _Run) and part.there is None:
+            cells = cells + part.cells
+            continue
+        if cells:
+            out.append(pieces.fixed(rows, cells))
+            cells = []
+        out.append(pieces.fixed(rows, part.cells, part.there) if isinstance(part, _Run) else part)
+    if cells or not out:
+        out.append(pieces.fixed(rows, cells))
+    return pieces.join(*out)
+
+
+def _of_rows(faults: Faults, there: Mask | None) -> Faults:
+    """Only of rows that are not null."""
+    return faults if there is None else {row: fault for row, fault in faults.items() if there[row]}
+
+
+def _struct(column: Array, kind: t.StructType, depth: int) -> _Entries:
+    rows = len(column)
+    there = pieces.present(column)
+    parts: list[Array | _Run] = []
+    sizes, counts = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
+    faults: Faults = {}
+    for index, field in enumerate(kind.fields):
+        cells, tail, has, wrong = _value(cast("Any", column).field(index), field.dataType, depth + 1)
+        if has is not None and there is not None and not (there & ~has).any():
+            has = None  # NULL only where the STRUCT is, and nobody looks there
+        name = field.name.encode()
+        cells = [bytes([len(name)]) + name, *cells]
+        parts.append(_Run(cells, has))
+        width = pieces.width(*cells)
+        sizes += width if has is None else has * width
+        counts += 1 if has is None else has
+        if tail is not None:
+            parts.append(tail)
+            sizes += pieces.lengths(tail)
+        for row, fault in wrong.items():
+            faults.setdefault(row, fault.inside(f".{field.name}"))
+    return _Entries(parts, sizes, counts, faults)
+
+
+def _map(column: Array, kind: t.MapType, depth: int) -> _Entries:
+    ends, keys, items = _children(column, cast("Any", column).keys, cast("Any", column).items)
+    octets = pieces.binary(keys)
+    lengths = pieces.lengths(octets)
+    wrong: Faults = {}
+    for entry in np.flatnonzero(lengths > LONGEST_KEY).tolist():
+        wrong[entry] = key_too_long(int(lengths[entry]))
+    wrong = _not_utf8(octets) | wrong
+    values = _value(items, kind.valueType, depth + 1)
+    for entry, fault in values.faults.items():
+        wrong.setdefault(entry, fault.inside(f"[{keys[entry].as_py()!r}]"))
+    entries = _joined(len(keys), [_Run([(">u1", lengths)], None), octets, *_with_void(values)])
+    return _gathered(column, ends, entries, wrong)
+
+
+def _list(column: Array, kind: t.ArrayType, depth: int) -> _Entries:
+    ends, elements = _children(column, cast("Any", column).values)
+    values = _value(elements, kind.elementType, depth + 1)
+    items = _joined(len(elements), _with_void(values))
+    wrong = {at: fault.inside(f"[{at - int(ends[_row_of(ends, at)])}]") for at, fault in values.faults.items()}
+    return _gathered(column, ends, items, wrong)
+
+
+def _children(column: Array, *children: Array) -> list[Any]:
+    """Where the rows end among their children, and those of the children that a slice has."""
+    ends = pieces.bounds(column)
+    first, last = int(ends[0]), int(ends[-1])
+    return [ends - first, *(child.slice(first, last - first) for child in children)]
+
+
+def _with_void(values: _Values) -> list[Array | _Run]:
+    there = values.there
+    parts: list[Array | _Run] = [_Run(values.cells, there)] if values.cells else []
+    if there is not None:
+        parts.append(_Run([_VOID], ~there))
+    return parts if values.tail is None else [*parts, values.tail]
+
+
+def _gathered(column: Array, ends: Numbers, entries: Array, wrong: Faults) -> _Entries:
+    """Rows of encoded entries or items."""
+    octets = pieces.runs(entries, ends)
+    faults: Faults = {}
+    for at in sorted(wrong):
+        faults.setdefault(_row_of(ends, at), wrong[at])
+    there = pieces.present(column)
+    return _Entries([pieces.masked(octets, there)], pieces.lengths(octets), np.diff(ends), faults)
+
+
+def _row_of(ends: Numbers, child: int) -> int:
+    """The row that a child is in."""
+    return int(np.searchsorted(ends, child, side="right")) - 1
+
+
+# ---- values --------------------------------------------------------------------------------------------------------
+
+
+def _value(column: Array, kind: t.DataType, depth: int) -> _Values:  # noqa: PLR0911 - one line per type
+    """The values of a column that are inside ``depth`` maps and lists."""
+    match kind:
+        case t.StructType():
+            return _container(column, code.MAP, _struct(column, kind, depth))
+        case t.MapType():
+            return _container(column, code.MAP, _map(column, kind, depth))
+        case t.ArrayType():
+            return _container(column, code.LIST, _list(column, kind, depth))
+        case t.VariantType():
+            items, faults = variants.items(column, depth)
+            return _Values([], items, pieces.present(column), faults)
+        case t.StringType():
+            return _string(column)
+        case t.DecimalType():
+            octets = texts.decimals(column)
+            return _Values(_sized(code.STR16, ">u2", pieces.lengths(octets)), octets, pieces.present(column), {})
+        case _:
+            return _SCALARS[type(kind)](column, kind)
+
+
+def _container(column: Array, number: int, entries: _Entries) -> _Values:
+    there = pieces.present(column)
+    cells: list[Cell] = [bytes([number]), (">u4", entries.sizes + 4), (">u4", entries.counts)]
+    tail = pieces.masked(_joined(len(column), entries.parts), there)
+    return _Values(cells, tail, there, _of_rows(entries.faults, there))
+
+
+def _sized(number: int, width: str, lengths: Numbers) -> list[Cell]:
+    return [bytes([number]), (width, lengths)]
+
+
+def _numbers(column: Array, kind: str) -> Numbers:
+    """The numbers of a column as they lie in memory; where it is null, any."""
+    rows = len(column)
+    if not rows:
+        return np.zeros(0, kind)
+    data = np.frombuffer(cast("Any", column.buffers()[1]), kind)
+    return data[column.offset : column.offset + rows]
+
+
+def _number(column: Array, kind: t.DataType) -> _Values:
+    number, native = _INTEGERS[type(kind)]
+    cells: list[Cell] = [bytes([number]), (f">{native}", _numbers(column, native))]
+    return _Values(cells, None, pieces.present(column), {})
+
+
+def _boolean(column: Array, _: t.DataType) -> _Values:
+    bits = _numbers(column.cast(pa.uint8()), "u1")
+    return _Values([bytes([code.BOOLEAN]), ("u1", bits)], None, pieces.present(column), {})
+
+
+def _string(column: Array) -> _Values:
+    octets = pieces.binary(column)
+    lengths = pieces.lengths(octets)
+    faults = _not_utf8(octets)
+    if len(lengths) and lengths.max() > LONGEST_TEXT:
+        for row in np.flatnonzero(lengths > LONGEST_TEXT).tolist():
+            faults[row] = text_too_long(int(lengths[row]))
+    return _Values(_sized(code.STR16, ">u2", lengths), octets, pieces.present(column), faults)
+
+
+def _not_utf8(octets: Array) -> Faults:
+    """Texts that Spark took over unchecked, such as CAST(binary AS STRING): no reader of a str16 could decode them."""
+    try:
+        octets.cast(pa.string())
+    except pa.ArrowInvalid:
+        pass
+    else:
+        return {}
+    faults: Faults = {}
+    values: list[bytes | None] = octets.to_pylist()
+    for row, text in enumerate(values):
+        try:
+            (text or b"").decode()
+        except UnicodeDecodeError:
+            faults[row] = not_utf8(len(text or b""))
+    return faults
+
+
+def _binary(column: Array, _: t.DataType) -> _Values:
+    octets = pieces.binary(column)
+    return _Values(_sized(code.VBIN32, ">u4", pieces.lengths(octets)), octets, pieces.present(column), {})
+
+
+def _date(column: Array, _: t.DataType) -> _Values:
+    cells, wrong = texts.date_cells(_numbers(column, "i4"))
+    return _dated(column, [pack(">BH", code.STR16, 10), *cells], wrong, "DATE")
+
+
+def _timestamp(column: Array, kind: t.DataType) -> _Values:
+    cells, wrong = texts.time_cells(_numbers(column, "i8"))
+    if isinstance(kind, t.TimestampType):
+        return _dated(column, [pack(">BH", code.STR16, 27), *cells, b"Z"], wrong, "TIMESTAMP")
+    return _dated(column, [pack(">BH", code.STR16, 26), *cells], wrong, "TIMESTAMP_NTZ")
+
+
+def _dated(column: Array, cells: list[Cell], wrong: Mask, name: str) -> _Values:
+    there = pieces.present(column)
+    faults = _of_rows({row: no_time(name) for row in np.flatnonzero(wrong).tolist()}, there)
+    return _Values(cells, None, there, faults)
+
+
+_SCALARS: Final[dict[type[t.DataType], Callable[[Array, t.DataType], _Values]]] = {
+    **dict.fromkeys(_INTEGERS, _number),
+    t.BooleanType: _boolean,
+    t.BinaryType: _binary,
+    t.DateType: _date,
+    t.TimestampType: _timestamp,
+    t.TimestampNTZType: _timestamp,
+}
