@@ -59,6 +59,10 @@ class Sizes:
     idle_s: float = 20.0
     backlog_messages: int = 1_000_000
     backlog_body: int = 1024
+    stalled_rows: int = 8_000_000
+    stalled_after_bytes: int = 50_000_000
+    stalled_s: float = 20.0
+    small_batches: int = 60
 
     @classmethod
     def quick(cls) -> Self:
@@ -72,6 +76,10 @@ class Sizes:
             latency_spacing_s=0.05,
             idle_s=0.5,
             backlog_messages=4000,
+            stalled_rows=100_000,
+            stalled_after_bytes=100_000,
+            stalled_s=0.5,
+            small_batches=3,
         )
 
 
@@ -184,6 +192,22 @@ class Environment:
         with self.driver() as driver:
             return rawloop.drain(driver, queue, count)
 
+    def purge(self, queue: str) -> None:
+        """Empty a queue."""
+        with self.client() as client:
+            client.purge_queue(queue)
+
+    def take_all(self, queue: str, count: int) -> None:
+        """Empty a queue that has to hold ``count`` messages.
+
+        Raises:
+            RuntimeError: it holds more or fewer.
+        """
+        depth = self.depth(queue)
+        if depth != count:
+            raise RuntimeError(f"{depth} messages arrived instead of {count}")
+        self.purge(queue)
+
     # -- Spark ---------------------------------------------------------------------------------------------
 
     @cached_property
@@ -224,6 +248,16 @@ class Environment:
         """The options that the source cannot do without; everything else is as by default."""
         broker = self.broker
         return {"url": broker.url(), "username": broker.username, "password": broker.password, "queue": queue}
+
+    def sink_options(self) -> dict[str, str]:
+        """The options that every benchmark of the sink gives; everything else is as by default."""
+        broker = self.broker
+        return {
+            "url": broker.url(),
+            "username": broker.username,
+            "password": broker.password,
+            "deliveryMode": "non-persistent",
+        }
 
     # -- the terminal --------------------------------------------------------------------------------------
 

@@ -30,7 +30,8 @@ _WRITE_TIMEOUT_S = 60.0
 SYMBOL = "EURUSD.SPOT"
 PRICE = 1.0842
 _QTY = 0x51AB37C5
-_MESSAGE_ID = uuid.UUID("8c2f7a4e-61d3-4b95-a0f7-d5e36b19c842")
+MESSAGE_ID = uuid.UUID("8c2f7a4e-61d3-4b95-a0f7-d5e36b19c842")
+"""Of every message the first eight bytes; the others are its number."""
 _STAMP = 0x17A9E4D20F6B35
 HEADERS_DDL = "STRUCT<symbol STRING, qty INT, price DOUBLE>"
 
@@ -50,12 +51,11 @@ def publish(
         body_bytes: size of every body.
         told: called with the number of messages that went out since the last call.
     """
-    block, columns = _template(queue, body_bytes)
+    frames = Frames(queue, body_bytes=body_bytes, accept_mode=spec.MessageAcceptMode.NONE, stamped=True)
     sent = 0
     while sent < count:
         size = min(BLOCK_MESSAGES, count - sent)
-        _patch(block, columns, sent)
-        _write(driver, block[:size].tobytes())
+        _write(driver, frames.block(sent, size))
         driver.session.next_id += size
         sent += size
         if sent % SYNC_MESSAGES == 0 or sent == count:
@@ -64,51 +64,64 @@ def publish(
             told(size)
 
 
+def body_of(size: int) -> bytes:
+    """The body of every message."""
+    return bytes(i * 7 & 0xFF for i in range(size))
+
+
+class Frames:
+    """Blocks of messages that are equal except for their number (and, if ``stamped``, the time of sending).
+
+    Parameters:
+        queue: the routing key, for the default exchange.
+        body_bytes: size of every body.
+        accept_mode: of the transfers.
+        stamped: whether delivery-properties have a timestamp.
+    """
+
+    def __init__(self, queue: str, *, body_bytes: int, accept_mode: spec.MessageAcceptMode, stamped: bool) -> None:
+        header = encode_header(
+            spec.DeliveryProperties(
+                delivery_mode=spec.MessageDeliveryMode.NON_PERSISTENT,
+                timestamp=_STAMP if stamped else None,
+                routing_key=queue,
+            ),
+            spec.MessageProperties(
+                content_length=body_bytes,
+                message_id=MESSAGE_ID,
+                application_headers={"symbol": SYMBOL, "qty": _QTY, "price": PRICE},
+            ),
+        )
+        command = encode_command(
+            spec.MessageTransfer(
+                destination="", accept_mode=accept_mode, acquire_mode=spec.MessageAcquireMode.PRE_ACQUIRED
+            )
+        )
+        segments = [(COMMAND, command), (HEADER, header)] + ([(BODY, body_of(body_bytes))] if body_bytes else [])
+        message = b"".join(encode_assembly(0, TRACK_COMMAND, segments, 65535))
+        rows = np.frombuffer(message * BLOCK_MESSAGES, dtype=np.uint8).reshape(BLOCK_MESSAGES, len(message))
+        self._rows = rows.copy()
+        self._message_id = _find(message, MESSAGE_ID.bytes) + 8
+        self._qty = _find(message, _QTY.to_bytes(4, "big"))
+        self._stamp = _find(message, _STAMP.to_bytes(8, "big")) if stamped else None
+
+    def block(self, first: int, size: int) -> bytes:
+        """The frames of messages ``first`` to ``first + size - 1``; at most ``BLOCK_MESSAGES``."""
+        rows, at_id, qty = self._rows, self._message_id, self._qty
+        numbers = np.arange(first, first + BLOCK_MESSAGES, dtype=np.int64)
+        rows[:, at_id : at_id + 8] = numbers.astype(">i8").view(np.uint8).reshape(-1, 8)
+        rows[:, qty : qty + 4] = numbers.astype(">i4").view(np.uint8).reshape(-1, 4)
+        if (stamp := self._stamp) is not None:
+            rows[:, stamp : stamp + 8] = np.frombuffer(int(time.time() * 1000).to_bytes(8, "big"), dtype=np.uint8)
+        return rows[:size].tobytes()
+
+
 def _write(driver: Driver, frames: bytes) -> None:
     driver.check()
     driver.transport.write(frames)
     deadline = monotonic() + _WRITE_TIMEOUT_S
     while driver.transport.pending_bytes > _PENDING_BYTES:
         driver.pump_until(deadline, "room to write")
-
-
-def _template(queue: str, body_bytes: int) -> tuple[np.ndarray, dict[str, int]]:
-    """A block of equal messages, one per row, and where in a row the fields lie that change."""
-    header = encode_header(
-        spec.DeliveryProperties(
-            delivery_mode=spec.MessageDeliveryMode.NON_PERSISTENT, timestamp=_STAMP, routing_key=queue
-        ),
-        spec.MessageProperties(
-            content_length=body_bytes,
-            message_id=_MESSAGE_ID,
-            application_headers={"symbol": SYMBOL, "qty": _QTY, "price": PRICE},
-        ),
-    )
-    command = encode_command(
-        spec.MessageTransfer(
-            destination="",
-            accept_mode=spec.MessageAcceptMode.NONE,
-            acquire_mode=spec.MessageAcquireMode.PRE_ACQUIRED,
-        )
-    )
-    body = bytes(i * 7 & 0xFF for i in range(body_bytes))
-    segments = [(COMMAND, command), (HEADER, header)] + ([(BODY, body)] if body else [])
-    message = b"".join(encode_assembly(0, TRACK_COMMAND, segments, 65535))
-    columns = {
-        "timestamp": _find(message, _STAMP.to_bytes(8, "big")),
-        "message_id": _find(message, _MESSAGE_ID.bytes),
-        "qty": _find(message, _QTY.to_bytes(4, "big")),
-    }
-    rows = np.frombuffer(message * BLOCK_MESSAGES, dtype=np.uint8).reshape(BLOCK_MESSAGES, len(message)).copy()
-    return rows, columns
-
-
-def _patch(block: np.ndarray, columns: dict[str, int], first: int) -> None:
-    numbers = np.arange(first, first + BLOCK_MESSAGES, dtype=np.int64)
-    stamp, at_id, qty = columns["timestamp"], columns["message_id"] + 8, columns["qty"]
-    block[:, at_id : at_id + 8] = numbers.astype(">i8").view(np.uint8).reshape(-1, 8)
-    block[:, qty : qty + 4] = numbers.astype(">i4").view(np.uint8).reshape(-1, 4)
-    block[:, stamp : stamp + 8] = np.frombuffer(int(time.time() * 1000).to_bytes(8, "big"), dtype=np.uint8)
 
 
 def _find(message: bytes, sample: bytes) -> int:

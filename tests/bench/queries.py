@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from contextlib import contextmanager
@@ -11,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from tests.bench.preload import HEADERS_DDL
+from tests.bench.preload import HEADERS_DDL, MESSAGE_ID, PRICE, SYMBOL, body_of
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
@@ -47,13 +48,24 @@ def source(env: Environment, queue: str, schema: str = SCHEMA, **options: str) -
     return reader.schema(schema).load()
 
 
-def drain(env: Environment, queue: str, expected: int, **options: str) -> Drained:
-    """Run ``SCHEMA`` of a queue through an AvailableNow query into the noop sink.
+def drain(
+    env: Environment, queue: str, expected: int, *, schema: str = SCHEMA, to: Mapping[str, str] | None = None
+) -> Drained:
+    """Run ``schema`` of a queue through an AvailableNow query into the noop sink, or to a broker.
+
+    Parameters:
+        env: where the queue is.
+        queue: its name.
+        expected: how many messages it has.
+        schema: what to read of each.
+        to: options of the sink that gets them; None for the noop sink.
 
     Raises:
         RuntimeError: the query did not read ``expected`` rows, or left messages on the broker.
     """
-    writer = source(env, queue, **options).writeStream.format("noop").option("checkpointLocation", env.checkpoint())
+    stream = source(env, queue, schema).writeStream
+    stream = stream.format("noop") if to is None else stream.format("amqp").options(**to)
+    writer = stream.option("checkpointLocation", env.checkpoint())
     # No progress event is dropped from recentProgress before this many.
     env.spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "10000")
     begin, begin_epoch = time.perf_counter(), time.time()
@@ -74,6 +86,31 @@ def drain(env: Environment, queue: str, expected: int, **options: str) -> Draine
             durations[name] = durations.get(name, 0) + value
     before_first = datetime.fromisoformat(events[0]["timestamp"]).timestamp() - begin_epoch if events else 0.0
     return Drained(rows, len(with_rows), wall, wall - before_first, durations)
+
+
+def messages(env: Environment, count: int, *, body_bytes: int = 256, routing_key: str) -> DataFrame:
+    """The messages of :mod:`tests.bench.preload` as rows, computed when they are asked for."""
+    return env.spark.range(count).selectExpr(*columns("id", body_bytes=body_bytes, routing_key=routing_key))
+
+
+def columns(number: str, *, body_bytes: int = 256, routing_key: str) -> list[str]:
+    """Columns of the messages of :mod:`tests.bench.preload`, as SQL; ``number`` is the BIGINT column to count by."""
+    digits = f"lpad(lower(hex({number})), 16, '0')"
+    return [
+        f"X'{body_of(body_bytes).hex()}' AS body",
+        f"'{routing_key}' AS routing_key",
+        f"concat('{str(MESSAGE_ID)[:19]}-', substr({digits}, 1, 4), '-', substr({digits}, 5)) AS message_id",
+        f"named_struct('symbol', '{SYMBOL}', 'qty', CAST({number} AS INT), 'price', {PRICE}D) AS application_headers",
+    ]
+
+
+def write(frame: DataFrame, sink: str, options: Mapping[str, str]) -> float:
+    """Write a frame with ``df.write.format(sink)``; return seconds from the call of ``save()`` to its end."""
+    gc.collect()
+    writer = frame.write.format(sink).options(**options).mode("append")
+    begin = time.perf_counter()
+    writer.save()
+    return time.perf_counter() - begin
 
 
 def _progress(query: StreamingQuery) -> list[dict[str, Any]]:

@@ -26,6 +26,10 @@ UNITS = {
     "latency_ratio": ("ratio", False),
     "reader_rss_mb": ("MB", False),
     "idle_cpu": ("cores", False),
+    "publish_ratio": ("ratio", True),
+    "bridge_ratio": ("ratio", True),
+    "publish_rss_mb": ("MB", False),
+    "small_batch_ms": ("ms", False),
 }
 
 
