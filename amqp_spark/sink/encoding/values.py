@@ -163,7 +163,7 @@ def encode_container(column: Array) -> tuple[Array, npt.NDArray[np.uint8], Error
 
 
 def _containers(column: Array, allowed: tuple[int, ...], only: str) -> tuple[Array, npt.NDArray[np.uint8], Errors]:
-    bodies, numbers, faults = variants.containers(column)
+    bodies, numbers, faults = variants.bodies(column)
     there = pieces.present(column)
     wrong = ~np.isin(numbers, allowed)
     if there is not None:

@@ -71,7 +71,13 @@ def items(column: Array, depth: int) -> tuple[Array, Faults]:
     return pa.array(values, pa.binary()), faults
 
 
-def containers(column: Array) -> tuple[Array, npt.NDArray[np.uint8], Faults]:
+def containers(column: Array) -> npt.NDArray[np.uint8]:
+    """The wire type of every VARIANT that is a map or list: MAP for an object, LIST for an array, else 0."""
+    kinds = {_OBJECT: code.MAP, _ARRAY: code.LIST}
+    return np.array([kinds.get(value[0] & 3, 0) if value else 0 for value, _ in _pairs(column)], np.uint8)
+
+
+def bodies(column: Array) -> tuple[Array, npt.NDArray[np.uint8], Faults]:
     """Every VARIANT as a map or list without its type code, and the wire types: MAP, LIST, and 0 where there is none.
 
     A row that is neither object nor array is null; that alone is no fault here.
@@ -79,8 +85,8 @@ def containers(column: Array) -> tuple[Array, npt.NDArray[np.uint8], Faults]:
     values, faults = _items(column, 0)
     kinds = np.array([value[0] if value is not None else 0 for value in values], np.uint8)
     kinds[(kinds != code.MAP) & (kinds != code.LIST)] = 0
-    bodies = [value[1:] if value is not None and kind else None for value, kind in zip(values, kinds, strict=True)]
-    return pa.array(bodies, pa.binary()), kinds, faults
+    out = [value[1:] if value is not None and kind else None for value, kind in zip(values, kinds, strict=True)]
+    return pa.array(out, pa.binary()), kinds, faults
 
 
 def _items(column: Array, depth: int) -> tuple[list[bytes | None], Faults]:
