@@ -55,6 +55,22 @@ POINTS: Final = (
 )  # fmt: skip
 """Every point of the source, in the order of a batch's life."""
 
+TASK_STARTED: Final = "task-started"
+"""Task of a writer: its first rows are there; it is not connected and has sent nothing."""
+BLOCK_SENT: Final = "block-sent"
+"""Task of a writer: its first block was given to the connection; more may follow."""
+CONNECTION_LOST: Final = "connection-lost"
+"""Task of a writer: its connection broke; it has not connected again."""
+ALL_SENT: Final = "all-sent"
+"""Task of a writer: all transfers were given to the connection; the broker was not asked to complete the last ones."""
+SYNCED: Final = "synced"
+"""Task of a writer: the broker has completed every transfer; Spark was not told."""
+MESSAGE_RETURNED: Final = "message-returned"
+"""Driver: ``commit`` was called with what the tasks returned; the batch is not in Spark's commit log."""
+
+SINK_POINTS: Final = (TASK_STARTED, BLOCK_SENT, CONNECTION_LOST, ALL_SENT, SYNCED, MESSAGE_RETURNED)
+"""Every point of the sink, in the order of a batch's life."""
+
 _POLL_SECONDS: Final = 0.01
 
 

@@ -1,0 +1,237 @@
+"""Connections that outlive a task: one pool per process, so that the next micro-batch does not log in again.
+
+A task leases one connection and gives it back only when everything on it went well; any other connection is ended, so
+that nothing half-sent is completed late. One daemon thread keeps alive what nobody uses at the moment (a task that
+waits for its rows, or no task at all) and closes what was idle for too long. After a fork the child has nothing: the
+connections belong to the parent.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+import weakref
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.errors import AmqpError
+from amqp_core.v0_10.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from amqp_core.address import ConnectOptions
+
+IDLE_SECONDS: Final = 30.0
+"""How long a connection waits for the next task; micro-batches that come less often log in anew."""
+LONGEST_PAUSE_SECONDS: Final = 1.0
+"""Most time between two looks at connections that nobody uses."""
+
+
+class Lease:
+    """One connection in the hands of one task.
+
+    The task holds its lock, except inside :meth:`resting`; end it with :meth:`give_back` or :meth:`abort`.
+
+    Attributes:
+        client: the connection with its session.
+        reused: whether an earlier task has used it: then it may have broken unseen.
+    """
+
+    def __init__(self, pool: Connections, options: ConnectOptions, client: Client, *, reused: bool) -> None:
+        self.client = client
+        self.reused = reused
+        self.options = options
+        self.lock = threading.Lock()
+        self.idle_since: float | None = None
+        self._pool = pool
+        self.lock.acquire()
+
+    @contextlib.contextmanager
+    def resting(self) -> Iterator[None]:
+        """While the task waits for something else, heartbeats go on: the thread of the pool may use the client."""
+        self.lock.release()
+        try:
+            yield
+        finally:
+            self.lock.acquire()
+
+    def give_back(self) -> None:
+        """Keep the connection for the next task. Everything sent on it must be complete."""
+        self._pool.take_back(self)
+
+    def abort(self) -> None:
+        """End the connection so that nothing half-sent of this task is enqueued later (see :meth:`Client.discard`)."""
+        self._pool.forget(self)
+        self.client.discard()
+
+
+class Connections:
+    """The pool of a process; thread-safe. Connections are kept by their options, which is all that they differ by.
+
+    Parameters:
+        connect: makes a client; the host list is walked once and a password file is read each time.
+        idle_seconds: how long an unused connection is kept.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[ConnectOptions], Client] = Client.connect,
+        *,
+        idle_seconds: float = IDLE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._connect = connect
+        self._idle_seconds = idle_seconds
+        self._clock = clock
+        self._reset()
+        _pools.add(self)
+
+    def _reset(self) -> None:
+        self._pid = os.getpid()
+        self._changed = threading.Condition()
+        self._leases: set[Lease] = set()
+        self._keeper: threading.Thread | None = None
+
+    def lease(self, options: ConnectOptions) -> Lease:
+        """A connection for one task: one that was kept and still works, else a new one.
+
+        Raises:
+            AmqpError: why no broker of the host list can be used (see :meth:`Client.connect`).
+        """
+        while (kept := self._take_idle(options)) is not None:
+            kept.lock.acquire()
+            try:
+                kept.client.service()
+            except AmqpError:  # it ended while nobody used it: that is not this task's trouble
+                kept.abort()
+                continue
+            kept.reused = True
+            return kept
+        lease = Lease(self, options, self._connect(options), reused=False)
+        with self._changed:
+            self._leases.add(lease)
+            self._keep()
+        return lease
+
+    @property
+    def idle_count(self) -> int:
+        """Connections that wait for a task."""
+        with self._changed:
+            return sum(lease.idle_since is not None for lease in self._leases)
+
+    def take_back(self, lease: Lease) -> None:
+        """See :meth:`Lease.give_back`."""
+        with self._changed:
+            lease.idle_since = self._clock()
+            lease.lock.release()
+            self._keep()
+
+    def forget(self, lease: Lease) -> None:
+        """The pool no longer knows a lease; whoever calls this ends its connection."""
+        with self._changed:
+            self._leases.discard(lease)
+
+    def close(self) -> None:
+        """Close what nobody uses; drop what is in use: for the end of the process."""
+        with self._changed:
+            leases, self._leases = self._leases, set()
+            self._changed.notify_all()
+        for lease in leases:
+            if lease.lock.acquire(blocking=False):
+                lease.client.close()
+            else:
+                lease.client.abort()
+
+    def after_fork(self) -> None:
+        """In the child: drop the copies of the parent's sockets, without a word to the broker."""
+        leases = self._leases
+        self._reset()  # the locks may have been held by threads that do not exist here
+        for lease in leases:
+            lease.client.abort()
+
+    def _take_idle(self, options: ConnectOptions) -> Lease | None:
+        if self._pid != os.getpid():  # a fork that Python was not told of
+            self.after_fork()
+        with self._changed:
+            idle = [lease for lease in self._leases if lease.idle_since is not None and lease.options == options]
+            if not idle:
+                return None
+            newest = max(idle, key=lambda lease: lease.idle_since or 0.0)
+            newest.idle_since = None
+            return newest
+
+    # --- the thread that keeps connections alive
+
+    def _keep(self) -> None:
+        """See to it that the thread runs; called under the lock."""
+        if self._keeper is None:
+            self._keeper = threading.Thread(target=self._run, name="amqp-connections", daemon=True)
+            self._keeper.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._leases:
+                    self._keeper = None
+                    return
+                self._changed.wait(self._pause())
+                leases = list(self._leases)
+            for lease in leases:
+                self._look_after(lease)
+
+    def _pause(self) -> float:
+        """A quarter of the shortest heartbeat: a peer may take us for dead after two of them."""
+        heartbeats = [lease.options.heartbeat for lease in self._leases if lease.options.heartbeat]
+        return min([LONGEST_PAUSE_SECONDS, self._idle_seconds, *(heartbeat / 4 for heartbeat in heartbeats)])
+
+    def _look_after(self, lease: Lease) -> None:
+        if not lease.lock.acquire(blocking=False):
+            return  # in use: that looks after it, too
+        ended = False
+        try:
+            lease.client.service()
+        except AmqpError:
+            ended = True  # a task that waits for its rows hears of it from the client
+        finally:
+            with self._changed:
+                idle_since = lease.idle_since
+                over = idle_since is not None and (ended or self._clock() - idle_since >= self._idle_seconds)
+                if over:
+                    self._leases.discard(lease)
+            lease.lock.release()
+        if over:
+            lease.client.close()
+
+
+_pools: weakref.WeakSet[Connections] = weakref.WeakSet()
+_shared: Connections | None = None
+_shared_lock = threading.Lock()
+
+
+def shared() -> Connections:
+    """The pool of this process."""
+    global _shared  # noqa: PLW0603 - one per process
+    with _shared_lock:
+        if _shared is None:
+            _shared = Connections()
+        return _shared
+
+
+def _after_fork_in_child() -> None:
+    global _shared_lock  # noqa: PLW0603 - another thread may have held it
+    _shared_lock = threading.Lock()
+    for pool in list(_pools):
+        pool.after_fork()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for pool in list(_pools):
+        pool.close()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,55 @@
+"""What a task, or all tasks of a batch, have published; and how that reads in a log."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Statistics:
+    """Counts of one task, one batch or one writer; the sum of two is the one of both.
+
+    Parameters:
+        messages: messages that the broker has taken; those that were discarded do not count.
+        nbytes: octets of their frames, headers included.
+        seconds: from the start of the first task to the end of the last one.
+        retries: connections that were made again.
+        resent: transfers that were sent again, since the broker had not completed them: perhaps duplicates.
+        discarded: messages that the broker could not route, with ``onUnroutable=discard``.
+        started: when the first task started, in seconds since 1970; 0 when there was none.
+    """
+
+    messages: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
+    retries: int = 0
+    resent: int = 0
+    discarded: int = 0
+    started: float = 0.0
+
+    def __add__(self, other: Statistics) -> Statistics:
+        if not self.started or not other.started:
+            started = max(self.started, other.started)
+            seconds = self.seconds + other.seconds
+        else:
+            started = min(self.started, other.started)
+            seconds = max(self.started + self.seconds, other.started + other.seconds) - started
+        return Statistics(
+            messages=self.messages + other.messages,
+            nbytes=self.nbytes + other.nbytes,
+            seconds=seconds,
+            retries=self.retries + other.retries,
+            resent=self.resent + other.resent,
+            discarded=self.discarded + other.discarded,
+            started=started,
+        )
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.messages:,} messages, {self.nbytes / 1e6:,.1f} MB, {self.seconds:,.1f} s, {self.retries:,} retries"
+        )
+        if self.resent:
+            text += f", {self.resent:,} sent again (perhaps duplicates)"
+        if self.discarded:
+            text += f", {self.discarded:,} discarded as unroutable"
+        return text
