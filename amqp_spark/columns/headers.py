@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # messages.
 _FEW: Final = 128
 _ROUNDS: Final = 64
+_NO_KEY: Final = bytes(256)  # longer than any key
 
 _READ: Final = {
     code.INT8: ">i1",
@@ -129,6 +130,18 @@ def pick(wire: Wire, spans: Spans, keys: list[bytes], broken: Errors) -> list[Po
     for column in found:
         column[walk.lost] = 0
     return found
+
+
+def check(wire: Wire, spans: Spans, broken: Errors) -> None:
+    """Walk all entries of the encoded maps; one that is malformed goes into ``broken``."""
+    walk = _Walk(wire, spans, broken)
+    rounds = 0
+    while walk.step():
+        rounds += 1
+        if rounds > _ROUNDS and len(walk.rows) < _FEW:
+            _alone(walk, [_NO_KEY], [np.zeros(len(spans.begin), np.int64)], broken)
+            return
+        walk.forward()
 
 
 def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Errors) -> None:

@@ -1,0 +1,193 @@
+"""The columns of the sink: which there are, in which types, and what of a schema cannot be sent.
+
+Every property that the source reads and a publisher may set can be written, in every type that the source reads it as.
+"""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.sql import types as t
+
+from amqp_spark.columns import ALLOWED as READABLE
+from amqp_spark.sink.encoding.values import unsendable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amqp_spark.options import SinkOptions
+
+IGNORED: Final = ("queue", "position", "redelivered")
+"""Columns of the source that a publisher cannot set: they may be there, and nothing is made of them."""
+
+MAP_TYPE: Final = "amqp/map"
+LIST_TYPE: Final = "amqp/list"
+"""Content types of bodies that are one encoded map, or one encoded list."""
+
+
+class Column(NamedTuple):
+    """What the sink makes of a column."""
+
+    meaning: str
+    types: str
+    option: str | None = None
+    """The option that takes its place."""
+
+
+_OCTET: Final = "TINYINT, SMALLINT, INT, BIGINT"
+_NUMBER: Final = "BIGINT, INT"
+_TIME: Final = "TIMESTAMP, TIMESTAMP_NTZ (in UTC), or BIGINT (the number as it is sent)"
+_TEXT: Final = "STRING, or BINARY (its UTF-8)"
+_OPAQUE: Final = "BINARY, or STRING (sent as UTF-8)"
+
+COLUMNS: Final = {
+    "body": Column(
+        "The body; required, and never NULL. STRUCT, MAP and ARRAY are encoded, and `content_type` says so.",
+        "BINARY, STRING (sent as UTF-8); STRUCT, MAP<STRING, ...> (`amqp/map`), ARRAY (`amqp/list`), "
+        "VARIANT (one of the two, by its value)",
+    ),
+    "exchange": Column(
+        "With `exchangeFromColumn` the exchange of this row, NULL the one of the option; otherwise ignored.", _TEXT
+    ),
+    "routing_key": Column("The routing key; at most 255 bytes.", _TEXT, "routingKey"),
+    "discard_unroutable": Column("Lets the broker drop the message when it cannot be routed.", "BOOLEAN"),
+    "immediate": Column("Asks for delivery at once or not at all; brokers may ignore it.", "BOOLEAN"),
+    "priority": Column("0 to 9.", _OCTET, "priority"),
+    "delivery_mode": Column("1 not persistent, 2 persistent. Without column and option: 2.", _OCTET, "deliveryMode"),
+    "ttl": Column("Time to live in milliseconds, from 0.", _NUMBER, "ttl"),
+    "timestamp": Column("When it was sent; from 1970 on (`timestampUnit`).", _TIME),
+    "expiration": Column("When it expires; from 1970 on (`timestampUnit`).", _TIME),
+    "resume_id": Column("For resumed transfers; brokers do not use it. At most 65,535 bytes.", _TEXT),
+    "resume_ttl": Column("For resumed transfers, in milliseconds, from 0.", _NUMBER),
+    "content_length": Column("NULL leaves it out; any number stands for the length that the body has.", _NUMBER),
+    "message_id": Column("A UUID.", "STRING (the usual text of 36 characters), or BINARY (its 16 bytes)"),
+    "correlation_id": Column("At most 65,535 bytes.", _OPAQUE),
+    "reply_to": Column(
+        "Exchange and routing key for answers; at most 255 bytes each.",
+        "STRUCT of any of exchange STRING, routing_key STRING",
+    ),
+    "content_type": Column("MIME type of the body; at most 255 bytes.", _TEXT, "contentType"),
+    "content_encoding": Column("MIME encoding of the body, as it is; at most 255 bytes.", _TEXT),
+    "user_id": Column("Login of the publisher; brokers may check it. At most 65,535 bytes.", _OPAQUE),
+    "app_id": Column("The publishing application; at most 65,535 bytes.", _OPAQUE),
+    "application_headers": Column(
+        "The application headers. A NULL field of a STRUCT is left out. BINARY is checked and sent as it is.",
+        "STRUCT<header TYPE, ...>, MAP<STRING, ...>, VARIANT (an object), or BINARY (the encoded map)",
+    ),
+}
+"""All columns that the sink sends, in the order of the documentation."""
+
+WIRE_TYPES: Final = (
+    ("BOOLEAN", "boolean", ""),
+    ("TINYINT", "int8", ""),
+    ("SMALLINT", "int16", ""),
+    ("INT", "int32", ""),
+    ("BIGINT", "int64", ""),
+    ("FLOAT", "float", ""),
+    ("DOUBLE", "double", ""),
+    ("STRING", "str16", "at most 65,535 bytes of UTF-8"),
+    ("BINARY", "vbin32", ""),
+    ("DECIMAL(p,s)", "str16", "plain, with all digits of the scale: `-1.50`"),
+    ("DATE", "str16", "`2026-11-21`"),
+    ("TIMESTAMP", "str16", "in UTC, six digits after the second: `2026-11-21T00:05:30.123456Z`"),
+    ("TIMESTAMP_NTZ", "str16", "the same without Z"),
+    ("ARRAY<...>", "list", "a NULL element is void"),
+    ("STRUCT<...>", "map", "a NULL field is left out"),
+    ("MAP<STRING, ...>", "map", "a NULL value is void; keys have at most 255 bytes of UTF-8"),
+    ("VARIANT", "by its value", "as above; an object is a map, an array a list, null is void, a UUID uuid"),
+)
+"""Type of Spark, type on the wire and how: for headers, and for bodies that are maps or lists."""
+
+
+def schema_problems(schema: t.StructType, options: SinkOptions) -> list[str]:
+    """Everything of a schema that cannot be sent with these options, one text per problem.
+
+    Names are compared without case.
+    """
+    problems: list[str] = []
+    seen: set[str] = set()
+    for field in schema.fields:
+        name = field.name.lower()
+        if name in seen:
+            problems.append(f"{field.name}: the column occurs twice (names are compared without case)")
+            continue
+        seen.add(name)
+        if name in IGNORED or (name == "exchange" and not options.exchange_from_column):
+            continue
+        if name not in COLUMNS:
+            problems.append(_unknown(field.name))
+            continue
+        problems += _type_problems(field, name)
+        if name == "body":
+            problems += _content_type_problems(field.dataType, options)
+    if "body" not in seen:
+        problems.append(f"there is no column body; it is required: {COLUMNS['body'].types}")
+    if options.exchange_from_column and "exchange" not in seen:
+        problems.append("exchangeFromColumn=true needs a column exchange STRING, and there is none")
+    return problems
+
+
+def content_types(kind: t.DataType) -> tuple[str, ...]:
+    """Of a body of this type: what its content type can be, unless the row says something else; empty: anything."""
+    match kind:
+        case t.StructType() | t.MapType():
+            return (MAP_TYPE,)
+        case t.ArrayType():
+            return (LIST_TYPE,)
+        case t.VariantType():
+            return (MAP_TYPE, LIST_TYPE)
+        case _:
+            return ()
+
+
+def _content_type_problems(kind: t.DataType, options: SinkOptions) -> Iterator[str]:
+    possible = content_types(kind)
+    if possible and options.content_type is not None and options.content_type not in possible:
+        yield (
+            f"body: {_sql(kind)} is sent as {' or '.join(possible)}, and option contentType is "
+            f"{options.content_type!r}: leave the option out, or make the body BINARY or STRING"
+        )
+
+
+def _type_problems(field: t.StructField, name: str) -> list[str]:
+    kind = field.dataType
+    readable = READABLE[name]
+    if name == "reply_to":
+        if isinstance(kind, t.StructType) and _is_reply_to(kind):
+            return []
+    elif isinstance(kind, readable.nested):
+        return unsendable(kind, field.name)
+    elif isinstance(kind, readable.scalars):
+        return []
+    return [f"{field.name}: {_sql(kind)} is not possible; allowed: {COLUMNS[name].types.replace('`', '')}"]
+
+
+def _is_reply_to(kind: t.StructType) -> bool:
+    names = [field.name.lower() for field in kind.fields]
+    known = all(name in ("exchange", "routing_key") for name in names)
+    texts = all(isinstance(field.dataType, t.StringType) for field in kind.fields)
+    return bool(names) and known and texts and len(set(names)) == len(names)
+
+
+def _unknown(name: str) -> str:
+    near = difflib.get_close_matches(name.lower(), COLUMNS, n=2)
+    hint = f"; do you mean {' or '.join(near)}?" if near else ""
+    known = f"columns are {', '.join(COLUMNS)} (and ignored: {', '.join(IGNORED)})"
+    return f"{name}: there is no such column{hint}; {known}"
+
+
+def _sql(kind: t.DataType) -> str:
+    return kind.simpleString().upper()
+
+
+__all__ = [
+    "COLUMNS",
+    "IGNORED",
+    "LIST_TYPE",
+    "MAP_TYPE",
+    "WIRE_TYPES",
+    "Column",
+    "content_types",
+    "schema_problems",
+]

@@ -1,0 +1,165 @@
+"""Application headers of a block: encoded maps, those that come encoded checked, and the stamps added to them."""
+
+from __future__ import annotations
+
+from struct import pack
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import types as t
+
+from amqp_core.v0_10 import values as code
+from amqp_core.v0_10._columns import WIDTHS
+from amqp_spark.columns.fields import Spans, Wire, padded
+from amqp_spark.columns.headers import check
+from amqp_spark.sink.encoding.bodies import narrow
+from amqp_spark.sink.encoding.pieces import bounds, join, lengths, present
+from amqp_spark.sink.encoding.run import Run
+from amqp_spark.sink.encoding.values import encode_map
+
+if TYPE_CHECKING:
+    from amqp_spark.sink.encoding.pieces import Array
+    from amqp_spark.sink.encoding.properties import Faults
+
+COLUMN: Final = "application_headers"
+
+STAMPS: Final = ("amqp-spark.query-id", "amqp-spark.batch-id", "amqp-spark.partition", "amqp-spark.row")
+"""Headers that `stampHeaders` sets: str16, int64, int32, int64."""
+_PREFIX: Final = "amqp-spark."
+
+
+def encode(column: Array, kind: t.DataType, faults: Faults) -> Array:
+    """The encoded map of every row, null where the column is; what cannot be sent goes into ``faults``."""
+    if isinstance(kind, t.BinaryType):
+        octets = narrow(column, faults)
+        wrong = checked(octets)
+    else:
+        assert isinstance(kind, t.StructType | t.MapType | t.VariantType)
+        octets, wrong = encode_map(column, kind)
+    for row, reason in wrong.items():
+        faults.setdefault(row, (COLUMN, reason))
+    return octets
+
+
+def checked(octets: Array) -> dict[int, str]:
+    """Which of these encoded maps are none, and why: their sizes and counts, and that entries fill them exactly."""
+    long = lengths(octets)
+    there = present(octets)
+    tiny = long < 4 if there is None else (long < 4) & there
+    wrong = {
+        row: f"has {long[row]} bytes; an encoded map begins with its size in 4 bytes"
+        for row in np.flatnonzero(tiny).tolist()
+    }
+    rows = np.flatnonzero(long >= 4)
+    if not len(rows):
+        return wrong
+    ends = bounds(octets).astype(np.int64)
+    ends -= (first := int(ends[0]))
+    data = octets.buffers()[2]
+    assert data is not None  # some row has 4 octets
+    begin, end = ends[:-1][rows], ends[1:][rows]
+    wire = Wire(padded(data.slice(first, int(ends[-1])).to_pybytes(), int(ends[-1])))
+    size = wire.size(4, begin)
+    for row in rows[size != end - begin - 4].tolist():
+        wrong[row] = "is no encoded map: the size in its first 4 bytes is not the number of bytes behind them"
+    fits = size == end - begin - 4
+    broken: dict[int, str] = {}
+    check(wire, Spans(begin[fits], end[fits], None), broken)
+    fitting = rows[fits]
+    for index, reason in broken.items():
+        why = reason.removeprefix("application-headers: ")
+        wrong[int(fitting[index])] = f"is no encoded map: {why}"
+    return wrong
+
+
+def stamped(
+    maps: Array | None, rows: int, *, query_id: str | None, batch_id: int | None, partition: int, first_row: int
+) -> Array:
+    """Every map with the place of its row added; stamps that it has already are replaced.
+
+    A row without a map gets one. What is None is left out.
+    """
+    constant = b""
+    count = 2
+    if query_id is not None:
+        text = query_id.encode()
+        constant += _key(STAMPS[0]) + pack(">BH", code.STR16, len(text)) + text
+        count += 1
+    if batch_id is not None:
+        constant += _key(STAMPS[1]) + pack(">Bq", code.INT64, batch_id)
+        count += 1
+    constant += _key(STAMPS[2]) + pack(">Bi", code.INT32, partition)
+    constant += _key(STAMPS[3]) + pack(">B", code.INT64)
+    numbers = np.arange(first_row, first_row + rows)
+    stamps = Run(rows)
+    stamps.cells(constant, (">i8", numbers))
+    assert isinstance(stamps.size, int)
+    out = Run(rows)
+    if maps is None:
+        out.cells(pack(">II", 4 + stamps.size, count))
+        out.run(stamps)
+    else:
+        maps = _unstamped(maps)
+        counts = _counts(maps)
+        entries = cast(
+            "Array", cast("Any", pc).binary_slice(maps, 8, (1 << 31) - 1)
+        )  # without a stop, pyarrow 26 fails: "Negative buffer resize"
+        long = lengths(entries)
+        out.cells((">u4", long + (4 + stamps.size)), (">u4", counts + count))
+        out.column(entries, long)
+        out.run(stamps)
+    return join(*out.pieces())
+
+
+def _key(name: str) -> bytes:
+    return pack(">B", len(name)) + name.encode()
+
+
+def _counts(maps: Array) -> Any:
+    """How many entries every map has; 0 where there is none, and where it has size 0 and therefore no count."""
+    counts = np.zeros(len(maps), np.int64)
+    rows = np.flatnonzero(lengths(maps) >= 8)
+    if len(rows):
+        data = maps.buffers()[2]
+        assert data is not None
+        octets = np.frombuffer(cast("Any", data), np.uint8)
+        at = bounds(maps)[:-1][rows]
+        for offset in range(4, 8):
+            counts[rows] = counts[rows] << 8 | octets[at + offset]
+    return counts
+
+
+def _unstamped(maps: Array) -> Array:
+    """The maps without stamps of an earlier write (a message that is read and written again has them)."""
+    suspects = cast("Any", pc).match_substring(maps, pattern=_PREFIX).fill_null(False)
+    rows = np.flatnonzero(suspects.to_numpy(zero_copy_only=False))
+    if not len(rows):
+        return maps
+    items: list[bytes | None] = maps.to_pylist()
+    keys = {name.encode() for name in STAMPS}
+    for row in rows.tolist():
+        item = items[row]
+        assert item is not None
+        items[row] = _without(item, keys)
+    return pa.array(items, pa.binary())
+
+
+def _without(data: bytes, keys: set[bytes]) -> bytes:
+    """A checked map without the entries of these keys."""
+    kept: list[bytes] = []
+    at = 8
+    while at < len(data):
+        code_at = at + 1 + data[at]
+        width = WIDTHS[data[code_at]]
+        after = code_at + 1
+        after += width if width >= 0 else -width + int.from_bytes(data[after : after - width])
+        if data[at + 1 : code_at] not in keys:
+            kept.append(data[at:after])
+        at = after
+    body = b"".join(kept)
+    return pack(">II", 4 + len(body), len(kept)) + body
+
+
+__all__ = ["COLUMN", "STAMPS", "checked", "encode", "stamped"]

@@ -1,0 +1,315 @@
+"""Rows as message transfers: Arrow batches become blocks of ready frames, column by column.
+
+:class:`MessagePlan` is made on the driver, where a schema that cannot be sent is refused. On an executor it gives an
+:class:`Encoder` for one connection and one task. A message is a transfer command, a header segment of one frame with
+delivery- and message-properties, and a body segment unless the body is empty (0-10 section 4.4, class message).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from struct import pack
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import numpy as np
+import pyarrow as pa
+
+from amqp_core.v0_10.spec import MessageAcquireMode
+from amqp_spark.errors import RowError, SchemaError
+from amqp_spark.sink.columns import IGNORED, schema_problems
+from amqp_spark.sink.encoding import bodies, headers
+from amqp_spark.sink.encoding.bodies import FIRST_SEGMENT, FRAME_HEADER, LAST_SEGMENT, WHOLE_SEGMENT, frame
+from amqp_spark.sink.encoding.pieces import binary, lengths, present
+from amqp_spark.sink.encoding.properties import DELIVERY, MESSAGE, Packed, sized
+from amqp_spark.sink.encoding.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql.types import DataType, StructType
+
+    from amqp_spark.options import SinkOptions
+    from amqp_spark.sink.encoding.pieces import Array, Mask, Numbers
+    from amqp_spark.sink.encoding.properties import Faults
+
+MOST_ROWS: Final = 4096
+"""Most messages of a block."""
+MOST_BYTES: Final = 1 << 20
+"""About the most octets of a block, counted in the columns; a larger message is alone in its block."""
+_PERSISTENT: Final = 2
+
+# In the order of the specification's structs; content_length, headers and what overrides them are done apart.
+_DELIVERY_FIELDS: Final = (
+    "discard_unroutable",
+    "immediate",
+    "priority",
+    "delivery_mode",
+    "ttl",
+    "timestamp",
+    "expiration",
+    "routing_key",
+    "resume_id",
+    "resume_ttl",
+)
+_MESSAGE_FIELDS: Final = (
+    "message_id",
+    "correlation_id",
+    "reply_to",
+    "content_type",
+    "content_encoding",
+    "user_id",
+    "app_id",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where rows come from, for errors and `stampHeaders`: the stream's id and batch (None: there is none)."""
+
+    query_id: str | None
+    batch_id: int | None
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBlock:
+    """Some messages in a row as ready frames on channel 0."""
+
+    frames: pa.Buffer
+    """Whole assemblies, sync bits clear."""
+    ends: Sequence[int]
+    """Where each transfer ends in ``frames``."""
+    first_row: int
+    """Place of the first message in its partition."""
+    exchanges: Array | None
+    """With `exchangeFromColumn` the exchange of every message, never null; None: that of the option."""
+    routing_keys: Array | None
+    """The routing key of every message, null where it has none; None: that of the option, or none at all."""
+
+    @property
+    def tag(self) -> int:
+        """What comes back with a transfer that is rejected: ``first_row``."""
+        return self.first_row
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+
+@dataclass(frozen=True, slots=True)
+class MessagePlan:
+    """How the rows of a schema become messages. It pickles. Build it with :meth:`build`."""
+
+    columns: dict[str, tuple[int, DataType]]
+    """By name in lower case: index and type of the columns that are sent."""
+    constants: dict[str, int | str]
+    """What options set in every message, by the name of the column that they override."""
+    width: int
+    """How many columns a batch has, ignored ones included."""
+    exchange: str
+    timestamp_unit: str
+    stamp_headers: bool
+
+    @classmethod
+    def build(cls, schema: StructType, options: SinkOptions) -> MessagePlan:
+        """Check a schema; column names are compared without case.
+
+        Raises:
+            SchemaError: with every column that cannot be sent, and what is allowed.
+        """
+        problems = schema_problems(schema, options)
+        if problems:
+            raise SchemaError(problems)
+        overridden = {
+            "routing_key": options.routing_key,
+            "delivery_mode": options.delivery_mode,
+            "ttl": options.ttl,
+            "priority": options.priority,
+            "content_type": options.content_type,
+        }
+        constants: dict[str, int | str] = {name: value for name, value in overridden.items() if value is not None}
+        columns = {
+            name: (index, field.dataType)
+            for index, field in enumerate(schema.fields)
+            if (name := field.name.lower()) not in IGNORED
+            and name not in constants
+            and (name != "exchange" or options.exchange_from_column)
+        }
+        if "delivery_mode" not in columns:
+            constants.setdefault("delivery_mode", _PERSISTENT)
+        return cls(
+            columns=columns,
+            constants=constants,
+            width=len(schema.fields),
+            exchange=options.exchange,
+            timestamp_unit=options.timestamp_unit,
+            stamp_headers=options.stamp_headers,
+        )
+
+    def encoder(self, *, accept_mode: int, max_frame_size: int, place: Place) -> Encoder:
+        """An encoder for a connection (``max_frame_size`` in octets, frame header included) and a task."""
+        return Encoder(self, accept_mode=accept_mode, max_frame_size=max_frame_size, place=place)
+
+
+class Encoder:
+    """Makes frames of the rows of one task for one connection; see :meth:`MessagePlan.encoder`."""
+
+    def __init__(self, plan: MessagePlan, *, accept_mode: int, max_frame_size: int, place: Place) -> None:
+        self.plan = plan
+        self.place = place
+        self.max_frame_size = max_frame_size
+        self._room = max_frame_size - FRAME_HEADER
+        self._modes = bytes((accept_mode, MessageAcquireMode.PRE_ACQUIRED))
+
+    def blocks(self, batch: pa.RecordBatch, first_row: int) -> Iterator[EncodedBlock]:
+        """Encode a batch whose first row has the place ``first_row`` in its partition, one block at a time.
+
+        Raises:
+            RowError: the first row that cannot be sent, when its block is due: those before were handed out.
+        """
+        plan = self.plan
+        if batch.num_columns != plan.width:
+            raise ValueError(f"a batch of {batch.num_columns} columns; the plan is for {plan.width}")
+        columns = {name: batch.column(index) for name, (index, _) in plan.columns.items()}
+        for low, high in _cuts(columns, batch.num_rows):
+            block = {name: column.slice(low, high - low) for name, column in columns.items()}
+            yield self._block(block, high - low, first_row + low)
+
+    def _block(self, columns: dict[str, Array], rows: int, first_row: int) -> EncodedBlock:
+        faults: Faults = {}
+        body = bodies.encode(columns["body"], self.plan.columns["body"][1], faults)
+        structs = self._delivery(columns, rows, faults).struct32(DELIVERY)
+        structs.run(self._message(columns, rows, body, first_row, faults).struct32(MESSAGE))
+        self._fits(structs, faults)
+        exchanges = self._exchanges(columns)
+        head = self._command(exchanges, rows, faults)
+        if faults:
+            row = min(faults)
+            raise RowError(faults[row][0], first_row + row, self.place.partition, self.place.batch_id, faults[row][1])
+        there = lengths(body.octets) > 0
+        flags = WHOLE_SEGMENT if there.all() else np.where(there, WHOLE_SEGMENT, WHOLE_SEGMENT | LAST_SEGMENT)
+        head.cells(*frame(bodies.HEADER, flags, structs.size))
+        head.run(structs)
+        frames, ends = bodies.assemble(head, body.octets, self._room)
+        return EncodedBlock(
+            frames, memoryview(cast("Any", ends)), first_row, exchanges, _texts(columns.get("routing_key"))
+        )
+
+    def _command(self, exchanges: Array | None, rows: int, faults: Faults) -> Run:
+        """The frame of the transfer command: class and code, session header, flags, and all three arguments."""
+        fields = Run(rows)
+        if exchanges is None:
+            name = self.plan.exchange.encode()
+            fields.cells(pack(">B", len(name)), name)
+        else:
+            sized(fields, ">u1", binary(exchanges), faults, "exchange")
+        fields.cells(self._modes)
+        start = bytes.fromhex("0401 0100 0700")
+        run = Run(rows)
+        run.cells(*frame(bodies.COMMAND, FIRST_SEGMENT | WHOLE_SEGMENT, fields.size + len(start)), start)
+        run.run(fields)
+        return run
+
+    def _delivery(self, columns: dict[str, Array], rows: int, faults: Faults) -> Packed:
+        packed = Packed(rows, faults)
+        self._fields(packed, columns, _DELIVERY_FIELDS)
+        return packed
+
+    def _message(
+        self, columns: dict[str, Array], rows: int, body: bodies.Bodies, first_row: int, faults: Faults
+    ) -> Packed:
+        packed = Packed(rows, faults)
+        stated: Mask | None = None if "content_length" not in columns else present(columns["content_length"])
+        packed.cells("content_length", (">u8", lengths(body.octets)), stated)
+        if body.types is not None and "content_type" not in self.plan.constants:
+            columns["content_type"] = _content_type(columns.get("content_type"), body.types, rows)
+        self._fields(packed, columns, _MESSAGE_FIELDS)
+        maps = self._headers(columns, rows, first_row, faults)
+        if maps is not None and maps.null_count < rows:
+            packed.encoded(headers.COLUMN, maps)
+        return packed
+
+    def _fields(self, packed: Packed, columns: dict[str, Array], names: Sequence[str]) -> None:
+        for name in names:
+            if name in columns:
+                packed.column(name, columns[name], self.plan.timestamp_unit)
+            elif name in self.plan.constants:
+                packed.constant(name, self.plan.constants[name])
+
+    def _headers(self, columns: dict[str, Array], rows: int, first_row: int, faults: Faults) -> Array | None:
+        maps = None
+        if headers.COLUMN in columns:
+            maps = headers.encode(columns[headers.COLUMN], self.plan.columns[headers.COLUMN][1], faults)
+        if self.plan.stamp_headers and not faults:
+            place = self.place
+            return headers.stamped(
+                maps,
+                rows,
+                query_id=place.query_id,
+                batch_id=place.batch_id,
+                partition=place.partition,
+                first_row=first_row,
+            )
+        return maps
+
+    def _exchanges(self, columns: dict[str, Array]) -> Array | None:
+        if "exchange" not in columns:
+            return None
+        names: Any = _texts(columns["exchange"])
+        return names.fill_null(self.plan.exchange)  # type: ignore[no-any-return]
+
+    def _fits(self, structs: Run, faults: Faults) -> None:
+        """The header segment has to be one frame: brokers read no other."""
+        size = structs.size
+        if isinstance(size, int):
+            size = np.array([size])
+        for row in np.flatnonzero(size > self._room).tolist():
+            reason = (
+                f"its properties and headers take {size[row]} bytes; at most {self._room} are allowed, "
+                "for they have to fit one frame"
+            )
+            faults.setdefault(row, (None, reason))
+
+
+def _content_type(column: Array | None, own: Array | str, rows: int) -> Array:
+    """What the row says, else that of the encoded body."""
+    if isinstance(own, str):
+        own = pa.repeat(pa.scalar(own), rows)
+    if column is None or column.null_count == rows:
+        return own
+    chosen: Any = column.cast(pa.binary())
+    return pa.compute.coalesce(chosen, own.cast(pa.binary()))
+
+
+def _texts(column: Array | None) -> Array | None:
+    """A column of names as STRING, whatever it is; octets that are not UTF-8 get replacement characters."""
+    if column is None or pa.types.is_string(column.type):
+        return column
+    try:
+        return column.cast(pa.string())
+    except pa.ArrowInvalid:
+        items: list[bytes | None] = column.to_pylist()
+        return pa.array([None if item is None else item.decode(errors="replace") for item in items], pa.string())
+
+
+def _cuts(columns: dict[str, Array], rows: int) -> Iterator[tuple[int, int]]:
+    """Where blocks begin and end: by the octets of every body, and the mean of what else a row has."""
+    if not rows:
+        return
+    body = columns["body"]
+    rest = sum(column.nbytes for name, column in columns.items() if name != "body")
+    if pa.types.is_nested(body.type):
+        rest += body.nbytes
+        size: Numbers = np.zeros(rows, np.int64)
+    else:
+        size = lengths(body).astype(np.int64)
+    ends = np.cumsum(size + rest // rows)
+    low = 0
+    while low < rows:
+        before = int(ends[low - 1]) if low else 0
+        high = int(np.searchsorted(ends, before + MOST_BYTES, "right"))
+        high = min(max(high, low + 1), low + MOST_ROWS, rows)
+        yield low, high
+        low = high
+
+
+__all__ = ["EncodedBlock", "Encoder", "MessagePlan", "Place"]

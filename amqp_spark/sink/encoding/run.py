@@ -1,0 +1,75 @@
+"""A run of octets of every row of a block, put together from cells and columns, with the size that each row has.
+
+Sizes stand in front of what they count (frame, struct, text), so they are known before anything is joined: a
+:class:`Run` adds them up as it grows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from amqp_spark.sink.encoding.pieces import fixed, lengths, width
+
+if TYPE_CHECKING:
+    from amqp_spark.sink.encoding.pieces import Array, Cell, Mask, Numbers
+
+Size: TypeAlias = "int | Numbers"
+"""The same number in every row, or one per row."""
+
+
+def number(kind: str, value: Size) -> Cell:
+    """A number in a dtype such as ``>u2``, constant where it is the same in every row."""
+    return np.array(value, kind).tobytes() if isinstance(value, int) else (kind, value)
+
+
+class Run:
+    """Cells and columns of every row in order; ``size`` is how many octets they have."""
+
+    __slots__ = ("_parts", "rows", "size")
+
+    def __init__(self, rows: int) -> None:
+        self.rows = rows
+        self.size: Size = 0
+        self._parts: list[Cell | Array] = []
+
+    def cells(self, *cells: Cell, there: Mask | None = None) -> None:
+        """Add cells of fixed width, in the rows that are ``there`` (None: all)."""
+        if there is None:
+            self._parts += cells
+            self.size = self.size + width(*cells)
+        else:
+            self._parts.append(fixed(self.rows, list(cells), there))
+            self.size = self.size + there * np.int64(width(*cells))
+
+    def column(self, column: Array, size: Numbers | None = None) -> None:
+        """Add a binary array, whose nulls have no octets; ``size`` are its lengths, if they are known."""
+        self._parts.append(column)
+        self.size = self.size + (lengths(column) if size is None else size)
+
+    def run(self, other: Run) -> None:
+        """Add all of another run."""
+        self._parts += other._parts
+        self.size = self.size + other.size
+
+    def pieces(self) -> list[Array | bytes]:
+        """What to join: cells that stand side by side are one piece."""
+        pieces: list[Array | bytes] = []
+        cells: list[Cell] = []
+
+        def close() -> None:
+            if cells:
+                constants = [cell for cell in cells if isinstance(cell, bytes)]
+                whole = len(constants) == len(cells)
+                pieces.append(b"".join(constants) if whole else fixed(self.rows, cells))
+                cells.clear()
+
+        for part in self._parts:
+            if isinstance(part, bytes | tuple):
+                cells.append(part)
+            else:
+                close()
+                pieces.append(part)
+        close()
+        return pieces
