@@ -9,7 +9,7 @@ What the two brokers do, and what follows from it:
 - qpidd tells what it has completed only when it is asked: an execution.sync goes out every quarter of the window.
 - Broker-J stops a producer with message.stop on the empty destination, and lets it go on with message.flow.
 - Broker-J rejects what it cannot route or store (message.reject) if the transfer's accept-mode is explicit, and
-  completes it all the same; the reject comes first.
+  completes it all the same; the reject comes first. Its code and text are the same for both reasons.
 - qpidd accepts every transfer whose accept-mode is explicit, even one it has dropped: that says nothing.
 """
 
@@ -17,18 +17,18 @@ from __future__ import annotations
 
 import logging
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amqp_core.errors import UsageError
 from amqp_core.transport import monotonic
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.serial import RangeSet, unwrap_ranges
+from amqp_core.v0_10.serial import unwrap_ranges
+from amqp_core.v0_10.transfers import Counted, Ledger, Rejected, Transfers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from amqp_core.v0_10.driver import Driver
 
@@ -51,97 +51,6 @@ _SILENCE_S = 60.0
 _log = logging.getLogger(__name__)
 
 
-class Transfers:
-    """A run: encoded message.transfer assemblies on channel 0, one after the other, none with its sync bit set.
-
-    Parameters:
-        frames: the bytes; anything with the buffer protocol. They must not change until they are completed.
-        ends: where each transfer ends in ``frames``, ascending; the first begins at 0, the last ends with ``frames``.
-        tag: the caller's; comes back with what is rejected. It is held a little longer than ``frames``.
-        first: number of the first transfer, where a run is the rest of a longer one.
-
-    Raises:
-        UsageError: ``frames`` is not as long as ``ends`` says.
-    """
-
-    __slots__ = ("ends", "first", "frames", "tag")
-
-    def __init__(
-        self, frames: bytes | bytearray | memoryview, ends: Sequence[int], tag: object = None, first: int = 0
-    ) -> None:
-        self.frames = memoryview(frames).cast("B")
-        self.ends = ends
-        self.tag = tag
-        self.first = first
-        last = int(ends[-1]) if len(ends) else 0
-        if last != self.frames.nbytes:
-            raise UsageError(f"a run of {self.frames.nbytes} bytes whose last transfer ends at {last}")
-
-    def __len__(self) -> int:
-        return len(self.ends)
-
-    def __repr__(self) -> str:
-        return f"<{len(self)} transfers, {self.frames.nbytes} bytes, from number {self.first}>"
-
-    def offset(self, index: int) -> int:
-        """Where transfer ``index`` begins; for ``len(self)`` the length of it all."""
-        return int(self.ends[index - 1]) if index else 0
-
-    def cut(self, start: int, stop: int) -> Transfers:
-        """Return the run of transfers ``start`` to ``stop`` (exclusive), without a copy of their bytes."""
-        if start == 0 and stop == len(self):
-            return self
-        low, high = self.offset(start), self.offset(stop)
-        ends = [int(end) - low for end in self.ends[start:stop]]
-        return Transfers(self.frames[low:high], ends, self.tag, self.first + start)
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A transfer that the broker rejected (message.reject).
-
-    Attributes:
-        tag: of its run.
-        index: its number in that run.
-        code: ``spec.MessageRejectCode``: 1 is unroutable.
-        text: the broker's reason.
-    """
-
-    tag: object
-    index: int
-    code: int
-    text: str
-
-
-@dataclass(slots=True)
-class Counted:
-    """How many transfers, and how many bytes with all their frames."""
-
-    transfers: int = 0
-    nbytes: int = 0
-
-
-class _Part:
-    """Transfers of one run that were sent together, so that their command ids follow each other."""
-
-    __slots__ = ("done", "first_id", "index", "last_id", "rejected", "start", "tag", "transfers")
-
-    def __init__(self, transfers: Transfers, start: int, count: int, first_id: int) -> None:
-        self.transfers: Transfers | None = transfers
-        """``None`` once all are completed: their bytes are let go, the ids may still be rejected or looked for."""
-        self.start = start
-        self.tag = transfers.tag
-        self.index = transfers.first + start
-        self.first_id = first_id
-        self.last_id = first_id + count - 1
-        self.done = Counted()
-        self.rejected: RangeSet | None = None
-
-
-def _first_id(part: _Part) -> int:
-    return part.first_id
-
-
 class Publisher:
     """Publishes runs of transfers on a client's session; made by :meth:`Client.publisher`. Not thread-safe.
 
@@ -155,7 +64,9 @@ class Publisher:
     Attributes:
         sent: what was given to the transport.
         completed: what of that the broker has completed.
-        rejected: what the broker has rejected and :meth:`take_rejected` has not taken.
+
+    Raises:
+        UsageError: a window that lets nothing pass.
     """
 
     def __init__(
@@ -173,17 +84,15 @@ class Publisher:
         self.max_in_flight = max_in_flight
         self.max_bytes_in_flight = max_bytes_in_flight
         self.credit = credit
-        self.sent = Counted()
-        self.completed = Counted()
-        self.rejected: list[Rejected] = []
         self._driver = driver
-        self._parts: list[_Part] = []
-        self._lead = 0  # so many parts at the front are completed
+        self._ledger = Ledger()
+        self.sent = self._ledger.sent
+        self.completed = self._ledger.completed
         self._unsent: list[tuple[Transfers, int]] = []
         self._syncs: deque[int] = deque()
         self._since_sync = Counted()
         self._since_look = Counted()
-        self._seen = -1
+        self._seen = 0
         self._dirty = False
         self._retired = False
 
@@ -195,12 +104,12 @@ class Publisher:
     @property
     def in_flight(self) -> int:
         """How many transfers were sent and are not completed."""
-        return self.sent.transfers - self.completed.transfers
+        return self._ledger.in_flight.transfers
 
     @property
-    def is_dirty(self) -> bool:
-        """Whether anything was sent, or was to be sent, that :meth:`finish` has not answered for."""
-        return self._dirty
+    def rejected(self) -> list[Rejected]:
+        """What the broker has rejected and :meth:`take_rejected` has not taken."""
+        return self._ledger.rejected
 
     # -------------------------------------------------------------------------------------------------------- sending
     def send(self, transfers: Transfers, *, timeout_s: float = math.inf) -> int:
@@ -223,7 +132,9 @@ class Publisher:
         if self._retired:
             raise UsageError("another publisher was made for this client: this one is over")
         count = len(transfers)
-        self._dirty = self._dirty or count > 0
+        if not count:
+            return self._driver.session.next_id
+        self._dirty = True
         self._unsent.append((transfers, 0))
         self._driver.check()
         deadline = monotonic() + timeout_s
@@ -232,7 +143,6 @@ class Publisher:
             stop = self._wait_for_room(transfers, position, deadline)
             command_id = self._write(transfers, position, stop)
             first_id = command_id if first_id < 0 else first_id
-            self._unsent[-1] = (transfers, stop)
             position = stop
             self._driver.check()
             if self._sync_is_due():
@@ -244,6 +154,9 @@ class Publisher:
 
     def finish(self, *, timeout_s: float = math.inf) -> None:
         """Wait until the broker has completed every transfer (execution.sync). Look at ``rejected`` then.
+
+        Parameters:
+            timeout_s: seconds until a broker that lives, but does not complete, is given up.
 
         Raises:
             ConnectionLost, SessionDetached, CommandFailed, DeadlineExceeded, ...: as :meth:`send` does.
@@ -257,8 +170,7 @@ class Publisher:
         if self._since_sync.transfers:
             self._sync()
         self._wait(self._is_settled, "the completion of what is published", monotonic() + timeout_s)
-        self._parts.clear()
-        self._lead = 0
+        self._ledger.forget(self._driver.session.next_id)
         self._dirty = False
 
     def unfinished(self) -> list[Transfers]:
@@ -266,41 +178,18 @@ class Publisher:
 
         After a loss it is what has to be sent again elsewhere: the broker may have some of it, but did not say so.
         """
-        self._settle()
-        found: list[tuple[Transfers, int, int]] = []
-
-        def add(transfers: Transfers, start: int, stop: int) -> None:
-            if found and found[-1][0] is transfers and found[-1][2] == start:
-                start = found.pop()[1]
-            if start < stop:
-                found.append((transfers, start, stop))
-
-        for part in self._parts[self._lead :]:
-            if part.transfers is not None:
-                missing = RangeSet([(part.first_id, part.last_id)])
-                for low, high in self._driver.session.completed_within(part.first_id, part.last_id):
-                    missing.discard(low, high)
-                for low, high in part.rejected.ranges() if part.rejected else []:
-                    missing.discard(low, high)
-                base = part.start - part.first_id
-                for low, high in missing.ranges():
-                    add(part.transfers, base + low, base + high + 1)
-        for transfers, start in self._unsent:
-            add(transfers, start, len(transfers))
-        return [transfers.cut(start, stop) for transfers, start, stop in found]
+        return self._ledger.unfinished(self._driver.session.completed, self._unsent)
 
     def locate(self, command_id: int) -> tuple[object, int] | None:
         """Return tag and number of the transfer with that command id; ``None`` for any other command.
 
         It is for the command that an execution.exception names. What was completed long ago is forgotten.
         """
-        part = self._part_of(command_id)
-        return None if part is None else (part.tag, part.index + command_id - part.first_id)
+        return self._ledger.locate(command_id)
 
     def take_rejected(self) -> list[Rejected]:
         """Return what was rejected so far, and forget it."""
-        rejected, self.rejected = self.rejected, []
-        return rejected
+        return self._ledger.take_rejected()
 
     def retire(self) -> None:
         """End the publisher, since another one takes over the session.
@@ -312,55 +201,33 @@ class Publisher:
             raise UsageError(f"the publisher in use is not finished: {self.in_flight} transfer(s) are not completed")
         self._retired = True
 
-    # ---------------------------------------------------------------------------------------------- what the peer says
     def receive(self, command: spec.Command) -> None:
         """Take what a broker may say to a publisher: reject, and flow control on the empty destination."""
         if isinstance(command, spec.MessageReject):
             for low, high in unwrap_ranges(command.transfers or [], self._driver.session.next_id):
-                self._reject(low, high, command.code or 0, command.text or "")
+                self._ledger.reject(low, high, command.code or 0, command.text or "")
         elif isinstance(command, spec.MessageStop):
             self.credit = 0
         elif isinstance(command, spec.MessageFlow) and command.unit == spec.MessageCreditUnit.MESSAGE:
             granted = command.value or 0
             self.credit = None if granted >= _NO_LIMIT else (self.credit or 0) + granted
 
-    def _reject(self, low: int, high: int, code: int, text: str) -> None:
-        index = max(0, bisect_right(self._parts, low, key=_first_id) - 1)
-        if self.rejected and self.rejected[-1].text == text:
-            text = self.rejected[-1].text  # thousands of rejects share one text
-        for part in self._parts[index:]:
-            if part.first_id > high:
-                break
-            if part.rejected is None:
-                part.rejected = RangeSet()
-            # a range may run over the ids of other commands; a transfer is rejected once
-            for command_id in range(max(low, part.first_id), min(high, part.last_id) + 1):
-                if command_id not in part.rejected:
-                    part.rejected.add(command_id, command_id)
-                    self.rejected.append(Rejected(part.tag, part.index + command_id - part.first_id, code, text))
-
-    def _part_of(self, command_id: int) -> _Part | None:
-        index = bisect_right(self._parts, command_id, key=_first_id) - 1
-        return self._parts[index] if index >= 0 and command_id <= self._parts[index].last_id else None
-
     # ---------------------------------------------------------------------------------------------------------- inside
     def _write(self, transfers: Transfers, start: int, stop: int) -> int:
         low, high = transfers.offset(start), transfers.offset(stop)
-        count = stop - start
-        first_id = self._driver.send_ready(transfers.frames[low:high], count)
-        self._parts.append(_Part(transfers, start, count, first_id))
+        first_id = self._driver.send_ready(transfers.frames[low:high], stop - start)
+        self._ledger.enter(transfers, start, stop, first_id)
+        self._unsent[-1] = (transfers, stop)
         if self.credit is not None:
-            self.credit -= count
-        for counted in (self.sent, self._since_sync, self._since_look):
-            counted.transfers += count
-            counted.nbytes += high - low
+            self.credit -= stop - start
+        self._since_sync.add(stop - start, high - low)
+        self._since_look.add(stop - start, high - low)
         return first_id
 
     def _wait_for_room(self, transfers: Transfers, start: int, deadline: float) -> int:
         """Wait until something from ``start`` on may be sent; return where that ends."""
         while True:
-            if self.credit is not None and self.credit <= 0:
-                self._wait(self._has_credit, "the broker to allow publishing again (message.flow)", deadline)
+            self._wait(self._has_credit, "the broker to allow publishing again (message.flow)", deadline)
             stop = self._room(transfers, start)
             if stop > start:
                 return stop
@@ -375,17 +242,18 @@ class Publisher:
     def _room(self, transfers: Transfers, start: int) -> int:
         """Where the part ends that window and credit let pass now, at most one piece; ``start`` if nothing may."""
         self._settle()
-        in_flight = self.in_flight
-        room = min(self.max_in_flight - in_flight, max(1, self.max_in_flight // 4 - self._since_sync.transfers))
+        in_flight = self._ledger.in_flight
+        until_sync = max(1, self.max_in_flight // 4 - self._since_sync.transfers)
+        room = min(self.max_in_flight - in_flight.transfers, until_sync)
         if self.credit is not None:
             room = min(room, self.credit)
         if room <= 0:
             return start
         base = transfers.offset(start)
-        free = self.max_bytes_in_flight - (self.sent.nbytes - self.completed.nbytes)
+        free = self.max_bytes_in_flight - in_flight.nbytes
         limit = min(len(transfers), start + room)
         stop = bisect_right(transfers.ends, base + min(free, _PIECE_BYTES), start, limit)
-        if stop == start and (not in_flight or transfers.offset(start + 1) - base <= free):
+        if stop == start and (not in_flight.transfers or transfers.offset(start + 1) - base <= free):
             stop += 1  # larger than a piece, or larger than the window and alone
         return stop
 
@@ -410,35 +278,14 @@ class Publisher:
         if session.completions == self._seen:
             return
         self._seen = session.completions
-        highest = session.highest_completed
-        for part in self._parts[self._lead :]:
-            if part.first_id > highest:
-                break
-            if part.transfers is not None:
-                self._settle_part(part, part.transfers)
-        while self._lead < len(self._parts) and self._parts[self._lead].transfers is None:
-            self._lead += 1
+        self._ledger.settle(session.completed)
         synced = -1
-        while self._syncs and session.is_complete(self._syncs[0]):
+        while self._syncs and self._syncs[0] in session.completed:
             synced = self._syncs.popleft()
         if synced >= 0:
             session.forget_names(synced + 1)
             # a reject comes before the completion of the sync that follows its transfer: none can come any more
-            forget = min(self._lead, bisect_left(self._parts, synced, key=_first_id))
-            del self._parts[:forget]
-            self._lead -= forget
-
-    def _settle_part(self, part: _Part, transfers: Transfers) -> None:
-        done = Counted()
-        base = part.start - part.first_id
-        for low, high in self._driver.session.completed_within(part.first_id, part.last_id):
-            done.transfers += high - low + 1
-            done.nbytes += transfers.offset(base + high + 1) - transfers.offset(base + low)
-        self.completed.transfers += done.transfers - part.done.transfers
-        self.completed.nbytes += done.nbytes - part.done.nbytes
-        part.done = done
-        if done.transfers == part.last_id - part.first_id + 1:
-            part.transfers = None
+            self._ledger.forget(synced)
 
     def _nothing_asked(self) -> bool:
         """Whether transfers are in flight, and the broker has answered all that it was asked."""
@@ -486,13 +333,16 @@ class Publisher:
             self._sync()
 
     def _warn(self, what: str, seconds: float) -> None:
-        driver = self._driver
+        driver, in_flight = self._driver, self._ledger.in_flight
         _log.warning(
             "waiting for %s for %.0f s: %d transfer(s), %d bytes, are not completed by %s; %d bytes are not written",
             what,
             seconds,
-            self.in_flight,
-            self.sent.nbytes - self.completed.nbytes,
+            in_flight.transfers,
+            in_flight.nbytes,
             driver.transport.peer,
             driver.transport.pending_bytes,
         )
+
+
+__all__ = ["MAX_BYTES_IN_FLIGHT", "MAX_IN_FLIGHT", "Counted", "Publisher", "Rejected", "Transfers"]

@@ -258,15 +258,10 @@ class Session:
         """Whether the peer has completed every one of our commands ``low`` to ``high``."""
         return self._completed.covers(low, high)
 
-    def completed_within(self, low: int, high: int) -> list[tuple[int, int]]:
-        """Return the ranges of our commands ``low`` to ``high`` that the peer has completed."""
-        return self._completed.within(low, high)
-
     @property
-    def highest_completed(self) -> int:
-        """The last of our commands that the peer has completed; one less than the first if there is none."""
-        highest = self._completed.highest()
-        return self.first_id - 1 if highest is None else highest
+    def completed(self) -> RangeSet:
+        """The ids of our commands that the peer has completed; not to be changed."""
+        return self._completed
 
     def incomplete(self) -> int:
         """How many of our commands the peer has not completed, as far as it told."""

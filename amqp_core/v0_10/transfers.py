@@ -1,0 +1,231 @@
+"""Runs of ready-made transfers, and the ledger of those that were sent: what is completed, rejected, or neither.
+
+Nothing here does input or output: the ledger is told which command ids the transfers got, and which the broker has
+completed (0-10 section session: completion) or rejected (message.reject).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amqp_core.errors import UsageError
+from amqp_core.v0_10.serial import RangeSet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class Transfers:
+    """A run: encoded message.transfer assemblies on channel 0, one after the other, none with its sync bit set.
+
+    Parameters:
+        frames: the bytes; anything with the buffer protocol. They must not change until they are completed.
+        ends: where each transfer ends in ``frames``, ascending; the first begins at 0, the last ends with ``frames``.
+        tag: the caller's; comes back with what is rejected. It is held a little longer than ``frames``.
+        first: number of the first transfer, where a run is the rest of a longer one.
+
+    Raises:
+        UsageError: ``frames`` is not as long as ``ends`` says.
+    """
+
+    __slots__ = ("ends", "first", "frames", "tag")
+
+    def __init__(
+        self, frames: bytes | bytearray | memoryview, ends: Sequence[int], tag: object = None, first: int = 0
+    ) -> None:
+        self.frames = memoryview(frames).cast("B")
+        self.ends = ends
+        self.tag = tag
+        self.first = first
+        last = int(ends[-1]) if len(ends) else 0
+        if last != self.frames.nbytes:
+            raise UsageError(f"a run of {self.frames.nbytes} bytes whose last transfer ends at {last}")
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __repr__(self) -> str:
+        return f"<{len(self)} transfers, {self.frames.nbytes} bytes, from number {self.first}>"
+
+    def offset(self, index: int) -> int:
+        """Where transfer ``index`` begins; for ``len(self)`` the length of it all."""
+        return int(self.ends[index - 1]) if index else 0
+
+    def cut(self, start: int, stop: int) -> Transfers:
+        """Return the run of transfers ``start`` to ``stop`` (exclusive), without a copy of their bytes."""
+        if start == 0 and stop == len(self):
+            return self
+        low, high = self.offset(start), self.offset(stop)
+        ends = [int(end) - low for end in self.ends[start:stop]]
+        return Transfers(self.frames[low:high], ends, self.tag, self.first + start)
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A transfer that the broker rejected (message.reject).
+
+    Attributes:
+        tag: of its run.
+        index: its number in that run.
+        code: ``spec.MessageRejectCode``: 1 is unroutable. Broker-J says 1 and "Unroutable" for a full queue as well.
+        text: the broker's reason.
+    """
+
+    tag: object
+    index: int
+    code: int
+    text: str
+
+
+@dataclass(slots=True)
+class Counted:
+    """How many transfers, and how many bytes with all their frames."""
+
+    transfers: int = 0
+    nbytes: int = 0
+
+    def add(self, transfers: int, nbytes: int) -> None:
+        """Count some more."""
+        self.transfers += transfers
+        self.nbytes += nbytes
+
+
+class _Part:
+    """Transfers of one run that were sent together, so that their command ids follow each other."""
+
+    __slots__ = ("done", "first_id", "index", "last_id", "rejected", "start", "tag", "transfers")
+
+    def __init__(self, transfers: Transfers, start: int, count: int, first_id: int) -> None:
+        self.transfers: Transfers | None = transfers
+        """``None`` once all are completed: their bytes are let go, the ids may still be rejected or looked for."""
+        self.start = start
+        self.tag = transfers.tag
+        self.index = transfers.first + start
+        self.first_id = first_id
+        self.last_id = first_id + count - 1
+        self.done = Counted()
+        self.rejected: RangeSet | None = None
+
+    def missing(self, completed: RangeSet) -> list[tuple[int, int]]:
+        """The ranges of ids that are neither completed nor rejected."""
+        missing = RangeSet([(self.first_id, self.last_id)])
+        for low, high in completed.within(self.first_id, self.last_id):
+            missing.discard(low, high)
+        for low, high in self.rejected.ranges() if self.rejected is not None else ():
+            missing.discard(low, high)
+        return missing.ranges()
+
+
+def _first_id(part: _Part) -> int:
+    return part.first_id
+
+
+class Ledger:
+    """The transfers that were sent, in the order of their command ids.
+
+    Attributes:
+        sent: all that was sent.
+        completed: what of that is completed.
+        rejected: what was rejected and :meth:`take_rejected` has not taken.
+    """
+
+    def __init__(self) -> None:
+        self.sent = Counted()
+        self.completed = Counted()
+        self.rejected: list[Rejected] = []
+        self._parts: list[_Part] = []
+        self._lead = 0  # so many parts at the front are completed
+
+    @property
+    def in_flight(self) -> Counted:
+        """What was sent and is not completed."""
+        sent, completed = self.sent, self.completed
+        return Counted(sent.transfers - completed.transfers, sent.nbytes - completed.nbytes)
+
+    def enter(self, transfers: Transfers, start: int, stop: int, first_id: int) -> None:
+        """Note that transfers ``start`` to ``stop`` (exclusive) of a run were sent, the first as ``first_id``."""
+        self._parts.append(_Part(transfers, start, stop - start, first_id))
+        self.sent.add(stop - start, transfers.offset(stop) - transfers.offset(start))
+
+    def settle(self, completed: RangeSet) -> None:
+        """Count what is completed, and let go of the bytes of every part that is so as a whole."""
+        highest = completed.highest()
+        if highest is None:
+            return
+        for part in self._parts[self._lead :]:
+            if part.first_id > highest:
+                break
+            if part.transfers is not None:
+                self._settle_part(part, part.transfers, completed)
+        while self._lead < len(self._parts) and self._parts[self._lead].transfers is None:
+            self._lead += 1
+
+    def _settle_part(self, part: _Part, transfers: Transfers, completed: RangeSet) -> None:
+        done = Counted()
+        base = part.start - part.first_id
+        for low, high in completed.within(part.first_id, part.last_id):
+            done.add(high - low + 1, transfers.offset(base + high + 1) - transfers.offset(base + low))
+        self.completed.add(done.transfers - part.done.transfers, done.nbytes - part.done.nbytes)
+        part.done = done
+        if done.transfers == part.last_id - part.first_id + 1:
+            part.transfers = None
+
+    def forget(self, below: int) -> None:
+        """Forget parts at the front that are completed and begin below an id: no reject can come for them any more."""
+        count = min(self._lead, bisect_left(self._parts, below, key=_first_id))
+        del self._parts[:count]
+        self._lead -= count
+
+    def reject(self, low: int, high: int, code: int, text: str) -> None:
+        """Note that ids ``low`` to ``high`` are rejected; ids of other commands among them mean nothing."""
+        if self.rejected and self.rejected[-1].text == text:
+            text = self.rejected[-1].text  # thousands of rejects share one text
+        first = max(0, bisect_right(self._parts, low, key=_first_id) - 1)
+        for part in self._parts[first:]:
+            if part.first_id > high:
+                break
+            if part.rejected is None:
+                part.rejected = RangeSet()
+            for command_id in range(max(low, part.first_id), min(high, part.last_id) + 1):
+                if command_id not in part.rejected:  # a transfer is rejected once, however often that is said
+                    part.rejected.add(command_id, command_id)
+                    self.rejected.append(Rejected(part.tag, part.index + command_id - part.first_id, code, text))
+
+    def take_rejected(self) -> list[Rejected]:
+        """Return what was rejected so far, and forget it."""
+        rejected, self.rejected = self.rejected, []
+        return rejected
+
+    def locate(self, command_id: int) -> tuple[object, int] | None:
+        """Return tag and number of a transfer that is not forgotten; ``None`` for any other command."""
+        index = bisect_right(self._parts, command_id, key=_first_id) - 1
+        if index < 0 or command_id > self._parts[index].last_id:
+            return None
+        part = self._parts[index]
+        return part.tag, part.index + command_id - part.first_id
+
+    def unfinished(self, completed: RangeSet, unsent: Iterable[tuple[Transfers, int]]) -> list[Transfers]:
+        """Return what is neither completed nor rejected, in order, then what was not sent; nothing is copied.
+
+        Parameters:
+            completed: ids that the broker has completed.
+            unsent: runs, and the number of transfers at their front that were sent.
+        """
+        found: list[tuple[Transfers, int, int]] = []
+
+        def add(transfers: Transfers, start: int, stop: int) -> None:
+            if found and found[-1][0] is transfers and found[-1][2] == start:
+                start = found.pop()[1]
+            if start < stop:
+                found.append((transfers, start, stop))
+
+        for part in self._parts[self._lead :]:
+            if part.transfers is not None:
+                base = part.start - part.first_id
+                for low, high in part.missing(completed):
+                    add(part.transfers, base + low, base + high + 1)
+        for transfers, start in unsent:
+            add(transfers, start, len(transfers))
+        return [transfers.cut(start, stop) for transfers, start, stop in found]
