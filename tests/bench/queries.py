@@ -99,7 +99,7 @@ def columns(number: str, *, body_bytes: int = 256, routing_key: str) -> list[str
     return [
         f"X'{body_of(body_bytes).hex()}' AS body",
         f"'{routing_key}' AS routing_key",
-        f"concat('{str(MESSAGE_ID)[:19]}-', substr({digits}, 1, 4), '-', substr({digits}, 5)) AS message_id",
+        f"concat('{str(MESSAGE_ID)[:18]}-', substr({digits}, 1, 4), '-', substr({digits}, 5)) AS message_id",
         f"named_struct('symbol', '{SYMBOL}', 'qty', CAST({number} AS INT), 'price', {PRICE}D) AS application_headers",
     ]
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.pandas.types import to_arrow_schema
 
+from amqp_core.v0_10 import spec
+from amqp_spark.options import SinkOptions
+from amqp_spark.sink.encoding.messages import MessagePlan, Place
 from tests.bench import __main__ as bench
-from tests.bench import preload
+from tests.bench import bench_encode, preload, rawpublish
 from tests.bench.environment import Environment, Sizes
 
 if TYPE_CHECKING:
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.messages import Message
     from tests.support.fixtures import Broker, Connect
 
+EXPLICIT = spec.MessageAcceptMode.EXPLICIT
 UNITS = {
     "drain_ratio": ("ratio", True),
     "growth": ("ratio", False),
@@ -70,6 +76,37 @@ def test_preloaded_messages_are_what_they_say(broker: Broker, connect: Connect, 
         assert message.routing_key == queue
         assert message.headers == {"symbol": preload.SYMBOL, "qty": message.headers["qty"], "price": preload.PRICE}
         assert message.delivery.timestamp
+
+
+def test_the_sink_makes_the_frames_that_the_raw_loop_sends() -> None:
+    """Else ``publish_ratio`` would compare two different things."""
+    count, key = preload.BLOCK_MESSAGES + 7, "bench"
+    head = str(preload.MESSAGE_ID)[:18]
+    rows = [
+        {
+            "body": preload.body_of(256),
+            "routing_key": key,
+            "message_id": f"{head}-{number >> 48:04x}-{number:012x}",
+            "application_headers": {"symbol": preload.SYMBOL, "qty": number, "price": preload.PRICE},
+        }
+        for number in range(count)
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(bench_encode.SCHEMA, timezone="UTC"))
+    options = SinkOptions.parse({"url": "amqp://localhost/default", "deliveryMode": "non-persistent"})
+    plan = MessagePlan.build(bench_encode.SCHEMA, options)
+    encoder = plan.encoder(accept_mode=EXPLICIT, max_frame_size=65_535, place=Place(None, None, 0))
+    ours = b"".join(bytes(block.frames) for block in encoder.blocks(batch, 0))
+    assert ours == b"".join(rawpublish.ready_made(key, count, body_bytes=256, accept_mode=EXPLICIT))
+
+
+@pytest.mark.broker
+def test_the_raw_loop_publishes_everything(broker: Broker, queue: str) -> None:
+    with Environment(sizes=Sizes.quick(), given_broker=broker, quiet=True) as env:
+        blocks = rawpublish.ready_made(queue, 40_007, body_bytes=256, accept_mode=EXPLICIT)
+        with env.driver() as driver:
+            assert rawpublish.publish(driver, blocks, 40_007) > 0
+        env.take_all(queue, 40_007)
+        assert env.depth(queue) == 0
 
 
 @pytest.mark.broker
