@@ -1,10 +1,18 @@
-"""The names of pyspark that the source uses, in one place, with a clear error where pyspark is too old."""
+"""The names of pyspark that source and sink use, in one place, with a clear error where pyspark is too old."""
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
 
 try:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter
     from pyspark.sql.streaming.datasource import (
         ReadAllAvailable,
         ReadLimit,
@@ -17,7 +25,9 @@ except ImportError as error:  # 4.0 and 4.1 have no admission control: a batch c
 
 __all__ = [
     "DataSource",
+    "DataSourceArrowWriter",
     "DataSourceReader",
+    "DataSourceStreamArrowWriter",
     "DataSourceStreamReader",
     "InputPartition",
     "ReadAllAvailable",
@@ -25,4 +35,5 @@ __all__ = [
     "ReadMaxBytes",
     "ReadMaxRows",
     "SupportsTriggerAvailableNow",
+    "WriterCommitMessage",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from amqp_spark.columns import DEFAULT_SCHEMA
 from amqp_spark.compat import DataSource
@@ -11,6 +11,8 @@ from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.errors import OptionError, UnsupportedModeError
 from amqp_spark.options import CONNECTION, FAILFAST, PERMISSIVE, REJECT, SourceOptions
 from amqp_spark.pyfiles import Portable
+from amqp_spark.sink.checking import check as check_sink
+from amqp_spark.sink.writer import AmqpBatchWriter, AmqpStreamWriter
 from amqp_spark.validation import check
 
 if TYPE_CHECKING:
@@ -70,13 +72,19 @@ class AmqpDataSource(Portable, DataSource):
         self._redacted = True
         return AmqpStreamReader(options, columns)
 
-    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: FBT001  Spark's signature
-        """Not available yet."""
-        raise UnsupportedModeError('writing with format("amqp") is not available in this version: it reads only')
+    def writer(self, schema: StructType, overwrite: bool) -> AmqpBatchWriter:  # noqa: FBT001  Spark's signature
+        """The writer of a static frame. There is nothing to overwrite: an exchange takes messages, it holds none."""
+        options, plan = check_sink(self.options, schema)
+        if overwrite:
+            raise UnsupportedModeError(
+                'mode("overwrite") is not possible, since an exchange holds nothing to replace: use mode("append")'
+            )
+        return AmqpBatchWriter(options, plan)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802, FBT001
-        """Not available yet."""
-        raise UnsupportedModeError('writing with format("amqp") is not available in this version: it reads only')
+    def streamWriter(self, schema: StructType, overwrite: bool) -> AmqpStreamWriter:  # noqa: N802, FBT001
+        """The writer of a streaming query. In outputMode complete (``overwrite``) each batch is the whole result."""
+        options, plan = check_sink(self.options, schema)
+        return AmqpStreamWriter(options, plan)
 
     def __getstate__(self) -> dict[str, object]:
         """Once the reader was made, this object is only pickled for executors: they get no credentials from it."""

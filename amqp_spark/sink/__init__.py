@@ -1,1 +1,28 @@
-"""The sink: rows of Spark to an exchange."""
+"""The sink: rows of Spark to an exchange.
+
+Importing this package is cheap: pyspark and pyarrow are imported when one of the names below is used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from amqp_spark.sink.batch_sink import AmqpBatchSink
+    from amqp_spark.sink.checking import check
+    from amqp_spark.sink.statistics import Statistics
+
+__all__ = ["AmqpBatchSink", "Statistics", "check"]
+
+_MODULES = {"AmqpBatchSink": "batch_sink", "Statistics": "statistics", "check": "checking"}
+
+
+def __getattr__(name: str) -> object:
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"amqp_spark.sink.{_MODULES[name]}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

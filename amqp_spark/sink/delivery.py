@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.publisher import Publisher, Rejected
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
-    from amqp_spark.sink.messages import EncodedBlock, Encoder, MessagePlan, Place
+    from amqp_spark.sink.encoding.messages import EncodedBlock, Encoder, MessagePlan, Place
 
 _log = logging.getLogger("amqp_spark.sink")
 
@@ -91,6 +91,8 @@ class Delivery:
         self._sleep = sleep
         self._link: _Link | None = None
         self._encoder: Encoder | None = None
+        self._accept_mode = 0
+        """What the frames carry; it suits one kind of broker."""
         self._waiting: deque[Transfers] = deque()
         """What the current connection was not given yet, in order."""
         self._attempt = 0
@@ -135,7 +137,7 @@ class Delivery:
     def _publish(self, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in self._arriving(batches):
             for block in self._encoded(batch):
-                self._waiting.append(Transfers(block.frames, block.ends, Origin.of(block, self._options)))
+                self._waiting.append(Transfers(memoryview(block.frames), block.ends, Origin.of(block, self._options)))
                 self._nbytes += block.ends[-1]
                 self._drive()
             self._rows += batch.num_rows
@@ -165,8 +167,9 @@ class Delivery:
             self._drive()  # connects: what the frames look like depends on the broker
             assert self._link is not None
             publisher = self._link.publisher
+            self._accept_mode = publisher.accept_mode
             self._encoder = self._plan.encoder(
-                accept_mode=publisher.accept_mode, max_frame_size=publisher.max_frame_size, place=self._place
+                accept_mode=self._accept_mode, max_frame_size=publisher.max_frame_size, place=self._place
             )
         yield from self._encoder.blocks(batch, self._rows)
 
@@ -259,7 +262,7 @@ class Delivery:
         """What is encoded already must suit the broker that took over."""
         encoder = self._encoder
         assert encoder is not None
-        if publisher.accept_mode != encoder.accept_mode or publisher.max_frame_size < encoder.max_frame_size:
+        if publisher.accept_mode != self._accept_mode or publisher.max_frame_size < encoder.max_frame_size:
             raise PublishFailed(
                 "the connection was lost, and the broker that took over is of another kind or takes smaller frames "
                 f"({publisher.max_frame_size} bytes instead of {encoder.max_frame_size}): the task has to start again",

@@ -45,9 +45,8 @@ class Statistics:
         )
 
     def __str__(self) -> str:
-        text = (
-            f"{self.messages:,} messages, {self.nbytes / 1e6:,.1f} MB, {self.seconds:,.1f} s, {self.retries:,} retries"
-        )
+        size = f"{self.nbytes / 1e6:,.1f} MB" if self.nbytes >= 1e6 else f"{self.nbytes / 1e3:,.1f} kB"
+        text = f"{self.messages:,} messages, {size}, {self.seconds:,.1f} s, {self.retries:,} retries"
         if self.resent:
             text += f", {self.resent:,} sent again (perhaps duplicates)"
         if self.discarded:
