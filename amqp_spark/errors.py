@@ -93,9 +93,8 @@ class RowError(AmqpSparkError, ValueError):
         self.reason = reason
 
     def __str__(self) -> str:
-        batch = "" if self.batch_id is None else f" in batch {self.batch_id}"
         what = "" if self.column is None else f"column {self.column!r} "
-        return f"row {self.row} of partition {self.partition}{batch} cannot be sent: {what}{self.reason}"
+        return f"{place_text(self.partition, self.batch_id, self.row)} cannot be sent: {what}{self.reason}"
 
 
 class HeadersError(AmqpSparkError, ValueError):

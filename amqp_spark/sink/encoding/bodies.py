@@ -11,14 +11,15 @@ from pyspark.sql import types as t
 from amqp_core.v0_10 import values as code
 from amqp_spark.sink.columns import LIST_TYPE, MAP_TYPE
 from amqp_spark.sink.encoding import variants
-from amqp_spark.sink.encoding.pieces import LARGEST, Array, bounds, join, lengths, packed, present
-from amqp_spark.sink.encoding.properties import fault
+from amqp_spark.sink.encoding.faults import reasons
+from amqp_spark.sink.encoding.octets import LARGEST_BODY, blame, limited
+from amqp_spark.sink.encoding.pieces import Array, bounds, join, lengths, packed
 from amqp_spark.sink.encoding.run import Run, number
 from amqp_spark.sink.encoding.values import encode_list, encode_map
 
 if TYPE_CHECKING:
+    from amqp_spark.sink.encoding.octets import Blamed
     from amqp_spark.sink.encoding.pieces import Numbers
-    from amqp_spark.sink.encoding.properties import Faults
     from amqp_spark.sink.encoding.run import Size
 
 FRAME_HEADER: Final = 12
@@ -35,66 +36,33 @@ class Bodies(NamedTuple):
     """Content types of encoded maps and lists, one text if all are the same; None: the octets are the caller's."""
 
 
-def encode(column: Array, kind: t.DataType, faults: Faults) -> Bodies:
-    """The octets of every body of a column; what cannot be sent goes into ``faults``."""
+def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Bodies:
+    """The octets of every body of a column; what cannot be sent goes into ``blamed``."""
     if column.null_count:
         nulls = column.is_null().to_numpy(zero_copy_only=False)
-        fault(faults, nulls, "body", "is NULL; write an empty body instead")
+        blame(blamed, nulls, "body", "is NULL; write an empty body instead")
     if isinstance(kind, t.BinaryType | t.StringType):
-        return Bodies(narrow(column, faults), None)
+        return Bodies(limited(column, LARGEST_BODY, "body", blamed), None)
     if isinstance(kind, t.VariantType):
-        return _variants(column, kind, faults)
+        return _variants(column, blamed)
     if isinstance(kind, t.ArrayType):
         content_type, (octets, wrong) = LIST_TYPE, encode_list(column, kind)
     else:
         assert isinstance(kind, t.StructType | t.MapType)  # the schema check has let no other through
         content_type, (octets, wrong) = MAP_TYPE, encode_map(column, kind)
     for row, reason in wrong.items():
-        faults.setdefault(row, ("body", reason))
-    return Bodies(octets, content_type)
+        blamed.setdefault(row, ("body", reason))
+    return Bodies(limited(octets, LARGEST_BODY, "body", blamed), content_type)
 
 
-def _variants(column: Array, kind: t.VariantType, faults: Faults) -> Bodies:
-    kinds: Numbers = variants.containers(column)
-    lists = np.equal(kinds, code.LIST)
-    maps = np.equal(kinds, code.MAP)
-    neither = ~lists & ~maps
-    fault(faults, neither, "body", "is a VARIANT of a scalar; an object (amqp/map) or an array (amqp/list) is allowed")
-    parts: list[Array] = []
-    for chosen, encode_ in ((maps, encode_map), (lists, encode_list)):
-        rows = np.flatnonzero(chosen)
-        if not len(rows):
-            continue
-        if len(rows) == len(column):
-            octets, wrong = encode_(column, kind)
-        else:
-            some, wrong = encode_(column.filter(cast("Any", pa.array(chosen))), kind)
-            places = np.zeros(len(column), np.int64)
-            places[rows] = np.arange(len(rows))
-            octets = some.take(cast("Any", pa.array(places, mask=~chosen)))
-        parts.append(octets)
-        for index, reason in wrong.items():
-            faults.setdefault(int(rows[index]), ("body", reason))
-    types = pa.array([MAP_TYPE, LIST_TYPE]).take(cast("Any", pa.array(lists.astype(np.int8))))
-    empty = packed(np.zeros(0, np.uint8), np.zeros(len(column) + 1, np.int32))
-    return Bodies(join(*parts) if parts else empty, types)
-
-
-def narrow(column: Array, faults: Faults) -> Array:
-    """Texts or octets as a binary array of 32-bit offsets, not copied. Rows beyond them become empty and faults."""
-    long = lengths(column)
-    if pa.types.is_binary(column.type) or pa.types.is_string(column.type):
-        octets: Array = column.view(pa.binary()) if pa.types.is_string(column.type) else column
-        return octets
-    most = LARGEST - LARGEST // 1000  # room for the header and for the frames of 4096 bytes
-    if int(long.sum()) > most:
-        for row in np.flatnonzero(long > most).tolist():
-            faults.setdefault(row, ("body", f"has {long[row]} bytes; at most {most} can be sent"))
-        return packed(np.zeros(0, np.uint8), np.zeros(len(column) + 1, np.int32), present(column))
-    ends = bounds(column)
-    data = column.buffers()[2]
-    inner = data.slice(int(ends[0])) if data is not None else pa.py_buffer(b"")
-    return packed(inner, ends - ends[0], present(column))
+def _variants(column: Array, blamed: Blamed) -> Bodies:
+    octets, kinds, wrong = variants.bodies(column)
+    for row, reason in reasons(wrong).items():
+        blamed.setdefault(row, ("body", reason))
+    scalar = np.equal(kinds, 0)
+    blame(blamed, scalar, "body", "is a VARIANT of a scalar; an object (amqp/map) or an array (amqp/list) is allowed")
+    lists = np.equal(kinds, code.LIST).astype(np.int8)
+    return Bodies(octets, pa.array([MAP_TYPE, LIST_TYPE]).take(cast("Any", pa.array(lists))))
 
 
 def frame(kind: int, flags: Size, size: Size) -> tuple[Any, ...]:

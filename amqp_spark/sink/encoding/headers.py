@@ -14,32 +14,33 @@ from amqp_core.v0_10 import values as code
 from amqp_core.v0_10._columns import WIDTHS
 from amqp_spark.columns.fields import Spans, Wire, padded
 from amqp_spark.columns.headers import check
-from amqp_spark.sink.encoding.bodies import narrow
-from amqp_spark.sink.encoding.pieces import bounds, join, lengths, present
+from amqp_spark.sink.encoding.octets import limited
+from amqp_spark.sink.encoding.pieces import LARGEST, bounds, join, lengths, present
 from amqp_spark.sink.encoding.run import Run
 from amqp_spark.sink.encoding.values import encode_map
 
 if TYPE_CHECKING:
+    from amqp_spark.sink.encoding.octets import Blamed
     from amqp_spark.sink.encoding.pieces import Array
-    from amqp_spark.sink.encoding.properties import Faults
 
 COLUMN: Final = "application_headers"
 
 STAMPS: Final = ("amqp-spark.query-id", "amqp-spark.batch-id", "amqp-spark.partition", "amqp-spark.row")
 """Headers that `stampHeaders` sets: str16, int64, int32, int64."""
 _PREFIX: Final = "amqp-spark."
+_MOST: Final = 0xFFFF  # a header segment is one frame
 
 
-def encode(column: Array, kind: t.DataType, faults: Faults) -> Array:
-    """The encoded map of every row, null where the column is; what cannot be sent goes into ``faults``."""
+def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Array:
+    """The encoded map of every row, null where the column is; what cannot be sent goes into ``blamed``."""
     if isinstance(kind, t.BinaryType):
-        octets = narrow(column, faults)
+        octets = limited(column, _MOST, COLUMN, blamed)
         wrong = checked(octets)
     else:
         assert isinstance(kind, t.StructType | t.MapType | t.VariantType)
         octets, wrong = encode_map(column, kind)
     for row, reason in wrong.items():
-        faults.setdefault(row, (COLUMN, reason))
+        blamed.setdefault(row, (COLUMN, reason))
     return octets
 
 
@@ -103,9 +104,8 @@ def stamped(
     else:
         maps = _unstamped(maps)
         counts = _counts(maps)
-        entries = cast(
-            "Array", cast("Any", pc).binary_slice(maps, 8, (1 << 31) - 1)
-        )  # without a stop, pyarrow 26 fails: "Negative buffer resize"
+        # Without a stop, a map of less than 8 octets (size 0) makes pyarrow 26 fail: "Negative buffer resize".
+        entries = cast("Array", cast("Any", pc).binary_slice(maps, 8, LARGEST))
         long = lengths(entries)
         out.cells((">u4", long + (4 + stamps.size)), (">u4", counts + count))
         out.column(entries, long)

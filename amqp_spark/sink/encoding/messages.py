@@ -19,7 +19,7 @@ from amqp_spark.errors import RowError, SchemaError
 from amqp_spark.sink.columns import IGNORED, schema_problems
 from amqp_spark.sink.encoding import bodies, headers
 from amqp_spark.sink.encoding.bodies import FIRST_SEGMENT, FRAME_HEADER, LAST_SEGMENT, WHOLE_SEGMENT, frame
-from amqp_spark.sink.encoding.pieces import binary, lengths, present
+from amqp_spark.sink.encoding.pieces import lengths, present
 from amqp_spark.sink.encoding.properties import DELIVERY, MESSAGE, Packed, sized
 from amqp_spark.sink.encoding.run import Run
 
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
     from amqp_spark.options import SinkOptions
+    from amqp_spark.sink.encoding.octets import Blamed
     from amqp_spark.sink.encoding.pieces import Array, Mask, Numbers
-    from amqp_spark.sink.encoding.properties import Faults
 
 MOST_ROWS: Final = 4096
 """Most messages of a block."""
@@ -175,16 +175,16 @@ class Encoder:
             yield self._block(block, high - low, first_row + low)
 
     def _block(self, columns: dict[str, Array], rows: int, first_row: int) -> EncodedBlock:
-        faults: Faults = {}
-        body = bodies.encode(columns["body"], self.plan.columns["body"][1], faults)
-        structs = self._delivery(columns, rows, faults).struct32(DELIVERY)
-        structs.run(self._message(columns, rows, body, first_row, faults).struct32(MESSAGE))
-        self._fits(structs, faults)
+        blamed: Blamed = {}
+        body = bodies.encode(columns["body"], self.plan.columns["body"][1], blamed)
+        structs = self._delivery(columns, rows, blamed).struct32(DELIVERY)
+        structs.run(self._message(columns, rows, body, first_row, blamed).struct32(MESSAGE))
+        self._fits(structs, blamed)
         exchanges = self._exchanges(columns)
-        head = self._command(exchanges, rows, faults)
-        if faults:
-            row = min(faults)
-            raise RowError(faults[row][0], first_row + row, self.place.partition, self.place.batch_id, faults[row][1])
+        head = self._command(exchanges, rows, blamed)
+        if blamed:
+            row = min(blamed)
+            raise RowError(blamed[row][0], first_row + row, self.place.partition, self.place.batch_id, blamed[row][1])
         there = lengths(body.octets) > 0
         flags = WHOLE_SEGMENT if there.all() else np.where(there, WHOLE_SEGMENT, WHOLE_SEGMENT | LAST_SEGMENT)
         head.cells(*frame(bodies.HEADER, flags, structs.size))
@@ -194,14 +194,14 @@ class Encoder:
             frames, memoryview(cast("Any", ends)), first_row, exchanges, _texts(columns.get("routing_key"))
         )
 
-    def _command(self, exchanges: Array | None, rows: int, faults: Faults) -> Run:
+    def _command(self, exchanges: Array | None, rows: int, blamed: Blamed) -> Run:
         """The frame of the transfer command: class and code, session header, flags, and all three arguments."""
         fields = Run(rows)
         if exchanges is None:
             name = self.plan.exchange.encode()
             fields.cells(pack(">B", len(name)), name)
         else:
-            sized(fields, ">u1", binary(exchanges), faults, "exchange")
+            sized(fields, ">u1", exchanges, "exchange", blamed)
         fields.cells(self._modes)
         start = bytes.fromhex("0401 0100 0700")
         run = Run(rows)
@@ -209,21 +209,21 @@ class Encoder:
         run.run(fields)
         return run
 
-    def _delivery(self, columns: dict[str, Array], rows: int, faults: Faults) -> Packed:
-        packed = Packed(rows, faults)
+    def _delivery(self, columns: dict[str, Array], rows: int, blamed: Blamed) -> Packed:
+        packed = Packed(rows, blamed)
         self._fields(packed, columns, _DELIVERY_FIELDS)
         return packed
 
     def _message(
-        self, columns: dict[str, Array], rows: int, body: bodies.Bodies, first_row: int, faults: Faults
+        self, columns: dict[str, Array], rows: int, body: bodies.Bodies, first_row: int, blamed: Blamed
     ) -> Packed:
-        packed = Packed(rows, faults)
+        packed = Packed(rows, blamed)
         stated: Mask | None = None if "content_length" not in columns else present(columns["content_length"])
         packed.cells("content_length", (">u8", lengths(body.octets)), stated)
         if body.types is not None and "content_type" not in self.plan.constants:
             columns["content_type"] = _content_type(columns.get("content_type"), body.types, rows)
         self._fields(packed, columns, _MESSAGE_FIELDS)
-        maps = self._headers(columns, rows, first_row, faults)
+        maps = self._headers(columns, rows, first_row, blamed)
         if maps is not None and maps.null_count < rows:
             packed.encoded(headers.COLUMN, maps)
         return packed
@@ -235,11 +235,11 @@ class Encoder:
             elif name in self.plan.constants:
                 packed.constant(name, self.plan.constants[name])
 
-    def _headers(self, columns: dict[str, Array], rows: int, first_row: int, faults: Faults) -> Array | None:
+    def _headers(self, columns: dict[str, Array], rows: int, first_row: int, blamed: Blamed) -> Array | None:
         maps = None
         if headers.COLUMN in columns:
-            maps = headers.encode(columns[headers.COLUMN], self.plan.columns[headers.COLUMN][1], faults)
-        if self.plan.stamp_headers and not faults:
+            maps = headers.encode(columns[headers.COLUMN], self.plan.columns[headers.COLUMN][1], blamed)
+        if self.plan.stamp_headers and not blamed:
             place = self.place
             return headers.stamped(
                 maps,
@@ -257,7 +257,7 @@ class Encoder:
         names: Any = _texts(columns["exchange"])
         return names.fill_null(self.plan.exchange)  # type: ignore[no-any-return]
 
-    def _fits(self, structs: Run, faults: Faults) -> None:
+    def _fits(self, structs: Run, blamed: Blamed) -> None:
         """The header segment has to be one frame: brokers read no other."""
         size = structs.size
         if isinstance(size, int):
@@ -267,7 +267,7 @@ class Encoder:
                 f"its properties and headers take {size[row]} bytes; at most {self._room} are allowed, "
                 "for they have to fit one frame"
             )
-            faults.setdefault(row, (None, reason))
+            blamed.setdefault(row, (None, reason))
 
 
 def _content_type(column: Array | None, own: Array | str, rows: int) -> Array:

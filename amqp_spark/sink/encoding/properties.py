@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
 
 from amqp_spark.sink.encoding import uuids
-from amqp_spark.sink.encoding.pieces import binary, lengths, present
+from amqp_spark.sink.encoding.octets import blame, limited
+from amqp_spark.sink.encoding.pieces import lengths, present
 from amqp_spark.sink.encoding.run import Run, number
 
 if TYPE_CHECKING:
+    from amqp_spark.sink.encoding.octets import Blamed
     from amqp_spark.sink.encoding.pieces import Array, Cell, Mask, Numbers
     from amqp_spark.sink.encoding.run import Size
-
-Faults: TypeAlias = dict[int, tuple[str | None, str]]
-"""Row of the block -> column that is to blame, and why; the first fault of a row stays."""
 
 DELIVERY: Final = 0x0401
 MESSAGE: Final = 0x0403
@@ -58,21 +57,16 @@ _TEXTS: Final = {  # octets of the size
 }
 _REPLY_TO: Final = {"exchange": 0x0100, "routing_key": 0x0200}
 _PER_SECOND: Final = 1_000_000
-
-
-def fault(faults: Faults, rows: Mask, column: str, reason: str) -> None:
-    """Blame a column for these rows."""
-    for row in np.flatnonzero(rows).tolist():
-        faults.setdefault(row, (column, reason))
+_MOST_OF_A_UUID: Final = 36
 
 
 class Packed:
     """A struct with presence flags, of every row: its fields are added in the order of the specification."""
 
-    def __init__(self, rows: int, faults: Faults) -> None:
+    def __init__(self, rows: int, blamed: Blamed) -> None:
         self.fields = Run(rows)
         self.flags: Size = 0
-        self._faults = faults
+        self._blamed = blamed
 
     def announce(self, flag: int, there: Mask | None) -> None:
         """Set a field's flag in the rows that are ``there`` (None: all)."""
@@ -92,7 +86,7 @@ class Packed:
         if column.null_count == len(column):
             return
         if name in _TEXTS:
-            self.text(name, binary(column))
+            self.text(name, column)
         elif name in _NUMBERS:
             self._number(name, column)
         elif name in ("discard_unroutable", "immediate"):
@@ -112,7 +106,7 @@ class Packed:
     def text(self, name: str, column: Array) -> None:
         """A field that is a size and so many octets."""
         self.announce(FLAGS[name], present(column))
-        sized(self.fields, _TEXTS[name], column, self._faults, name)
+        sized(self.fields, _TEXTS[name], column, name, self._blamed)
 
     def encoded(self, name: str, column: Array) -> None:
         """A field that is encoded already."""
@@ -152,7 +146,7 @@ class Packed:
             values = micros // (_PER_SECOND if unit == "s" else _PER_SECOND // 1000)
             early = values < 0
             if early.any():
-                fault(self._faults, early, name, "is before 1970; times from then on are allowed")
+                blame(self._blamed, early, name, "is before 1970; times from then on are allowed")
         else:
             values = _integers(column)
             self._check(name, values, there, 0, (1 << 63) - 1)
@@ -164,38 +158,35 @@ class Packed:
             wrong &= there
         allowed = "0 and above are allowed" if highest > 9 else f"{lowest} to {highest} are allowed"
         for row in np.flatnonzero(wrong).tolist():
-            self._faults.setdefault(row, (name, f"is {values[row]}; {allowed}"))
+            self._blamed.setdefault(row, (name, f"is {values[row]}; {allowed}"))
 
     def _uuid(self, column: Array) -> None:
-        octets = binary(column)
-        there = present(octets)
+        there = present(column)
+        octets = limited(column, _MOST_OF_A_UUID, "message_id", {})  # other lengths are blamed below
+        long = lengths(column)
         if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-            long = lengths(octets)
             wrong = (long != 16) if there is None else (long != 16) & there
             for row in np.flatnonzero(wrong).tolist():
-                self._faults.setdefault(row, ("message_id", f"has {long[row]} bytes; a UUID has 16"))
+                self._blamed.setdefault(row, ("message_id", f"has {long[row]} bytes; a UUID has 16"))
             self.encoded("message_id", octets)
             return
         values, wrong = uuids.parse(octets)
-        if wrong.any():
-            long = lengths(octets)
-            for row in np.flatnonzero(wrong).tolist():
-                reason = (
-                    f"has a text of {long[row]} bytes that is no UUID; it has to look like "
-                    "f81d4fae-7dec-11d0-a765-00a0c91e6bf6 (hexadecimal digits in 8-4-4-4-12)"
-                )
-                self._faults.setdefault(row, ("message_id", reason))
+        for row in np.flatnonzero(wrong).tolist():
+            reason = (
+                f"has a text of {long[row]} bytes that is no UUID; it has to look like "
+                "f81d4fae-7dec-11d0-a765-00a0c91e6bf6 (hexadecimal digits in groups of 8-4-4-4-12)"
+            )
+            self._blamed.setdefault(row, ("message_id", reason))
         self.cells("message_id", ("V16", values), there)
 
     def _reply_to(self, column: pa.StructArray) -> None:
         there = present(column)
-        inner = Packed(len(column), self._faults)
+        inner = Packed(len(column), self._blamed)
         parts = dict(zip([field.name.lower() for field in column.type], column.flatten(), strict=True))
         for name, flag in _REPLY_TO.items():
             if name in parts and parts[name].null_count < len(column):
-                octets = binary(parts[name])
-                inner.announce(flag, present(octets))
-                sized(inner.fields, ">u1", octets, self._faults, f"reply_to.{name}")
+                inner.announce(flag, present(parts[name]))
+                sized(inner.fields, ">u1", parts[name], f"reply_to.{name}", self._blamed)
         self.announce(FLAGS["reply_to"], there)
         if there is None:
             self.fields.run(inner.struct16())
@@ -204,16 +195,12 @@ class Packed:
             self.fields.run(inner.fields)
 
 
-def sized(run: Run, kind: str, column: Array, faults: Faults, name: str) -> None:
-    """Add texts or octets with their size in front; null has neither. Too long ones are faults of ``name``."""
-    there = present(column)
-    long = lengths(column)
-    most = int(np.iinfo(np.dtype(kind)).max)
-    if int(long.max(initial=0)) > most:
-        for row in np.flatnonzero(long > most).tolist():
-            faults.setdefault(row, (name, f"has {long[row]} bytes; at most {most} are allowed"))
-    run.cells((kind, long), there=there)
-    run.column(column, long)
+def sized(run: Run, kind: str, column: Array, name: str, blamed: Blamed) -> None:
+    """Add texts or octets with their size in front, of a dtype such as ``>u1``; null has neither."""
+    octets = limited(column, int(np.iinfo(np.dtype(kind)).max), name, blamed)
+    long = lengths(octets)
+    run.cells((kind, long), there=present(octets))
+    run.column(octets, long)
 
 
 def _integers(column: Array) -> Numbers:

@@ -1,0 +1,47 @@
+"""Columns of texts and octets with the limits that the wire has, and the rows that are to blame."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from amqp_spark.sink.encoding.pieces import LARGEST, bounds, lengths, packed, present
+
+if TYPE_CHECKING:
+    from amqp_spark.sink.encoding.pieces import Array, Mask
+
+Blamed: TypeAlias = dict[int, tuple[str | None, str]]
+"""Row of the block -> the column that is to blame (None: not one alone), and why. The first reason of a row stays."""
+
+LARGEST_BODY: Final = LARGEST - LARGEST // 128
+"""Most octets of a body: with its frame headers, and all that precedes it, it has to fit one array of Arrow."""
+
+
+def blame(blamed: Blamed, rows: Mask, column: str, reason: str) -> None:
+    """Note a reason for all of these rows."""
+    for row in np.flatnonzero(rows).tolist():
+        blamed.setdefault(row, (column, reason))
+
+
+def limited(column: Array, most: int, name: str, blamed: Blamed) -> Array:
+    """Texts or octets as a binary array with offsets of 32 bits; nothing is copied.
+
+    Rows of more than ``most`` octets are blamed; what the array then holds means nothing.
+    """
+    long = lengths(column)
+    if int(long.max(initial=0)) > most:
+        for row in np.flatnonzero(long > most).tolist():
+            blamed.setdefault(row, (name, f"has {long[row]:,} bytes; at most {most:,} are allowed"))
+    if pa.types.is_binary(column.type):
+        return column
+    if pa.types.is_string(column.type):
+        octets: Array = column.view(pa.binary())
+        return octets
+    ends = bounds(column)
+    data = column.buffers()[2]
+    first, last = int(ends[0]), int(ends[-1])
+    if data is None or last - first > LARGEST:  # blamed: a block has so much only when one of its rows has too much
+        return packed(np.zeros(0, np.uint8), np.zeros(len(column) + 1, np.int32), present(column))
+    return packed(data.slice(first, last - first), ends - first, present(column))
