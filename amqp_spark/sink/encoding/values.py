@@ -87,7 +87,7 @@ def unsendable(kind: t.DataType, path: str) -> list[str]:
 
 
 def _unsendable(kind: t.DataType, path: str, depth: int) -> list[str]:
-    if depth > code.MAX_DEPTH and isinstance(kind, t.StructType | t.ArrayType | t.MapType):
+    if depth >= code.MAX_DEPTH and isinstance(kind, t.StructType | t.ArrayType | t.MapType):
         fault = variants.too_deep()
         return [f"{path}: {fault.what}; {fault.allowed}"]
     match kind:
@@ -121,7 +121,7 @@ def _unsendable(kind: t.DataType, path: str, depth: int) -> list[str]:
 # ---- maps and lists ------------------------------------------------------------------------------------------------
 
 
-def encode_map(column: Array, kind: t.StructType | t.MapType | t.VariantType) -> Encoded:
+def encode_map(column: Array | pa.ChunkedArray[Any], kind: t.StructType | t.MapType | t.VariantType) -> Encoded:
     """Every row as an encoded map: size, count, entries (specification, section 3.3.1).
 
     Args:
@@ -136,7 +136,7 @@ def encode_map(column: Array, kind: t.StructType | t.MapType | t.VariantType) ->
     return _encode(column, entries)
 
 
-def encode_list(column: Array, kind: t.ArrayType | t.VariantType) -> Encoded:
+def encode_list(column: Array | pa.ChunkedArray[Any], kind: t.ArrayType | t.VariantType) -> Encoded:
     """Every row as an encoded list: size, count, items (specification, section 3.3.1).
 
     Args:
@@ -157,7 +157,7 @@ def _encode(column: Array, entries: _Entries) -> Encoded:
     return pieces.masked(joined, there), reasons(_of_rows(entries.faults, there))
 
 
-def encode_container(column: Array) -> tuple[Array, npt.NDArray[np.uint8], Errors]:
+def encode_container(column: Array | pa.ChunkedArray[Any]) -> tuple[Array, npt.NDArray[np.uint8], Errors]:
     """VARIANTs as encoded maps and lists, as each is, with the wire type per row (MAP, LIST; 0 where there is none)."""
     return _containers(pieces.whole(column), (code.MAP, code.LIST), "an object or an array can be sent as map or list")
 

@@ -282,13 +282,13 @@ def _keys(metadata: bytes) -> list[bytes]:
 
 
 def _deeper(depth: int) -> None:
-    if depth > code.MAX_DEPTH:
+    if depth >= code.MAX_DEPTH:
         raise Unfit(too_deep())
 
 
 def too_deep() -> Fault:
     """More levels than readers take."""
-    return Fault("maps and lists that are nested too deep", f"inside the outermost there are at most {code.MAX_DEPTH}")
+    return Fault("maps and lists nested too deep", f"at most {code.MAX_DEPTH} levels are allowed")
 
 
 def _container(number: int, count: int, parts: list[bytes]) -> bytes:
