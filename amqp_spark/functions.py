@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
+import pyarrow as pa  # noqa: TC002 - Spark evaluates the hints of the function below
 from pyspark.sql import types as t
-from pyspark.sql.functions import arrow_udf
+from pyspark.sql.pandas.functions import arrow_udf
 
 from amqp_spark.columns.encoded import decode_maps
 from amqp_spark.columns.values import servable
@@ -30,15 +30,18 @@ def decode_headers(column: Column | str, kind: t.DataType = TEXTS) -> Column:
     """
     problems = servable(kind, "headers")
     if not isinstance(kind, t.StructType | t.MapType):
-        problems = [f"headers: {kind.simpleString()} is not possible; allowed: STRUCT<header TYPE, ...>, MAP<STRING, ...>"]
+        problems = [
+            f"headers: {kind.simpleString()} is not possible; allowed: STRUCT<header TYPE, ...>, MAP<STRING, ...>"
+        ]
     if problems:
         raise SchemaError(problems)
 
-    def decode(maps: pa.Array) -> pa.Array:
+    def decode(maps: pa.Array) -> pa.Array:  # type: ignore[type-arg]  # Spark knows no other form
         decoded, errors = decode_maps(maps, kind)
         if errors:
             row = min(errors)
             raise HeadersError(len(errors), errors[row])
         return decoded
 
-    return arrow_udf(decode, kind)(column)
+    decoded: Column = arrow_udf(decode, kind)(column)  # type: ignore[call-overload]  # the type is in its hints
+    return decoded

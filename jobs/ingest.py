@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(
         prog="ingest.py",
         description=__doc__,
-        epilog=cli.option_help(source=(*CONNECTION, *SOURCE)),
+        epilog=cli.option_help({"options of the source, for --option": (*CONNECTION, *SOURCE)}),
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )

@@ -35,9 +35,10 @@ from amqp_spark.cli.errors import (
 from amqp_spark.cli.progress import Progress
 from amqp_spark.cli.running import follow, job, run_action
 from amqp_spark.cli.signals import Signals
-from amqp_spark.cli.spark import session, spark_session, writer_of
+from amqp_spark.cli.spark import EXACT, exact_ddl, schema_of, session, spark_session, writer_of
 
 __all__ = [
+    "EXACT",
     "EXIT_BROKER",
     "EXIT_DONE",
     "EXIT_FAILED",
@@ -56,6 +57,7 @@ __all__ = [
     "check_files",
     "connection_options",
     "credentials",
+    "exact_ddl",
     "explain",
     "fail",
     "follow",
@@ -64,6 +66,7 @@ __all__ = [
     "pairs",
     "refused_by_spark",
     "run_action",
+    "schema_of",
     "session",
     "spark_refuses",
     "spark_session",

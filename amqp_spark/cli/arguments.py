@@ -148,14 +148,14 @@ def pairs(texts: Iterable[str], flag: str, side: Side = HERE) -> dict[str, str]:
     return assignments(given, flag)
 
 
-def option_help(**tables: Sequence[Option]) -> str:
-    """Tables of options for the end of ``--help``; the keyword says whose they are."""
-    shown = {side: [option for option in table if _offered(option)] for side, table in tables.items()}
+def option_help(tables: Mapping[str, Sequence[Option]]) -> str:
+    """Tables of options for the end of ``--help``, each under the argument that takes them."""
+    shown = {title: [option for option in table if _offered(option)] for title, table in tables.items()}
     width = max(len(option.name) for table in shown.values() for option in table)
     parts = []
-    for side, table in shown.items():
+    for title, table in shown.items():
         lines = [f"  {option.name:<{width}}  {_allowed(option)} (default: {option.default})" for option in table]
-        parts.append("\n".join([f"options of the {side.replace('_', ' ')}, as name=value:", *lines]))
+        parts.append("\n".join([f"{title}, as name=value:", *lines]))
     return "\n\n".join([*parts, "docs/options.md says what they mean."])
 
 

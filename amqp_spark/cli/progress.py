@@ -8,8 +8,9 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
     from pyspark.sql.streaming.query import StreamingQuery
 
 _TASKS_SECONDS = 10  # between two lines about tasks
@@ -19,14 +20,18 @@ class Progress:
     """Batches, rows, rows/s and backlog on the terminal: a live line where there is one, else one line per batch.
 
     ``rows`` counts what was read, ``written`` what the sink says that it wrote; ``None`` as long as it says nothing.
+    ``on_batch`` gets Spark's own record of every batch that had rows, once.
     """
 
-    def __init__(self, stream: TextIO, *, quiet: bool = False) -> None:
+    def __init__(
+        self, stream: TextIO, *, quiet: bool = False, on_batch: Callable[[StreamingQueryProgress], None] | None = None
+    ) -> None:
         self.batches = 0
         self.rows = 0
         self.written: int | None = None
         self._stream = stream
         self._quiet = quiet
+        self._on_batch = on_batch
         self._started = time.monotonic()
         self._seen = -1
         self._tasks = (time.monotonic(), 0)
@@ -43,6 +48,8 @@ class Progress:
             self._seen = each.batchId
             self.batches += 1
             self.rows += rows
+            if self._on_batch is not None:
+                self._on_batch(each)
             written = each.sink.numOutputRows
             if written >= 0:  # -1: this sink does not count
                 self.written = written + (self.written or 0)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqp_spark.cli.arguments import pairs
+from amqp_spark.cli.errors import CommandLineError, spark_refuses
 
 if TYPE_CHECKING:
     import argparse
@@ -15,6 +16,52 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
+    from pyspark.sql.types import StructType
+
+
+#: All columns in types that lose nothing: headers and opaque properties as octets, times as the numbers sent.
+EXACT: Final = {
+    "queue": "STRING",
+    "position": "BIGINT",
+    "discard_unroutable": "BOOLEAN",
+    "immediate": "BOOLEAN",
+    "redelivered": "BOOLEAN",
+    "priority": "SMALLINT",  # an octet from 0 to 255, as are delivery modes: what a broker lets through is kept
+    "delivery_mode": "SMALLINT",
+    "ttl": "BIGINT",
+    "timestamp": "BIGINT",
+    "expiration": "BIGINT",
+    "exchange": "STRING",
+    "routing_key": "STRING",
+    "resume_id": "STRING",
+    "resume_ttl": "BIGINT",
+    "content_length": "BIGINT",
+    "message_id": "STRING",
+    "correlation_id": "BINARY",
+    "reply_to": "STRUCT<exchange: STRING, routing_key: STRING>",
+    "content_type": "STRING",
+    "content_encoding": "STRING",
+    "user_id": "BINARY",
+    "app_id": "BINARY",
+    "application_headers": "BINARY",
+    "body": "BINARY",
+}
+
+
+def exact_ddl() -> str:
+    """:data:`EXACT` as a schema."""
+    return ", ".join(f"{name} {kind}" for name, kind in EXACT.items())
+
+
+def schema_of(ddl: str) -> StructType:
+    """Columns and their types from text; needs a session. Raises CommandLineError when it names no columns."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415 - --help and wrong options must not wait for it
+
+    with spark_refuses():
+        schema = StructType.fromDDL(ddl)
+    if not isinstance(schema, StructType):
+        raise CommandLineError(f"{ddl!r} is a type, not columns: write for instance 'symbol STRING, price DOUBLE'")
+    return schema
 
 
 def spark_session(

@@ -6,13 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
+from amqp_spark.columns import arrays
 from amqp_spark.columns.batch import decoder
 from amqp_spark.columns.fields import Spans, Wire, padded
 
 if TYPE_CHECKING:
+    from pyspark.sql import types as t
+
     from amqp_spark.columns.arrays import Array, Column, Errors
 
 
@@ -26,8 +28,8 @@ def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:
     rows = len(maps)
     _, bounds, octets = maps.buffers()
     if not rows or bounds is None:
-        return pa.nulls(rows, _arrow(kind)), {}
-    ends = np.frombuffer(bounds, np.int32)[maps.offset : maps.offset + rows + 1].astype(np.int64)
+        return arrays.nulls(rows, _arrow(kind))
+    ends = np.frombuffer(memoryview(bounds), np.int32)[maps.offset : maps.offset + rows + 1].astype(np.int64)
     first, last = int(ends[0]), int(ends[-1])
     data = b"" if octets is None else octets.slice(first, last - first).to_pybytes()
     wire = Wire(padded(data, len(data)))

@@ -19,6 +19,7 @@ def load(name: str) -> Any:
     assert specification is not None
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module  # dataclasses look their module up
     specification.loader.exec_module(module)
     return module
 

@@ -1,0 +1,184 @@
+"""Move messages from queues of one broker to an exchange of another, with all their properties.
+
+    python jobs/bridge.py --from-url amqp://here/default --from-username guest --from-password-file /run/secrets/here \\
+        --queue ticks \\
+        --to-url amqps://there/default --to-username guest --to-password-file /run/secrets/there \\
+        --exchange amq.topic --checkpoint /data/ticks.bridge
+
+Bodies and application headers are passed on octet by octet, timestamps as the numbers that they are on the wire. A
+message is accepted on the one broker after the other has it, so a crash may publish some twice and loses none.
+
+Expressions of --filter and --routing-key-expr see the columns of docs/columns.md (timestamp and expiration as
+numbers, application_headers encoded), and 'headers', the application headers decoded: MAP<STRING,STRING>, or what
+--headers says.
+
+    --filter "headers['symbol'] = 'SAP' AND redelivered IS NOT TRUE"
+    --headers 'symbol STRING, price DOUBLE' --filter 'headers.price > 100'
+
+What --filter leaves out is accepted and gone. What must stay on the queue is left there by the broker, with a message
+selector: --from-option "selector=symbol = 'SAP'".
+
+Runs with python or spark-submit, the package installed or given by --py-files. Progress goes to standard error, one
+summary line to standard output.
+
+exit codes: 0 done; 1 the query failed; 2 the command line or an option is wrong; 3 a broker could not be used
+(unreachable, login refused, queue or exchange missing); 130, 143 stopped cleanly by SIGINT (Ctrl-C), SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from amqp_spark import cli
+from amqp_spark.errors import OptionError
+from amqp_spark.options import CONNECTION, SINK, SOURCE, SinkOptions, SourceOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_HEADERS = "headers"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    arguments = argparse.ArgumentParser(
+        prog="bridge.py",
+        description=__doc__,
+        epilog=cli.option_help(
+            {
+                "options of either broker, for --from-option and --to-option": CONNECTION,
+                "options of the source, for --from-option": SOURCE,
+                "options of the sink, for --to-option": SINK,
+            }
+        ),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    cli.add_connection_arguments(arguments, cli.FROM)
+    source = arguments.add_argument_group("what to read")
+    source.add_argument("--queue", action="append", default=[], help="queue to read; may be repeated", metavar="NAME")
+    source.add_argument(
+        "--from-option", action="append", default=[], metavar="K=V", help="further option of the source"
+    )
+    source.add_argument(
+        "--filter", metavar="EXPR", help="SQL condition: only messages for which it is true are published"
+    )
+    source.add_argument(
+        "--headers",
+        metavar="DDL",
+        help="headers and their types, such as 'symbol STRING, price DOUBLE', that expressions see in the column "
+        "'headers' (default: all of them, as MAP<STRING,STRING>)",
+    )
+    cli.add_connection_arguments(arguments, cli.TO)
+    sink = arguments.add_argument_group("what to publish")
+    sink.add_argument(
+        "--exchange",
+        metavar="NAME",
+        help="exchange to publish to (default: the default exchange, which routes by queue name)",
+    )
+    key = sink.add_mutually_exclusive_group()
+    key.add_argument("--routing-key", metavar="KEY", help="routing key of every message, instead of its own")
+    key.add_argument("--routing-key-expr", metavar="EXPR", help="routing key as an SQL expression, instead of its own")
+    sink.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="COLUMN",
+        help="property to leave out, such as user_id, which brokers may refuse from another user; may be repeated",
+    )
+    sink.add_argument("--to-option", action="append", default=[], metavar="K=V", help="further option of the sink")
+    query = arguments.add_argument_group("query")
+    query.add_argument("--checkpoint", metavar="DIR", help="checkpoint location (needed)")
+    query.add_argument("--name", metavar="NAME", help="name of the query")
+    cli.add_trigger_arguments(query)
+    cli.add_spark_arguments(query)
+    return arguments
+
+
+def both_options(arguments: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of source and sink that the command line asks for."""
+    source = cli.connection_options(arguments, cli.FROM, queue=",".join(arguments.queue) or None)
+    sink = cli.connection_options(arguments, cli.TO, exchange=arguments.exchange, routingKey=arguments.routing_key)
+    return source, sink
+
+
+def check_both(source: dict[str, str], sink: dict[str, str]) -> None:
+    """Check the options of both sides; one error has the problems of both."""
+    problems: list[str] = []
+    for side, parse, options in (("from", SourceOptions.parse, source), ("to", SinkOptions.parse, sink)):
+        try:
+            parse(options)
+        except OptionError as error:
+            problems += [f"{side}: {problem}" for problem in error.problems]
+    if problems:
+        raise OptionError(problems)
+
+
+def messages(spark: SparkSession, arguments: argparse.Namespace, options: dict[str, str]) -> DataFrame:
+    """What is to be published."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - --help and wrong options must not wait for it
+
+    rows = spark.readStream.format("amqp").options(**options).schema(cli.exact_ddl()).load()
+    if arguments.filter is not None or arguments.routing_key_expr is not None:
+        rows = rows.withColumn(_HEADERS, decoded(arguments))  # Spark leaves it out where no expression uses it
+    if arguments.filter is not None:
+        rows = rows.filter(arguments.filter)
+    if arguments.routing_key_expr is not None:
+        rows = rows.withColumn("routing_key", f.expr(arguments.routing_key_expr).cast("string"))
+    return rows.drop(_HEADERS, *arguments.without)
+
+
+def decoded(arguments: argparse.Namespace) -> Column:
+    """The column ``headers``."""
+    from amqp_spark.functions import TEXTS, decode_headers  # noqa: PLC0415
+
+    kind = TEXTS if arguments.headers is None else cli.schema_of(arguments.headers)
+    return decode_headers("application_headers", kind)
+
+
+def check_without(names: Sequence[str]) -> None:
+    """Only properties can be left out."""
+    known = [name for name in cli.EXACT if name != "body"]
+    for name in names:
+        if name not in known:
+            raise cli.CommandLineError(f"--without {name}: there is no such property; there are {', '.join(known)}")
+
+
+def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
+    """Check everything that can be checked, then start the query and follow it."""
+    source, sink = both_options(arguments)
+    if arguments.checkpoint is None:
+        raise cli.CommandLineError("--checkpoint DIR is needed: Spark keeps the numbers of the batches there")
+    if arguments.headers is not None and arguments.filter is None and arguments.routing_key_expr is None:
+        raise cli.CommandLineError("--headers has no use without --filter or --routing-key-expr")
+    check_without(arguments.without)
+    check_both(source, sink)
+    cli.check_files(source)
+    cli.check_files(sink)
+    with cli.session("bridge", arguments) as spark:
+        from amqp_spark.sink import check  # noqa: PLC0415
+
+        signals.install()
+        with cli.spark_refuses():
+            rows = messages(spark, arguments, source)
+            schema = rows.schema
+        check(sink, schema)
+        progress = cli.Progress(sys.stderr, quiet=arguments.quiet)
+        with cli.spark_refuses():
+            query = cli.writer_of(rows, arguments).format("amqp").options(**sink).start()
+        code = cli.follow(query, signals, progress)
+        print(f"bridge: {progress.summary()}")
+    return code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job; returns the exit code."""
+    return cli.job("bridge", parser(), run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,244 @@
+"""Empty queues into files, and say what was in them.
+
+    python jobs/drain.py --url amqp://broker/default --username guest --password-file /run/secrets/amqp \\
+        --queue ticks --output /data/ticks --checkpoint /data/ticks.checkpoint
+
+Takes what is on the queues when it starts, less what other consumers hold, and ends. Each message is accepted after its
+file is written. The report on standard output has the number of messages, the first and last of their timestamps, and
+the sizes of their bodies. --dry-run browses: the same report, nothing consumed and nothing written.
+
+With --exact the files hold every property in the types that lose nothing, and jobs/publish.py --input /data/ticks puts
+the same messages on an exchange again.
+
+Runs with python or spark-submit, the package installed or given by --py-files. Progress goes to standard error.
+
+exit codes: 0 done; 1 it failed; 2 the command line or an option is wrong; 3 the broker could not be used (unreachable,
+login refused, queue missing); 130, 143 stopped cleanly by SIGINT (Ctrl-C), SIGTERM: the rest is still on the queues.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from functools import reduce
+from operator import add
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amqp_spark import cli, validate
+from amqp_spark.options import CONNECTION, SOURCE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import Column, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.types import StructType
+
+_METRICS = "drain"
+_BROWSED = "timestamp TIMESTAMP, body BINARY"
+_AUTO_MILLISECONDS = 100_000_000_000  # as docs/options.md says of timestampUnit: larger numbers are not in seconds
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass
+class Report:
+    """What was in the queues. Sizes of bodies in bytes, times in microseconds since 1970; None: nothing had one."""
+
+    messages: int = 0
+    timestamps: int = 0
+    first: int | None = None
+    last: int | None = None
+    total: int | None = None
+    smallest: int | None = None
+    largest: int | None = None
+
+    def add(self, metrics: Mapping[str, Any]) -> None:
+        """Take in what :func:`metrics_of` computed over some of the messages."""
+        self.messages += metrics["messages"]
+        self.timestamps += metrics["timestamps"]
+        for name, combine in (("first", min), ("last", max), ("total", add), ("smallest", min), ("largest", max)):
+            known = [value for value in (getattr(self, name), metrics[name]) if value is not None]
+            setattr(self, name, reduce(combine, known) if known else None)
+
+    def text(self) -> str:
+        """For people."""
+        if not self.messages:
+            return "no messages"
+        lines = [f"messages         {self.messages:,}"]
+        without = self.messages - self.timestamps
+        if self.first is not None and self.last is not None:
+            lines += [f"first timestamp  {_time(self.first)}", f"last timestamp   {_time(self.last)}"]
+        if without:
+            lines += [f"no timestamp     {without:,} messages"]
+        if self.total is not None:
+            lines += [f"bodies           {self.total:,} bytes, smallest {self.smallest:,}, largest {self.largest:,}"]
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For programs."""
+        return {
+            "messages": self.messages,
+            "without_timestamp": self.messages - self.timestamps,
+            "first_timestamp": None if self.first is None else _time(self.first),
+            "last_timestamp": None if self.last is None else _time(self.last),
+            "body_bytes": self.total,
+            "smallest_body": self.smallest,
+            "largest_body": self.largest,
+        }
+
+
+def _time(micros: int) -> str:
+    return (_EPOCH + timedelta(microseconds=micros)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    arguments = argparse.ArgumentParser(
+        prog="drain.py",
+        description=__doc__,
+        epilog=cli.option_help({"options of the source, for --option": (*CONNECTION, *SOURCE)}),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    cli.add_connection_arguments(arguments)
+    source = arguments.add_argument_group("source")
+    source.add_argument("--queue", action="append", default=[], help="queue to empty; may be repeated", metavar="NAME")
+    kind = source.add_mutually_exclusive_group()
+    kind.add_argument("--schema", metavar="DDL", help="columns to write and their types (default: every property)")
+    kind.add_argument("--exact", action="store_true", help="every property, in the types that lose nothing")
+    source.add_argument("--option", action="append", default=[], metavar="K=V", help="further option of the source")
+    sink = arguments.add_argument_group("files")
+    sink.add_argument("--output", metavar="PATH", help="directory to write to")
+    sink.add_argument("--format", metavar="NAME", default="parquet", help="parquet, json, ... (default: %(default)s)")
+    sink.add_argument("--sink-option", action="append", default=[], metavar="K=V", help="option of the files' format")
+    sink.add_argument("--report", metavar="FILE", help="file to write the report to as JSON, too")
+    query = arguments.add_argument_group("query")
+    query.add_argument("--dry-run", action="store_true", help="only browse and report: no message is consumed")
+    query.add_argument("--checkpoint", metavar="DIR", help="checkpoint location; needed unless it is a dry run")
+    query.add_argument("--name", metavar="NAME", help="name of the query")
+    cli.add_spark_arguments(query)
+    query.set_defaults(available_now=True)
+    return arguments
+
+
+def check_files(arguments: argparse.Namespace) -> None:
+    """What Spark would find out only after a while."""
+    if arguments.dry_run:
+        return
+    if arguments.output is None:
+        raise cli.CommandLineError("--output DIRECTORY is needed, or --dry-run to look only")
+    if arguments.checkpoint is None:
+        raise cli.CommandLineError(
+            "--checkpoint DIR is needed: without it a restart would not know which files are written"
+        )
+
+
+def metrics_of(schema: StructType, unit: str) -> list[Column]:
+    """The aggregates of a report; times as numbers, which pass through JSON unchanged.
+
+    NULL takes the place of those that the types of ``timestamp`` and ``body`` do not tell.
+    """
+    from pyspark.sql import functions as f  # noqa: PLC0415 - --help and wrong options must not wait for it
+    from pyspark.sql import types as t  # noqa: PLC0415
+
+    kinds = {field.name.lower(): field.dataType for field in schema.fields}
+    unknown = f.lit(None).cast("bigint")
+    micros, size = unknown, unknown
+    match kinds["timestamp"]:
+        case t.TimestampType():
+            micros = f.unix_micros("timestamp")
+        case t.LongType():
+            milliseconds = f.lit(unit == "ms") if unit != "auto" else f.abs("timestamp") > _AUTO_MILLISECONDS
+            micros = f.col("timestamp") * f.when(milliseconds, 1000).otherwise(1_000_000)
+        case _:
+            pass
+    if isinstance(kinds["body"], t.BinaryType | t.StringType):
+        size = f.octet_length("body").cast("bigint")
+    return [
+        f.count(f.lit(1)).alias("messages"),
+        f.count("timestamp").alias("timestamps"),
+        f.min(micros).alias("first"),
+        f.max(micros).alias("last"),
+        f.sum(size).alias("total"),
+        f.min(size).alias("smallest"),
+        f.max(size).alias("largest"),
+    ]
+
+
+def reading(arguments: argparse.Namespace) -> tuple[StructType, list[str]]:
+    """The schema to read with, and the columns of it to write: the report needs timestamps and bodies in any case."""
+    from pyspark.sql.types import StructType  # noqa: PLC0415
+
+    from amqp_spark.columns import DEFAULT_SCHEMA  # noqa: PLC0415
+
+    if arguments.exact:
+        schema = cli.schema_of(cli.exact_ddl())
+    elif arguments.schema is not None:
+        schema = cli.schema_of(arguments.schema)
+    else:
+        schema = DEFAULT_SCHEMA
+    names = list(schema.names)
+    there = {name.lower() for name in names}
+    more = [field for field in DEFAULT_SCHEMA if field.name in {"timestamp", "body"} - there]
+    return StructType([*schema.fields, *more]), names
+
+
+def start(spark: SparkSession, arguments: argparse.Namespace, options: dict[str, str], unit: str) -> StreamingQuery:
+    """Build the query that empties the queues, and start it."""
+    schema, names = reading(arguments)
+    rows = spark.readStream.format("amqp").options(**options).schema(schema).load()
+    rows = rows.observe(_METRICS, *metrics_of(schema, unit)).select(*(f"`{name}`" for name in names))
+    writer = cli.writer_of(rows, arguments).options(**cli.pairs(arguments.sink_option, "--sink-option"))
+    return writer.format(arguments.format).start(arguments.output)
+
+
+def browse(spark: SparkSession, options: dict[str, str], unit: str) -> Mapping[str, Any]:
+    """The report's numbers of what is on the queues."""
+    schema = cli.schema_of(_BROWSED)
+    rows = spark.read.format("amqp").options(**options).schema(schema).load()
+    return rows.agg(*metrics_of(schema, unit)).collect()[0].asDict()
+
+
+def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
+    """Check everything that can be checked, then empty the queues, or look."""
+    options = cli.connection_options(arguments, queue=",".join(arguments.queue) or None)
+    check_files(arguments)
+    unit = validate(options).timestamp_unit
+    cli.check_files(options)
+    report = Report()
+    with cli.session("drain", arguments) as spark:
+        signals.install()
+        validate(options, arguments.schema)
+        if arguments.dry_run:
+            progress = cli.Progress(sys.stderr, quiet=arguments.quiet)
+            found = cli.run_action(spark, lambda: browse(spark, options, unit), signals, progress)
+            if found is None:
+                return signals.exit_code or cli.EXIT_FAILED
+            report.add(found)
+            code, done = cli.EXIT_DONE, f"browsed in {progress.seconds:.1f} s, nothing was consumed"
+        else:
+            progress = cli.Progress(
+                sys.stderr,
+                quiet=arguments.quiet,
+                on_batch=lambda each: report.add(each.observedMetrics[_METRICS].asDict()),
+            )
+            with cli.spark_refuses():
+                query = start(spark, arguments, options, unit)
+            code, done = cli.follow(query, signals, progress), progress.summary()
+    print(f"drain: {done}\n{report.text()}")
+    if arguments.report is not None:
+        Path(arguments.report).write_text(json.dumps(report.as_dict()) + "\n", encoding="utf-8")
+    return code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job; returns the exit code."""
+    return cli.job("drain", parser(), run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

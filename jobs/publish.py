@@ -1,0 +1,250 @@
+"""Publish rows of any Spark source to an exchange: files, a table, a query.
+
+    python jobs/publish.py --url amqp://broker/default --username guest --password-file /run/secrets/amqp \\
+        --input /data/ticks --column 'body=to_json(struct(*))' --column "routing_key=concat('ticks.', symbol)" \\
+        --header 'symbol=symbol' --header 'price=price' --exchange amq.topic
+
+As a stream, what is new is published as it arrives:
+
+    python jobs/publish.py ... --format json --input /data/incoming --schema 'symbol STRING, price DOUBLE' \\
+        --stream --checkpoint /data/incoming.checkpoint
+
+A row becomes a message. Without --column and --header the columns of the input are those of the message
+(docs/columns.md names them); with them, only what they name, and --column '*' keeps the others. NULL is an absent
+property.
+
+Runs with python or spark-submit, the package installed or given by --py-files. Progress goes to standard error, one
+summary line to standard output.
+
+exit codes: 0 done, the broker has every message; 1 it failed (part may be published); 2 the command line, an option or
+a column is wrong; 3 the broker could not be used (unreachable, login refused, exchange missing); 130, 143 stopped by
+SIGINT (Ctrl-C), SIGTERM (part may be published).
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, cast
+
+from amqp_spark import cli
+from amqp_spark.options import CONNECTION, SINK, SinkOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_FILES = frozenset({"parquet", "json", "csv", "orc", "text", "xml", "avro"})
+_FIXED_SCHEMA = frozenset({"text"})
+_HEADERS = "application_headers"
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    arguments = argparse.ArgumentParser(
+        prog="publish.py",
+        description=__doc__,
+        epilog=cli.option_help({"options of the sink, for --option": (*CONNECTION, *SINK)}),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    cli.add_connection_arguments(arguments)
+    source = arguments.add_argument_group("input")
+    source.add_argument(
+        "--format", metavar="NAME", help="parquet, json, csv, ..., any source of Spark (default: parquet)"
+    )
+    source.add_argument(
+        "--input", action="append", default=[], metavar="PATH", help="file or directory to read; may be repeated"
+    )
+    source.add_argument(
+        "--schema", metavar="DDL", help="columns of the input and their types; a stream of files needs it"
+    )
+    source.add_argument(
+        "--source-option",
+        action="append",
+        default=[],
+        metavar="K=V",
+        help="option of the source, such as header=true for csv",
+    )
+    source.add_argument("--table", metavar="NAME", help="table to read, instead of --input")
+    source.add_argument(
+        "--sql",
+        metavar="QUERY",
+        help="query whose rows are published; what --input or --table says is the view 'input' in it",
+    )
+    message = arguments.add_argument_group("message")
+    message.add_argument(
+        "--column",
+        action="append",
+        default=[],
+        metavar="NAME=EXPR",
+        help="column of the message as an SQL expression; or '*': the columns of the input too",
+    )
+    message.add_argument(
+        "--header",
+        action="append",
+        default=[],
+        metavar="NAME=EXPR",
+        help="application header as an SQL expression; NULL leaves it out",
+    )
+    message.add_argument(
+        "--exchange",
+        metavar="NAME",
+        help="exchange to publish to (default: the default exchange, which routes by queue name)",
+    )
+    message.add_argument(
+        "--routing-key", metavar="KEY", help="routing key of every message, instead of the column routing_key"
+    )
+    message.add_argument("--option", action="append", default=[], metavar="K=V", help="further option of the sink")
+    query = arguments.add_argument_group("query")
+    query.add_argument("--stream", action="store_true", help="publish what arrives, until stopped (default: once)")
+    query.add_argument("--checkpoint", metavar="DIR", help="checkpoint location of a stream")
+    query.add_argument("--name", metavar="NAME", help="name of the query")
+    cli.add_trigger_arguments(query)
+    cli.add_spark_arguments(query)
+    return arguments
+
+
+def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
+    """The options of the sink that the command line asks for."""
+    return cli.connection_options(arguments, exchange=arguments.exchange, routingKey=arguments.routing_key)
+
+
+def check_input(arguments: argparse.Namespace) -> None:
+    """What Spark would find out only after a while, or not at all."""
+    if arguments.table is not None and (
+        arguments.input or arguments.format is not None or arguments.schema is not None
+    ):
+        raise cli.CommandLineError("--table has no use with --input, --format or --schema: give one or the other")
+    kind = arguments.format or "parquet"
+    if not arguments.input and arguments.table is None:
+        if arguments.sql is None and (arguments.format is None or kind in _FILES):
+            raise cli.CommandLineError("nothing to publish: give --input PATH, --table NAME or --sql QUERY")
+        if arguments.sql is not None and arguments.format is None and (arguments.schema or arguments.source_option):
+            raise cli.CommandLineError("--schema and --source-option have no use with --sql alone: give --input PATH")
+    if arguments.stream:
+        check_stream(arguments, kind)
+        return
+    for flag, given in (
+        ("--checkpoint", arguments.checkpoint), ("--available-now", arguments.available_now),
+        ("--processing-time", arguments.processing_time),
+    ):  # fmt: skip
+        if given:
+            raise cli.CommandLineError(f"{flag} is for streams: add --stream, or leave it out")
+
+
+def check_stream(arguments: argparse.Namespace, kind: str) -> None:
+    """The same for ``--stream``."""
+    if arguments.checkpoint is None:
+        raise cli.CommandLineError("--stream needs --checkpoint DIR, or a restart would publish everything again")
+    if len(arguments.input) > 1:
+        raise cli.CommandLineError("--stream takes one --input; a pattern such as '/data/*' names several directories")
+    if not arguments.input and arguments.table is None and arguments.format is None:
+        raise cli.CommandLineError(
+            "--stream with --sql needs --input PATH or --table NAME: the stream is its view 'input'"
+        )
+    if arguments.table is None and kind in _FILES - _FIXED_SCHEMA and arguments.schema is None:
+        raise cli.CommandLineError(
+            f"--stream of {kind} files needs --schema: files that are not there yet cannot be looked at"
+        )
+
+
+def columns_of(arguments: argparse.Namespace) -> tuple[dict[str, str], dict[str, str], bool]:
+    """Expressions of columns and of headers, and whether the input's own columns stay."""
+    own = "*" in arguments.column
+    texts = [text for text in arguments.column if text != "*"]
+    columns = cli.assignments(texts, "--column", "NAME=EXPRESSION, or '*'")
+    headers = cli.assignments(arguments.header, "--header", "NAME=EXPRESSION")
+    if headers and any(name.lower() == _HEADERS for name in columns):
+        raise cli.CommandLineError(f"--header and --column {_HEADERS}=... are both given: give one of them")
+    return columns, headers, own
+
+
+def read(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
+    """The input."""
+    rows: DataFrame | None = None
+    if arguments.input or arguments.table is not None or arguments.format is not None:
+        reader = spark.readStream if arguments.stream else spark.read
+        reader = reader.options(**cli.pairs(arguments.source_option, "--source-option"))
+        if arguments.table is not None:
+            rows = reader.table(arguments.table)
+        else:
+            reader = reader.format(arguments.format or "parquet")
+            if arguments.schema is not None:
+                reader = reader.schema(arguments.schema)
+            paths = arguments.input[0] if len(arguments.input) == 1 else arguments.input or None
+            rows = reader.load(paths)
+    if arguments.sql is None:
+        return cast("DataFrame", rows)
+    if rows is not None:
+        rows.createOrReplaceTempView("input")
+    return spark.sql(arguments.sql)
+
+
+def messages(rows: DataFrame, arguments: argparse.Namespace) -> DataFrame:
+    """The rows with the columns of messages."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - --help and wrong options must not wait for it
+
+    columns, headers, own = columns_of(arguments)
+    made: dict[str, Column] = {name: f.expr(text) for name, text in columns.items()}
+    if headers:
+        made[_HEADERS] = f.struct(*(f.expr(text).alias(name) for name, text in headers.items()))
+    if not made:
+        return rows
+    if own:
+        return rows.withColumns(made)
+    return rows.select(*(column.alias(name) for name, column in made.items()))
+
+
+def write(
+    spark: SparkSession, rows: DataFrame, options: dict[str, str], signals: cli.Signals, progress: cli.Progress
+) -> int | None:
+    """Publish the rows once; returns how many there were, None when a signal came before the end."""
+    from pyspark.sql import Observation  # noqa: PLC0415
+    from pyspark.sql import functions as f  # noqa: PLC0415
+
+    observation = Observation("publish")
+    counted = rows.observe(observation, f.count(f.lit(1)).alias("rows"))
+
+    def action() -> int:
+        counted.write.format("amqp").options(**options).mode("append").save()
+        return int(observation.get["rows"])
+
+    return cli.run_action(spark, action, signals, progress)
+
+
+def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
+    """Check everything that can be checked, then publish."""
+    options = sink_options(arguments)
+    check_input(arguments)
+    columns_of(arguments)
+    SinkOptions.parse(options)
+    cli.check_files(options)
+    with cli.session("publish", arguments) as spark:
+        from amqp_spark.sink import check  # noqa: PLC0415
+
+        signals.install()
+        progress = cli.Progress(sys.stderr, quiet=arguments.quiet)
+        with cli.spark_refuses():
+            rows = messages(read(spark, arguments), arguments)
+        check(options, rows.schema)
+        if not arguments.stream:
+            count = write(spark, rows, options, signals, progress)
+            if count is not None:
+                print(f"publish: {count:,} messages in {progress.seconds:.1f} s")
+            return signals.exit_code or cli.EXIT_DONE
+        with cli.spark_refuses():
+            query = cli.writer_of(rows, arguments).format("amqp").options(**options).start()
+        code = cli.follow(query, signals, progress)
+        print(f"publish: {progress.summary()}")
+    return code
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the job; returns the exit code."""
+    return cli.job("publish", parser(), run, argv)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,92 @@
+"""The command line of jobs/bridge.py: without a broker and without Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from amqp_spark import cli
+from amqp_spark.options import CONNECTION, SINK, SOURCE
+from tests.spark.job_support import SECRET, help_of, without_spark
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def bridge(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return without_spark("bridge", monkeypatch)
+
+
+GOOD = ["--from-url", "amqp://here/v", "--to-url", "amqp://there/v", "--queue", "q", "--checkpoint", "ck"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        (GOOD[:-2], ["--checkpoint"]),
+        (["--checkpoint", "ck"], ["from: option 'url'", "from: option 'queue'", "to: option 'url'"]),
+        ([*GOOD, "--from-option", "mode=x", "--to-option", "ttl=x"], ["from: option 'mode'", "to: option 'ttl'"]),
+        ([*GOOD, "--from-option", "queue=p"], ["--from-option queue=", "says again", "AMQP_FROM_"]),
+        ([*GOOD, "--to-option", "url=p"], ["--to-option url=", "says again", "AMQP_TO_"]),
+        ([*GOOD, "--from-username", "u"], ["from: option 'username' is given without"]),
+        ([*GOOD, "--to-username", "u", "--to-password-file", "/no/such"], ["'/no/such' cannot be read"]),
+        ([*GOOD, "--from-username", "u", "--from-password-file", "/no/such"], ["'/no/such' cannot be read"]),
+        ([*GOOD, "--from-option", f"password={SECRET}"], ["--from-password-file", "AMQP_FROM_PASSWORD"]),
+        ([*GOOD, "--to-option", f"password={SECRET}"], ["--to-password-file", "AMQP_TO_PASSWORD"]),
+        ([*GOOD, "--without", "userid"], ["--without userid", "user_id"]),
+        ([*GOOD, "--without", "body"], ["--without body"]),
+        ([*GOOD, "--headers", "a INT"], ["--headers has no use"]),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_before_spark_starts(
+    bridge: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], texts: list[str]
+) -> None:
+    assert bridge.main(arguments) == 2
+    shown = capsys.readouterr()
+    for text in texts:
+        assert text in shown.err
+    assert SECRET not in shown.err + shown.out
+
+
+def test_a_key_is_fixed_or_computed(bridge: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        bridge.main([*GOOD, "--routing-key", "a", "--routing-key-expr", "b"])
+    assert caught.value.code == 2
+
+
+def test_help_lists_the_options_of_both_sides(bridge: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = help_of(bridge, capsys)
+    assert "exit codes: 0 done" in shown
+    for option in (*CONNECTION, *SOURCE, *SINK):
+        refused = option.secret or option.name in {"transactionalId", "spoolLocation"}
+        assert (f"  {option.name} " in shown) is not refused
+    assert "exactly-once" not in shown
+
+
+def test_each_side_has_its_own_login(bridge: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, value in {
+        "AMQP_URL": "amqp://nowhere/v", "AMQP_PASSWORD": "not used",
+        "AMQP_FROM_URL": "amqp://here/v", "AMQP_FROM_USERNAME": "a", "AMQP_FROM_PASSWORD": SECRET,
+        "AMQP_TO_URL": "amqp://there/v", "AMQP_TO_USERNAME": "b", "AMQP_TO_PASSWORD": "not this",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    file = tmp_path / "password"
+    arguments = bridge.parser().parse_args(["--queue", "q", "--to-password-file", str(file), "--exchange", "e"])
+    source, sink = bridge.both_options(arguments)
+    assert source == {"url": "amqp://here/v", "username": "a", "password": SECRET, "queue": "q"}
+    assert sink == {"url": "amqp://there/v", "username": "b", "passwordFile": str(file), "exchange": "e"}
+
+
+@pytest.mark.spark
+def test_the_exact_schema_has_every_column_of_the_source(spark: SparkSession) -> None:
+    from amqp_spark.columns import DEFAULT_SCHEMA, schema_problems  # noqa: PLC0415 - Spark, for this test only
+
+    assert spark is not None  # DDL is parsed by the JVM
+    exact = cli.schema_of(cli.exact_ddl())
+    assert exact.names == DEFAULT_SCHEMA.names
+    assert schema_problems(exact) == []
+    assert cli.exact_ddl().count("STRUCT") == 1

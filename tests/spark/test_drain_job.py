@@ -1,0 +1,125 @@
+"""The command line of jobs/drain.py, and its report: without a broker."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from amqp_spark.options import CONNECTION, SOURCE
+from tests.spark.job_support import SECRET, help_of, without_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def drain(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return without_spark("drain", monkeypatch)
+
+
+GOOD = ["--url", "amqp://localhost/v", "--queue", "q", "--output", "out", "--checkpoint", "ck"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        ([], ["--output", "--dry-run"]),
+        (["--output", "out"], ["--checkpoint"]),
+        (["--dry-run"], ["'url' is required", "'queue' is required"]),
+        ([*GOOD, "--option", "exchange=e"], ["belongs to the sink"]),
+        ([*GOOD, "--option", "queue=p"], ["says again"]),
+        ([*GOOD, "--option", f"password={SECRET}"], ["--password-file", "AMQP_PASSWORD"]),
+        ([*GOOD, "--username", "u", "--password-file", "/no/such/file"], ["'/no/such/file' cannot be read"]),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_before_spark_starts(
+    drain: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], texts: list[str]
+) -> None:
+    assert drain.main(arguments) == 2
+    shown = capsys.readouterr()
+    for text in texts:
+        assert text in shown.err
+    assert SECRET not in shown.err + shown.out
+
+
+def test_arguments_that_argparse_refuses_end_with_2_too(drain: Any) -> None:
+    with pytest.raises(SystemExit) as caught:
+        drain.main([*GOOD, "--exact", "--schema", "body STRING"])
+    assert caught.value.code == 2
+
+
+def test_help_lists_what_can_be_given(drain: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = help_of(drain, capsys)
+    assert "exit codes: 0 done" in shown
+    for option in (*CONNECTION, *SOURCE):
+        assert (f"  {option.name} " in shown) is not (option.secret or option.name == "spoolLocation")
+
+
+def test_an_empty_report(drain: Any) -> None:
+    report = drain.Report()
+    assert report.text() == "no messages"
+    assert report.as_dict() == {
+        "messages": 0, "without_timestamp": 0, "first_timestamp": None, "last_timestamp": None,
+        "body_bytes": None, "smallest_body": None, "largest_body": None,
+    }  # fmt: skip
+
+
+MESSAGES: list[tuple[datetime | None, bytes]] = [
+    (datetime(2026, 11, 21, 0, 5, 30, 123000, UTC), b"abc"),
+    (None, b""),
+    (datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC), b"x" * 5000),
+]
+TEXT = """messages         3
+first timestamp  1969-12-31T23:59:59.000000Z
+last timestamp   2026-11-21T00:05:30.123000Z
+no timestamp     1 messages
+bodies           5,003 bytes, smallest 0, largest 5,000"""
+
+
+@pytest.mark.spark
+def test_parts_of_a_report_add_up(drain: Any, spark: SparkSession) -> None:
+    rows = spark.createDataFrame(MESSAGES, "timestamp TIMESTAMP, body BINARY")
+    metrics = drain.metrics_of(rows.schema, "auto")
+    report = drain.Report()
+    for part in (rows.filter("timestamp is not null"), rows.filter("timestamp is null"), rows.filter("false")):
+        report.add(part.agg(*metrics).collect()[0].asDict())
+    assert report.text() == TEXT
+    assert report.as_dict() == {
+        "messages": 3,
+        "without_timestamp": 1,
+        "first_timestamp": "1969-12-31T23:59:59.000000Z",
+        "last_timestamp": "2026-11-21T00:05:30.123000Z",
+        "body_bytes": 5003,
+        "smallest_body": 0,
+        "largest_body": 5000,
+    }
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("number", "unit", "micros"),
+    [
+        (1_795_219_530, "auto", 1_795_219_530_000_000),
+        (1_795_219_530_123, "auto", 1_795_219_530_123_000),
+        (1_795_219_530_123, "ms", 1_795_219_530_123_000),
+        (1_795_219_530, "ms", 1_795_219_530_000),
+        (100_000_000_001, "s", 100_000_000_001_000_000),
+    ],
+)
+def test_times_as_numbers_are_read_in_the_unit_of_the_source(
+    drain: Any, spark: SparkSession, number: int, unit: str, micros: int
+) -> None:
+    rows = spark.createDataFrame([(number, "ä")], "Timestamp BIGINT, body STRING")
+    found = rows.agg(*drain.metrics_of(rows.schema, unit)).collect()[0]
+    assert (found.first, found.last, found.total) == (micros, micros, 2)
+
+
+@pytest.mark.spark
+def test_types_that_do_not_tell_are_left_out(drain: Any, spark: SparkSession) -> None:
+    rows = spark.createDataFrame([(MESSAGES[0][0], (1,))], "timestamp TIMESTAMP, body STRUCT<a INT>")
+    report = drain.Report()
+    report.add(rows.agg(*drain.metrics_of(rows.schema, "auto")).collect()[0].asDict())
+    assert "bodies" not in report.text()
+    assert report.as_dict()["body_bytes"] is None

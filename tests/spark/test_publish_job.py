@@ -1,0 +1,100 @@
+"""The command line of jobs/publish.py: without a broker; the columns that it makes, in Spark."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from amqp_spark.options import CONNECTION, SINK
+from tests.spark.job_support import SECRET, help_of, without_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture
+def publish(monkeypatch: pytest.MonkeyPatch) -> Any:
+    return without_spark("publish", monkeypatch)
+
+
+GOOD = ["--url", "amqp://localhost/v", "--input", "in"]
+STREAM = [*GOOD, "--stream", "--checkpoint", "ck", "--schema", "body STRING"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "texts"),
+    [
+        ([], ["--input", "--table", "--sql"]),
+        (["--format", "csv"], ["--input"]),
+        (["--input", "in"], ["'url' is required"]),
+        ([*GOOD, "--table", "t"], ["--table has no use with --input"]),
+        (["--table", "t", "--schema", "body STRING"], ["--table has no use with"]),
+        (["--sql", "select 1", "--source-option", "header=true"], ["--source-option"]),
+        ([*GOOD, "--checkpoint", "ck"], ["--checkpoint is for streams"]),
+        ([*GOOD, "--available-now"], ["--available-now is for streams"]),
+        ([*GOOD, "--processing-time", "1 second"], ["--processing-time is for streams"]),
+        ([*GOOD, "--stream"], ["--checkpoint"]),
+        ([*GOOD, "--stream", "--checkpoint", "ck"], ["--schema"]),
+        ([*STREAM, "--input", "more"], ["one --input"]),
+        (["--stream", "--checkpoint", "ck", "--sql", "select 1"], ["--input PATH or --table NAME"]),
+        ([*GOOD, "--column", "body"], ["--column takes NAME=EXPRESSION"]),
+        ([*GOOD, "--column", "body=a", "--column", "body=b"], ["--column body=... is given twice"]),
+        ([*GOOD, "--header", "=a"], ["--header takes NAME=EXPRESSION"]),
+        ([*GOOD, "--header", "a=a", "--column", "Application_Headers=b"], ["--header and --column"]),
+        ([*GOOD, "--routing-key", "k", "--option", "routingKey=j"], ["routingKey=", "says again"]),
+        ([*GOOD, "--option", "queue=q"], ["belongs to the source"]),
+        ([*GOOD, "--option", "exchnge=e", "--option", "priority=10"], ["'exchange'?", "from 0 to 9"]),
+        ([*GOOD, "--exchange", "e" * 256], ["at most 255 bytes"]),
+        ([*GOOD, "--option", "deliveryGuarantee=exactly-once"], ["not available yet"]),
+        ([*GOOD, "--option", f"password={SECRET}"], ["--password-file", "AMQP_PASSWORD"]),
+        ([*GOOD, "--url", f"amqp://u:{SECRET}@localhost/v"], ["credentials"]),
+        ([*GOOD, "--username", "u", "--password-file", "/no/such/file"], ["'/no/such/file' cannot be read"]),
+        ([*GOOD, "--conf", "x"], ["--conf takes key=value"]),
+    ],
+)
+def test_a_wrong_command_line_ends_with_2_before_spark_starts(
+    publish: Any, capsys: pytest.CaptureFixture[str], arguments: list[str], texts: list[str]
+) -> None:
+    assert publish.main(arguments) == 2
+    shown = capsys.readouterr()
+    for text in texts:
+        assert text in shown.err
+    assert SECRET not in shown.err + shown.out
+
+
+def test_help_lists_what_can_be_given(publish: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = help_of(publish, capsys)
+    assert "exit codes: 0 done" in shown
+    for option in (*CONNECTION, *SINK):
+        assert (f"  {option.name} " in shown) is not (option.secret or option.name == "transactionalId")
+    assert "exactly-once" not in shown
+
+
+def test_exchange_and_key_are_options_of_the_sink(publish: Any) -> None:
+    arguments = publish.parser().parse_args([*GOOD, "--exchange", "", "--routing-key", "k", "--option", "ttl=5"])
+    assert publish.sink_options(arguments) == {
+        "url": "amqp://localhost/v", "exchange": "", "routingKey": "k", "ttl": "5",
+    }  # fmt: skip
+
+
+MAPPINGS = [
+    ([], {"body": "a", "priority": 1}),
+    (["--column", "body=upper(body)"], {"body": "A"}),
+    (["--column", "*", "--column", "body=upper(body)"], {"body": "A", "priority": 1}),
+    (["--column", "*", "--column", "routing_key='x=y'"], {"body": "a", "priority": 1, "routing_key": "x=y"}),
+    (
+        ["--column", "body=body", "--header", "n=priority + 1", "--header", "x y=NULL", "--header", "password=body"],
+        {"body": "a", "application_headers": {"n": 2, "x y": None, "password": "a"}},
+    ),
+]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("arguments", "row"), MAPPINGS)
+def test_columns_are_sql_expressions(
+    publish: Any, spark: SparkSession, arguments: list[str], row: dict[str, object]
+) -> None:
+    rows = spark.createDataFrame([("a", 1)], "body STRING, priority INT")
+    made = publish.messages(rows, publish.parser().parse_args([*GOOD, *arguments]))
+    assert [each.asDict(recursive=True) for each in made.collect()] == [row]
