@@ -13,8 +13,8 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
 
 from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown
-from amqp_core.v0_10.publisher import Transfers
 from amqp_core.v0_10.spec import MessageRejectCode
+from amqp_core.v0_10.transfers import Transfers
 from amqp_spark import crashpoints
 from amqp_spark.errors import PublishFailed, Unroutable, place_text
 from amqp_spark.options import DISCARD
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from amqp_core.v0_10.publisher import Publisher, Rejected
+    from amqp_core.v0_10.publisher import Publisher
+    from amqp_core.v0_10.transfers import Rejected
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
     from amqp_spark.sink.encoding.messages import EncodedBlock, Encoder, MessagePlan, Place

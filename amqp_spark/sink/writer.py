@@ -90,10 +90,9 @@ class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 def publish(plan: MessagePlan, options: SinkOptions, place: Place, batches: Iterable[pa.RecordBatch]) -> Statistics:
     """What a task does, in each of the three ways to write."""
-    try:
-        return Delivery(plan, options, place).run(batches)
-    finally:
-        spare_collections()
+    statistics = Delivery(plan, options, place).run(batches)
+    spare_collections()
+    return statistics
 
 
 def place_of_task(batch_id: int | None = None, query_id: str | None = None) -> Place:

@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from amqp_spark import AmqpDataSource, validate
 from amqp_spark.columns import DEFAULT_SCHEMA
-from amqp_spark.errors import OptionError, SchemaError, UnsupportedModeError
+from amqp_spark.errors import OptionError, SchemaError
 
 OPTIONS = {"url": "amqp://localhost", "queue": "q", "username": "u", "password": "s3cret"}
 BODY = StructType().add("body", "string")
@@ -52,12 +52,6 @@ def test_the_source_leaves_the_login_behind_once_its_reader_is_made(make: str) -
 
 def test_a_reader_that_goes_to_executors_has_no_login() -> None:
     assert b"s3cret" not in pickle.dumps(AmqpDataSource(OPTIONS).streamReader(BODY))
-
-
-@pytest.mark.parametrize("make", ["writer", "streamWriter"])
-def test_writing_is_refused_with_a_reason(make: str) -> None:
-    with pytest.raises(UnsupportedModeError, match="it reads only"):
-        getattr(AmqpDataSource(OPTIONS), make)(BODY, False)
 
 
 def test_a_schema_that_is_no_ddl_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,195 @@
+"""An in-memory broker behind the client and publisher that the sink uses, for tests without a network.
+
+It can be told to break a connection after some transfers, to complete only some of them, to reject or refuse some, and
+to miss exchanges. What it has taken is in ``taken``, row by row.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from amqp_core.errors import AmqpError, ConnectionLost, NotFound
+from amqp_core.v0_10 import spec
+from amqp_core.v0_10.transfers import Rejected, Transfers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqp_core.address import ConnectOptions
+
+
+@dataclass
+class Script:
+    """What happens on one connection."""
+
+    breaks_after: int | None = None
+    """So many transfers are sent, then the connection is lost."""
+    completes: int = 0
+    """So many of them are complete by then."""
+    error: AmqpError = field(default_factory=lambda: ConnectionLost("the connection was cut"))
+    breaks_at_finish: bool = False
+    rejects: dict[int, int] = field(default_factory=dict)
+    """Transfer of this connection, counted from 0: reject code."""
+    refuses: int | None = None
+    """This transfer gets an execution.exception."""
+
+
+class FakeBroker:
+    """What clients connect to; every connection follows its script, those after the last one go well."""
+
+    def __init__(self, *scripts: Script, qpidd: bool = False) -> None:
+        self.scripts = list(scripts)
+        self.qpidd = qpidd
+        self.max_frame_size = 65535
+        self.refuse: list[AmqpError] = []
+        """Errors of the next attempts to connect."""
+        self.exchanges = {"amq.direct": "direct", "amq.topic": "topic", "other": "direct"}
+        self.bound = {("amq.direct", "k"), ("other", "k")}
+        self.queues = {"q"}
+        self.asked: Counter[str] = Counter()
+        self.clients: list[FakeClient] = []
+        self.taken: list[bytes] = []
+        """Every transfer that was sent, duplicates and rejected ones included, in order."""
+
+    def connect(self, options: ConnectOptions) -> Any:
+        if self.refuse:
+            raise self.refuse.pop(0)
+        client = FakeClient(self, self.scripts.pop(0) if self.scripts else Script(), options)
+        self.clients.append(client)
+        return client
+
+
+class FakeClient:
+    """One connection."""
+
+    def __init__(self, broker: FakeBroker, script: Script, options: ConnectOptions) -> None:
+        self.broker = broker
+        self.script = script
+        self.options = options
+        self.error: AmqpError | None = None
+        self.ended = ""
+        self.services = 0
+        self.on_service: Callable[[], None] = lambda: None
+        self.publishers: list[FakePublisher] = []
+
+    @property
+    def is_qpidd(self) -> bool:
+        return self.broker.qpidd
+
+    def publisher(self, *, max_in_flight: int) -> FakePublisher:
+        self.publishers.append(FakePublisher(self, max_in_flight))
+        return self.publishers[-1]
+
+    def service(self) -> None:
+        self.services += 1
+        self.on_service()
+        self.check()
+
+    def query_exchange(self, exchange: str) -> spec.ExchangeQueryResult | None:
+        self.ask(f"exchange {exchange}")
+        kind = self.broker.exchanges.get(exchange)
+        return None if kind is None else spec.ExchangeQueryResult(type=kind)
+
+    def query_queue(self, queue: str) -> spec.QueueQueryResult | None:
+        self.ask(f"queue {queue}")
+        return spec.QueueQueryResult(queue=queue) if queue in self.broker.queues else None
+
+    def bound(self, exchange: str, *, binding_key: str) -> spec.ExchangeBoundResult:
+        self.ask(f"bound {exchange} {binding_key}")
+        return spec.ExchangeBoundResult(key_not_matched=(exchange, binding_key) not in self.broker.bound)
+
+    def ask(self, what: str) -> None:
+        self.check()
+        self.broker.asked[what] += 1
+
+    def check(self) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def close(self) -> None:
+        self.end("closed")
+
+    def discard(self) -> None:
+        self.end("discarded")
+
+    def abort(self) -> None:
+        self.end("aborted")
+
+    def end(self, how: str) -> None:
+        self.ended = self.ended or how
+        self.error = self.error or ConnectionLost(f"the client is {how}")
+
+
+@dataclass
+class Count:
+    transfers: int = 0
+    nbytes: int = 0
+
+
+class FakePublisher:
+    """See :class:`amqp_core.v0_10.publisher.Publisher`."""
+
+    def __init__(self, client: FakeClient, max_in_flight: int) -> None:
+        self.client = client
+        self.max_in_flight = max_in_flight
+        self.accept_mode = 1 if client.is_qpidd else 0
+        self.max_frame_size = client.broker.max_frame_size
+        self.sent, self.completed = Count(), Count()
+        self.runs: list[Transfers] = []
+        self.rejected: list[Rejected] = []
+        self.finished = False
+
+    @property
+    def in_flight(self) -> int:
+        return self.sent.transfers - self.completed.transfers
+
+    def send(self, transfers: Transfers) -> None:
+        self.finished = False
+        self.runs.append(transfers)
+        self.client.check()
+        script = self.client.script
+        for index in range(len(transfers)):
+            if self.sent.transfers == script.breaks_after:
+                self.fail(script.error)
+            self.client.broker.taken.append(bytes(transfers.cut(index, index + 1).frames))
+            code = script.rejects.get(self.sent.transfers)
+            if code is not None:
+                self.rejected.append(Rejected(transfers.tag, transfers.first + index, code, "so it is"))
+            if self.sent.transfers == script.refuses:
+                self.sent.transfers += 1
+                self.fail(NotFound(404, self.sent.transfers - 1, "gone", "message.transfer"))
+            self.sent.transfers += 1
+
+    def finish(self) -> None:
+        self.client.check()
+        if self.client.script.breaks_at_finish:
+            self.fail(self.client.script.error)
+        self.completed.transfers = self.sent.transfers
+        self.runs.clear()
+        self.finished = True
+
+    def fail(self, error: AmqpError) -> None:
+        self.completed.transfers = min(self.client.script.completes, self.sent.transfers)
+        self.client.error = error
+        raise error
+
+    def unfinished(self) -> list[Transfers]:
+        skip, found = self.completed.transfers, []
+        for run in self.runs:
+            if skip < len(run):
+                found.append(run.cut(skip, len(run)))
+            skip = max(0, skip - len(run))
+        return found
+
+    def take_rejected(self) -> list[Rejected]:
+        rejected, self.rejected = self.rejected, []
+        return rejected
+
+    def locate(self, command_id: int) -> tuple[object, int] | None:
+        for run in self.runs:
+            if command_id < len(run):
+                return run.tag, run.first + command_id
+            command_id -= len(run)
+        return None

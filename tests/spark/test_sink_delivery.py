@@ -1,0 +1,332 @@
+"""Delivery of a task: what is sent again after a loss, what fails and with which words, and when nothing is sent."""
+
+from __future__ import annotations
+
+import pickle
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from amqp_core.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    ConnectionLost,
+    InternalError,
+    OutcomeUnknown,
+    VirtualHostRefused,
+)
+from amqp_spark.errors import PublishFailed, RowError, Unroutable
+from amqp_spark.options import SinkOptions
+from amqp_spark.sink.connections import Connections
+from amqp_spark.sink.delivery import Delivery
+from amqp_spark.sink.encoding.messages import MessagePlan, Place
+from tests.spark.sink_fakes import FakeBroker, Script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from amqp_spark.sink.statistics import Statistics
+
+PLAIN = StructType().add("body", "string").add("routing_key", "string")
+ROUTED = StructType().add("body", "string").add("routing_key", "string").add("exchange", "string")
+
+
+def rows(count: int, begin: int = 0, **columns: list[str | None]) -> pa.RecordBatch:
+    """A batch whose bodies say which row they are."""
+    bodies = [f"row-{number:04}" for number in range(begin, begin + count)]
+    arrays = {"body": pa.array(bodies), "routing_key": pa.array(["k"] * count)}
+    arrays |= {name: pa.array(values, pa.string()) for name, values in columns.items()}
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+class Task:
+    """One task against a broker, with the waits that it made."""
+
+    def __init__(
+        self,
+        broker: FakeBroker,
+        dotted: dict[str, object] | None = None,
+        *,
+        schema: StructType = PLAIN,
+        **options: object,
+    ) -> None:
+        self.broker = broker
+        given = {"url": "amqp://broker", "exchange": "amq.direct"} | options | (dotted or {})
+        self.options = SinkOptions.parse(given)
+        self.plan = MessagePlan.build(schema, self.options)
+        self.pool = Connections(broker.connect)
+        self.waits: list[float] = []
+
+    def run(self, *batches: pa.RecordBatch) -> Statistics:
+        return self.run_from(batches)
+
+    def run_from(self, batches: Iterable[pa.RecordBatch]) -> Statistics:
+        place = Place(None, 12, 3)
+        delivery = Delivery(self.plan, self.options, place, connections=self.pool, sleep=self.waits.append)
+        return delivery.run(batches)
+
+    @property
+    def bodies(self) -> list[int]:
+        return [int(frame[-4:]) for frame in self.broker.taken]
+
+
+@pytest.fixture
+def fake() -> FakeBroker:
+    return FakeBroker()
+
+
+def test_every_row_is_published_once_and_the_connection_kept(fake: FakeBroker) -> None:
+    task = Task(fake, maxInFlight=7)
+    statistics = task.run(rows(3), rows(0), rows(5000, 3))
+    assert task.bodies == list(range(5003))
+    assert (statistics.messages, statistics.retries, statistics.resent, statistics.discarded) == (5003, 0, 0, 0)
+    assert statistics.nbytes == sum(map(len, fake.taken))
+    assert statistics.started > 0
+    [client] = fake.clients
+    assert [publisher.max_in_flight for publisher in client.publishers] == [7]
+    assert client.publishers[0].finished
+    task.run(rows(2))
+    assert (len(fake.clients), len(client.publishers), client.ended) == (1, 2, "")
+
+
+def test_without_rows_nothing_is_connected(fake: FakeBroker) -> None:
+    statistics = Task(fake, exchange="missing").run(rows(0), rows(0))
+    assert (statistics.messages, fake.clients) == (0, [])
+
+
+@pytest.mark.parametrize("completes", [0, 2, 5])
+def test_what_was_not_completed_is_sent_again_in_order(completes: int) -> None:
+    broker = FakeBroker(Script(breaks_after=5, completes=completes))
+    task = Task(broker)
+    statistics = task.run(rows(8))
+    assert task.bodies == [0, 1, 2, 3, 4, *range(completes, 8)]
+    assert (statistics.messages, statistics.retries, statistics.resent) == (8, 1, 5 - completes)
+    assert [client.ended for client in broker.clients] == ["discarded", ""]
+
+
+def test_a_loss_at_the_end_is_a_loss_too() -> None:
+    broker = FakeBroker(Script(breaks_at_finish=True, completes=4), Script(breaks_at_finish=True))
+    task = Task(broker)
+    statistics = task.run(rows(3), rows(3, 3))
+    assert task.bodies == [0, 1, 2, 3, 4, 5, 4, 5, 4, 5]
+    assert (statistics.messages, statistics.retries, statistics.resent) == (6, 2, 4)
+
+
+def test_a_loss_while_spark_computes_is_noticed_and_nothing_skipped() -> None:
+    broker = FakeBroker()
+    task = Task(broker)
+
+    def upstream() -> Iterator[pa.RecordBatch]:
+        yield rows(2)
+        broker.clients[0].error = ConnectionLost("cut meanwhile")
+        yield rows(2, 2)
+
+    assert task.run_from(upstream()).retries == 1
+    assert task.bodies == [0, 1, 0, 1, 2, 3]
+
+
+def test_attempts_are_counted_in_a_row_and_pauses_grow_up_to_the_longest() -> None:
+    broker = FakeBroker(*[Script(breaks_after=1, completes=1)] * 6)
+    task = Task(broker, {"retry.maxAttempts": 1, "retry.maxDelay": 5})
+    assert task.run(rows(7)).retries == 6  # each connection completed something
+    assert task.bodies == list(range(7))
+
+    broker = FakeBroker(*[Script(breaks_after=0)] * 9)
+    task = Task(broker, {"retry.maxAttempts": 10, "retry.maxDelay": 5})
+    task.run(rows(1))
+    assert all(
+        0.5 * most <= wait <= most for wait, most in zip(task.waits, [0.2, 0.4, 0.8, 1.6, 3.2, 5, 5], strict=False)
+    )
+
+
+def test_when_attempts_are_used_up_what_was_sent_is_in_doubt() -> None:
+    broker = FakeBroker(Script(breaks_after=5, completes=2), *[Script(breaks_after=1)] * 2)
+    task = Task(broker, {"retry.maxAttempts": 2})
+    with pytest.raises(OutcomeUnknown) as caught:
+        task.run(rows(8))
+    assert "partition 3 in batch 12: 3 messages were sent and not completed" in str(caught.value)
+    assert "retry.maxAttempts=2" in str(caught.value)
+    assert [client.ended for client in broker.clients] == ["discarded"] * 3
+
+
+def test_a_broker_that_stays_away_after_a_loss_leaves_the_same_doubt() -> None:
+    broker = FakeBroker(Script(breaks_after=5, completes=2))
+    task = Task(broker, {"retry.maxAttempts": 1})
+    task.pool.lease(task.options.connect_options()).give_back()
+    broker.refuse = [ConnectionFailed("nobody is there")]
+    with pytest.raises(OutcomeUnknown, match=r"3 messages were sent .* nobody is there"):
+        task.run(rows(8))
+
+
+def test_what_was_completed_later_is_no_longer_in_doubt() -> None:
+    broker = FakeBroker(Script(breaks_after=5, completes=2), Script(breaks_after=6, completes=6))
+    task = Task(broker, {"retry.maxAttempts": 1})
+    broker.scripts.append(Script(breaks_after=0))
+    broker.scripts.append(Script(breaks_after=0))
+    with pytest.raises(ConnectionLost):
+        task.run(rows(9))
+
+
+def test_nothing_in_doubt_gives_the_error_itself(fake: FakeBroker) -> None:
+    fake.refuse = [ConnectionFailed("nobody is there")] * 3
+    task = Task(fake, {"retry.maxAttempts": 2})
+    with pytest.raises(ConnectionFailed, match="nobody is there"):
+        task.run(rows(1))
+    assert len(task.waits) == 2
+
+
+@pytest.mark.parametrize("error", [AuthenticationFailed("no"), VirtualHostRefused("no")])
+def test_what_trying_again_cannot_mend_is_not_tried_again(fake: FakeBroker, error: Any) -> None:
+    fake.refuse = [error]
+    task = Task(fake)
+    with pytest.raises(type(error)):
+        task.run(rows(1))
+    assert task.waits == []
+
+
+def test_a_kept_connection_that_broke_unseen_costs_no_attempt() -> None:
+    broker = FakeBroker()
+    task = Task(broker, {"retry.maxAttempts": 0})
+    task.run(rows(1))
+    broker.clients[0].script = Script(breaks_after=1)
+    task.run(rows(2))
+    assert task.bodies == [0, 0, 0, 1]
+    assert (len(broker.clients), task.waits) == (2, [0.0])
+
+
+@pytest.mark.parametrize("failure", [ValueError("upstream"), KeyboardInterrupt()])
+def test_a_task_that_fails_ends_its_session(fake: FakeBroker, failure: BaseException) -> None:
+    def upstream() -> Iterator[pa.RecordBatch]:
+        yield rows(2)
+        raise failure
+
+    task = Task(fake)
+    with pytest.raises(type(failure)):
+        task.run_from(upstream())
+    assert fake.clients[0].ended == "discarded"
+    assert task.pool.idle_count == 0
+
+
+def test_a_row_that_cannot_be_sent_ends_the_task_and_its_session(fake: FakeBroker) -> None:
+    task = Task(fake)
+    with pytest.raises(RowError, match=r"row 5 of partition 3 in batch 12 .*'body'"):
+        task.run(rows(4), pa.RecordBatch.from_pydict({"body": ["x", None], "routing_key": ["k", "k"]}))
+    assert fake.clients[0].ended == "discarded"
+
+
+# --- routes
+
+
+def test_a_missing_exchange_is_refused_before_anything_is_sent(fake: FakeBroker) -> None:
+    task = Task(fake, exchange="missing")
+    with pytest.raises(PublishFailed, match=r"row 0 of .* for exchange 'missing': there is no such"):
+        task.run(rows(3))
+    assert fake.taken == []
+    assert fake.clients[0].ended == "discarded"
+
+
+def test_an_exchange_is_asked_for_once_per_task_and_again_after_a_loss(fake: FakeBroker) -> None:
+    task = Task(fake)
+    task.run(rows(5000), rows(5000))
+    assert fake.asked == {"exchange amq.direct": 1}
+    fake.clients[0].script = Script(breaks_after=4100)
+    task.run(rows(5000))
+    assert fake.asked == {"exchange amq.direct": 3}
+
+
+def test_exchanges_of_a_column_are_asked_for_and_named_by_row(fake: FakeBroker) -> None:
+    task = Task(fake, schema=ROUTED, exchangeFromColumn=True)
+    assert task.run(rows(3, exchange=["other", None, "amq.topic"])).messages == 3
+    assert set(fake.asked) == {"exchange other", "exchange amq.direct", "exchange amq.topic"}
+    with pytest.raises(PublishFailed, match=r"row 4 .* 'gone': there is no such exchange.*column exchange"):
+        task.run(rows(3, exchange=[None] * 3), rows(3, 3, exchange=["other", "gone", "lost"]))
+    assert len(fake.taken) == 6
+
+
+def test_the_default_exchange_needs_no_question(fake: FakeBroker) -> None:
+    Task(fake, exchange="").run(rows(1))
+    assert not fake.asked
+
+
+def test_qpidd_is_asked_for_bindings_since_it_tells_nothing() -> None:
+    broker = FakeBroker(qpidd=True)
+    Task(broker).run(rows(3))
+    assert broker.asked == {"exchange amq.direct": 1, "bound amq.direct k": 1}
+    with pytest.raises(Unroutable, match=r"row 1 .* with routing key 'nobody': no queue is bound"):
+        Task(broker).run(rows(2, routing_key=["k", "nobody"]))
+    with pytest.raises(Unroutable, match=r"exchange '' with routing key 'k'"):
+        Task(broker, exchange="").run(rows(2))
+    Task(broker, exchange="", routingKey="q").run(rows(2))
+    Task(broker, exchange="amq.topic").run(rows(2))
+
+
+def test_qpidd_unroutable_is_counted_once_with_discard_and_sent_all_the_same() -> None:
+    broker = FakeBroker(Script(breaks_at_finish=True), qpidd=True)
+    statistics = Task(broker, onUnroutable="discard").run(rows(3, routing_key=["k", "nobody", None]))
+    assert (statistics.messages, statistics.discarded, statistics.resent) == (1, 2, 3)
+    assert len(broker.taken) == 6
+
+
+# --- what the broker does not take
+
+
+def test_rejects_fail_the_task_with_count_first_row_and_target() -> None:
+    task = Task(FakeBroker(Script(rejects={2: 1, 4: 1})))
+    with pytest.raises(Unroutable) as caught:
+        task.run(rows(3), rows(3, 3))
+    assert str(caught.value).startswith(
+        "1 message(s), the first is row 2 of partition 3 in batch 12 for exchange 'amq.direct' with routing key 'k': "
+        "the broker rejected it with code 1 (so it is): no queue is bound"
+    )
+    copy = pickle.loads(pickle.dumps(caught.value))
+    assert (type(copy), str(copy), copy.count) == (Unroutable, str(caught.value), 1)
+
+
+def test_unroutable_rejects_can_be_discarded_and_are_counted() -> None:
+    statistics = Task(FakeBroker(Script(rejects={2: 1, 4: 1})), onUnroutable="discard").run(rows(6))
+    assert (statistics.messages, statistics.discarded) == (4, 2)
+
+
+def test_a_full_queue_fails_the_task_whatever_is_said_of_unroutable_ones() -> None:
+    task = Task(FakeBroker(Script(rejects={2: 1, 4: 0})), onUnroutable="discard")
+    with pytest.raises(PublishFailed, match=r"row 4 .* rejected it with code 0 \(so it is\)$") as caught:
+        task.run(rows(6))
+    assert not isinstance(caught.value, Unroutable)
+
+
+def test_a_reject_before_a_loss_is_not_forgotten() -> None:
+    task = Task(FakeBroker(Script(rejects={1: 1}, breaks_after=3, completes=3)))
+    with pytest.raises(Unroutable, match="row 1 "):
+        task.run(rows(6))
+
+
+def test_a_refused_transfer_is_named_and_not_tried_again() -> None:
+    broker = FakeBroker(Script(refuses=4))
+    task = Task(broker)
+    with pytest.raises(PublishFailed, match=r"^row 4 of partition 3 .* exchange 'amq.direct' .* 404: gone"):
+        task.run(rows(3), rows(3, 3))
+    assert (len(broker.clients), broker.clients[0].ended, task.waits) == (1, "discarded", [])
+
+
+def test_an_exception_without_command_names_the_task() -> None:
+    task = Task(FakeBroker(Script(breaks_after=1, error=InternalError(541, None, "failed inside"))))
+    with pytest.raises(PublishFailed, match=r"^partition 3 .* exchange 'amq.direct': .*541: failed inside"):
+        task.run(rows(3))
+
+
+@pytest.mark.parametrize(("qpidd", "frame"), [(True, 65535), (False, 4096)])
+def test_a_broker_of_another_kind_cannot_take_over(qpidd: bool, frame: int) -> None:
+    broker = FakeBroker(Script(breaks_after=1))
+    task = Task(broker)
+
+    def upstream() -> Iterator[pa.RecordBatch]:
+        yield rows(1)
+        broker.qpidd, broker.max_frame_size = qpidd, frame
+        yield rows(1, 1)
+
+    with pytest.raises(PublishFailed, match="another kind or takes smaller frames"):
+        task.run_from(upstream())
+    assert broker.taken == [broker.taken[0]]
+    assert [client.ended for client in broker.clients] == ["discarded"] * 2
