@@ -1,0 +1,153 @@
+"""Which schemas the sink takes, and what it says about the others: every problem at once, by column."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql import types as t
+
+from amqp_spark.columns import ALLOWED, DEFAULT_SCHEMA
+from amqp_spark.errors import SchemaError
+from amqp_spark.sink.columns import COLUMNS, IGNORED, schema_problems
+from amqp_spark.sink.encoding.messages import MessagePlan
+from tests.spark.message_support import sink_options
+
+BODY = t.StructField("body", t.BinaryType())
+NESTED: dict[type[t.DataType], t.DataType] = {
+    t.StructType: t.StructType([t.StructField("symbol", t.StringType())]),
+    t.MapType: t.MapType(t.StringType(), t.LongType()),
+    t.ArrayType: t.ArrayType(t.LongType()),
+}
+
+
+TEXT, OCTETS, INT, DOUBLE = t.StringType(), t.BinaryType(), t.IntegerType(), t.DoubleType()
+
+
+def fields(*columns: tuple[str, t.DataType]) -> t.StructType:
+    return t.StructType([t.StructField(name, kind) for name, kind in columns])
+
+
+def problems(schema: t.StructType, **options: object) -> tuple[str, ...]:
+    with pytest.raises(SchemaError) as caught:
+        MessagePlan.build(schema, sink_options(**options))
+    return caught.value.problems
+
+
+def test_what_the_source_reads_without_a_schema_can_be_written() -> None:
+    assert schema_problems(DEFAULT_SCHEMA, sink_options()) == []
+
+
+def test_every_column_of_the_source_is_sent_or_ignored() -> None:
+    assert set(COLUMNS) | set(IGNORED) == set(ALLOWED)
+    assert not set(COLUMNS) & set(IGNORED)
+
+
+@pytest.mark.parametrize("name", [name for name in COLUMNS if name != "reply_to"])
+def test_every_type_that_the_source_reads_a_column_as_can_be_written(name: str) -> None:
+    options = sink_options(exchangeFromColumn="true" if name == "exchange" else "false")
+    for kind in ALLOWED[name].scalars + ALLOWED[name].nested:
+        field = t.StructField(name, NESTED[kind] if kind in NESTED else kind())
+        schema = t.StructType([field] if name == "body" else [BODY, field])
+        assert schema_problems(schema, options) == []
+
+
+@pytest.mark.parametrize("name", IGNORED)
+def test_what_a_publisher_cannot_set_is_ignored_whatever_its_type(name: str) -> None:
+    schema = t.StructType([BODY, t.StructField(name, t.ArrayType(t.DoubleType()))])
+    plan = MessagePlan.build(schema, sink_options())
+    assert set(plan.columns) == {"body"}
+
+
+def test_names_are_compared_without_case() -> None:
+    plan = MessagePlan.build(fields(("BODY", TEXT), ("Routing_Key", TEXT)), sink_options())
+    assert set(plan.columns) == {"body", "routing_key"}
+
+
+def test_a_column_twice_is_named() -> None:
+    (problem,) = problems(fields(("body", TEXT), ("BODY", TEXT)))
+    assert problem.startswith("BODY: the column occurs twice")
+
+
+def test_an_unknown_column_is_named_with_near_names_and_all_columns() -> None:
+    (problem,) = problems(fields(("body", TEXT), ("routingkey", TEXT)))
+    assert problem.startswith("routingkey: there is no such column; do you mean routing_key?")
+    for name in (*COLUMNS, *IGNORED):
+        assert name in problem
+
+
+def test_a_name_like_no_other_gets_no_hint() -> None:
+    (problem,) = problems(fields(("body", TEXT), ("zzz", TEXT)))
+    assert "do you mean" not in problem
+
+
+def test_a_missing_body_is_named() -> None:
+    (problem,) = problems(fields(("routing_key", TEXT)))
+    assert problem.startswith("there is no column body")
+    assert "BINARY" in problem
+
+
+def test_all_problems_come_at_once() -> None:
+    found = problems(fields(("price", DOUBLE), ("priority", TEXT), ("timestamp", t.DateType()), ("body", DOUBLE)))
+    assert [text.split(":")[0] for text in found] == ["price", "priority", "timestamp", "body"]
+    assert found[1] == "priority: STRING is not possible; allowed: TINYINT, SMALLINT, INT, BIGINT"
+    assert "allowed: TIMESTAMP" in found[2]
+    assert "allowed: BINARY, STRING" in found[3]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        TEXT,
+        fields(("exchange", OCTETS)),
+        fields(("queue", TEXT)),
+        fields(("exchange", TEXT), ("EXCHANGE", TEXT)),
+        t.StructType([]),
+    ],
+    ids=str,
+)
+def test_reply_to_takes_exchange_and_routing_key_only(kind: t.DataType) -> None:
+    (problem,) = problems(fields(("body", TEXT), ("reply_to", kind)))
+    assert problem.startswith("reply_to: STRUCT" if isinstance(kind, t.StructType) else "reply_to: STRING")
+    assert problem.endswith("allowed: STRUCT of any of exchange STRING, routing_key STRING")
+
+
+def test_reply_to_of_one_part_is_fine() -> None:
+    assert schema_problems(fields(("body", TEXT), ("reply_to", fields(("Routing_Key", TEXT)))), sink_options()) == []
+
+
+def test_headers_and_bodies_that_have_no_wire_type_are_named_with_their_path() -> None:
+    nested = fields(("a", fields(("b", t.DayTimeIntervalType()))))
+    found = problems(fields(("body", nested), ("application_headers", t.MapType(INT, TEXT))))
+    assert found[0].startswith("body.a.b: ")
+    assert found[1].startswith("application_headers: the keys of a map are STRING")
+
+
+def test_the_column_exchange_counts_only_when_it_is_asked_for() -> None:
+    schema = fields(("body", TEXT), ("exchange", DOUBLE))
+    assert "exchange" not in MessagePlan.build(schema, sink_options()).columns
+    (problem,) = problems(schema, exchangeFromColumn="true")
+    assert problem.startswith("exchange: DOUBLE is not possible")
+
+
+def test_exchange_from_column_needs_the_column() -> None:
+    (problem,) = problems(fields(("body", TEXT)), exchangeFromColumn="true")
+    assert "exchangeFromColumn" in problem
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        (fields(("a", INT)), ["amqp/map"], ["amqp/list", "application/json"]),
+        (t.MapType(TEXT, INT), ["amqp/map"], ["text/plain"]),
+        (t.ArrayType(INT), ["amqp/list"], ["amqp/map"]),
+        (t.VariantType(), ["amqp/map", "amqp/list"], ["application/json"]),
+        (TEXT, ["amqp/map", "application/json"], []),
+    ],
+)
+def test_a_content_type_that_contradicts_the_body_is_refused(kind: t.DataType, good: list[str], bad: list[str]) -> None:
+    schema = fields(("body", kind))
+    for name in good:
+        assert schema_problems(schema, sink_options(contentType=name)) == []
+    for name in bad:
+        (problem,) = problems(schema, contentType=name)
+        assert problem.startswith("body: ")
+        assert repr(name) in problem
