@@ -63,7 +63,6 @@ class Publisher:
 
     Attributes:
         sent: what was given to the transport.
-        completed: what of that the broker has completed.
 
     Raises:
         UsageError: a window that lets nothing pass.
@@ -87,7 +86,6 @@ class Publisher:
         self._driver = driver
         self._ledger = Ledger()
         self.sent = self._ledger.sent
-        self.completed = self._ledger.completed
         self._unsent: list[tuple[Transfers, int]] = []
         self._syncs: deque[int] = deque()
         self._since_sync = Counted()
@@ -102,8 +100,15 @@ class Publisher:
         return self._driver.connection.max_frame_size
 
     @property
+    def completed(self) -> Counted:
+        """What of all that was sent the broker has completed, as far as we have read."""
+        self._settle()
+        return self._ledger.completed
+
+    @property
     def in_flight(self) -> int:
         """How many transfers were sent and are not completed."""
+        self._settle()
         return self._ledger.in_flight.transfers
 
     @property
@@ -292,8 +297,7 @@ class Publisher:
         return not self._syncs and self._since_sync.transfers > 0
 
     def _is_settled(self) -> bool:
-        self._settle()
-        return not self._syncs and not self.in_flight
+        return not self.in_flight and not self._syncs
 
     def _has_credit(self) -> bool:
         return self.credit is None or self.credit > 0
