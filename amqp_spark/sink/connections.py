@@ -169,16 +169,18 @@ class Connections:
     def _keep(self) -> None:
         """See to it that the thread runs; called under the lock."""
         if self._keeper is None:
-            self._keeper = threading.Thread(target=self._run, name="amqp-connections", daemon=True)
+            self._keeper = threading.Thread(
+                target=self._run, args=(self._changed,), name="amqp-connections", daemon=True
+            )
             self._keeper.start()
 
-    def _run(self) -> None:
-        while True:
-            with self._changed:
+    def _run(self, changed: threading.Condition) -> None:
+        while changed is self._changed:  # else all that was known was dropped, with its lock
+            with changed:
                 if not self._leases:
                     self._keeper = None
                     return
-                self._changed.wait(self._pause())
+                changed.wait(self._pause())
                 leases = list(self._leases)
             for lease in leases:
                 self._look_after(lease)

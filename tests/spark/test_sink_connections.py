@@ -1,0 +1,183 @@
+"""The pool: what is kept for whom, what ends, what the thread does, and what a fork leaves behind."""
+
+from __future__ import annotations
+
+import os
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqp_core.address import ConnectOptions
+from amqp_core.errors import ConnectionFailed, ConnectionLost
+from amqp_spark.sink import connections
+from amqp_spark.sink.connections import Connections
+from tests.spark.sink_fakes import FakeBroker
+from tests.support.process import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+HERE = ConnectOptions(hosts=(("here", 5672),), password="s3cret", heartbeat=1)
+THERE = ConnectOptions(hosts=(("there", 5672),))
+
+
+@pytest.fixture
+def fake() -> FakeBroker:
+    return FakeBroker()
+
+
+@pytest.fixture
+def pool(fake: FakeBroker) -> Iterator[Connections]:
+    pool = Connections(fake.connect)
+    yield pool
+    pool.close()
+
+
+def test_a_connection_is_kept_for_the_same_options_only(fake: FakeBroker, pool: Connections) -> None:
+    first = pool.lease(HERE)
+    first.give_back()
+    assert pool.idle_count == 1
+    other = pool.lease(THERE)
+    again = pool.lease(HERE)
+    assert (other.reused, again.reused, again.client is first.client) == (False, True, True)
+    assert [client.options for client in fake.clients] == [HERE, THERE]
+    assert pool.idle_count == 0
+
+
+def test_two_tasks_at_once_have_one_each_and_the_newest_is_taken_first(pool: Connections) -> None:
+    first, second = pool.lease(HERE), pool.lease(HERE)
+    assert first.client is not second.client
+    second.give_back()
+    first.give_back()
+    assert pool.lease(HERE).client is first.client
+
+
+def test_what_broke_while_it_was_idle_is_replaced(fake: FakeBroker, pool: Connections) -> None:
+    leases = [pool.lease(HERE) for _ in range(3)]
+    for lease in leases:
+        lease.give_back()
+    for client in fake.clients[1:]:
+        client.error = ConnectionLost("cut")
+    lease = pool.lease(HERE)
+    assert (lease.client is leases[0].client, lease.reused) == (True, True)
+    assert [client.ended for client in fake.clients] == ["", "discarded", "discarded"]
+
+
+def test_an_aborted_one_is_never_used_again(fake: FakeBroker, pool: Connections) -> None:
+    pool.lease(HERE).abort()
+    assert fake.clients[0].ended == "discarded"
+    assert not pool.lease(HERE).reused
+
+
+def test_a_failed_attempt_leaves_nothing(fake: FakeBroker, pool: Connections) -> None:
+    fake.refuse = [ConnectionFailed("nobody is there")]
+    with pytest.raises(ConnectionFailed):
+        pool.lease(HERE)
+    assert not pool.lease(HERE).reused
+
+
+def test_idle_and_resting_connections_are_kept_alive(fake: FakeBroker, pool: Connections) -> None:
+    pool.lease(HERE).give_back()
+    resting = pool.lease(THERE)
+    with resting.resting():
+        wait_until(lambda: all(client.services >= 2 for client in fake.clients), "both were looked after")
+    used = fake.clients[1].services
+    wait_until(lambda: fake.clients[0].services >= 5, "the idle one was looked after again")
+    assert fake.clients[1].services == used  # its task holds it
+
+
+def test_a_task_that_comes_back_waits_for_the_thread_to_let_go(fake: FakeBroker, pool: Connections) -> None:
+    lease = pool.lease(HERE)
+    entered, leave = threading.Event(), threading.Event()
+
+    def slowly() -> None:
+        entered.set()
+        assert leave.wait(30)
+
+    fake.clients[0].on_service = slowly
+    with lease.resting():
+        assert entered.wait(30)
+        threading.Timer(0.05, leave.set).start()
+    assert leave.is_set()
+
+
+def test_a_connection_that_breaks_under_a_resting_task_is_left_to_the_task(fake: FakeBroker, pool: Connections) -> None:
+    lease = pool.lease(HERE)
+    fake.clients[0].error = ConnectionLost("cut")
+    with lease.resting():
+        wait_until(lambda: fake.clients[0].services >= 2, "it was looked after")
+    assert fake.clients[0].ended == ""
+    lease.abort()
+
+
+def test_idle_connections_are_closed_in_order_after_a_while(fake: FakeBroker) -> None:
+    now = [0.0]
+    pool = Connections(fake.connect, idle_seconds=30, clock=lambda: now[0])
+    kept, idle, broken = (pool.lease(HERE) for _ in range(3))
+    idle.give_back()
+    broken.give_back()
+    fake.clients[2].error = ConnectionLost("cut")
+    wait_until(lambda: fake.clients[2].ended == "closed", "the broken one went at once")
+    now[0] = 29.9
+    seen = fake.clients[1].services
+    wait_until(lambda: fake.clients[1].services > seen + 1, "the idle one was looked at")
+    assert fake.clients[1].ended == ""
+    now[0] = 30.0
+    wait_until(lambda: fake.clients[1].ended == "closed", "the idle one was closed")
+    assert (pool.idle_count, fake.clients[0].ended) == (0, "")
+    kept.abort()
+    wait_until(lambda: not _keepers(), "the thread has nothing to do and ends")
+    pool.lease(HERE).give_back()
+    assert _keepers()
+    pool.close()
+
+
+def test_closing_ends_idle_ones_in_order_and_drops_those_in_use(fake: FakeBroker, pool: Connections) -> None:
+    pool.lease(HERE).give_back()
+    pool.lease(THERE)
+    pool.close()
+    assert [client.ended for client in fake.clients] == ["closed", "aborted"]
+
+
+def test_a_forked_child_has_its_own_and_leaves_the_parents_alone(fake: FakeBroker, pool: Connections) -> None:
+    kept, in_use = pool.lease(HERE), pool.lease(THERE)
+    kept.give_back()
+    read, write = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            ended = [client.ended for client in fake.clients]
+            mine = pool.lease(HERE)
+            os.write(write, repr((ended, mine.reused, len(fake.clients))).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    assert os.waitpid(child, 0)[1] == 0
+    told = os.read(read, 1000).decode()
+    os.close(read)
+    assert told == repr((["aborted", "aborted"], False, 3))
+    assert [client.ended for client in fake.clients] == ["", ""]
+    assert pool.lease(HERE).client is kept.client
+    in_use.abort()
+
+
+def test_a_fork_that_python_did_not_see_is_noticed(
+    fake: FakeBroker, pool: Connections, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool.lease(HERE).give_back()
+    monkeypatch.setattr(os, "getpid", lambda: 1)
+    assert not pool.lease(HERE).reused
+    assert fake.clients[0].ended == "aborted"
+
+
+def test_there_is_one_pool_per_process() -> None:
+    assert connections.shared() is connections.shared()
+
+
+def test_no_secret_is_shown(pool: Connections) -> None:
+    assert "s3cret" not in repr(pool) + repr(pool.lease(HERE))
+
+
+def _keepers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "amqp-connections"]
