@@ -13,7 +13,7 @@ from amqp_spark.sink.statistics import Statistics
 from amqp_spark.sink.writer import LOGGER, place_of_task, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame
 
@@ -30,7 +30,7 @@ class AmqpBatchSink:
     Example::
 
         sink = AmqpBatchSink(url="amqp://broker/default", username="guest", passwordFile="/run/secrets/amqp",
-                             exchange="amq.topic", **{"retry.maxAttempts": 3})
+                             exchange="amq.topic")
         query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", ...).start()
 
     Compared with ``writeStream.format("amqp")`` it starts no process to plan a batch, and its counts can be read:
@@ -40,16 +40,24 @@ class AmqpBatchSink:
         total: what all batches of this object have published.
 
     Parameters:
+        options: those of the sink (``docs/options.md``), for names that are no Python names: ``{"retry.maxDelay": 5}``.
         on_batch: called with the batch id and the statistics after each batch, for a display; it runs where the
             batches run.
-        options: those of the sink (``docs/options.md``).
+        more: options of the sink, too.
 
     Raises:
         OptionError: with every problem of the options.
     """
 
-    def __init__(self, *, on_batch: Callable[[int, Statistics], None] | None = None, **options: object) -> None:
-        self._options = SinkOptions.parse(options)
+    def __init__(
+        self,
+        options: Mapping[str, object] | None = None,
+        /,
+        *,
+        on_batch: Callable[[int, Statistics], None] | None = None,
+        **more: object,
+    ) -> None:
+        self._options = SinkOptions.parse({**(options or {}), **more})
         self._on_batch = on_batch
         self.last = Statistics()
         self.total = Statistics()

@@ -48,7 +48,7 @@ class Statistics:
         size = f"{self.nbytes / 1e6:,.1f} MB" if self.nbytes >= 1e6 else f"{self.nbytes / 1e3:,.1f} kB"
         text = f"{self.messages:,} messages, {size}, {self.seconds:,.1f} s, {self.retries:,} retries"
         if self.resent:
-            text += f", {self.resent:,} sent again (perhaps duplicates)"
+            text += f", {self.resent:,} sent again"
         if self.discarded:
             text += f", {self.discarded:,} discarded as unroutable"
         return text
