@@ -331,6 +331,7 @@ class Publisher:
 
     def _ask(self) -> None:
         """Ask for completion; without heartbeats the answer also shows that the broker lives."""
+        self._settle()
         if self._syncs:
             self._driver.flush_completed()
         else:

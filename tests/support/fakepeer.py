@@ -59,9 +59,11 @@ class Peer:
     """The server's end of one connection.
 
     Attributes:
-        completing: whether commands are completed as they arrive (at once if their sync bit asks for it).
+        completing: whether commands are completed as they arrive (at once if their sync bit asks for it), and
+            session.flush is answered.
         answers: results by the type of the command, given before it is completed.
         hooks: called with a command of that type before it is completed.
+        watch: called with every command received and its body.
         commands: every command received, with its id, in order.
         controls: every control of the session received, in order.
         ended: the event that ended the connection, once it has.
@@ -76,6 +78,7 @@ class Peer:
         self.completing = True
         self.answers: dict[type, Callable[[Any], object]] = {}
         self.hooks: dict[type, Callable[[Any], object]] = {}
+        self.watch: Callable[[spec.Command, bytes | None], object] = lambda _command, _body: None
         self.commands: list[tuple[int, spec.Command]] = []
         self.controls: list[spec.Control] = []
         self.ended: Ended | None = None
@@ -105,6 +108,31 @@ class Peer:
             command_id, command = self._unseen.popleft()
             if isinstance(command, kind):
                 return command_id, cast("_C", command)
+
+    def comes(self, kind: type[spec.Command], seconds: float) -> bool:
+        """Whether a command of a kind has come or comes within so many seconds; passes over others."""
+        deadline = time.monotonic() + seconds
+        while True:
+            while self._unseen:
+                if isinstance(self._unseen.popleft()[1], kind):
+                    return True
+            if not self.hears(deadline - time.monotonic()):
+                return False
+
+    def hears(self, seconds: float) -> bool:
+        """Whether anything at all comes within so many seconds."""
+        self.flush()
+        self.sock.settimeout(max(0.001, seconds))
+        try:
+            data = self.sock.recv(1 << 16)
+        except TimeoutError:
+            return False
+        finally:
+            self.sock.settimeout(_DEADLINE_S)
+        for event in self.connection.receive_data(data):
+            self._handle(event)
+        self.flush()
+        return bool(data)
 
     def expect_control(self, kind: type[spec.Control]) -> spec.Control:
         """Wait until a control of a kind has come; return the latest."""
@@ -195,13 +223,15 @@ class Peer:
             self.ended = event
         elif isinstance(event, ControlReceived):
             self.controls.append(event.control)
-            self.session.receive_control(event.control)
+            if self.completing or not isinstance(event.control, spec.SessionFlush):
+                self.session.receive_control(event.control)
         elif isinstance(event, CommandReceived):
             self._command(event)
 
     def _command(self, event: CommandReceived) -> None:
         session, command = self.session, event.command
         command_id = session.received_next
+        self.watch(command, event.body)
         hook = self.hooks.get(type(command))
         if hook is not None:
             hook(command)
