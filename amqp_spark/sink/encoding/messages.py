@@ -264,7 +264,7 @@ class Encoder:
             size = np.array([size])
         for row in np.flatnonzero(size > self._room).tolist():
             reason = (
-                f"its properties and headers take {size[row]} bytes; at most {self._room} are allowed, "
+                f"its properties and headers take {size[row]:,} bytes; at most {self._room:,} are allowed, "
                 "for they have to fit one frame"
             )
             blamed.setdefault(row, (None, reason))

@@ -1,0 +1,197 @@
+"""Rows that cannot be sent: the error names row, partition, batch and column, and shows no value."""
+
+from __future__ import annotations
+
+import mmap
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyspark.sql import types as t
+
+from amqp_spark.errors import RowError
+from amqp_spark.sink.encoding.messages import MOST_ROWS, MessagePlan
+from tests.spark.message_support import (
+    EVERYTHING,
+    FRAME,
+    HERE,
+    INT,
+    LONG,
+    OBJECT,
+    OCTETS,
+    REPLY_TO,
+    TEXT,
+    blocks_of,
+    fields,
+    one,
+    received,
+    refused,
+    sink_options,
+    to_batch,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_an_error_names_row_partition_batch_and_column() -> None:
+    schema = fields(body=OCTETS, routing_key=TEXT)
+    rows = [{"body": b"", "routing_key": "k" * 255}, {"body": b"", "routing_key": "k" * 300}]
+    error = refused(schema, *rows, first_row=16)
+    assert str(error) == (
+        "row 17 of partition 3 in batch 12 cannot be sent: column 'routing_key' has 300 bytes; at most 255 are allowed"
+    )
+
+
+TOO_LONG = {
+    "routing_key": 256,
+    "content_type": 256,
+    "content_encoding": 256,
+    "correlation_id": 65536,
+    "user_id": 65536,
+    "app_id": 65536,
+    "resume_id": 65536,
+}
+
+
+@pytest.mark.parametrize("name", list(TOO_LONG))
+@pytest.mark.parametrize("large", [False, True])
+def test_what_is_too_long_cannot_be_sent(name: str, large: bool) -> None:
+    kind = EVERYTHING[name].dataType
+    size = TOO_LONG[name]
+    value: Any = b"v" * size if isinstance(kind, t.BinaryType) else "v" * size
+    schema = t.StructType([EVERYTHING["body"], EVERYTHING[name]])
+    error = refused(schema, {"body": b"", name: None}, {"body": b"", name: value}, large=large)
+    assert (error.row, error.column) == (1, name)
+    assert f"{size:,} bytes" in error.reason
+    assert f"{size - 1:,}" in error.reason
+    assert "vvv" not in str(error)
+
+
+def test_length_is_counted_in_bytes_of_utf8() -> None:
+    schema = fields(body=OCTETS, routing_key=TEXT)
+    assert refused(schema, {"body": b"", "routing_key": "ü" * 128}).column == "routing_key"
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "value"),
+    [
+        ("body", OCTETS, None),
+        ("body", TEXT, None),
+        ("body", fields(a=INT), None),
+        ("body", t.VariantType(), None),
+        ("priority", t.ByteType(), 10),
+        ("priority", LONG, 2**32 + 1),
+        ("priority", t.ByteType(), -1),
+        ("delivery_mode", t.ByteType(), 0),
+        ("delivery_mode", t.ByteType(), 3),
+        ("ttl", LONG, -1),
+        ("ttl", INT, -1),
+        ("resume_ttl", LONG, -1),
+        ("timestamp", LONG, -1),
+        ("timestamp", t.TimestampType(), datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)),
+        ("expiration", t.TimestampNTZType(), datetime(1969, 12, 31)),  # noqa: DTZ001 - the type has none
+        ("message_id", TEXT, "secret"),
+        ("message_id", TEXT, "secret-7dec-11d0-a765-00a0c91e6bf6-x"),
+        ("message_id", TEXT, "f81d4fae-7dec-11d0-a765-00a0c91e6bf"),
+        ("message_id", TEXT, "f81d4fae+7dec-11d0-a765-00a0c91e6bf6"),
+        ("message_id", TEXT, "f81d4fae-7dec-11d0-a765-00a0c91e6bfg"),
+        ("message_id", TEXT, "{f81d4fae-7dec-11d0-a765-00a0c91e6bf6}"),
+        ("message_id", OCTETS, bytes(15)),
+        ("message_id", OCTETS, bytes(36)),
+        ("reply_to", REPLY_TO, {"exchange": "x" * 256, "routing_key": None}),
+        ("reply_to", REPLY_TO, {"exchange": None, "routing_key": "x" * 256}),
+        ("application_headers", fields(a=TEXT), {"a": "secret" * 20_000}),
+        ("application_headers", t.MapType(TEXT, INT), [("secret" * 100, 1)]),
+        ("application_headers", OCTETS, b""),
+        ("application_headers", OCTETS, b"\0\0\0"),
+        ("application_headers", OCTETS, b"\0\0\0\x05" + bytes(4)),
+        ("application_headers", OCTETS, b"\0\0\0\x05" + bytes(5)),
+        ("application_headers", OCTETS, b"\0\0\0\x04\0\0\0\x01"),
+        ("application_headers", OCTETS, b"\0\0\0\x0a\0\0\0\x01\x02ab\x21\0\0"),
+        ("application_headers", OCTETS, b"\0\0\0\x07\0\0\0\x01\x00\xf0\x00"),
+    ],
+    ids=str,
+)
+def test_what_the_wire_has_no_form_for_cannot_be_sent(name: str, kind: t.DataType, value: Any) -> None:
+    schema = fields(**{"body": OCTETS, name: kind})
+    good: dict[str, Any] = {"body": b"", name: None}
+    if name == "body":
+        good["body"] = {"a": 1} if isinstance(kind, t.StructType) else b"" if kind == OCTETS else ""
+        if isinstance(kind, t.VariantType):
+            good["body"] = OBJECT
+    error = refused(schema, good, {"body": good["body"], name: value}, good)
+    assert (error.row, error.partition, error.batch_id) == (1, 3, 12)
+    assert (error.column or "").split(".")[0] == name
+    assert "secret" not in str(error)
+
+
+def test_the_first_row_at_fault_is_named_whatever_its_column() -> None:
+    schema = fields(body=OCTETS, priority=INT, content_type=TEXT)
+    good = {"body": b"", "priority": 1, "content_type": "t"}
+    error = refused(schema, good, good | {"content_type": "t" * 999}, good | {"priority": 99}, good | {"body": None})
+    assert (error.row, error.column) == (1, "content_type")
+
+
+def test_a_header_segment_larger_than_a_frame_cannot_be_sent() -> None:
+    schema = fields(body=OCTETS, application_headers=t.MapType(TEXT, TEXT), app_id=OCTETS)
+    small = {"body": b"", "application_headers": [("a", "x")], "app_id": b""}
+    large = {"body": b"", "application_headers": [("a", "x" * 4000)], "app_id": b"y" * 4000}
+    error = refused(schema, small, large, max_frame_size=4096)
+    assert (error.row, error.column) == (1, None)
+    assert "at most 4,084 are allowed" in error.reason
+    (message,) = received(blocks_of(schema, to_batch(schema, [large])))
+    assert len(message.header) > 8000
+
+
+def test_the_largest_header_segment_is_sent() -> None:
+    schema = fields(body=OCTETS, app_id=OCTETS)
+    room = 4096 - FRAME
+    rest = len(one(schema, {"body": b"", "app_id": b""}).header)
+    message = one(schema, {"body": b"b", "app_id": bytes(room - rest)}, max_frame_size=4096)
+    assert message.frames[1] == 4096
+    error = refused(schema, {"body": b"b", "app_id": bytes(room - rest + 1)}, max_frame_size=4096)
+    assert f"{room + 1:,} bytes" in error.reason
+
+
+def test_rows_of_earlier_blocks_are_handed_out_before_an_error() -> None:
+    schema = fields(body=OCTETS)
+    batch = to_batch(schema, [{"body": b"x"}] * MOST_ROWS + [{"body": b"y"}, {"body": None}])
+    encoder = MessagePlan.build(schema, sink_options()).encoder(accept_mode=1, max_frame_size=65535, place=HERE)
+    blocks = encoder.blocks(batch, 10)
+    assert len(next(blocks)) == MOST_ROWS
+    with pytest.raises(RowError) as caught:
+        next(blocks)
+    assert caught.value.row == 10 + MOST_ROWS + 1
+
+
+def sparse(path: Path, size: int, tail: bytes = b"") -> pa.Buffer:
+    """Memory of which nothing but the tail takes room."""
+    with path.open("w+b") as file:
+        file.truncate(size)
+        file.seek(size - len(tail))
+        file.write(tail)
+        file.flush()
+        return pa.py_buffer(mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ))
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "size"), [(pa.large_binary(), np.int64, 2**31 + 50), (pa.binary(), np.int32, 2**31 - 1)], ids=str
+)
+def test_a_body_too_large_for_an_array_of_frames_is_refused(kind: Any, dtype: Any, size: int, tmp_path: Path) -> None:
+    ends = pa.py_buffer(np.array([0, size], dtype).tobytes())
+    body = pa.Array.from_buffers(kind, 1, [None, ends, sparse(tmp_path / "body", size)])
+    batch = pa.RecordBatch.from_arrays([body], names=["body"])
+    with pytest.raises(RowError, match=rf"column 'body' has {size:,} bytes; at most [\d,]+ are allowed"):
+        blocks_of(fields(body=OCTETS), batch)
+
+
+def test_bodies_far_inside_a_large_array_are_found(tmp_path: Path) -> None:
+    start = 2**31 + 10
+    ends = pa.py_buffer(np.array([0, start, start + 2, start + 2, start + 6], np.int64).tobytes())
+    buffers = [None, ends, sparse(tmp_path / "bodies", start + 6, b"abcdef")]
+    body = pa.Array.from_buffers(pa.large_binary(), 4, buffers)
+    batch = pa.RecordBatch.from_arrays([body], names=["body"]).slice(1)
+    assert [message.body for message in received(blocks_of(fields(body=OCTETS), batch))] == [b"ab", b"", b"cdef"]
