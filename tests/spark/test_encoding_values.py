@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
@@ -15,6 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from amqp_core.v0_10 import values as code
 from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
 from amqp_core.v0_10.values import MAX_DEPTH, Typed
+from amqp_spark.sink.encoding import pieces
 from amqp_spark.sink.encoding.values import encode_list, encode_map, unsendable
 
 STRING, LONG, BINARY = t.StringType(), t.LongType(), t.BinaryType()
@@ -241,6 +243,19 @@ def test_slices_chunks_and_large_types_give_the_same_octets() -> None:
     assert encode_map(views, struct_of(s=STRING))[0] == encode_map(plain, struct_of(s=STRING))[0]
 
 
+def test_a_small_slice_of_a_column_of_gigabytes() -> None:
+    # 64-bit offsets beyond 32 bits; the pages in front are never touched
+    start = 3 << 30
+    data = np.zeros(start + 5, np.uint8)
+    data[start:] = list(b"abcde")
+    offsets = np.array([0, start, start + 2, start + 2, start + 5], np.int64)
+    texts = pa.Array.from_buffers(pa.large_string(), 4, [None, pieces.memory(offsets), pieces.memory(data)])
+    column = pa.StructArray.from_arrays([texts], names=["s"]).slice(1)
+    encoded, errors = encode_map(column, struct_of(s=STRING))
+    assert errors == {}
+    assert [read(row)["s"].value for row in encoded.to_pylist()] == ["ab", "", "cde"]
+
+
 def test_slices_of_lists() -> None:
     kind = t.ArrayType(t.ArrayType(STRING))
     rows: list[Any] = [[["a"], None, ["b", None]], None, [], [[], ["ccc"]], [["d"]]]
@@ -423,3 +438,16 @@ def test_a_key_of_255_bytes_and_the_deepest_type_are_sent() -> None:
         value = ([value], {"k": value}, {"x": value})[level % 3]
     (deep,) = maps(deepest, [{"x": value}])
     assert deep is not None  # and the core's reader has taken all levels
+
+
+def test_rows_that_arrow_cannot_hold_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind = t.ArrayType(LONG)
+    rows: list[Any] = [[1] * 10, [2] * 20, None, [3] * 300, [4], [5] * 15]
+    column = array(kind, rows)
+    expected = encode_list(column, kind)[0].to_pylist()
+    expected[3] = None
+    monkeypatch.setattr(pieces, "LARGEST", 1000)  # for 2 GiB
+    encoded, errors = encode_list(column, kind)
+    assert encoded.to_pylist() == expected
+    assert list(errors) == [3]
+    assert "has more than 2 GiB" in errors[3]

@@ -22,8 +22,8 @@ Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Cell: TypeAlias = "bytes | tuple[str, Numbers]"
 """A part of fixed width: octets that are the same in every row, or one number per row in a dtype such as ``>u2``."""
 
-LARGEST: Final = (1 << 31) - 1
-"""Most octets of all rows of an array."""
+LARGEST: Final = (1 << 31) - 2
+"""Most octets of all rows of an array; Arrow takes no more."""
 
 
 def whole(column: Array | pa.ChunkedArray[Any]) -> Array:
@@ -32,12 +32,30 @@ def whole(column: Array | pa.ChunkedArray[Any]) -> Array:
 
 
 def binary(column: Array) -> Array:
-    """A column of texts or octets, in whatever layout, as BINARY; nothing is copied where the offsets have 32 bits.
+    """A column of texts or octets, in whatever layout, as BINARY; nothing is copied but 64-bit offsets.
 
     Raises:
-        pyarrow.ArrowInvalid: the values of one array have more than 2 GiB.
+        pyarrow.ArrowCapacityError: the values have more than 2 GiB.
     """
-    return column if column.type == pa.binary() else column.cast(pa.binary())
+    kind = column.type
+    if kind == pa.binary():
+        return column
+    if pa.types.is_large_binary(kind) or pa.types.is_large_string(kind):
+        ends = bounds(column)
+        first, data = int(ends[0]), column.buffers()[2]
+        check_capacity(int(ends[-1]) - first)
+        return packed(pa.py_buffer(b"") if data is None else data.slice(first), ends - first, present(column))
+    return column.view(pa.binary()) if pa.types.is_string(kind) else column.cast(pa.binary())
+
+
+def check_capacity(size: int) -> None:
+    """Whether one array can have so many octets.
+
+    Raises:
+        pyarrow.ArrowCapacityError: it cannot.
+    """
+    if size > LARGEST:
+        raise pa.ArrowCapacityError(f"{size:,} bytes in one array; at most {LARGEST:,} are possible")
 
 
 def present(column: Array) -> Mask | None:
@@ -74,11 +92,16 @@ def width(*cells: Cell) -> int:
 
 
 def fixed(rows: int, cells: list[Cell], there: Mask | None = None) -> Array:
-    """The cells of every row one after the other; a row that ``there`` leaves out has no octets."""
+    """The cells of every row one after the other; a row that ``there`` leaves out has no octets.
+
+    Raises:
+        pyarrow.ArrowCapacityError: all rows together have more than 2 GiB.
+    """
     template = b"".join(cell if isinstance(cell, bytes) else bytes(np.dtype(cell[0]).itemsize) for cell in cells)
     size = len(template)
     if not rows or not size:
         return packed(np.zeros(0, np.uint8), np.zeros(rows + 1, np.int32))
+    check_capacity(rows * size)
     data = np.full(rows, np.frombuffer(template, f"V{size}")[0])
     at = 0
     for cell in cells:
@@ -112,7 +135,7 @@ def join(*pieces: Array | bytes) -> Array:
     """The pieces of every row one after the other; a piece that is null has no octets, one of ``bytes`` is constant.
 
     Raises:
-        pyarrow.ArrowInvalid: all rows together have more than 2 GiB.
+        pyarrow.ArrowCapacityError: all rows together have more than 2 GiB.
     """
     if len(pieces) == 1 and not isinstance(pieces[0], bytes) and not pieces[0].null_count:
         return pieces[0]

@@ -128,12 +128,12 @@ def encode_map(column: Array | pa.ChunkedArray[Any], kind: t.StructType | t.MapT
         column: as Spark hands it over; slices are fine.
         kind: its type, which :func:`unsendable` has passed.
     """
-    column = pieces.whole(column)
     if isinstance(kind, t.VariantType):
-        bodies, _, errors = _containers(column, (code.MAP,), "an object can be sent as a map")
+        bodies, _, errors = _containers(pieces.whole(column), (code.MAP,), "an object can be sent as a map")
         return bodies, errors
-    entries = _struct(column, kind, 0) if isinstance(kind, t.StructType) else _map(column, kind, 0)
-    return _encode(column, entries)
+    if isinstance(kind, t.StructType):
+        return _encode(pieces.whole(column), lambda part: _struct(part, kind, 0))
+    return _encode(pieces.whole(column), lambda part: _map(part, kind, 0))
 
 
 def encode_list(column: Array | pa.ChunkedArray[Any], kind: t.ArrayType | t.VariantType) -> Encoded:
@@ -143,18 +143,32 @@ def encode_list(column: Array | pa.ChunkedArray[Any], kind: t.ArrayType | t.Vari
         column: as Spark hands it over; slices are fine.
         kind: its type, which :func:`unsendable` has passed.
     """
-    column = pieces.whole(column)
     if isinstance(kind, t.VariantType):
-        bodies, _, errors = _containers(column, (code.LIST,), "an array can be sent as a list")
+        bodies, _, errors = _containers(pieces.whole(column), (code.LIST,), "an array can be sent as a list")
         return bodies, errors
-    return _encode(column, _list(column, kind, 0))
+    return _encode(pieces.whole(column), lambda part: _list(part, kind, 0))
 
 
-def _encode(column: Array, entries: _Entries) -> Encoded:
-    head: list[Cell] = [(">u4", entries.sizes + 4), (">u4", entries.counts)]
+def _encode(column: Array, inside: Callable[[Array], _Entries]) -> Encoded:
+    try:
+        entries = inside(column)
+        head: list[Cell] = [(">u4", entries.sizes + 4), (">u4", entries.counts)]
+        joined = _joined(len(column), [_Run(head, None), *entries.parts])
+    except pa.ArrowCapacityError:
+        return _halves(column, inside)
     there = pieces.present(column)
-    joined = _joined(len(column), [_Run(head, None), *entries.parts])
     return pieces.masked(joined, there), reasons(_of_rows(entries.faults, there))
+
+
+def _halves(column: Array, inside: Callable[[Array], _Entries]) -> Encoded:
+    """All rows together are too large for Arrow: find those that alone are."""
+    rows = len(column)
+    if rows == 1:
+        return pa.nulls(1, pa.binary()), {0: "has more than 2 GiB as a map or list; at most 2 GiB are allowed"}
+    half = rows // 2
+    first, errors = _encode(column.slice(0, half), inside)
+    second, more = _encode(column.slice(half), inside)
+    return pa.concat_arrays([first, second]), errors | {half + row: reason for row, reason in more.items()}
 
 
 def encode_container(column: Array | pa.ChunkedArray[Any]) -> tuple[Array, npt.NDArray[np.uint8], Errors]:
