@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from amqp_spark.columns import ALLOWED, DEFAULT_SCHEMA
 from amqp_spark.options import CONNECTION, SINK, SOURCE
+from amqp_spark.sink import columns as sink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,6 +73,21 @@ def columns_table() -> str:
     return "".join(["| column | type without a schema | meaning | types with a schema |\n|---|---|---|---|\n", *rows])
 
 
+def sink_columns_table() -> str:
+    """The columns of the sink as a table."""
+    rows = [
+        _row(f"`{name}`", column.meaning, column.types, "" if column.option is None else f"`{column.option}`")
+        for name, column in sink.COLUMNS.items()
+    ]
+    return "".join(["| column | meaning | types | option instead |\n|---|---|---|---|\n", *rows])
+
+
+def wire_types_table() -> str:
+    """What the types of Spark become in maps and lists as a table."""
+    rows = [_row(f"`{kind}`", wire, how) for kind, wire, how in sink.WIRE_TYPES]
+    return "".join(["| type of Spark | type on the wire | how |\n|---|---|---|\n", *rows])
+
+
 def written(text: str) -> str:
     """A document with its tables as the code has them now."""
     tables = {
@@ -79,6 +95,8 @@ def written(text: str) -> str:
         "source": options_table(SOURCE),
         "sink": options_table(SINK),
         "columns": columns_table(),
+        "sink_columns": sink_columns_table(),
+        "wire_types": wire_types_table(),
     }
     return _TABLE.sub(lambda match: match[1] + tables[match[2]] + match[3], text)
 

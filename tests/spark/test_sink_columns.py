@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
 import pytest
 from pyspark.sql import types as t
 
+from amqp_core.v0_10 import values as code
+from amqp_core.v0_10._read import read_map_typed
 from amqp_spark.columns import ALLOWED, DEFAULT_SCHEMA
+from amqp_spark.columns.values import name_of
 from amqp_spark.errors import SchemaError
-from amqp_spark.sink.columns import COLUMNS, IGNORED, schema_problems
+from amqp_spark.sink.columns import COLUMNS, IGNORED, WIRE_TYPES, schema_problems
 from amqp_spark.sink.encoding.messages import MessagePlan
-from tests.spark.message_support import sink_options
+from tests.spark.message_support import OBJECT, blocks_of, received, sink_options, to_batch
 
 BODY = t.StructField("body", t.BinaryType())
 NESTED: dict[type[t.DataType], t.DataType] = {
@@ -24,6 +32,28 @@ TEXT, OCTETS, INT, DOUBLE = t.StringType(), t.BinaryType(), t.IntegerType(), t.D
 
 def fields(*columns: tuple[str, t.DataType]) -> t.StructType:
     return t.StructType([t.StructField(name, kind) for name, kind in columns])
+
+
+MOMENT = datetime(2026, 11, 21, 0, 5, 30, 123_456, tzinfo=UTC)
+SAMPLES: dict[str, tuple[t.DataType, Any]] = {
+    "BOOLEAN": (t.BooleanType(), True),
+    "TINYINT": (t.ByteType(), 1),
+    "SMALLINT": (t.ShortType(), 1),
+    "INT": (INT, 1),
+    "BIGINT": (t.LongType(), 1),
+    "FLOAT": (t.FloatType(), 1.5),
+    "DOUBLE": (DOUBLE, 1.5),
+    "STRING": (TEXT, "x"),
+    "BINARY": (OCTETS, b"x"),
+    "DECIMAL(p,s)": (t.DecimalType(9, 2), Decimal("-1.5")),
+    "DATE": (t.DateType(), MOMENT.date()),
+    "TIMESTAMP": (t.TimestampType(), MOMENT),
+    "TIMESTAMP_NTZ": (t.TimestampNTZType(), MOMENT.replace(tzinfo=None)),
+    "ARRAY<...>": (t.ArrayType(INT), [1]),
+    "STRUCT<...>": (fields(("a", INT)), {"a": 1}),
+    "MAP<STRING, ...>": (t.MapType(TEXT, INT), [("a", 1)]),
+    "VARIANT": (t.VariantType(), OBJECT),
+}
 
 
 def problems(schema: t.StructType, **options: object) -> tuple[str, ...]:
@@ -151,3 +181,19 @@ def test_a_content_type_that_contradicts_the_body_is_refused(kind: t.DataType, g
         (problem,) = problems(schema, contentType=name)
         assert problem.startswith("body: ")
         assert repr(name) in problem
+
+
+@pytest.mark.parametrize(("name", "wire", "how"), WIRE_TYPES, ids=lambda item: str(item)[:14])
+def test_the_documented_wire_types_are_those_that_are_sent(name: str, wire: str, how: str) -> None:
+    kind, value = SAMPLES[name]
+    schema = fields(("body", TEXT), ("application_headers", fields(("h", kind))))
+    (block,) = blocks_of(schema, to_batch(schema, [{"body": "", "application_headers": {"h": value}}]))
+    (message,) = received([block])
+    headers, _ = read_map_typed(message.header, message.header.index(b"\x01h") - 8)
+    if name == "VARIANT":
+        assert headers["h"].code == code.MAP
+    else:
+        assert name_of(headers["h"].code) == wire
+    example = re.search("`(.*)`", how)
+    if example and wire == "str16":
+        assert headers["h"].value == example[1]
