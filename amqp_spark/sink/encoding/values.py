@@ -34,8 +34,6 @@ from amqp_spark.sink.encoding.faults import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import numpy.typing as npt
-
     from amqp_spark.sink.encoding.pieces import Array, Cell, Mask, Numbers
 
 Encoded: TypeAlias = "tuple[Array, Errors]"
@@ -129,8 +127,7 @@ def encode_map(column: Array | pa.ChunkedArray[Any], kind: t.StructType | t.MapT
         kind: its type, which :func:`unsendable` has passed.
     """
     if isinstance(kind, t.VariantType):
-        bodies, _, errors = _containers(pieces.whole(column), (code.MAP,), "an object can be sent as a map")
-        return bodies, errors
+        return _variant(pieces.whole(column), code.MAP, "an object can be sent as a map")
     if isinstance(kind, t.StructType):
         return _encode(pieces.whole(column), lambda part: _struct(part, kind, 0))
     return _encode(pieces.whole(column), lambda part: _map(part, kind, 0))
@@ -144,8 +141,7 @@ def encode_list(column: Array | pa.ChunkedArray[Any], kind: t.ArrayType | t.Vari
         kind: its type, which :func:`unsendable` has passed.
     """
     if isinstance(kind, t.VariantType):
-        bodies, _, errors = _containers(pieces.whole(column), (code.LIST,), "an array can be sent as a list")
-        return bodies, errors
+        return _variant(pieces.whole(column), code.LIST, "an array can be sent as a list")
     return _encode(pieces.whole(column), lambda part: _list(part, kind, 0))
 
 
@@ -171,20 +167,15 @@ def _halves(column: Array, inside: Callable[[Array], _Entries]) -> Encoded:
     return pa.concat_arrays([first, second]), errors | {half + row: reason for row, reason in more.items()}
 
 
-def encode_container(column: Array | pa.ChunkedArray[Any]) -> tuple[Array, npt.NDArray[np.uint8], Errors]:
-    """VARIANTs as encoded maps and lists, as each is, with the wire type per row (MAP, LIST; 0 where there is none)."""
-    return _containers(pieces.whole(column), (code.MAP, code.LIST), "an object or an array can be sent as map or list")
-
-
-def _containers(column: Array, allowed: tuple[int, ...], only: str) -> tuple[Array, npt.NDArray[np.uint8], Errors]:
+def _variant(column: Array, number: int, only: str) -> Encoded:
     bodies, numbers, faults = variants.bodies(column)
+    wrong = numbers != number
     there = pieces.present(column)
-    wrong = ~np.isin(numbers, allowed)
     if there is not None:
         wrong &= there
     for row in np.flatnonzero(wrong).tolist():
         faults.setdefault(row, Fault(f"a VARIANT that is {_KINDS[int(numbers[row])]}", f"only {only}"))
-    return bodies, numbers, reasons(faults)
+    return bodies, reasons(faults)
 
 
 def _joined(rows: int, parts: list[Array | _Run]) -> Array:

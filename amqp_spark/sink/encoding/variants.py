@@ -71,12 +71,6 @@ def items(column: Array, depth: int) -> tuple[Array, Faults]:
     return pa.array(values, pa.binary()), faults
 
 
-def containers(column: Array) -> npt.NDArray[np.uint8]:
-    """The wire type of every VARIANT that is a map or list: MAP for an object, LIST for an array, else 0."""
-    kinds = {_OBJECT: code.MAP, _ARRAY: code.LIST}
-    return np.array([kinds.get(value[0] & 3, 0) if value else 0 for value, _ in _pairs(column)], np.uint8)
-
-
 def bodies(column: Array) -> tuple[Array, npt.NDArray[np.uint8], Faults]:
     """Every VARIANT as a map or list without its type code, and the wire types: MAP, LIST, and 0 where there is none.
 
