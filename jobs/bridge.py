@@ -21,8 +21,9 @@ selector: --from-option "selector=symbol = 'SAP'".
 Runs with python or spark-submit, the package installed or given by --py-files. Progress goes to standard error, one
 summary line to standard output.
 
-exit codes: 0 done; 1 the query failed; 2 the command line or an option is wrong; 3 a broker could not be used
-(unreachable, login refused, queue or exchange missing); 130, 143 stopped cleanly by SIGINT (Ctrl-C), SIGTERM.
+exit codes: 0 done; 1 the query failed; 2 the command line or an option is wrong; 3 a broker could not be used, or did
+not take a message (unreachable, login refused, queue or exchange missing, nothing bound, queue full); 130, 143 stopped
+cleanly by SIGINT (Ctrl-C), SIGTERM.
 """
 
 from __future__ import annotations

@@ -9,16 +9,15 @@ As a stream, what is new is published as it arrives:
     python jobs/publish.py ... --format json --input /data/incoming --schema 'symbol STRING, price DOUBLE' \\
         --stream --checkpoint /data/incoming.checkpoint
 
-A row becomes a message. Without --column and --header the columns of the input are those of the message
-(docs/columns.md names them); with them, only what they name, and --column '*' keeps the others. NULL is an absent
-property.
+A row becomes a message. Without --column the columns of the input are those of the message (docs/columns.md names
+them); with it only what it names, and --column '*' keeps the others. NULL is an absent property.
 
 Runs with python or spark-submit, the package installed or given by --py-files. Progress goes to standard error, one
 summary line to standard output.
 
-exit codes: 0 done, the broker has every message; 1 it failed (part may be published); 2 the command line, an option or
-a column is wrong; 3 the broker could not be used (unreachable, login refused, exchange missing); 130, 143 stopped by
-SIGINT (Ctrl-C), SIGTERM (part may be published).
+exit codes: 0 done, the broker has every message; 1 it failed; 2 the command line, an option or a column is wrong; 3 the
+broker could not be used, or did not take a message (unreachable, login refused, exchange missing, nothing bound, queue
+full); 130, 143 stopped by SIGINT (Ctrl-C), SIGTERM. With 1, 3, 130 and 143 a part may be published.
 """
 
 from __future__ import annotations
@@ -152,7 +151,7 @@ def check_stream(arguments: argparse.Namespace, kind: str) -> None:
 
 def columns_of(arguments: argparse.Namespace) -> tuple[dict[str, str], dict[str, str], bool]:
     """Expressions of columns and of headers, and whether the input's own columns stay."""
-    own = "*" in arguments.column
+    own = "*" in arguments.column or not arguments.column
     texts = [text for text in arguments.column if text != "*"]
     columns = cli.assignments(texts, "--column", "NAME=EXPRESSION, or '*'")
     headers = cli.assignments(arguments.header, "--header", "NAME=EXPRESSION")
@@ -190,10 +189,8 @@ def messages(rows: DataFrame, arguments: argparse.Namespace) -> DataFrame:
     made: dict[str, Column] = {name: f.expr(text) for name, text in columns.items()}
     if headers:
         made[_HEADERS] = f.struct(*(f.expr(text).alias(name) for name, text in headers.items()))
-    if not made:
-        return rows
     if own:
-        return rows.withColumns(made)
+        return rows.withColumns(made) if made else rows
     return rows.select(*(column.alias(name) for name, column in made.items()))
 
 

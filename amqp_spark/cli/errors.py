@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from amqp_core import errors as core_errors
 from amqp_core.errors import AmqpError
 from amqp_spark import errors as spark_errors
-from amqp_spark.errors import AmqpSparkError, OptionError, SchemaError
+from amqp_spark.errors import AmqpSparkError, OptionError, PublishFailed, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ def _message(text: str, match: re.Match[str]) -> str:
 def _code(cls: object) -> int:
     if not (isinstance(cls, type) and issubclass(cls, AmqpError)) or cls is core_errors.UsageError:
         return EXIT_FAILED
-    if issubclass(cls, AmqpSparkError):
+    if issubclass(cls, AmqpSparkError) and not issubclass(cls, PublishFailed):
         return EXIT_OPTIONS if issubclass(cls, (OptionError, SchemaError)) else EXIT_FAILED
     return EXIT_BROKER
 

@@ -74,6 +74,8 @@ def run_action(spark: SparkSession, action: Callable[[], _T], signals: Signals, 
 
     def body() -> None:
         try:
+            # Spark looks data sources up in the session that is active in the thread.
+            spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]
             # Cancelling interrupts no threads: a Python worker in the middle of a write is told by its socket.
             context.setJobGroup(group, "amqp", interruptOnCancel=False)
             results.append(action())

@@ -93,11 +93,22 @@ def spark_session(
     return spark, new
 
 
+#: What writes a trace of a hundred lines when a task or a query fails.
+_VERBOSE = (
+    "org.apache.spark.executor.Executor",
+    "org.apache.spark.scheduler.TaskSetManager",
+    "org.apache.spark.sql.execution.datasources.v2",
+    "org.apache.spark.sql.execution.streaming",
+    "org.apache.spark.util.Utils",
+)
+
+
 def _let_us_explain(spark: SparkSession) -> None:
-    """A query that fails is explained in one line by :func:`explain`; Spark's own hundred lines would bury it."""
+    """What fails is explained in one line by :func:`amqp_spark.cli.explain`; Spark's own hundreds would bury it."""
     try:
         log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # there is a JVM now
-        log4j.core.config.Configurator.setLevel("org.apache.spark.sql.execution.streaming", log4j.Level.OFF)
+        for name in _VERBOSE:
+            log4j.core.config.Configurator.setLevel(name, log4j.Level.OFF)
     except Exception:  # noqa: BLE001 - another logging back end, or Spark Connect: then both are shown
         return
 

@@ -14,7 +14,16 @@ import pytest
 
 from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionFailed, NotFound, ResourceLocked, UsageError
 from amqp_spark import cli
-from amqp_spark.errors import MessageFormatError, OffsetError, OptionError, SchemaError
+from amqp_spark.errors import (
+    HeadersError,
+    MessageFormatError,
+    OffsetError,
+    OptionError,
+    PublishFailed,
+    RowError,
+    SchemaError,
+    Unroutable,
+)  # fmt: skip
 from amqp_spark.options import CONNECTION, SOURCE
 from tests.support.jobs import load
 
@@ -153,6 +162,10 @@ Traceback (most recent call last):
         (MessageFormatError("q", 7, "body", "not UTF-8"), 1),
         (OffsetError("of another queue"), 1),
         (UsageError("closed"), 1),
+        (RowError("routing_key", 17, 3, 12, "has 300 bytes; at most 255 are allowed"), 1),
+        (HeadersError(2, "symbol: str16 is not a number"), 1),
+        (PublishFailed("there is no such exchange", partition=1, row=3, exchange="e"), 3),
+        (Unroutable("nothing is bound", partition=1, count=2), 3),
     ],
 )
 def test_errors_of_other_processes_are_recognised(error: AmqpError, code: int) -> None:

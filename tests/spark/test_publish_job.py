@@ -81,6 +81,7 @@ def test_exchange_and_key_are_options_of_the_sink(publish: Any) -> None:
 MAPPINGS = [
     ([], {"body": "a", "priority": 1}),
     (["--column", "body=upper(body)"], {"body": "A"}),
+    (["--header", "n=priority"], {"body": "a", "priority": 1, "application_headers": {"n": 1}}),
     (["--column", "*", "--column", "body=upper(body)"], {"body": "A", "priority": 1}),
     (["--column", "*", "--column", "routing_key='x=y'"], {"body": "a", "priority": 1, "routing_key": "x=y"}),
     (
