@@ -9,21 +9,24 @@ which Spark's Arrow batches are larger, too.
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 import psutil
-from pyspark import InheritableThread
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from amqp_core.address import parse_url
 from tests.bench import queries
 from tests.bench.environment import Result
 from tests.support.process import wait_until
 from tests.support.proxy import FaultProxy
+from tests.support.triggers import after
 
 if TYPE_CHECKING:
     from tests.bench.environment import Environment
+    from tests.support.proxied import Fault
 
 BODY_BYTES = 256
 LARGE_BODY_BYTES = 16_384
@@ -38,10 +41,10 @@ def run(env: Environment) -> list[Result]:
     with env.queue() as queue, env.progress("publish_rss_mb", 3) as step:
         idle = _idle(env, queue)
         step(f"idle {idle / _MB:.0f} MB")
-        peak, passed = _stalled(env, queue, count, BODY_BYTES)
+        peak = _stalled(env, queue, count, BODY_BYTES)
         step(f"peak {peak / _MB:.0f} MB")
         large_count = count * BODY_BYTES // LARGE_BODY_BYTES
-        large_peak, _ = _stalled(env, queue, large_count, LARGE_BODY_BYTES)
+        large_peak = _stalled(env, queue, large_count, LARGE_BODY_BYTES)
         step(f"peak with large bodies {large_peak / _MB:.0f} MB")
     return [
         Result(
@@ -55,7 +58,7 @@ def run(env: Environment) -> list[Result]:
                 "above_idle_with_large_bodies_mb": round((large_peak - idle) / _MB, 1),
                 "large_body_bytes": LARGE_BODY_BYTES,
                 "bytes_of_bodies_to_send": count * BODY_BYTES,
-                "bytes_passed": passed,
+                "bytes_passed_per_connection": env.sizes.stalled_after_bytes,
                 "stalled_s": env.sizes.stalled_s,
             },
         )
@@ -71,48 +74,61 @@ def _idle(env: Environment, queue: str) -> int:
     return max(_rss())
 
 
-def _stalled(env: Environment, queue: str, count: int, body_bytes: int) -> tuple[int, int]:
-    """The largest sample of any worker, and how many bytes the broker got."""
+def _stalled(env: Environment, queue: str, count: int, body_bytes: int) -> int:
+    """The largest sample of any worker, in bytes."""
     frame = queries.messages(env, count, body_bytes=body_bytes, routing_key=queue)
-    ended: list[Exception] = []
-    context = env.spark.sparkContext
-    group = f"bench-stalled-{body_bytes}"
-
-    with FaultProxy(parse_url(env.broker.url())[0][0], record=False) as proxy:
-
-        def passed() -> int:
-            return sum(connection.to_broker._passed for connection in proxy.connections)
-
-        def write() -> None:
-            context.setJobGroup(group, group, interruptOnCancel=True)
-            try:
-                queries.write(frame, "amqp", {**env.sink_options(), "url": _through(env.broker.url(), proxy)})
-            except Exception as error:  # noqa: BLE001 - told by who waits
-                ended.append(error)
-
-        peak = 0
-        stalled_at = 0.0
-
-        def over() -> bool:
-            nonlocal peak, stalled_at
-            if not thread.is_alive():
-                raise RuntimeError("the write ended, which it cannot without the broker") from next(iter(ended), None)
-            peak = max(peak, *_rss(), 0)
-            if not stalled_at and passed() >= env.sizes.stalled_after_bytes:
-                proxy.to_broker.stall(times=None)
-                stalled_at = time.monotonic()
-            return stalled_at > 0 and time.monotonic() > stalled_at + env.sizes.stalled_s
-
-        thread = InheritableThread(target=write)
-        thread.start()
+    with FaultProxy(parse_url(env.broker.url())[0][0]) as proxy:
+        stall = proxy.to_broker.stall(after(env.sizes.stalled_after_bytes), times=None)
+        watch = _Watch(env, stall)
+        watch.start()
         try:
-            wait_until(over, "the broker to be stalled for long enough", _TIMEOUT_S, poll_s=_SAMPLE_S)
-            got = passed()
+            queries.write(frame, "amqp", {**env.sink_options(), "url": _through(env.broker.url(), proxy)})
+        except Py4JJavaError:
+            if not watch.cancelled:
+                raise
+        else:
+            raise RuntimeError("the write ended, which it cannot without the broker")
         finally:
-            context.cancelJobGroup(group)
-            thread.join(_TIMEOUT_S)
+            watch.end()
     env.purge(queue)
-    return peak, got
+    return watch.peak
+
+
+class _Watch(threading.Thread):
+    """Looks at the workers while this process writes, and ends the write when the broker was stalled for long enough.
+
+    Attributes:
+        peak: the largest sample of resident memory of any worker, in bytes.
+        cancelled: whether the write was ended.
+    """
+
+    def __init__(self, env: Environment, stall: Fault) -> None:
+        super().__init__(name="bench-watch", daemon=True)
+        self.peak = 0
+        self.cancelled = False
+        self._context = env.spark.sparkContext
+        self._stall = stall
+        self._stalled_s = env.sizes.stalled_s
+        self._over = threading.Event()
+
+    def run(self) -> None:
+        """Sample until it is over."""
+        enough_at = time.monotonic() + _TIMEOUT_S
+        stalled = False
+        while not self._over.wait(_SAMPLE_S):
+            self.peak = max([self.peak, *_rss()])
+            if not stalled and self._stall.struck.is_set():
+                stalled = True
+                enough_at = time.monotonic() + self._stalled_s
+            if time.monotonic() > enough_at:
+                self.cancelled = stalled
+                self._context.cancelAllJobs()
+                return
+
+    def end(self) -> None:
+        """Sample no more."""
+        self._over.set()
+        self.join()
 
 
 def _through(url: str, proxy: FaultProxy) -> str:

@@ -60,7 +60,7 @@ class Sizes:
     backlog_messages: int = 1_000_000
     backlog_body: int = 1024
     stalled_rows: int = 8_000_000
-    stalled_after_bytes: int = 50_000_000
+    stalled_after_bytes: int = 4_000_000
     stalled_s: float = 20.0
     small_batches: int = 60
 
