@@ -10,16 +10,16 @@ import logging
 import random
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown
 from amqp_core.v0_10.spec import MessageRejectCode
-from amqp_core.v0_10.transfers import Transfers
 from amqp_spark import crashpoints
 from amqp_spark.errors import PublishFailed, Unroutable, place_text
 from amqp_spark.options import DISCARD
 from amqp_spark.sink.connections import shared
-from amqp_spark.sink.routes import Routes, value_at
+from amqp_spark.sink.routes import Routes
+from amqp_spark.sink.runs import Origin, origin_of, run_of, without_accept
 from amqp_spark.sink.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from amqp_core.v0_10.publisher import Publisher
-    from amqp_core.v0_10.transfers import Rejected
+    from amqp_core.v0_10.transfers import Rejected, Transfers
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
     from amqp_spark.sink.encoding.messages import EncodedBlock, Encoder, MessagePlan, Place
@@ -36,25 +36,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger("amqp_spark.sink")
 
 FIRST_DELAY_SECONDS: Final = 0.2
-_UNROUTABLE: Final = (
+_UNBOUND: Final = (
     "no queue is bound for it: create the queue or the binding, or let option onUnroutable=discard drop such messages"
 )
-
-
-class Origin(NamedTuple):
-    """Where the transfers of a run come from; the tag that they carry through the publisher."""
-
-    first_row: int
-    """Place in the partition of the first transfer of the block."""
-    exchange: str | pa.Array[Any]
-    routing_key: str | pa.Array[Any]
-
-    @classmethod
-    def of(cls, block: EncodedBlock, options: SinkOptions) -> Origin:
-        """Of all transfers of a block."""
-        exchange = options.exchange if block.exchanges is None else block.exchanges
-        key = (options.routing_key or "") if block.routing_keys is None else block.routing_keys
-        return cls(block.first_row, exchange, key)
+_REJECTED: Final = (
+    "no queue is bound for it (create the queue or the binding, or let option onUnroutable=discard drop such "
+    "messages), or a queue is full"
+)
 
 
 class _Link(NamedTuple):
@@ -90,6 +78,7 @@ class Delivery:
         self._place = place
         self._connections = connections or shared()
         self._sleep = sleep
+        self._discards = options.on_unroutable == DISCARD
         self._link: _Link | None = None
         self._encoder: Encoder | None = None
         self._accept_mode = 0
@@ -138,7 +127,7 @@ class Delivery:
     def _publish(self, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in self._arriving(batches):
             for block in self._encoded(batch):
-                self._waiting.append(Transfers(memoryview(block.frames), block.ends, Origin.of(block, self._options)))
+                self._waiting.append(run_of(block, self._options, keep=self._discards))
                 self._nbytes += block.ends[-1]
                 self._drive()
             self._rows += batch.num_rows
@@ -195,7 +184,8 @@ class Delivery:
             except AmqpError as error:
                 self._lost(error)
             else:
-                return
+                if not self._waiting:
+                    return
 
     def _linked(self) -> _Link:
         if self._link is None:
@@ -275,7 +265,7 @@ class Delivery:
 
     def _check_routes(self, link: _Link, transfers: Transfers) -> None:
         """Ask for what the broker would not tell afterwards; nothing of the run was sent."""
-        origin: Origin = transfers.tag  # type: ignore[assignment]  # every run is tagged by _publish
+        origin = origin_of(transfers)
         start, stop = transfers.first, transfers.first + len(transfers)
         missing = link.routes.missing(origin.exchange, start, stop)
         if missing is not None:
@@ -284,34 +274,41 @@ class Delivery:
             raise self._failed(reason, origin, missing[0], routing_key=False)
         if link.lease.client.is_qpidd:
             unbound = link.routes.unbound(origin.exchange, origin.routing_key, start, stop)
-            if unbound and self._options.on_unroutable != DISCARD:
-                raise self._failed(_UNROUTABLE, origin, unbound[0], kind=Unroutable)
-            new = [row for row in unbound if origin.first_row + row >= self._counted_rows]
+            if unbound and not self._discards:
+                raise self._failed(_UNBOUND, origin, unbound[0], kind=Unroutable)
+            new = [index for index in unbound if origin.row(index) >= self._counted_rows]
             self._discarded += len(new)  # sent all the same: an alternate exchange may get them
-        self._counted_rows = max(self._counted_rows, origin.first_row + stop)
+        self._counted_rows = max(self._counted_rows, origin.row(stop))
 
     def _judge(self, rejected: list[Rejected]) -> None:
-        """What the broker has rejected fails the task, unless it could not be routed and that is allowed."""
-        if self._options.on_unroutable == DISCARD:
-            others = [one for one in rejected if one.code != MessageRejectCode.UNROUTABLE]
-            self._discarded += len(rejected) - len(others)
-            rejected = others
-        if not rejected:
-            return
-        first = min(rejected, key=_row)
+        """What the broker has rejected fails the task, unless it could not be routed and that is allowed.
+
+        For a full queue Broker-J gives the same code as for no queue. What may be discarded is therefore sent once more
+        in the way that makes a full queue show; what could not be routed is dropped then, and what was bound meanwhile
+        arrives.
+        """
+        allowed: list[Rejected] = []
+        others: list[Rejected] = []
+        for one in rejected:
+            (allowed if self._discards and one.code == MessageRejectCode.UNROUTABLE else others).append(one)
+        if others:
+            self._reject(others)
+        self._discarded += len(allowed)
+        self._waiting.extendleft(reversed(without_accept(allowed)))
+
+    def _reject(self, rejected: list[Rejected]) -> NoReturn:
+        first = min(rejected, key=lambda one: origin_of(one).row(one.index))
         told = f"the broker rejected it with code {first.code} ({first.text or 'no reason given'})"
         kind = PublishFailed
         if first.code == MessageRejectCode.UNROUTABLE:
-            kind, told = Unroutable, f"{told}: {_UNROUTABLE}"
-        origin: Origin = first.tag  # type: ignore[assignment]
-        raise self._failed(told, origin, first.index, kind=kind, count=len(rejected))
+            kind, told = Unroutable, f"{told}: {_REJECTED}"
+        raise self._failed(told, origin_of(first), first.index, kind=kind, count=len(rejected))
 
     def _refused(self, error: CommandFailed, publisher: Publisher) -> NoReturn:
         """The broker raised execution.exception: the session is over, and trying again would end in the same way."""
         found = None if error.command_id is None else publisher.locate(error.command_id)
-        if found is not None:
-            origin: Origin = found[0]  # type: ignore[assignment]
-            raise self._failed(str(error), origin, found[1]) from error
+        if found is not None and isinstance(found[0], Origin):
+            raise self._failed(str(error), found[0], found[1]) from error
         raise PublishFailed(
             str(error),
             partition=self._place.partition,
@@ -330,17 +327,13 @@ class Delivery:
         count: int | None = None,
     ) -> PublishFailed:
         """The error for transfer ``index`` of a block."""
+        exchange, key = origin.target(index)
         return kind(
             reason,
             partition=self._place.partition,
             batch_id=self._place.batch_id,
-            row=origin.first_row + index,
-            exchange=value_at(origin.exchange, index),
-            routing_key=value_at(origin.routing_key, index) if routing_key else None,
+            row=origin.row(index),
+            exchange=exchange,
+            routing_key=key if routing_key else None,
             count=count,
         )
-
-
-def _row(rejected: Rejected) -> int:
-    origin: Origin = rejected.tag  # type: ignore[assignment]
-    return origin.first_row + rejected.index

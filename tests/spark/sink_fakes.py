@@ -10,7 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from amqp_core.errors import AmqpError, ConnectionLost, NotFound
+from amqp_core.errors import AmqpError, ConnectionLost, NotFound, ResourceLimitExceeded
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.transfers import Rejected, Transfers
 
@@ -34,6 +34,8 @@ class Script:
     """Transfer of this connection, counted from 0: reject code."""
     refuses: int | None = None
     """This transfer gets an execution.exception."""
+    full: bool = False
+    """What is rejected with code 1 is so because of a full queue, as Broker-J does."""
 
 
 class FakeBroker:
@@ -52,6 +54,8 @@ class FakeBroker:
         self.clients: list[FakeClient] = []
         self.taken: list[bytes] = []
         """Every transfer that was sent, duplicates and rejected ones included, in order."""
+        self.modes: list[int] = []
+        """The accept-mode of each of them, which go to amq.direct."""
 
     def connect(self, options: ConnectOptions) -> Any:
         if self.refuse:
@@ -154,8 +158,12 @@ class FakePublisher:
             if self.sent.transfers == script.breaks_after:
                 self.fail(script.error)
             self.client.broker.taken.append(bytes(transfers.cut(index, index + 1).frames))
+            self.client.broker.modes.append(self.client.broker.taken[-1][19 + len("amq.direct")])
             code = script.rejects.get(self.sent.transfers)
-            if code is not None:
+            if self.client.broker.modes[-1] and not self.client.is_qpidd:
+                if script.full:
+                    self.fail(ResourceLimitExceeded(506, None, "Maximum depth exceeded"))
+            elif code is not None:
                 self.rejected.append(Rejected(transfers.tag, transfers.first + index, code, "so it is"))
             if self.sent.transfers == script.refuses:
                 self.sent.transfers += 1

@@ -285,8 +285,28 @@ def test_rejects_fail_the_task_with_count_first_row_and_target() -> None:
 
 
 def test_unroutable_rejects_can_be_discarded_and_are_counted() -> None:
-    statistics = Task(FakeBroker(Script(rejects={2: 1, 4: 1})), onUnroutable="discard").run(rows(6))
-    assert (statistics.messages, statistics.discarded) == (4, 2)
+    broker = FakeBroker(Script(rejects={2: 1, 3: 1, 5: 1}))
+    task = Task(broker, onUnroutable="discard")
+    statistics = task.run(rows(8), rows(1, 8))
+    assert (statistics.messages, statistics.discarded) == (6, 3)
+    # sent again with accept-mode none (1): a queue that is only full would show itself
+    again = [(body, mode) for body, mode in zip(task.bodies, broker.modes, strict=True) if mode]
+    assert again == [(2, 1), (3, 1), (5, 1)]
+    assert sorted(task.bodies) == sorted([*range(9), 2, 3, 5])
+
+
+def test_a_full_queue_is_not_taken_for_an_unroutable_message() -> None:
+    task = Task(FakeBroker(Script(rejects={2: 1}, full=True)), onUnroutable="discard")
+    with pytest.raises(PublishFailed, match=r"partition 3 in batch 12 .*506: Maximum depth exceeded"):
+        task.run(rows(6))
+
+
+def test_a_loss_after_rejects_that_may_be_discarded_forgets_none() -> None:
+    broker = FakeBroker(Script(rejects={2: 1}, breaks_after=4, completes=4))
+    task = Task(broker, onUnroutable="discard")
+    statistics = task.run(rows(6))
+    assert (statistics.messages, statistics.discarded) == (5, 1)
+    assert sorted(task.bodies) == [0, 1, 2, 2, 3, 4, 5]
 
 
 def test_a_full_queue_fails_the_task_whatever_is_said_of_unroutable_ones() -> None:
