@@ -266,7 +266,6 @@ def test_frames_and_ends_are_memory_that_is_not_copied() -> None:
     assert view.nbytes == block.ends[-1] == len(block.frames)
     assert isinstance(block.ends[0], int)
     assert list(block.ends) == list(memoryview(block.ends))  # type: ignore[arg-type]
-    assert block.tag == block.first_row == 0
     flags, kind, size = struct.unpack_from(">BBH", view)
     assert (flags, kind) == (0x0B, 1)
     assert view[size + 1] == 2

@@ -18,6 +18,7 @@ from tests.spark.message_support import (
     FRAME,
     HERE,
     INT,
+    LIST,
     LONG,
     OBJECT,
     OCTETS,
@@ -133,6 +134,34 @@ def test_the_first_row_at_fault_is_named_whatever_its_column() -> None:
     good = {"body": b"", "priority": 1, "content_type": "t"}
     error = refused(schema, good, good | {"content_type": "t" * 999}, good | {"priority": 99}, good | {"body": None})
     assert (error.row, error.column) == (1, "content_type")
+
+
+@pytest.mark.parametrize(("option", "row"), [("amqp/map", 1), ("amqp/list", 0)])
+def test_a_variant_that_contradicts_the_content_type_of_the_option_cannot_be_sent(option: str, row: int) -> None:
+    schema = fields(body=t.VariantType())
+    options = sink_options(contentType=option)
+    error = refused(schema, {"body": OBJECT}, {"body": LIST}, options=options)
+    assert (error.row, error.column) == (row, "body")
+    assert option in error.reason
+    good = {"body": OBJECT if option == "amqp/map" else LIST}
+    assert one(schema, good, options).message.content_type == option
+
+
+@pytest.mark.parametrize("large", [False, True])
+def test_an_exchange_that_is_not_utf8_cannot_be_sent(large: bool) -> None:
+    schema = fields(body=TEXT, exchange=OCTETS)
+    rows = [{"body": "", "exchange": name} for name in (None, "ü".encode(), b"amq.\xff")]
+    options = sink_options(exchangeFromColumn="true")
+    error = refused(schema, *rows, options=options, large=large)
+    assert (error.row, error.column) == (2, "exchange")
+    batch = to_batch(schema, rows[:2], large=large)
+    assert [message.command.destination for message in received(blocks_of(schema, batch, options))] == ["", "ü"]
+
+
+def test_an_exchange_that_is_too_long_cannot_be_sent() -> None:
+    schema = fields(body=TEXT, exchange=TEXT)
+    error = refused(schema, {"body": "", "exchange": "x" * 256}, options=sink_options(exchangeFromColumn="true"))
+    assert (error.row, error.column) == (0, "exchange")
 
 
 def test_a_header_segment_larger_than_a_frame_cannot_be_sent() -> None:

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from amqp_core.v0_10.spec import MessageAcquireMode
 from amqp_spark.errors import RowError, SchemaError
 from amqp_spark.sink.columns import IGNORED, schema_problems
 from amqp_spark.sink.encoding import bodies, headers
 from amqp_spark.sink.encoding.bodies import FIRST_SEGMENT, FRAME_HEADER, LAST_SEGMENT, WHOLE_SEGMENT, frame
+from amqp_spark.sink.encoding.octets import blame
 from amqp_spark.sink.encoding.pieces import lengths, present
 from amqp_spark.sink.encoding.properties import DELIVERY, MESSAGE, Packed, sized
 from amqp_spark.sink.encoding.run import Run
@@ -85,11 +87,6 @@ class EncodedBlock:
     """With `exchangeFromColumn` the exchange of every message, never null; None: that of the option."""
     routing_keys: Array | None
     """The routing key of every message, null where it has none; None: that of the option, or none at all."""
-
-    @property
-    def tag(self) -> int:
-        """What comes back with a transfer that is rejected: ``first_row``."""
-        return self.first_row
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -180,7 +177,7 @@ class Encoder:
         structs = self._delivery(columns, rows, blamed).struct32(DELIVERY)
         structs.run(self._message(columns, rows, body, first_row, blamed).struct32(MESSAGE))
         self._fits(structs, blamed)
-        exchanges = self._exchanges(columns)
+        exchanges = self._exchanges(columns, blamed)
         head = self._command(exchanges, rows, blamed)
         if blamed:
             row = min(blamed)
@@ -220,8 +217,14 @@ class Encoder:
         packed = Packed(rows, blamed)
         stated: Mask | None = None if "content_length" not in columns else present(columns["content_length"])
         packed.cells("content_length", (">u8", lengths(body.octets)), stated)
-        if body.types is not None and "content_type" not in self.plan.constants:
-            columns["content_type"] = _content_type(columns.get("content_type"), body.types, rows)
+        if body.types is not None:
+            wanted = self.plan.constants.get("content_type")
+            if wanted is None:
+                columns["content_type"] = _content_type(columns.get("content_type"), body.types, rows)
+            elif not isinstance(body.types, str):  # a VARIANT: the schema check could not tell
+                reason = f"is a VARIANT that is not {wanted}, which option contentType says"
+                other: Any = pc.not_equal(body.types, pa.scalar(wanted))
+                blame(blamed, other.to_numpy(zero_copy_only=False), "body", reason)
         self._fields(packed, columns, _MESSAGE_FIELDS)
         maps = self._headers(columns, rows, first_row, blamed)
         if maps is not None and maps.null_count < rows:
@@ -251,10 +254,15 @@ class Encoder:
             )
         return maps
 
-    def _exchanges(self, columns: dict[str, Array]) -> Array | None:
-        if "exchange" not in columns:
+    def _exchanges(self, columns: dict[str, Array], blamed: Blamed) -> Array | None:
+        column = columns.get("exchange")
+        if column is None:
             return None
-        names: Any = _texts(columns["exchange"])
+        names: Any = _texts(column)
+        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            # no exchange has a name that is not UTF-8, and a name with replacement characters may be that of another
+            changed: Any = pc.not_equal(column.cast(pa.binary()), names.cast(pa.binary())).fill_null(False)
+            blame(blamed, changed.to_numpy(zero_copy_only=False), "exchange", "is not UTF-8, which every name is")
         return names.fill_null(self.plan.exchange)  # type: ignore[no-any-return]
 
     def _fits(self, structs: Run, blamed: Blamed) -> None:
@@ -277,7 +285,7 @@ def _content_type(column: Array | None, own: Array | str, rows: int) -> Array:
     if column is None or column.null_count == rows:
         return own
     chosen: Any = column.cast(pa.binary())
-    return pa.compute.coalesce(chosen, own.cast(pa.binary()))
+    return pc.coalesce(chosen, own.cast(pa.binary()))
 
 
 def _texts(column: Array | None) -> Array | None:
