@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.messages import Message
 from amqp_spark.sink import AmqpBatchSink
 from tests.broker.sink_support import login, write
 from tests.broker.stream_support import depth
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from amqp_core.v0_10.messages import Message
     from tests.support.fixtures import Broker, Connect
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
