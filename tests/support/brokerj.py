@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import atexit
+import base64
 import contextlib
 import json
 import os
@@ -84,6 +85,8 @@ class BrokerConfig:
         protocols: that the ports speak; ``AMQP_0_9_1`` and others can be added.
         context: broker settings by name, like ``{"qpid.port.heartbeatDelay": "1"}``.
         tls: key material to use; made when a TLS listener is asked for and there is none.
+        acl: rules of the broker's access control, like ``ACL DENY trader PUBLISH EXCHANGE name="amq.topic"``; the
+            first that fits decides, and what no rule is about is allowed.
     """
 
     heap: str = "1g"
@@ -94,6 +97,7 @@ class BrokerConfig:
     protocols: tuple[str, ...] = ("AMQP_0_10",)
     context: Mapping[str, str] = field(default_factory=dict)
     tls: TlsMaterial | None = None
+    acl: tuple[str, ...] = ()
 
 
 class BrokerJ:
@@ -347,6 +351,10 @@ def initial_configuration(config: BrokerConfig, ports: Mapping[Listener, int]) -
         "ports": [_port(name, port, config) for name, port in ports.items()],
         "virtualhostnodes": nodes,
     }
+    if config.acl:
+        rules = "\n".join((*config.acl, "ACL ALLOW ALL ALL"))
+        path = "data:text/plain;base64," + base64.b64encode(rules.encode()).decode()
+        root["accesscontrolproviders"] = [{"name": "rules", "type": "AclFile", "path": path}]
     if config.tls is not None:
         server, ca = config.tls.server, config.tls.ca_file
         root["keystores"] = [
