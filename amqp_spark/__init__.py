@@ -1,4 +1,4 @@
-"""Apache Spark structured streaming source for AMQP 0-10 brokers (Apache Qpid).
+"""Apache Spark structured streaming source and sink for AMQP 0-10 brokers (Apache Qpid).
 
 Importing this package is cheap: pyspark and pyarrow are imported when one of the names below is used.
 """

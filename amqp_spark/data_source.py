@@ -23,9 +23,9 @@ _LOGIN = {option.name.lower() for option in CONNECTION if option.secret} | {"use
 
 
 class AmqpDataSource(Portable, DataSource):
-    """AMQP 0-10 queues as streams: ``spark.readStream.format("amqp")``.
+    """AMQP 0-10 for Spark: queues as streams, and rows to exchanges.
 
-    Example::
+    Reading::
 
         ticks = (spark.readStream.format("amqp")
                  .option("url", "amqp://broker:5672/default")
@@ -38,6 +38,20 @@ class AmqpDataSource(Portable, DataSource):
     (credentials, TLS, bounds of a batch, delivery guarantee, ...) are listed in ``docs/options.md`` with their
     defaults, and in the tables of ``amqp_spark.options``. ``spark.read.format("amqp")`` browses what is in the
     queue now and consumes nothing.
+
+    Writing::
+
+        query = (ticks.writeStream.format("amqp")
+                 .option("url", "amqp://broker:5672/default")
+                 .option("username", "guest").option("passwordFile", "/run/secrets/amqp")
+                 .option("exchange", "amq.topic")
+                 .option("checkpointLocation", ...)
+                 .start())
+
+    ``frame.write.format("amqp").mode("append")`` writes a static frame. ``url`` is required, and a column ``body``; which
+    other columns there are, and what each type becomes on the wire, is in ``docs/columns.md``. Executors connect to the
+    broker, so the credentials travel to them inside the pickled writer. See :class:`amqp_spark.sink.AmqpBatchSink` for
+    ``foreachBatch``.
     """
 
     _redacted = False

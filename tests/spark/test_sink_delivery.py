@@ -17,6 +17,7 @@ from amqp_core.errors import (
     OutcomeUnknown,
     VirtualHostRefused,
 )
+from amqp_spark import crashpoints
 from amqp_spark.errors import PublishFailed, RowError, Unroutable
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.connections import Connections
@@ -350,3 +351,21 @@ def test_a_broker_of_another_kind_cannot_take_over(qpidd: bool, frame: int) -> N
         task.run_from(upstream())
     assert broker.taken == [broker.taken[0]]
     assert [client.ended for client in broker.clients] == ["discarded"] * 2
+
+
+# --- crash points
+
+
+def test_every_point_of_a_task_is_passed_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    broker = FakeBroker(Script(breaks_after=3))
+    passed: list[tuple[str, int]] = []
+    monkeypatch.setattr(crashpoints, "reached", lambda point: passed.append((point, len(broker.taken))))
+    Task(broker).run(rows(5))
+    assert passed == [
+        (crashpoints.TASK_STARTED, 0),
+        (crashpoints.CONNECTION_LOST, 3),
+        (crashpoints.BLOCK_SENT, 8),
+        (crashpoints.ALL_SENT, 8),
+        (crashpoints.SYNCED, 8),
+    ]
+    assert {point for point, _ in passed} | {crashpoints.MESSAGE_RETURNED} == set(crashpoints.SINK_POINTS)

@@ -103,7 +103,7 @@ class CrashPoints:
 
     def arm(self, point: str, *, action: str = "wait", after: int = 0) -> None:
         """Stop (or kill) the next process that has passed ``point`` so many times."""
-        assert point in crashpoints.POINTS
+        assert point in crashpoints.POINTS + crashpoints.SINK_POINTS
         part = self.directory / f"{point}.part"
         part.write_text(f"{action} {after}", encoding="ascii")
         part.rename(self.directory / f"{point}.armed")
