@@ -48,10 +48,10 @@ class AmqpDataSource(Portable, DataSource):
                  .option("checkpointLocation", ...)
                  .start())
 
-    ``frame.write.format("amqp").mode("append")`` writes a static frame. ``url`` is required, and a column ``body``; which
-    other columns there are, and what each type becomes on the wire, is in ``docs/columns.md``. Executors connect to the
-    broker, so the credentials travel to them inside the pickled writer. See :class:`amqp_spark.sink.AmqpBatchSink` for
-    ``foreachBatch``.
+    ``frame.write.format("amqp").mode("append")`` writes a static frame. ``url`` and a column ``body`` are required;
+    ``docs/columns.md`` has the other columns, and what each type becomes on the wire. Executors connect to the broker,
+    so the credentials travel to them inside the pickled writer. For ``foreachBatch`` there is
+    :class:`amqp_spark.sink.AmqpBatchSink`.
     """
 
     _redacted = False
