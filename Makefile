@@ -15,7 +15,7 @@ BROKER_ARGS := $(if $(PORT),--port $(PORT)) $(if $(HEAP),--heap $(HEAP))
 help:
 	@echo 'make setup                 .venv with the package (editable) and the development tools'
 	@echo 'make broker [PORT=n]       run a real broker in the foreground and print how to connect'
-	@echo 'make demo                  market data through a real broker and Spark into Parquet'
+	@echo 'make demo                  market data through a real broker and Spark into Parquet, a summary back'
 	@echo 'make test [ARGS="-k x"]    format, lint, types, layers, generated code, then all tests'
 	@echo 'make bench [BENCH=name]    benchmarks: a table and build/bench.json'
 	@echo 'make lint | format         what make test checks before the tests | put it right'

@@ -71,7 +71,8 @@ def arguments(queue: str, directory: Path) -> list[str]:
 def test_the_demo_proves_that_every_message_arrived(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert demo.main(["--count", "3000", "--output", str(tmp_path / "demo")]) == 0
     shown = capsys.readouterr().out
-    assert "every message arrived exactly once" in shown
+    assert "every message arrived exactly once, and the summaries of them came back" in shown
+    assert '"symbol":"SAP"' in shown
     assert "FAIL" not in shown
 
 
