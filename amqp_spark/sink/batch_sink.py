@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -10,14 +9,12 @@ import pyarrow as pa
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.encoding.messages import MessagePlan
 from amqp_spark.sink.statistics import Statistics
-from amqp_spark.sink.writer import LOGGER, place_of_task, publish
+from amqp_spark.sink.writer import log_batch, place_of_task, publish
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from pyspark.sql import DataFrame
-
-_log = logging.getLogger(LOGGER)
 
 _COUNTS: Final = (
     "messages BIGINT, nbytes BIGINT, seconds DOUBLE, retries BIGINT, resent BIGINT, discarded BIGINT, started DOUBLE"
@@ -80,7 +77,7 @@ class AmqpBatchSink:
         rows = frame.mapInArrow(_Task(plan, self._options, batch_id), _COUNTS).collect()
         self.last = sum((Statistics(**row.asDict()) for row in rows), Statistics())
         self.total += self.last
-        _log.info("batch %d: %s", batch_id, self.last)
+        log_batch(self.last, batch_id)
         if self._on_batch is not None:
             self._on_batch(batch_id, self.last)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from amqp_core.address import ConnectOptions
+
+_log = logging.getLogger("amqp_spark.sink")
 
 IDLE_SECONDS: Final = 30.0
 """How long a connection waits for the next task; micro-batches that come less often log in anew."""
@@ -198,6 +201,9 @@ class Connections:
             lease.client.service()
         except AmqpError:
             ended = True  # a task that waits for its rows hears of it from the client
+        except Exception:  # noqa: BLE001  whatever it is, the other connections still need this thread
+            ended = True
+            _log.exception("looking after the connection to %s failed", lease.client.peer)
         finally:
             with self._changed:
                 idle_since = lease.idle_since

@@ -135,7 +135,8 @@ class Delivery:
             crashpoints.reached(crashpoints.ALL_SENT)
             self._drive(finish=True)
             crashpoints.reached(crashpoints.SYNCED)
-            self._link.lease.give_back()
+            link, self._link = self._link, None
+            link.lease.give_back()
 
     def _arriving(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches that have rows; the connection is looked after by others while Spark computes the next one."""

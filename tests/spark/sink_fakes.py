@@ -79,6 +79,10 @@ class FakeClient:
         self.publishers: list[FakePublisher] = []
 
     @property
+    def peer(self) -> str:
+        return "fake:5672"
+
+    @property
     def is_qpidd(self) -> bool:
         return self.broker.qpidd
 

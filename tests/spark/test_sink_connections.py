@@ -133,6 +133,21 @@ def test_idle_connections_are_closed_in_order_after_a_while(fake: FakeBroker) ->
     pool.close()
 
 
+def test_a_mistake_while_looking_after_one_does_not_harm_the_others(
+    fake: FakeBroker, pool: Connections, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail() -> None:
+        raise ValueError("a mistake")
+
+    good, bad = pool.lease(HERE), pool.lease(HERE)
+    fake.clients[1].on_service = fail
+    good.give_back()
+    bad.give_back()
+    wait_until(lambda: fake.clients[1].ended == "closed", "the bad one was closed")
+    wait_until(lambda: fake.clients[0].services > 3, "the good one was looked after")
+    assert caplog.messages == ["looking after the connection to fake:5672 failed"]
+
+
 def test_closing_ends_idle_ones_in_order_and_drops_those_in_use(fake: FakeBroker, pool: Connections) -> None:
     pool.lease(HERE).give_back()
     pool.lease(THERE)
