@@ -46,6 +46,17 @@ def test_an_error_names_row_partition_batch_and_column() -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["routing_key", "content_type", "content_encoding", "correlation_id", "resume_id"])
+def test_a_text_of_spark_that_is_none_is_refused(name: str) -> None:
+    """``CAST(X'ff' AS STRING)`` is such a text: Spark does not look. As BINARY the octets go out as they are."""
+    schema = fields(body=OCTETS, **{name: TEXT})
+    plan = MessagePlan.build(schema, sink_options())
+    texts = pa.array([b"a", None, b"\xff\xfe"], pa.binary()).view(pa.string())
+    batch = pa.RecordBatch.from_arrays([pa.array([b""] * 3, pa.binary()), texts], names=["body", name])
+    with pytest.raises(RowError, match=rf"row 2 .* column '{name}' has 2 bytes that are not UTF-8"):
+        list(plan.encoder(accept_mode=0, max_frame_size=65535, place=HERE).blocks(batch, 0))
+
+
 TOO_LONG = {
     "routing_key": 256,
     "content_type": 256,

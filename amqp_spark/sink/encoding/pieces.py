@@ -86,6 +86,23 @@ def lengths(column: Array) -> Numbers:
     return counts if there is None else np.where(there, counts, 0)
 
 
+def not_utf8(octets: Array) -> list[int]:
+    """The rows of a BINARY column that are no UTF-8: Spark takes CAST(binary AS STRING) for a text unchecked."""
+    try:
+        octets.cast(pa.string())
+    except pa.ArrowInvalid:
+        return [row for row, value in enumerate(octets.to_pylist()) if value is not None and not _is_utf8(value)]
+    return []
+
+
+def _is_utf8(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
 def width(*cells: Cell) -> int:
     """How many octets these cells have together."""
     return sum(len(cell) if isinstance(cell, bytes) else np.dtype(cell[0]).itemsize for cell in cells)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from amqp_spark.sink.encoding import uuids
 from amqp_spark.sink.encoding.octets import blame, limited
-from amqp_spark.sink.encoding.pieces import lengths, present
+from amqp_spark.sink.encoding.pieces import lengths, not_utf8, present
 from amqp_spark.sink.encoding.run import Run, number
 
 if TYPE_CHECKING:
@@ -199,6 +199,10 @@ def sized(run: Run, kind: str, column: Array, name: str, blamed: Blamed) -> None
     """Add texts or octets with their size in front, of a dtype such as ``>u1``; null has neither."""
     octets = limited(column, int(np.iinfo(np.dtype(kind)).max), name, blamed)
     long = lengths(octets)
+    if not pa.types.is_binary(column.type) and not pa.types.is_large_binary(column.type):
+        for row in not_utf8(octets):
+            reason = f"has {long[row]} bytes that are not UTF-8, as a STRING has to be"
+            blamed.setdefault(row, (name, reason))
     run.cells((kind, long), there=present(octets))
     run.column(octets, long)
 

@@ -343,21 +343,8 @@ def _string(column: Array) -> _Values:
 
 
 def _not_utf8(octets: Array) -> Faults:
-    """Texts that Spark took over unchecked, such as CAST(binary AS STRING): no reader of a str16 could decode them."""
-    try:
-        octets.cast(pa.string())
-    except pa.ArrowInvalid:
-        pass
-    else:
-        return {}
-    faults: Faults = {}
-    values: list[bytes | None] = octets.to_pylist()
-    for row, text in enumerate(values):
-        try:
-            (text or b"").decode()
-        except UnicodeDecodeError:
-            faults[row] = not_utf8(len(text or b""))
-    return faults
+    """Texts that no reader of a str16 could decode."""
+    return {row: not_utf8(octets[row].as_buffer().size) for row in pieces.not_utf8(octets)}
 
 
 def _binary(column: Array, _: t.DataType) -> _Values:
