@@ -96,7 +96,7 @@ class Here:
 
 
 def received(client: Client, queue: str) -> list[Message]:
-    """Everything that is on a queue; it is accepted."""
+    """Everything that is on a queue; it is accepted. The client is a new one: an idle one loses its connection."""
     subscription = client.subscribe(queue)
     subscription.grant(1_000_000)
     subscription.flush()

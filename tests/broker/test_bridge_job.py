@@ -116,7 +116,7 @@ def test_every_property_is_kept_between_two_brokers(
             assert row.pop("expiration") is not None  # the broker's own: its time plus ttl
     assert after == before
 
-    copies = received(client, "copies")  # what another client sees
+    copies = received(connect(broker=there), "copies")  # what another client sees
     assert [message.body for message in copies] == [message.body for message in MESSAGES]
     assert {message.delivery.exchange for message in copies} == {"amq.fanout"}
     assert {message.routing_key for message in copies} == {queue}
@@ -164,7 +164,7 @@ def test_routing_keys_are_computed_and_properties_left_out(
     # Nothing is bound for SAP.
     dropped = ["--to-option", "onUnroutable=discard", "--without", "user_id", "--without", "reply_to"]
     assert bridge(*where, *key, *dropped, "--from-option", "numPartitions=1") == 0
-    copies = received(client, durable_queue)
+    copies = received(connect("durable"), durable_queue)
     assert [message.routing_key for message in copies] == ["copy.BMW"] * 2 + ["copy.none"] * len(MESSAGES)
     (full,) = (message for message in copies if message.body == MESSAGES[0].body)
     assert full.headers == HEADERS

@@ -126,13 +126,12 @@ def test_a_stream_publishes_what_is_new(
         "--format", "json", "--input", str(incoming), "--schema", DDL, "--stream", "--available-now",
         "--checkpoint", str(tmp_path / "ck"), "--routing-key", queue, "--column", "body=symbol",
     ]  # fmt: skip
-    client = connect()
     for symbol in ("SAP", "BMW"):
         spark.createDataFrame([(symbol, 1.0, 1)] * 5, DDL).write.mode("append").json(str(incoming))
         assert publish(*arguments) == 0
-        assert [message.body for message in received(client, queue)] == [symbol.encode()] * 5
+        assert [message.body for message in received(connect(), queue)] == [symbol.encode()] * 5
     assert publish(*arguments) == 0
-    assert received(client, queue) == []
+    assert received(connect(), queue) == []
     shown = capfd.readouterr()
     assert shown.out.count("publish: 5 rows in 1 batch") == 2
     assert shown.out.count("publish: 0 rows in 0 batches") == 1
@@ -226,7 +225,7 @@ def test_a_file_of_a_drained_queue_can_be_published_again(
     assert drain("--queue", queue, *where, "--exact", "--option", "numPartitions=1") == 0
     assert left(connect, queue) == 0
     assert publish("--input", str(tmp_path / "out")) == 0
-    assert sorted(int(message.body) for message in received(client, queue)) == list(range(20))
+    assert sorted(int(message.body) for message in received(connect(), queue)) == list(range(20))
 
 
 def test_the_way_of_a_user(broker: Broker, connect: Connect, queue: str, tmp_path: Path) -> None:
