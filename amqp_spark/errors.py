@@ -107,7 +107,7 @@ class HeadersError(AmqpSparkError, ValueError):
 
     def __str__(self) -> str:
         return (
-            f"the headers of {self.rows} rows of a batch cannot be decoded; the first: {self.reason}. "
+            f"the headers of {self.rows} row(s) of a batch cannot be decoded; the first: {self.reason}. "
             "Ask for other types, or for MAP<STRING,STRING>, which takes most values"
         )
 

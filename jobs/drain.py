@@ -73,7 +73,7 @@ class Report:
         if self.first is not None and self.last is not None:
             lines += [f"first timestamp  {_time(self.first)}", f"last timestamp   {_time(self.last)}"]
         if without:
-            lines += [f"no timestamp     {without:,} messages"]
+            lines += [f"no timestamp     {cli.counted(without, 'message', 'messages')}"]
         if self.total is not None:
             lines += [f"bodies           {self.total:,} bytes, smallest {self.smallest:,}, largest {self.largest:,}"]
         return "\n".join(lines)

@@ -229,7 +229,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
         if not arguments.stream:
             count = write(spark, rows, options, signals, progress)
             if count is not None:
-                print(f"publish: {count:,} messages in {progress.seconds:.1f} s")
+                print(f"publish: {cli.counted(count, 'message', 'messages')} in {progress.seconds:.1f} s")
             return signals.exit_code or cli.EXIT_DONE
         with cli.spark_refuses():
             query = cli.writer_of(rows, arguments).format("amqp").options(**options).start()

@@ -33,7 +33,7 @@ from amqp_spark.cli.errors import (
     refused_by_spark,
     spark_refuses,
 )
-from amqp_spark.cli.progress import Progress
+from amqp_spark.cli.progress import Progress, counted
 from amqp_spark.cli.running import follow, job, run_action
 from amqp_spark.cli.signals import Signals
 from amqp_spark.cli.spark import EXACT, exact_ddl, schema_of, session, spark_session, writer_of
@@ -57,6 +57,7 @@ __all__ = [
     "assignments",
     "check_files",
     "connection_options",
+    "counted",
     "credentials",
     "exact_ddl",
     "explain",

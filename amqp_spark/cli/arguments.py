@@ -70,7 +70,9 @@ def add_spark_arguments(group: argparse._ArgumentGroup) -> None:
     """``--master``, ``--conf``, ``--quiet``, ``--verbose``."""
     group.add_argument("--master", metavar="URL", help="Spark master (default: what spark-submit says, or local[*])")
     group.add_argument("--conf", action="append", default=[], metavar="K=V", help="Spark configuration")
-    group.add_argument("--quiet", action="store_true", help="no progress, only errors and the summary")
+    group.add_argument(
+        "--quiet", action="store_true", help="no progress: only the summary, errors and what the sink logs"
+    )
     group.add_argument("--verbose", action="store_true", help="Spark's own log, too: warnings, and traces of a failure")
 
 

@@ -125,8 +125,13 @@ def _bar(stream: TextIO) -> _Bar | None:
         return None
 
 
+def counted(count: int, one: str, many: str) -> str:
+    """A number with what it counts."""
+    return f"{count:,} {one if count == 1 else many}"
+
+
 def _batches(count: int) -> str:
-    return f"{count:,} batch" if count == 1 else f"{count:,} batches"
+    return counted(count, "batch", "batches")
 
 
 def _written(rows: int, written: int) -> str:

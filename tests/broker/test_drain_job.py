@@ -50,7 +50,7 @@ REPORT = {
 TEXT = """messages         4
 first timestamp  2023-11-14T22:13:20.000000Z
 last timestamp   2026-11-21T00:05:30.123000Z
-no timestamp     1 messages
+no timestamp     1 message
 bodies           5,004 bytes, smallest 0, largest 5,000
 """
 

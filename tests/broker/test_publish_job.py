@@ -238,7 +238,7 @@ def test_the_way_of_a_user(broker: Broker, connect: Connect, queue: str, tmp_pat
     )  # fmt: skip
     assert job.returncode == 0, job.stdout + job.stderr
     assert [message.body for message in received(connect(), queue)] == [b"a"]
-    assert job.stdout.startswith("publish: 1 messages in ")
+    assert job.stdout.startswith("publish: 1 message in ")
     assert "1 messages" in job.stderr  # the line of the sink, with bytes and retries
     assert "0 retries" in job.stderr
     assert broker.password not in job.stdout + job.stderr

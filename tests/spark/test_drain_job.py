@@ -74,7 +74,7 @@ MESSAGES: list[tuple[datetime | None, bytes]] = [
 TEXT = """messages         3
 first timestamp  1969-12-31T23:59:59.000000Z
 last timestamp   2026-11-21T00:05:30.123000Z
-no timestamp     1 messages
+no timestamp     1 message
 bodies           5,003 bytes, smallest 0, largest 5,000"""
 
 

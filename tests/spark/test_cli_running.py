@@ -1,0 +1,120 @@
+"""Actions of Spark that a signal can end, and their progress: without Spark."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from amqp_spark import cli
+from tests.support.process import wait_until
+
+
+class Context:
+    """What :func:`cli.run_action` sees of a SparkContext: one job of two stages."""
+
+    def __init__(self) -> None:
+        self.group: str | None = None
+        self.cancelled = threading.Event()
+        self.done = 1
+
+    def setJobGroup(self, group: str, _: str, **options: bool) -> None:
+        assert options == {"interruptOnCancel": False}
+        self.group = group
+
+    def cancelJobGroup(self, group: str) -> None:
+        assert group == self.group
+        self.cancelled.set()
+
+    def statusTracker(self) -> Context:
+        return self
+
+    def getJobIdsForGroup(self, group: str) -> list[int]:
+        return [7] if group == self.group else []
+
+    def getJobInfo(self, job: int) -> Any:
+        assert job == 7
+        return SimpleNamespace(stageIds=[1, 2, 3])
+
+    def getStageInfo(self, stage: int) -> Any:
+        return None if stage == 3 else SimpleNamespace(numTasks=4, numCompletedTasks=self.done)
+
+
+@pytest.fixture
+def context() -> Context:
+    return Context()
+
+
+def run(context: Context, action: Any, stream: io.StringIO | None = None) -> Any:
+    active: list[object] = []
+    jvm = SimpleNamespace(SparkSession=SimpleNamespace(setActiveSession=active.append))
+    spark: Any = SimpleNamespace(sparkContext=context, _jvm=jvm, _jsparkSession="ours")
+    progress = cli.Progress(stream or io.StringIO())
+    with cli.Signals() as signals:
+        try:
+            return cli.run_action(spark, action, signals, progress)
+        finally:
+            assert active == ["ours"]
+
+
+def test_the_result_of_an_action(context: Context) -> None:
+    assert run(context, lambda: 5) == 5
+    assert context.group is not None
+
+
+def test_the_error_of_an_action(context: Context) -> None:
+    def action() -> None:
+        raise KeyError("what went wrong")
+
+    with pytest.raises(KeyError, match="what went wrong"):
+        run(context, action)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_signal_cancels_the_action(context: Context, fails: bool) -> None:
+    def action() -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert context.cancelled.wait(30)
+        if fails:
+            raise RuntimeError("job 7 was cancelled")
+
+    stream = io.StringIO()
+    assert run(context, action, stream) is None
+    assert "stopped by SIGTERM" in stream.getvalue()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_tasks_are_counted_over_all_stages(context: Context) -> None:
+    stream = Terminal()
+
+    def action() -> int:
+        wait_until(lambda: "2 of 8 tasks" in stream.getvalue(), "the first count")
+        context.done = 3
+        wait_until(lambda: "6 of 8 tasks" in stream.getvalue(), "the second count")
+        return 1
+
+    assert run(context, action, stream) == 1
+
+
+def test_lines_about_tasks_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = io.StringIO()
+    progress = cli.Progress(stream)
+    progress.tasks(1, 4)
+    assert stream.getvalue() == ""
+    monkeypatch.setattr("amqp_spark.cli.progress._TASKS_SECONDS", 0)
+    progress.tasks(0, 4)
+    progress.tasks(2, 4)
+    progress.tasks(2, 4)
+    assert stream.getvalue() == "2 of 4 tasks are done\n"
+    quiet = cli.Progress(stream, quiet=True)
+    quiet.tasks(3, 4)
+    assert stream.getvalue() == "2 of 4 tasks are done\n"
