@@ -66,7 +66,7 @@ ALL_SENT: Final = "all-sent"
 SYNCED: Final = "synced"
 """Task of a writer: the broker has completed every transfer; Spark was not told."""
 MESSAGE_RETURNED: Final = "message-returned"
-"""Driver: ``commit`` was called with what the tasks returned; the batch is not in Spark's commit log."""
+"""Driver: it has what the tasks returned (``commit``, or inside ``foreachBatch``); Spark's commit log has no batch."""
 
 SINK_POINTS: Final = (TASK_STARTED, BLOCK_SENT, CONNECTION_LOST, ALL_SENT, SYNCED, MESSAGE_RETURNED)
 """Every point of the sink, in the order of a batch's life."""

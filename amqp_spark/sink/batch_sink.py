@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from amqp_spark import crashpoints
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.encoding.messages import MessagePlan
 from amqp_spark.sink.statistics import Statistics
@@ -75,6 +76,7 @@ class AmqpBatchSink:
         """
         plan = MessagePlan.build(frame.schema, self._options)
         rows = frame.mapInArrow(_Task(plan, self._options, batch_id), _COUNTS).collect()
+        crashpoints.reached(crashpoints.MESSAGE_RETURNED)
         self.last = sum((Statistics(**row.asDict()) for row in rows), Statistics())
         self.total += self.last
         log_batch(self.last, batch_id)
