@@ -198,7 +198,7 @@ class Delivery:
             except BaseException:
                 lease.abort()
                 raise
-            self._link = _Link(lease, publisher, Routes(lease.client))
+            self._link = _Link(lease, publisher, Routes(lease.client, publisher.finish))
         return self._link
 
     def _lost(self, error: AmqpError) -> None:

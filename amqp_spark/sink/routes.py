@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from amqp_core.v0_10.client import Client
 
@@ -29,10 +29,13 @@ class Routes:
 
     Parameters:
         client: the connection; each new question is one round trip on it.
+        settle: waits, however long, until the broker has done what was sent: an answer comes after that, and waits for
+            answers have a deadline.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, settle: Callable[[], None]) -> None:
         self._client = client
+        self._settle = settle
         self._kinds: dict[str, str | None] = {"": ""}
         """Type of every exchange that was asked for; ``None``: there is none of that name."""
         self._bound: dict[tuple[str, str], bool] = {}
@@ -64,6 +67,7 @@ class Routes:
 
     def _kind(self, exchange: str) -> str | None:
         if exchange not in self._kinds:
+            self._settle()
             answer = self._client.query_exchange(exchange)
             self._kinds[exchange] = None if answer is None else answer.type or ""
         return self._kinds[exchange]
@@ -72,8 +76,10 @@ class Routes:
         known = self._bound.get((exchange, key))
         if known is None:
             if not exchange:
+                self._settle()
                 known = self._client.query_queue(key) is not None
             elif self._kind(exchange) == "direct":
+                self._settle()
                 known = not self._client.bound(exchange, binding_key=key).key_not_matched
             else:
                 known = True

@@ -147,14 +147,12 @@ class FakePublisher:
         self.sent, self.completed = Count(), Count()
         self.runs: list[Transfers] = []
         self.rejected: list[Rejected] = []
-        self.finished = False
 
     @property
     def in_flight(self) -> int:
         return self.sent.transfers - self.completed.transfers
 
     def send(self, transfers: Transfers) -> None:
-        self.finished = False
         self.runs.append(transfers)
         self.client.check()
         script = self.client.script
@@ -175,12 +173,13 @@ class FakePublisher:
             self.sent.transfers += 1
 
     def finish(self) -> None:
+        if not self.runs:
+            return
         self.client.check()
         if self.client.script.breaks_at_finish:
             self.fail(self.client.script.error)
         self.completed.transfers = self.sent.transfers
         self.runs.clear()
-        self.finished = True
 
     def fail(self, error: AmqpError) -> None:
         self.completed.transfers = min(self.client.script.completes, self.sent.transfers)
@@ -205,3 +204,7 @@ class FakePublisher:
                 return run.tag, run.first + command_id
             command_id -= len(run)
         return None
+
+    @property
+    def finished(self) -> bool:
+        return not self.runs
