@@ -1,4 +1,5 @@
 import java.io.PrintStream;
+import java.lang.reflect.Method;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.Collections;
@@ -6,6 +7,7 @@ import java.util.Enumeration;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 import javax.jms.BytesMessage;
 import javax.jms.Connection;
@@ -24,6 +26,8 @@ import javax.jms.TextMessage;
 
 import org.apache.qpid.client.AMQAnyDestination;
 import org.apache.qpid.client.AMQConnectionFactory;
+import org.apache.qpid.client.message.AMQMessageDelegate;
+import org.apache.qpid.client.message.AbstractJMSMessage;
 import org.apache.qpid.jms.ListMessage;
 
 /**
@@ -189,6 +193,7 @@ public final class Peer {
         }
         row.put("body", body(message));
         row.put("properties", properties);
+        row.put("other_headers", otherHeaders(message, properties.keySet()));
         row.put("message_id", message.getJMSMessageID());
         row.put("correlation_id", correlationId(message));
         row.put("reply_to", message.getJMSReplyTo() == null ? null : message.getJMSReplyTo().toString());
@@ -199,6 +204,20 @@ public final class Peer {
         row.put("expiration", message.getJMSExpiration());
         row.put("redelivered", message.getJMSRedelivered());
         return row;
+    }
+
+    /** Application headers of types that no JMS property has: this client keeps them and does not list their names. */
+    @SuppressWarnings("unchecked")
+    private static Object otherHeaders(Message message, Set<String> listed) throws Exception {
+        AMQMessageDelegate delegate = ((AbstractJMSMessage) message).getDelegate();
+        Method all = delegate.getClass().getDeclaredMethod("getApplicationHeaders");
+        all.setAccessible(true);
+        Map<String, Object> others = new LinkedHashMap<>();
+        if (all.invoke(delegate) != null) {
+            others.putAll((Map<String, Object>) all.invoke(delegate));
+        }
+        others.keySet().removeAll(listed);
+        return others.isEmpty() ? null : typed(others);
     }
 
     private static Object correlationId(Message message) throws JMSException {

@@ -1,7 +1,7 @@
 """An AMQP 0-10 peer that shares no code with this project: the JMS client of Apache Qpid, run as a Java program.
 
 ``expected.json`` lists what ``publish_all`` sends: for each message its name, what the Java peer says about it when
-it receives it, and what it is on the wire.
+it receives it, and what it is on the wire. ``sink_expected.json`` lists what it says about messages of the sink.
 """
 
 from __future__ import annotations
@@ -44,6 +44,12 @@ def expected() -> list[dict[str, Any]]:
     return rows
 
 
+def expected_of_sink() -> list[dict[str, Any]]:
+    """Return what the Java peer says about what ``tests/broker/test_java_sink.py`` writes, in order."""
+    rows: list[dict[str, Any]] = json.loads((_HERE / "sink_expected.json").read_text(encoding="utf-8"))
+    return rows
+
+
 def publish_all(broker: Broker, queue: str, *, vhost: str = "default") -> None:
     """Send one message of every JMS type to ``queue``, which is created if it does not exist.
 
@@ -60,8 +66,9 @@ def receive(
     """Receive and accept ``count`` messages of ``queue``, waiting up to ``timeout_s`` seconds for each.
 
     Returns:
-        One dict for each: body (kind and value), properties (each with the Java type it came as), message_id,
-        correlation_id (hex), reply_to, type, priority, persistent, timestamp and expiration (ms), redelivered.
+        One dict for each: body (kind and value), properties (each with the Java type it came as), other_headers (the
+        same for those of types that no JMS property has), message_id, correlation_id (hex), reply_to, type, priority,
+        persistent, timestamp and expiration (ms), redelivered.
 
     Raises:
         PrerequisiteMissing: no Java.
