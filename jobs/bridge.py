@@ -107,8 +107,8 @@ def both_options(arguments: argparse.Namespace) -> tuple[dict[str, str], dict[st
     return source, sink
 
 
-def check_both(source: dict[str, str], sink: dict[str, str]) -> None:
-    """Check the options of both sides; one error has the problems of both."""
+def check_both(source: dict[str, str], sink: dict[str, str]) -> SinkOptions:
+    """Check the options of both sides; one error has the problems of both. Returns what those of the sink mean."""
     problems: list[str] = []
     for side, parse, options in (("from", SourceOptions.parse, source), ("to", SinkOptions.parse, sink)):
         try:
@@ -117,14 +117,28 @@ def check_both(source: dict[str, str], sink: dict[str, str]) -> None:
             problems += [f"{side}: {problem}" for problem in error.problems]
     if problems:
         raise OptionError(problems)
+    return SinkOptions.parse(sink)
 
 
-def messages(spark: SparkSession, arguments: argparse.Namespace, options: dict[str, str]) -> DataFrame:
+def has_expressions(arguments: argparse.Namespace) -> bool:
+    """Whether SQL looks at the messages."""
+    return arguments.filter is not None or arguments.routing_key_expr is not None
+
+
+def schema_to_read(arguments: argparse.Namespace, sink: SinkOptions) -> str:
+    """The columns to read, as DDL: what nobody looks at need not be decoded."""
+    if has_expressions(arguments):
+        return cli.exact_ddl()
+    unused = {"queue", "position", "redelivered", *arguments.without}
+    return cli.exact_ddl(unused if sink.exchange_from_column else unused | {"exchange"})
+
+
+def messages(spark: SparkSession, arguments: argparse.Namespace, options: dict[str, str], schema: str) -> DataFrame:
     """What is to be published."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - --help and wrong options must not wait for it
 
-    rows = spark.readStream.format("amqp").options(**options).schema(cli.exact_ddl()).load()
-    if arguments.filter is not None or arguments.routing_key_expr is not None:
+    rows = spark.readStream.format("amqp").options(**options).schema(schema).load()
+    if has_expressions(arguments):
         rows = rows.withColumn(_HEADERS, decoded(arguments))  # Spark leaves it out where no expression uses it
     if arguments.filter is not None:
         rows = rows.filter(arguments.filter)
@@ -154,10 +168,10 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     source, sink = both_options(arguments)
     if arguments.checkpoint is None:
         raise cli.CommandLineError("--checkpoint DIR is needed: Spark keeps the numbers of the batches there")
-    if arguments.headers is not None and arguments.filter is None and arguments.routing_key_expr is None:
+    if arguments.headers is not None and not has_expressions(arguments):
         raise cli.CommandLineError("--headers has no use without --filter or --routing-key-expr")
     check_without(arguments.without)
-    check_both(source, sink)
+    parsed = check_both(source, sink)
     cli.check_files(source)
     cli.check_files(sink)
     with cli.session("bridge", arguments) as spark:
@@ -165,9 +179,8 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
 
         signals.install()
         with cli.spark_refuses():
-            rows = messages(spark, arguments, source)
-            schema = rows.schema
-        check(sink, schema)
+            rows = messages(spark, arguments, source, schema_to_read(arguments, parsed))
+        check(sink, rows.schema)
         progress = cli.Progress(sys.stderr, quiet=arguments.quiet)
         with cli.spark_refuses():
             query = cli.writer_of(rows, arguments).format("amqp").options(**sink).start()

@@ -12,7 +12,7 @@ from amqp_spark.cli.errors import CommandLineError, spark_refuses
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping
 
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.readwriter import DataStreamWriter
@@ -48,9 +48,9 @@ EXACT: Final = {
 }
 
 
-def exact_ddl() -> str:
-    """:data:`EXACT` as a schema."""
-    return ", ".join(f"{name} {kind}" for name, kind in EXACT.items())
+def exact_ddl(without: Collection[str] = ()) -> str:
+    """:data:`EXACT` as a schema, less some columns."""
+    return ", ".join(f"{name} {kind}" for name, kind in EXACT.items() if name not in without)
 
 
 def schema_of(ddl: str) -> StructType:

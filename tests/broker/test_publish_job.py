@@ -124,10 +124,11 @@ def test_a_stream_publishes_what_is_new(
     incoming = tmp_path / "incoming"
     arguments = [
         "--format", "json", "--input", str(incoming), "--schema", DDL, "--stream", "--available-now",
-        "--checkpoint", str(tmp_path / "ck"), "--routing-key", queue, "--column", "body=symbol",
+        "--checkpoint", str(tmp_path / "ck"), "--routing-key", queue,
+        "--sql", "select symbol as body from input where qty = 1",
     ]  # fmt: skip
     for symbol in ("SAP", "BMW"):
-        spark.createDataFrame([(symbol, 1.0, 1)] * 5, DDL).write.mode("append").json(str(incoming))
+        spark.createDataFrame([(symbol, 1.0, 1)] * 5 + [(symbol, 1.0, 2)], DDL).write.mode("append").json(str(incoming))
         assert publish(*arguments) == 0
         assert [message.body for message in received(connect(), queue)] == [symbol.encode()] * 5
     assert publish(*arguments) == 0

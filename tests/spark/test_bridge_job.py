@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_spark import cli
-from amqp_spark.options import CONNECTION, SINK, SOURCE
+from amqp_spark.options import CONNECTION, SINK, SOURCE, SinkOptions
 from tests.spark.job_support import SECRET, help_of, without_spark
 
 if TYPE_CHECKING:
@@ -81,6 +81,19 @@ def test_each_side_has_its_own_login(bridge: Any, monkeypatch: pytest.MonkeyPatc
     assert sink == {"url": "amqp://there/v", "username": "b", "passwordFile": str(file), "exchange": "e"}
 
 
+def test_only_what_is_used_is_read(bridge: Any) -> None:
+    def columns(*more: str, **options: str) -> set[str]:
+        sink = SinkOptions.parse({"url": "amqp://there/v", **options})
+        ddl = bridge.schema_to_read(bridge.parser().parse_args([*GOOD, *more]), sink)
+        return {name for name in cli.EXACT if f"{name} {cli.EXACT[name]}" in ddl}
+
+    needed = set(cli.EXACT) - {"queue", "position", "redelivered", "exchange"}
+    assert columns() == needed
+    assert columns("--without", "user_id") == needed - {"user_id"}
+    assert columns(exchangeFromColumn="true") == needed | {"exchange"}
+    assert columns("--filter", "true", "--without", "user_id") == set(cli.EXACT)
+
+
 @pytest.mark.spark
 def test_the_exact_schema_has_every_column_of_the_source(spark: SparkSession) -> None:
     from amqp_spark.columns import DEFAULT_SCHEMA, schema_problems  # noqa: PLC0415 - Spark, for this test only
@@ -89,4 +102,3 @@ def test_the_exact_schema_has_every_column_of_the_source(spark: SparkSession) ->
     exact = cli.schema_of(cli.exact_ddl())
     assert exact.names == DEFAULT_SCHEMA.names
     assert schema_problems(exact) == []
-    assert cli.exact_ddl().count("STRUCT") == 1
