@@ -204,6 +204,7 @@ class Connections:
         except Exception:  # noqa: BLE001  whatever it is, the other connections still need this thread
             ended = True
             _log.exception("looking after the connection to %s failed", lease.client.peer)
+            lease.client.abort()  # part of what was read may be lost, a reject too: a resting task must not go on
         finally:
             with self._changed:
                 idle_since = lease.idle_since

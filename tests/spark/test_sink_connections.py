@@ -143,9 +143,25 @@ def test_a_mistake_while_looking_after_one_does_not_harm_the_others(
     fake.clients[1].on_service = fail
     good.give_back()
     bad.give_back()
-    wait_until(lambda: fake.clients[1].ended == "closed", "the bad one was closed")
+    wait_until(lambda: fake.clients[1].ended == "aborted", "the bad one was dropped")
     wait_until(lambda: fake.clients[0].services > 3, "the good one was looked after")
     assert caplog.messages == ["looking after the connection to fake:5672 failed"]
+
+
+def test_a_resting_task_does_not_go_on_with_a_connection_that_a_mistake_has_left_half_read(
+    fake: FakeBroker, pool: Connections
+) -> None:
+    def fail() -> None:
+        raise MemoryError  # while a reject was read, for instance: nobody would hear of it any more
+
+    lease = pool.lease(HERE)
+    fake.clients[0].on_service = fail
+    with lease.resting():
+        wait_until(lambda: fake.clients[0].services >= 1, "it was looked after")
+    with pytest.raises(ConnectionLost):
+        lease.client.query_queue("q")
+    assert fake.clients[0].ended == "aborted"
+    lease.abort()
 
 
 def test_closing_ends_idle_ones_in_order_and_drops_those_in_use(fake: FakeBroker, pool: Connections) -> None:
