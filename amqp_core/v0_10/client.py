@@ -62,7 +62,7 @@ class Client:
         self._subscribed = 0
         self.transactions = Transactions(driver)
         accept_mode = spec.MessageAcceptMode.NONE if self.is_qpidd else spec.MessageAcceptMode.EXPLICIT
-        self._publisher = Publisher(driver, accept_mode=accept_mode)
+        self._publisher = Publisher(driver, accept_mode=accept_mode, trusting=self.is_qpidd)
         driver.on_block = self._deliver
         driver.on_command = self._command
 
@@ -445,6 +445,7 @@ class Client:
         self._publisher = Publisher(
             self._driver,
             accept_mode=before.accept_mode,
+            trusting=self.is_qpidd,
             max_in_flight=max_in_flight,
             max_bytes_in_flight=max_bytes_in_flight,
             credit=before.credit,

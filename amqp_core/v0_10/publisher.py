@@ -11,6 +11,8 @@ What the two brokers do, and what follows from it:
 - Broker-J rejects what it cannot route or store (message.reject) if the transfer's accept-mode is explicit, and
   completes it all the same; the reject comes first. Its code and text are the same for both reasons.
 - qpidd accepts every transfer whose accept-mode is explicit, even one it has dropped: that says nothing.
+- Broker-J that is stopped in order completes transfers which it no longer stores, and closes the connection before it
+  reads anything else. So its word counts only once it has answered an execution.sync that was sent after it was heard.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import TYPE_CHECKING
 from amqp_core.errors import UsageError
 from amqp_core.transport import monotonic
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.serial import unwrap_ranges
+from amqp_core.v0_10.serial import RangeSet, unwrap_ranges
 from amqp_core.v0_10.transfers import Counted, Ledger, Rejected, Transfers
 
 if TYPE_CHECKING:
@@ -57,8 +59,9 @@ class Publisher:
     Parameters:
         driver: of the client.
         accept_mode: what the transfers have to carry so that this broker tells most.
+        trusting: take the broker's completion for true at once, without the proof that it goes on.
         max_in_flight: transfers that may be sent and not completed.
-        max_bytes_in_flight: bytes that may be sent and not completed; one transfer that is larger goes alone.
+        max_bytes_in_flight: bytes that may be sent and not completed for certain; one larger transfer goes alone.
         credit: transfers that the broker's flow control allows; ``None`` is no limit.
 
     Attributes:
@@ -73,6 +76,7 @@ class Publisher:
         driver: Driver,
         *,
         accept_mode: int,
+        trusting: bool = False,
         max_in_flight: int = MAX_IN_FLIGHT,
         max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT,
         credit: int | None = None,
@@ -87,7 +91,10 @@ class Publisher:
         self._ledger = Ledger()
         self.sent = self._ledger.sent
         self._unsent: list[tuple[Transfers, int]] = []
-        self._syncs: deque[int] = deque()
+        self._trusting = trusting
+        self._syncs: deque[tuple[int, list[tuple[int, int]]]] = deque()  # with what was complete when each was sent
+        self._proven = RangeSet()
+        self._proven_by = -1
         self._since_sync = Counted()
         self._since_look = Counted()
         self._seen = 0
@@ -101,13 +108,13 @@ class Publisher:
 
     @property
     def completed(self) -> Counted:
-        """What of all that was sent the broker has completed, as far as we have read."""
+        """What of all that was sent the broker has completed for certain, as far as we have read."""
         self._settle()
         return self._ledger.completed
 
     @property
     def in_flight(self) -> int:
-        """How many transfers were sent and are not completed."""
+        """How many transfers were sent and are not completed for certain."""
         self._settle()
         return self._ledger.in_flight.transfers
 
@@ -172,9 +179,13 @@ class Publisher:
         self._driver.check()
         if self._unsent:
             raise UsageError("a run was not sent whole: there is no end to wait for")
+        deadline = monotonic() + timeout_s
         if self._since_sync.transfers:
             self._sync()
-        self._wait(self._is_settled, "the completion of what is published", monotonic() + timeout_s)
+        while self.in_flight or self._syncs:
+            if self._shall_ask():
+                self._sync()
+            self._wait(self._is_settled, "the completion of what is published", deadline)
         self._ledger.forget(self._driver.session.next_id)
         self._dirty = False
 
@@ -183,7 +194,8 @@ class Publisher:
 
         After a loss it is what has to be sent again elsewhere: the broker may have some of it, but did not say so.
         """
-        return self._ledger.unfinished(self._driver.session.completed, self._unsent)
+        self._settle()
+        return self._ledger.unfinished(self._safe(), self._unsent)
 
     def locate(self, command_id: int) -> tuple[object, int] | None:
         """Return tag and number of the transfer with that command id; ``None`` for any other command.
@@ -236,10 +248,10 @@ class Publisher:
             stop = self._room(transfers, start)
             if stop > start:
                 return stop
-            if self._nothing_asked():
+            if self._shall_ask():
                 self._sync()
             self._wait(
-                lambda: self._room(transfers, start) > start or self._nothing_asked() or not self._has_credit(),
+                lambda: self._room(transfers, start) > start or self._shall_ask() or not self._has_credit(),
                 "the completion of transfers (maxInFlight)",
                 deadline,
             )
@@ -249,7 +261,9 @@ class Publisher:
         self._settle()
         in_flight = self._ledger.in_flight
         until_sync = max(1, self.max_in_flight // 4 - self._since_sync.transfers)
-        room = min(self.max_in_flight - in_flight.transfers, until_sync)
+        # those that are completed, but not for certain, must not hold up the flow; they still hold memory
+        awaited = self._ledger.sent.transfers - self._ledger.told
+        room = min(self.max_in_flight - awaited, 2 * self.max_in_flight - in_flight.transfers, until_sync)
         if self.credit is not None:
             room = min(room, self.credit)
         if room <= 0:
@@ -269,7 +283,8 @@ class Publisher:
     def _sync(self) -> None:
         """Ask the broker to complete all that was sent, and to say so."""
         self._since_sync = Counted()
-        self._syncs.append(self._driver.send(spec.ExecutionSync(), sync=True))
+        heard = self._driver.session.completed.ranges()
+        self._syncs.append((self._driver.send(spec.ExecutionSync(), sync=True), heard))
 
     def _look_now_and_then(self) -> None:
         """Read what the broker says while we do not wait for it: a stop, rejects, completion."""
@@ -283,21 +298,33 @@ class Publisher:
         if session.completions == self._seen:
             return
         self._seen = session.completions
-        self._ledger.settle(session.completed)
-        synced = -1
-        while self._syncs and self._syncs[0] in session.completed:
-            synced = self._syncs.popleft()
-        if synced >= 0:
+        synced, heard = -1, None
+        while self._syncs and self._syncs[0][0] in session.completed:
+            synced, heard = self._syncs.popleft()
+        if heard is not None:
+            self._proven, self._proven_by = RangeSet(heard), synced
+        self._ledger.settle(session.completed, self._safe())
+        if heard is not None:
             session.forget_names(synced + 1)
             # a reject comes before the completion of the sync that follows its transfer: none can come any more
             self._ledger.forget(synced)
 
-    def _nothing_asked(self) -> bool:
-        """Whether transfers are in flight, and the broker has answered all that it was asked."""
-        return not self._syncs and self._since_sync.transfers > 0
+    def _safe(self) -> RangeSet:
+        """The ids of commands that are completed for certain."""
+        return self._driver.session.completed if self._trusting else self._proven
+
+    def _shall_ask(self) -> bool:
+        """Whether the broker has answered all that it was asked, and there is more to ask it."""
+        if self._syncs:
+            return False
+        if self._since_sync.transfers or self._trusting:
+            return self._since_sync.transfers > 0
+        # what was heard since the latest sync was sent is to be proven; those that it has not completed are no news
+        heard = self._driver.session.completed.within(0, self._proven_by - 1)
+        return heard != self._proven.ranges()
 
     def _is_settled(self) -> bool:
-        return not self.in_flight and not self._syncs
+        return not (self.in_flight or self._syncs) or self._shall_ask()
 
     def _has_credit(self) -> bool:
         return self.credit is None or self.credit > 0

@@ -95,7 +95,7 @@ class Counted:
 class _Part:
     """Transfers of one run that were sent together, so that their command ids follow each other."""
 
-    __slots__ = ("done", "first_id", "index", "last_id", "rejected", "start", "tag", "transfers")
+    __slots__ = ("done", "first_id", "index", "last_id", "rejected", "start", "tag", "told", "transfers")
 
     def __init__(self, transfers: Transfers, start: int, count: int, first_id: int) -> None:
         self.transfers: Transfers | None = transfers
@@ -105,6 +105,7 @@ class _Part:
         self.index = transfers.first + start
         self.first_id = first_id
         self.last_id = first_id + count - 1
+        self.told = 0
         self.done = Counted()
         self.rejected: RangeSet | None = None
 
@@ -127,12 +128,14 @@ class Ledger:
 
     Attributes:
         sent: all that was sent.
-        completed: what of that is completed.
+        told: how many transfers of that the broker says it has completed.
+        completed: what of that is completed for certain.
         rejected: what was rejected and :meth:`take_rejected` has not taken.
     """
 
     def __init__(self) -> None:
         self.sent = Counted()
+        self.told = 0
         self.completed = Counted()
         self.rejected: list[Rejected] = []
         self._parts: list[_Part] = []
@@ -140,7 +143,7 @@ class Ledger:
 
     @property
     def in_flight(self) -> Counted:
-        """What was sent and is not completed."""
+        """What was sent and is not completed for certain."""
         sent, completed = self.sent, self.completed
         return Counted(sent.transfers - completed.transfers, sent.nbytes - completed.nbytes)
 
@@ -149,20 +152,28 @@ class Ledger:
         self._parts.append(_Part(transfers, start, stop - start, first_id))
         self.sent.add(stop - start, transfers.offset(stop) - transfers.offset(start))
 
-    def settle(self, completed: RangeSet) -> None:
-        """Count what is completed, and let go of the bytes of every part that is so as a whole."""
-        highest = completed.highest()
+    def settle(self, told: RangeSet, completed: RangeSet) -> None:
+        """Count what is completed, and let go of the bytes of every part that is so as a whole.
+
+        Parameters:
+            told: ids that the broker says it has completed.
+            completed: those of them that are so for certain.
+        """
+        highest = told.highest()
         if highest is None:
             return
         for part in self._parts[self._lead :]:
             if part.first_id > highest:
                 break
             if part.transfers is not None:
-                self._settle_part(part, part.transfers, completed)
+                self._settle_part(part, part.transfers, told, completed)
         while self._lead < len(self._parts) and self._parts[self._lead].transfers is None:
             self._lead += 1
 
-    def _settle_part(self, part: _Part, transfers: Transfers, completed: RangeSet) -> None:
+    def _settle_part(self, part: _Part, transfers: Transfers, told: RangeSet, completed: RangeSet) -> None:
+        count = sum(high - low + 1 for low, high in told.within(part.first_id, part.last_id))
+        self.told += count - part.told
+        part.told = count
         done = Counted()
         base = part.start - part.first_id
         for low, high in completed.within(part.first_id, part.last_id):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import contextlib
 import logging
 import threading
 import time
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 from amqp_core.errors import (
+    ConnectionClosed,
     ConnectionLost,
     DeadlineExceeded,
     NotFound,
@@ -79,12 +81,77 @@ def test_runs_arrive_as_they_are(size: int) -> None:
         assert publisher.in_flight == 0
         assert publisher.rejected == []
         assert receiver.bodies == bodies_of(runs)
-        assert receiver.events.count("execution.sync") == 1
+        assert receiver.events.count("execution.sync") == 2
+
+
+def test_one_sync_is_enough_for_a_broker_that_can_be_trusted() -> None:
+    receiver = Receiver()
+    with FakePeer(receiver, server_properties=QPIDD) as server:
+        publisher = server.connect().publisher()
+        publisher.send(numbered(43))
+        publisher.finish()
+        assert receiver.events == ["message.transfer"] * 43 + ["execution.sync"]
+
+
+def test_a_broker_that_ends_before_it_proves_itself_is_not_believed() -> None:
+    """Broker-J, stopped in order, completes what it no longer stores, and then closes the connection."""
+
+    def script(peer: Peer) -> None:
+        peer.completing = False
+        peer.open()
+        for _ in range(5):
+            peer.expect(spec.MessageTransfer)
+        first, _ = peer.expect(spec.ExecutionSync)
+        peer.control(completed((0, first)))
+        second, _ = peer.expect(spec.ExecutionSync)
+        assert second == first + 1
+        if proving:
+            peer.control(completed((second, second)))
+        peer.control(spec.ConnectionClose(reply_code=320, reply_text="forced"))
+
+    for proving in (True, False):
+        with FakePeer(script) as server:
+            publisher = server.connect().publisher()
+            publisher.send(numbered(5))
+            if proving:
+                with contextlib.suppress(ConnectionClosed):  # the end may be seen together with the proof
+                    publisher.finish()
+                assert publisher.unfinished() == []
+                assert publisher.completed == publisher.sent
+            else:
+                with pytest.raises(ConnectionClosed, match="forced"):
+                    publisher.finish()
+                assert numbers_of(publisher.unfinished()) == list(range(5))
+                assert publisher.in_flight == 5
+                assert publisher.completed == Counted()
+
+
+def test_a_transfer_that_is_not_completed_is_not_asked_for_again_and_again() -> None:
+    def script(peer: Peer) -> None:
+        peer.completing = False
+        peer.open()
+        peer.expect(spec.MessageTransfer)
+        for _ in range(3):
+            if not peer.comes(spec.ExecutionSync, 1.0):
+                break
+            sync = peer.session.received_next - 1
+            peer.control(completed((1, 2), (sync, sync)))
+        else:
+            pytest.fail("the same is asked again and again")
+        peer.control(completed((0, 0)))
+        peer.completing = True
+        peer.serve()
+
+    with FakePeer(script) as server:
+        publisher = server.connect().publisher()
+        publisher.send(numbered(3))
+        publisher.finish()
+        assert publisher.completed.transfers == 3
 
 
 def test_completion_is_asked_for_every_quarter_of_the_window() -> None:
     receiver = Receiver()
-    with FakePeer(receiver) as server:
+    with FakePeer(receiver, server_properties=QPIDD) as server:
         publisher = server.connect().publisher(max_in_flight=40)
         publisher.send(numbered(100))
         publisher.finish()
@@ -96,7 +163,7 @@ def test_completion_is_asked_for_every_quarter_of_the_window() -> None:
 
 def test_completion_is_asked_for_every_quarter_of_the_bytes() -> None:
     receiver = Receiver()
-    with FakePeer(receiver) as server:
+    with FakePeer(receiver, server_properties=QPIDD) as server:
         one = len(transfer(b"0:" + bytes(1000)))
         publisher = server.connect().publisher(max_bytes_in_flight=8 * one)
         for number in range(10):
@@ -140,7 +207,7 @@ def test_the_window_holds_transfers_back_until_some_are_completed(transfers: int
         peer.completing = True
         peer.serve()
 
-    with FakePeer(script) as server:
+    with FakePeer(script, server_properties=QPIDD) as server:
         publisher = server.connect().publisher(max_in_flight=transfers, max_bytes_in_flight=nbytes)
         publisher.send(numbered(60, 10))  # two digits each
         assert held.is_set()
@@ -285,7 +352,7 @@ def test_a_rejected_transfer_is_not_sent_again() -> None:
         peer.send(spec.MessageReject(transfers=[(1, 1), (3, 3)], code=1))
         peer.control(completed((0, 1)))
 
-    with FakePeer(script) as server:
+    with FakePeer(script, server_properties=QPIDD) as server:
         publisher = server.connect().publisher()
         publisher.send(numbered(5, tag="t"))
         with pytest.raises(ConnectionLost):
@@ -296,7 +363,7 @@ def test_a_rejected_transfer_is_not_sent_again() -> None:
         assert [one.index for one in publisher.rejected] == [1, 3]
 
 
-def test_a_million_rejects_share_their_text_and_can_be_taken() -> None:
+def test_many_rejects_share_their_text_and_can_be_taken() -> None:
     def script(peer: Peer) -> None:
         peer.open()
         peer.hooks[spec.MessageTransfer] = lambda _: peer.session.send(
@@ -347,7 +414,7 @@ def test_completion_out_of_order_is_united() -> None:
         peer.control(completed((10, 10), (500, 600)))
         peer.silent()
 
-    with FakePeer(script) as server:
+    with FakePeer(script, server_properties=QPIDD) as server:
         publisher = server.connect().publisher()
         publisher.send(numbered(10))
         with pytest.raises(DeadlineExceeded):
@@ -376,7 +443,7 @@ def test_what_is_completed_is_let_go_at_once() -> None:
         peer.completing = True
         peer.serve()
 
-    with FakePeer(script) as server:
+    with FakePeer(script, server_properties=QPIDD) as server:
         client = server.connect()
         publisher = client.publisher()
         buffers = []
@@ -566,7 +633,7 @@ def test_an_exception_names_its_transfer() -> None:
         peer.exception(404, 4, "no such exchange")
         peer.serve()
 
-    with FakePeer(script) as server:
+    with FakePeer(script, server_properties=QPIDD) as server:
         publisher = server.connect().publisher()
         publisher.send(numbered(2, tag="a"))
         publisher.send(numbered(4, 2, tag="b"))

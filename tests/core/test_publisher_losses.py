@@ -52,13 +52,13 @@ def check_rejects(publisher: Publisher, runs: list[Transfers], broker: Simulated
     assert set(found) == broker.rejected
 
 
-@given(RUNS, WINDOWS, FIRST_IDS, st.integers(0, 1 << 32))
+@given(RUNS, WINDOWS, FIRST_IDS, st.integers(0, 1 << 32), st.booleans())
 @settings(max_examples=150)
 def test_all_is_completed_whatever_the_order(
-    shapes: list[tuple[int, int]], window: tuple[int, int], first_id: int, seed: int
+    shapes: list[tuple[int, int]], window: tuple[int, int], first_id: int, seed: int, qpidd: bool
 ) -> None:
     runs = runs_of(shapes)
-    with SimulatedBroker(random.Random(seed), first_id=first_id) as broker:
+    with SimulatedBroker(random.Random(seed), first_id=first_id, qpidd=qpidd) as broker:
         publisher = broker.client.publisher(max_in_flight=window[0], max_bytes_in_flight=window[1])
         assert send_all(publisher, runs) == []
         assert list(broker.taken.values()) == numbers_of(runs)
@@ -77,29 +77,53 @@ def test_a_loss_leaves_exactly_what_was_not_completed(
 ) -> None:
     runs = runs_of(shapes)
     lost_after = int(share * sum(transfers.frames.nbytes for transfers in runs)) + 1
-    with SimulatedBroker(random.Random(seed), first_id=first_id, lost_after=lost_after) as broker:
+    with SimulatedBroker(random.Random(seed), first_id=first_id, lost_after=lost_after, qpidd=True) as broker:
         publisher = broker.client.publisher(max_in_flight=window[0], max_bytes_in_flight=window[1])
         left = send_all(publisher, runs)
         done = broker.completed | broker.rejected
         assert numbers_of(left) == [number for number in numbers_of(runs) if number not in done]
         check_rejects(publisher, runs, broker)
         assert publisher.completed.transfers == len(broker.completed)
-        for transfers in left:
-            assert isinstance(transfers.tag, int)
-            numbers = numbers_of([runs[transfers.tag]])
-            assert numbers_of([transfers]) == numbers[transfers.first : transfers.first + len(transfers)]
+        check_tags(left, runs)
+
+
+@given(RUNS, WINDOWS, FIRST_IDS, st.integers(0, 1 << 32), st.floats(0, 1))
+@settings(max_examples=300)
+def test_a_broker_that_completes_what_it_does_not_take_is_not_believed(
+    shapes: list[tuple[int, int]], window: tuple[int, int], first_id: int, seed: int, share: float
+) -> None:
+    runs = runs_of(shapes)
+    numbers = numbers_of(runs)
+    lost_after = int(share * sum(transfers.frames.nbytes for transfers in runs)) + 1
+    with SimulatedBroker(random.Random(seed), first_id=first_id, lost_after=lost_after, lies=True) as broker:
+        publisher = broker.client.publisher(max_in_flight=window[0], max_bytes_in_flight=window[1])
+        left = send_all(publisher, runs)
+        again = numbers_of(left)
+        assert again == sorted(set(again))
+        done = set(numbers) - set(again) - broker.rejected
+        assert done <= set(broker.taken.values())
+        assert done <= broker.completed
+        check_rejects(publisher, runs, broker)
+        check_tags(left, runs)
+
+
+def check_tags(left: list[Transfers], runs: list[Transfers]) -> None:
+    for transfers in left:
+        assert isinstance(transfers.tag, int)
+        numbers = numbers_of([runs[transfers.tag]])
+        assert numbers_of([transfers]) == numbers[transfers.first : transfers.first + len(transfers)]
 
 
 @pytest.mark.parametrize("seed", range(40))
 def test_what_is_left_goes_elsewhere_and_nothing_is_skipped(seed: int) -> None:
     chance = random.Random(seed)
     runs = runs_of([(chance.randint(1, 200), chance.choice([0, 100, 5000])) for _ in range(10)])
-    left, safe, sent = runs, set[int](), 0
+    left, there, sent = runs, set[int](), 0
     while left:
         total = sum(transfers.frames.nbytes for transfers in left)
-        with SimulatedBroker(chance, lost_after=chance.randint(1, 2 * total), rejects=0) as broker:
+        with SimulatedBroker(chance, lost_after=chance.randint(1, 2 * total), lies=seed % 2 == 0, rejects=0) as broker:
             left = send_all(broker.client.publisher(max_in_flight=100), left)
-            safe |= broker.completed
+            there |= set(broker.taken.values())
             sent += len(broker.taken)
-    assert sorted(safe) == numbers_of(runs)
-    assert sent >= len(safe)
+    assert sorted(there) == numbers_of(runs)
+    assert sent >= len(there)

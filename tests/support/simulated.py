@@ -44,6 +44,8 @@ class SimulatedBroker:
         chance: where every choice comes from.
         first_id: the id of the client's first transfer.
         lost_after: it closes the connection when it has read so many bytes of the session, ``None`` for never.
+        lies: when it is about to close the connection, it completes what it does not take any more, as Broker-J does.
+        qpidd: whether it says that it is qpidd.
         rejects: the share of transfers that it rejects.
 
     Attributes:
@@ -54,9 +56,17 @@ class SimulatedBroker:
     """
 
     def __init__(
-        self, chance: random.Random, *, first_id: int = 0, lost_after: int | None = None, rejects: float = 0.1
+        self,
+        chance: random.Random,
+        *,
+        first_id: int = 0,
+        lost_after: int | None = None,
+        lies: bool = False,
+        qpidd: bool = False,
+        rejects: float = 0.1,
     ) -> None:
         self.chance = chance
+        self.first_id = first_id
         self.taken: dict[int, int] = {}
         self.completed: set[int] = set()
         self.rejected: set[int] = set()
@@ -67,6 +77,8 @@ class SimulatedBroker:
         self._rejects = rejects
         self._stopped = False
         self._calm = False
+        self._lies = lies
+        self._closing = False
         self._lost_after: int | None = None
         self._read = 0
         self._sock, theirs = socket.socketpair()
@@ -74,7 +86,7 @@ class SimulatedBroker:
         theirs.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14)  # so that it is full now and then
         transport = _SteppedTransport(theirs, "simulated:0")
         transport.broker = self
-        self.connection = Connection(Role.SERVER)
+        self.connection = Connection(Role.SERVER, server_properties={"product": "qpid-cpp"} if qpidd else {})
         self.session = Session(self.connection, 0, b"")
         driver = Driver(transport, Connection(Role.CLIENT, login=Login(), scan_transfers=True), call_timeout_s=60)
         driver._open(monotonic() + 60)
@@ -98,17 +110,23 @@ class SimulatedBroker:
         """Take a turn."""
         if self._sock.fileno() < 0:
             return
+        if self._closing:
+            self.connection.send_control(0, spec.ConnectionClose(reply_code=320, reply_text="forced"))
+            self._sock.sendall(self.connection.data_to_send())
+            self._sock.close()
+            return
         with contextlib.suppress(BlockingIOError):
             limit = 1 << 16 if self._lost_after is None else max(1, min(1 << 16, self._lost_after - self._read))
             data = self._sock.recv(limit if self._calm else self.chance.randint(1, limit))
             self._read += len(data) if self._lost_after is not None else 0
+            self._closing = self._lies and self._lost_after is not None and self._read >= self._lost_after
             for event in self.connection.receive_data(data):
                 self._handle(event)
         if self.session.state.name == "ATTACHED":
             self._speak()
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the client has given up
             self._sock.sendall(self.connection.data_to_send())
-        if self._lost_after is not None and self._read >= self._lost_after:
+        if self._lost_after is not None and self._read >= self._lost_after and not self._closing:
             self._sock.close()
 
     def _handle(self, event: Event) -> None:
@@ -117,7 +135,7 @@ class SimulatedBroker:
         elif isinstance(event, CommandReceived):
             command_id = self.session.received_next
             self.session.received_next += 1
-            if isinstance(event.command, spec.MessageTransfer):
+            if isinstance(event.command, spec.MessageTransfer) and not self._closing:
                 self.taken[command_id] = number_of(event.body)
                 self._sizes[command_id] = len(event.body or b"")
                 self._open.append(command_id)
@@ -130,6 +148,10 @@ class SimulatedBroker:
             assert not isinstance(event, Ended) or event.error is None or "200" in str(event.error), event
 
     def _speak(self) -> None:
+        if self._closing:
+            received = RangeSet([(self.first_id, self.session.received_next - 1)]).ranges()
+            self.connection.send_control(0, spec.SessionCompleted(commands=wire_ranges(received)))
+            return
         if self._calm or self.chance.random() < 0.3:
             done = self._open if self._calm else [one for one in self._open if self.chance.random() < 0.7]
             self._open = [one for one in self._open if one not in set(done)]
