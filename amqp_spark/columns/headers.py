@@ -13,8 +13,8 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import values as code
-from amqp_core.v0_10._columns import WIDTHS
 from amqp_spark.columns import arrays
+from amqp_spark.columns.containers import CONTAINERS, end_of, is_whole
 from amqp_spark.columns.misfit import Misfit
 from amqp_spark.columns.values import INTEGERS, as_text, converter, float_text, name_of, value_at
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _FEW: Final = 128
 _ROUNDS: Final = 64
 _NO_KEY: Final = bytes(256)  # longer than any key
+_NOT_WHOLE: Final = "a map, list or array inside of it is malformed"
 
 _READ: Final = {
     code.INT8: ">i1",
@@ -65,7 +66,7 @@ class _Walk:
         wrong = ((size < 4) | (count > (size - 4) // 2)) & (size != 0)  # Broker-J may write a null map with size 0
         self.rows, self.at, self.until, self.left = rows, begin + 8, end, np.where(size == 0, 0, count)
         self.length = self.code_at = self.codes = self.after = begin  # of the entries that step() has found
-        self._drop(wrong, "it cannot hold as many entries as it says")
+        self.drop(wrong, "it cannot hold as many entries as it says")
         self.stop(self.until < self.at)  # those of size 0
 
     def stop(self, done: Mask) -> None:
@@ -75,7 +76,8 @@ class _Walk:
             for name in ("rows", "at", "until", "left", "length", "code_at", "codes", "after"):
                 setattr(self, name, getattr(self, name)[keep])
 
-    def _drop(self, wrong: Mask, reason: str) -> None:
+    def drop(self, wrong: Mask, reason: str) -> None:
+        """These maps are malformed."""
         if wrong.any():
             for row in self.rows[wrong].tolist():
                 self._broken.setdefault(row, f"application-headers: {reason}")
@@ -84,7 +86,7 @@ class _Walk:
 
     def step(self) -> bool:
         """Find the next entry of every map that has one; False if none has."""
-        self._drop((self.left == 0) & (self.at != self.until), "octets follow its last entry")
+        self.drop((self.left == 0) & (self.at != self.until), "octets follow its last entry")
         self.stop(self.left == 0)
         if not len(self.rows):
             return False
@@ -93,7 +95,7 @@ class _Walk:
         self.code_at = self.at + 1 + self.length
         self.codes = wire.size(1, np.minimum(self.code_at, until - 1))
         self.after = wire.after_values(self.code_at, self.codes)
-        self._drop((self.code_at >= until) | (self.after > until) | (self.after < 0), "an entry reaches beyond its end")
+        self.drop((self.code_at >= until) | (self.after > until) | (self.after < 0), "an entry reaches beyond its end")
         self.left = self.left - 1
         return True
 
@@ -133,19 +135,25 @@ def pick(wire: Wire, spans: Spans, keys: list[bytes], broken: Errors) -> list[Po
 
 
 def check(wire: Wire, spans: Spans, broken: Errors) -> None:
-    """Walk all entries of the encoded maps; one that is malformed goes into ``broken``."""
+    """Walk all entries of the encoded maps, and what is inside of them; one that is malformed goes into ``broken``."""
     walk = _Walk(wire, spans, broken)
     rounds = 0
     while walk.step():
         rounds += 1
         if rounds > _ROUNDS and len(walk.rows) < _FEW:
-            _alone(walk, [_NO_KEY], [np.zeros(len(spans.begin), np.int64)], broken)
+            _alone(walk, [_NO_KEY], [np.zeros(len(spans.begin), np.int64)], broken, inside=True)
             return
+        nested = np.flatnonzero(np.isin(walk.codes, CONTAINERS))
+        if len(nested):
+            wrong = np.zeros(len(walk.rows), np.bool_)
+            for index in nested.tolist():
+                wrong[index] = not is_whole(wire.data, int(walk.code_at[index]), int(walk.after[index]))
+            walk.drop(wrong, _NOT_WHOLE)
         walk.forward()
 
 
-def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Errors) -> None:
-    """Finish the maps that are left one by one."""
+def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Errors, *, inside: bool = False) -> None:
+    """Finish the maps that are left one by one; ``inside``: values are looked into."""
     data = walk.wire.data
     state = (walk.rows.tolist(), walk.at.tolist(), walk.until.tolist(), walk.left.tolist())
     for row, begin, end, left in zip(*state, strict=True):
@@ -153,9 +161,12 @@ def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Error
         at, reason = begin, ""
         for _ in range(left + 1):  # step() has counted the entry at hand already
             code_at = at + 1 + data[at] if at < end else end
-            after = _skip(data, code_at) if code_at < end else -1
+            after = end_of(data, data[code_at], code_at + 1) if code_at < end else -1
             if not 0 <= after <= end:
                 reason = "an entry reaches beyond its end"
+                break
+            if inside and not is_whole(data, code_at, after):
+                reason = _NOT_WHOLE
                 break
             column = slots.pop(data[at + 1 : code_at], None)
             if column is not None:
@@ -168,14 +179,6 @@ def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Error
         if reason:
             broken.setdefault(row, f"application-headers: {reason}")
             walk.lost.append(row)
-
-
-def _skip(data: bytes, code_at: int) -> int:
-    width = WIDTHS[data[code_at]]
-    at = code_at + 1
-    if width >= 0:
-        return at + width
-    return -1 if width == -9 else at - width + int.from_bytes(data[at : at - width], "big")
 
 
 # ---- typed values --------------------------------------------------------------------------------------------------

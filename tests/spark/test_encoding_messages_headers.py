@@ -172,6 +172,46 @@ def test_an_encoded_map_of_many_entries_is_checked_to_its_end() -> None:
     assert wrong[1].startswith("is no encoded map: ")
 
 
+INNER = wire.map_([(b"b", code.STR16, b"\0\x01x")])
+MALFORMED = [
+    (code.MAP, INNER[:4] + b"\0\0\0\x09" + INNER[8:]),
+    (code.MAP, INNER[:4] + b"\0\0\0\0" + INNER[8:]),
+    (code.MAP, b"\0\0\0\x02\0\0"),
+    (code.MAP, b"\0\0\0\x05\0\0\0\x01\x09"),
+    (code.MAP, wire.map_([(b"b", code.LIST, b"\0\0\0\x05\0\0\0\x01\xb0")])),
+    (code.LIST, b"\0\0\0\x08\0\0\0\x01\x95\xff\xff\0"),
+    (code.LIST, wire.list_([(code.INT8, b"\x01"), (code.MAP, b"\0\0\0\x01\0")])),
+    (code.ARRAY, b"\0\0\0\x05\x95\0\0\0\x05"),
+    (code.ARRAY, b"\0\0\0\x06\xf0\xff\xff\xff\xff\0"),
+]
+WHOLE = [
+    (code.MAP, INNER),
+    (code.MAP, bytes(4)),
+    (code.LIST, wire.list_([(code.VOID, b""), (code.MAP, INNER), (code.STR16, b"\0\x02\xff\xfe")])),
+    (code.ARRAY, bytes(4)),
+    (code.ARRAY, b"\0\0\0\x07\x02\0\0\0\x02\x01\x02"),
+    (code.ARRAY, b"\0\0\0\x05\xf0\xff\xff\xff\xff"),
+    (code.ARRAY, (5 + 2 * len(INNER)).to_bytes(4) + b"\xa8\0\0\0\x02" + INNER + INNER),
+]
+
+
+@pytest.mark.parametrize("entries", [1, 300], ids=["few", "many"])
+def test_encoded_maps_are_checked_inside_of_their_values(entries: int) -> None:
+    # Broker-J decodes all headers of a transfer: one that is malformed ends the connection, and its row is not named
+    before = [(f"k{i}".encode(), code.INT8, b"\x01") for i in range(entries - 1)]
+    items = [wire.map_([*before, (b"a", *value)]) for value in MALFORMED + WHOLE]
+    wrong = checked(pa.array(items, pa.binary()))
+    reason = "is no encoded map: a map, list or array inside of it is malformed"
+    assert wrong == dict.fromkeys(range(len(MALFORMED)), reason)
+
+
+def test_maps_as_deep_as_a_frame_allows_are_checked() -> None:
+    deep, bad = INNER, b"\0\0\0\x01\0"
+    while len(deep) < 60_000:
+        deep, bad = (wire.map_([(b"", code.MAP, item)]) for item in (deep, bad))
+    assert list(checked(pa.array([deep, bad], pa.binary()))) == [1]
+
+
 # ---- a bridge ------------------------------------------------------------------------------------------------------
 
 NUMBERS = {"timestamp": t.LongType(), "expiration": t.LongType(), "application_headers": t.BinaryType()}
