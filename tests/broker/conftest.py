@@ -11,6 +11,8 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from pyspark.sql import SparkSession
+
     from tests.support.fixtures import Connect
 
 
@@ -41,3 +43,11 @@ def fresh_names(connect: Connect) -> Iterator[Iterator[str]]:
         for name in given:
             if client.query_exchange(name) is not None:
                 client.delete_exchange(name)
+
+
+@pytest.fixture
+def small_batches(spark: SparkSession) -> Iterator[None]:
+    """Arrow batches of a thousand rows."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
+    yield
+    spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")

@@ -8,21 +8,22 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
-from pyspark import TaskContext
-from pyspark.sql import SparkSession
+from pyspark import InheritableThread, TaskContext
 
 from amqp_spark import crashpoints
+from amqp_spark.sink import AmqpBatchSink
+from tests.support.two_hosts import start_session
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import pyarrow as pa
-    from pyspark.sql import DataFrame
-    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql import DataFrame, DataFrameWriter, SparkSession
 
 
 def sink(
@@ -66,12 +67,70 @@ def _fail_first_attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
         yield batch
 
 
+def lose_first_attempt(how: dict[str, Any]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """For ``mapInArrow``: the first attempt of partition 0 goes wrong when ``after`` rows have passed.
+
+    ``fail``: it raises. ``slow``: it goes on when that file is there, or is killed by Spark before.
+    """
+
+    def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        first = context is not None and context.attemptNumber() == 0 and context.partitionId() == 0
+        passed = 0
+        for batch in batches:
+            yield batch
+            passed += batch.num_rows
+            if first and passed >= how["after"]:
+                if "fail" in how:
+                    raise RuntimeError(how["fail"])
+                while not Path(how["slow"]).exists():
+                    time.sleep(0.01)
+
+    return pass_on
+
+
+class BatchWrite:
+    """A batch write in a thread of its own, which looks like a query."""
+
+    def __init__(self, spark: SparkSession, writer: DataFrameWriter) -> None:
+        self._error: Exception | None = None
+        self._spark = spark
+        self._writer = writer
+        self._thread = InheritableThread(target=self._write, daemon=True)
+        self._thread.start()
+
+    def _write(self) -> None:
+        try:
+            # Spark finds Python data sources by the active session of the thread: this makes it ours
+            self._spark.createDataFrame([], "id BIGINT")
+            self._writer.save()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the test shall see it
+            self._error = error
+
+    @property
+    def isActive(self) -> bool:
+        """Whether it runs."""
+        return self._thread.is_alive()
+
+    def exception(self) -> Exception | None:
+        """Why it failed."""
+        return self._error
+
+    def awaitTermination(self, timeout_s: int) -> bool:
+        """Wait for its end; raises why it failed."""
+        self._thread.join(timeout_s)
+        if self._error is not None:
+            raise self._error
+        return not self._thread.is_alive()
+
+
 class Server:
     """The queries of this driver, by name."""
 
     def __init__(self, spark: SparkSession) -> None:
         self.spark = spark
-        self.queries: dict[str, StreamingQuery] = {}
+        self.queries: dict[str, Any] = {}
+        """Streaming queries and batch writes."""
 
     def start(
         self,
@@ -92,6 +151,38 @@ class Server:
         writer = frame.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
         self.queries[name] = writer.trigger(**trigger).start()
         return {}
+
+    def publish(
+        self,
+        name: str,
+        entry: str,
+        options: dict[str, str],
+        rows: str,
+        files_per_batch: int,
+        checkpoint: str,
+        trigger: dict[str, Any],
+        lose: dict[str, Any] | None,
+    ) -> dict[str, Any]:
+        """Start a query that writes a stream of files, with column ``id``, in one of the ways to write."""
+        reader = self.spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", files_per_batch)
+        writer = self._bodies(reader.parquet(rows), lose).writeStream.option("checkpointLocation", checkpoint)
+        if entry == "stream":
+            writer = writer.format("amqp").options(**options)
+        else:
+            given: dict[str, Any] = {**options}
+            writer = writer.foreachBatch(AmqpBatchSink(**given))
+        self.queries[name] = writer.trigger(**trigger).start()
+        return {}
+
+    def save(self, name: str, options: dict[str, str], rows: str, lose: dict[str, Any] | None) -> dict[str, Any]:
+        """Start a batch write of files with column ``id``; it is waited for as a query is."""
+        frame = self._bodies(self.spark.read.schema("id BIGINT").parquet(rows), lose)
+        self.queries[name] = BatchWrite(self.spark, frame.write.format("amqp").mode("append").options(**options))
+        return {}
+
+    def _bodies(self, frame: DataFrame, lose: dict[str, Any] | None) -> DataFrame:
+        frame = frame.selectExpr("CAST(id AS STRING) AS body")
+        return frame if lose is None else frame.mapInArrow(lose_first_attempt(lose), "body STRING")
 
     def wait(self, name: str, timeout_s: int) -> dict[str, Any]:
         """Wait for a query to end; its error, if it has one."""
@@ -121,10 +212,7 @@ def main() -> None:
     """Serve until stdin ends."""
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # only answers go to stdout
-    builder = SparkSession.builder.appName("query process")
-    for key, value in json.loads(sys.argv[1]).items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = start_session("query process", json.loads(sys.argv[1]))
     jvm: Any = spark._jvm  # the only way to the process id of the JVM
     server = Server(spark)
     print(json.dumps({"jvm": jvm.java.lang.ProcessHandle.current().pid()}), file=answers, flush=True)

@@ -94,6 +94,32 @@ class Query:
         return [row for table in self.tables().values() for row in table.to_pylist()]
 
 
+@dataclass(kw_only=True)
+class Publishing:
+    """Rows of files to an exchange; as a stream it goes on from its checkpoint when it is started again."""
+
+    name: str
+    entry: str
+    """``stream`` (``writeStream.format``), ``foreachBatch`` (``AmqpBatchSink``) or ``batch`` (``df.write``)."""
+    options: Mapping[str, str]
+    """Those of the sink."""
+    directory: Path
+    files_per_batch: int = 2
+    """Of a stream; each of them is a task."""
+    lose: Mapping[str, Any] | None = None
+    """What goes wrong with the first attempt of a task: see :mod:`tests.support._query_driver`."""
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where Spark keeps its logs."""
+        return self.directory / "checkpoint"
+
+    @property
+    def rows(self) -> Path:
+        """Parquet files with a column ``id``."""
+        return self.directory / "rows"
+
+
 @dataclass
 class CrashPoints:
     """The test's side of :mod:`amqp_spark.crashpoints`."""
@@ -192,8 +218,11 @@ class QueryProcess:
 
     # -- queries -------------------------------------------------------------------------------------------
 
-    def start_query(self, query: Query, **trigger: Any) -> None:
+    def start_query(self, query: Query | Publishing, **trigger: Any) -> None:
         """Start a query; ``trigger`` as for Spark, without one as fast as it can."""
+        if isinstance(query, Publishing):
+            self._start_publishing(query, trigger or {"availableNow": True})
+            return
         self._do(
             "start",
             name=query.name,
@@ -206,7 +235,16 @@ class QueryProcess:
             how=dict(query.sink_options),
         )
 
-    def wait(self, query: Query, timeout_s: int = 120) -> str | None:
+    def _start_publishing(self, query: Publishing, trigger: dict[str, Any]) -> None:
+        what: dict[str, Any] = {"name": query.name, "options": dict(query.options), "rows": str(query.rows)}
+        what["lose"] = None if query.lose is None else dict(query.lose)
+        if query.entry == "batch":
+            self._do("save", **what)
+        else:
+            what |= {"entry": query.entry, "files_per_batch": query.files_per_batch}
+            self._do("publish", **what, checkpoint=str(query.checkpoint), trigger=trigger)
+
+    def wait(self, query: Query | Publishing, timeout_s: int = 120) -> str | None:
         """Wait for a query to end; its error, if it ended with one."""
         answer = self._do("wait", name=query.name, timeout_s=timeout_s)
         if not answer["ended"]:
@@ -214,7 +252,9 @@ class QueryProcess:
         error: str | None = answer["error"]
         return error
 
-    def run_to_point(self, query: Query, point: str, *, after: int = 0, timeout_s: int = 60, **trigger: Any) -> int:
+    def run_to_point(
+        self, query: Query | Publishing, point: str, *, after: int = 0, timeout_s: int = 60, **trigger: Any
+    ) -> int:
         """Start a query and let it run until one of its processes has reached a point; returns that process."""
         assert self._points is not None
         points = self._points
@@ -230,9 +270,9 @@ class QueryProcess:
             time.sleep(_POLL_S)
         return pid
 
-    def drain(self, queries: Iterable[Query], timeout_s: int = 120) -> None:
+    def drain(self, queries: Iterable[Query | Publishing], timeout_s: int = 120) -> None:
         """Run queries to the end of what is there (AvailableNow), a few at once."""
-        running: deque[Query] = deque()
+        running: deque[Query | Publishing] = deque()
         for query in queries:
             self.start_query(query, availableNow=True)
             running.append(query)
@@ -241,11 +281,11 @@ class QueryProcess:
         for query in running:
             self._must_end(query, timeout_s)
 
-    def stop_query(self, query: Query) -> None:
+    def stop_query(self, query: Query | Publishing) -> None:
         """Stop a query in order."""
         self._do("stop", name=query.name)
 
-    def progress(self, query: Query) -> list[dict[str, Any]]:
+    def progress(self, query: Query | Publishing) -> list[dict[str, Any]]:
         """Spark's progress reports of a query, oldest first."""
         reports: list[dict[str, Any]] = self._do("progress", name=query.name)["progress"]
         return reports
@@ -295,7 +335,7 @@ class QueryProcess:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _must_end(self, query: Query, timeout_s: int) -> None:
+    def _must_end(self, query: Query | Publishing, timeout_s: int) -> None:
         error = self.wait(query, timeout_s)
         for _ in range(_STARTS - 1):
             if error is None or _SLOW_START not in error:
