@@ -244,10 +244,12 @@ class Delivery:
         if not self._unknown:
             raise error
         where = place_text(self._place.partition, self._place.batch_id)
+        first = self._waiting[0]
         raise OutcomeUnknown(
             f"{where}: {self._unknown:,} messages were sent and not completed by the broker, so that they may be in "
-            f"their queues or not; {self._attempt} connection(s) in a row were lost or could not be made "
-            f"(retry.maxAttempts={self._options.retry_max_attempts}), the last one because: {error}"
+            f"their queues or not (the first is row {origin_of(first).row(first.first)}); {self._attempt} connection(s) "
+            f"in a row were lost or could not be made (retry.maxAttempts={self._options.retry_max_attempts}), the last "
+            f"one because: {error}"
         ) from error
 
     def _check_same_kind(self, publisher: Publisher) -> None:

@@ -9,7 +9,7 @@ not longer: somebody may delete a queue.
 from __future__ import annotations
 
 from itertools import repeat
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.client import Client
 
     Values = str | pa.Array[Any]
+
+MOST_KNOWN: Final = 100_000
+"""Most answers that are kept: every row of a large partition may have a routing key of its own."""
 
 
 class Routes:
@@ -83,6 +86,8 @@ class Routes:
                 known = not self._client.bound(exchange, binding_key=key).key_not_matched
             else:
                 known = True
+            if len(self._bound) >= MOST_KNOWN:
+                self._bound.clear()
             self._bound[exchange, key] = known
         return known
 

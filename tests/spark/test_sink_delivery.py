@@ -148,6 +148,7 @@ def test_when_attempts_are_used_up_what_was_sent_is_in_doubt() -> None:
     with pytest.raises(OutcomeUnknown) as caught:
         task.run(rows(8))
     assert "partition 3 in batch 12: 3 messages were sent and not completed" in str(caught.value)
+    assert "(the first is row 2)" in str(caught.value)  # where the loss is always the same row, that one is to blame
     assert "retry.maxAttempts=2" in str(caught.value)
     assert [client.ended for client in broker.clients] == ["discarded"] * 3
 

@@ -38,6 +38,14 @@ def test_each_exchange_is_asked_for_once_and_the_first_row_named(fake: FakeBroke
     assert asking.missing("gone", 4, 9) == (4, "gone")
 
 
+def test_no_more_answers_are_kept_than_memory_should_hold(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_spark.sink.routes.MOST_KNOWN", 2)
+    asking = routes(fake)
+    for _ in range(3):
+        assert asking.unbound("", texts("q", "a", "b"), 0, 3) == [1, 2]
+        assert len(asking._bound) <= 2
+
+
 @pytest.mark.parametrize("names", [texts("other", None, "other"), texts(b"other", None, b"other")])
 def test_null_is_the_default_exchange_which_is_always_there(fake: FakeBroker, names: Any) -> None:
     assert routes(fake).missing(names, 0, 3) is None
