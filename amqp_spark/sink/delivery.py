@@ -244,12 +244,11 @@ class Delivery:
         if not self._unknown:
             raise error
         where = place_text(self._place.partition, self._place.batch_id)
-        first = self._waiting[0]
+        row = origin_of(self._waiting[0]).row(self._waiting[0].first)
         raise OutcomeUnknown(
             f"{where}: {self._unknown:,} messages were sent and not completed by the broker, so that they may be in "
-            f"their queues or not (the first is row {origin_of(first).row(first.first)}); {self._attempt} connection(s) "
-            f"in a row were lost or could not be made (retry.maxAttempts={self._options.retry_max_attempts}), the last "
-            f"one because: {error}"
+            f"their queues or not (the first is row {row}); {self._attempt} connection(s) in a row were lost or could "
+            f"not be made (retry.maxAttempts={self._options.retry_max_attempts}), the last one because: {error}"
         ) from error
 
     def _check_same_kind(self, publisher: Publisher) -> None:

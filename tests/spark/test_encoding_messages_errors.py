@@ -57,6 +57,16 @@ def test_a_text_of_spark_that_is_none_is_refused(name: str) -> None:
         list(plan.encoder(accept_mode=0, max_frame_size=65535, place=HERE).blocks(batch, 0))
 
 
+def test_the_content_type_of_an_encoded_body_is_a_text_too() -> None:
+    schema = fields(body=t.MapType(TEXT, TEXT), content_type=TEXT)
+    plan = MessagePlan.build(schema, sink_options())
+    types = pa.array([None, b"\xff\xfe"], pa.binary()).view(pa.string())
+    maps = pa.array([[("a", "b")]] * 2, pa.map_(pa.string(), pa.string()))
+    batch = pa.RecordBatch.from_arrays([maps, types], names=["body", "content_type"])
+    with pytest.raises(RowError, match=r"row 1 .* column 'content_type' has 2 bytes that are not UTF-8"):
+        list(plan.encoder(accept_mode=0, max_frame_size=65535, place=HERE).blocks(batch, 0))
+
+
 TOO_LONG = {
     "routing_key": 256,
     "content_type": 256,

@@ -324,6 +324,8 @@ def test_texts_that_are_not_utf8() -> None:
     ends: Any = pa.array([0, 1, 2, 2], pa.int32())
     keys = pa.MapArray.from_arrays(ends, cast("Any", data.slice(0, 2)), pa.array(["v", "v"]))
     assert list(encode_map(keys, MAP)[1]) == [1]
+    both = pa.MapArray.from_arrays(ends, cast("Any", data.slice(0, 2)), cast("Any", data.slice(0, 2)))
+    assert encode_map(both, MAP)[1] == {1: f"has a text of 2 bytes that are not UTF-8; {rule}"}
 
 
 @pytest.mark.parametrize(

@@ -284,8 +284,8 @@ def _content_type(column: Array | None, own: Array | str, rows: int) -> Array:
         own = pa.repeat(pa.scalar(own), rows)
     if column is None or column.null_count == rows:
         return own
-    chosen: Any = column.cast(pa.binary())
-    return pc.coalesce(chosen, own.cast(pa.binary()))
+    chosen: Any = column  # of its own type: a STRING is checked to be one
+    return pc.coalesce(chosen, own.cast(column.type))
 
 
 def _texts(column: Array | None) -> Array | None:

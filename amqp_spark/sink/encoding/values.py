@@ -234,7 +234,8 @@ def _map(column: Array, kind: t.MapType, depth: int) -> _Entries:
     wrong = _not_utf8(octets) | wrong
     values = _value(items, kind.valueType, depth + 1)
     for entry, fault in values.faults.items():
-        wrong.setdefault(entry, fault.inside(f"[{keys[entry].as_py()!r}]"))
+        if entry not in wrong:  # else the key may have no text
+            wrong[entry] = fault.inside(f"[{keys[entry].as_py()!r}]")
     entries = _joined(len(keys), [_Run([(">u1", lengths)], None), octets, *_with_void(values)])
     return _gathered(column, ends, entries, wrong)
 
