@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command, encode_header
@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def transfer(body: bytes, exchange: str = "", routing_key: str = "q", *, accept_mode: int = 0) -> bytes:
-    """One message.transfer with its frames, for the largest frame size."""
+def transfer(
+    body: bytes, exchange: str = "", routing_key: str = "q", *, accept_mode: int = 0, **delivery: Any
+) -> bytes:
+    """One message.transfer with its frames, for the largest frame size; ``delivery`` are its delivery properties."""
     command = spec.MessageTransfer(destination=exchange, accept_mode=accept_mode, acquire_mode=1)
     segments = [
         (COMMAND, encode_command(command, False)),
-        (HEADER, encode_header(spec.DeliveryProperties(routing_key=routing_key), spec.MessageProperties())),
+        (HEADER, encode_header(spec.DeliveryProperties(routing_key=routing_key, **delivery), spec.MessageProperties())),
     ]
     if body:
         segments.append((BODY, body))
@@ -27,12 +29,12 @@ def transfer(body: bytes, exchange: str = "", routing_key: str = "q", *, accept_
 
 
 def run(
-    bodies: Iterable[bytes], exchange: str = "", routing_key: str = "q", *, accept_mode: int = 0, tag: object = None
+    bodies: Iterable[bytes], exchange: str = "", routing_key: str = "q", *, tag: object = None, **settings: Any
 ) -> Transfers:
-    """A run of transfers with these bodies."""
+    """A run of transfers with these bodies; ``settings`` are those of :func:`transfer`."""
     frames, ends = bytearray(), []
     for body in bodies:
-        frames += transfer(body, exchange, routing_key, accept_mode=accept_mode)
+        frames += transfer(body, exchange, routing_key, **settings)
         ends.append(len(frames))
     return Transfers(bytes(frames), ends, tag)
 
