@@ -233,7 +233,8 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
             return signals.exit_code or cli.EXIT_DONE
         with cli.spark_refuses():
             query = cli.writer_of(rows, arguments).format("amqp").options(**options).start()
-        code = cli.follow(query, signals, progress)
+        rest = "a batch that was cut off is published again at the next start"
+        code = cli.follow(query, signals, progress, rest=rest)
         print(f"publish: {progress.summary()}")
     return code
 

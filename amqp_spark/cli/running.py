@@ -40,8 +40,14 @@ def job(
             return code if signals.exit_code is None else signals.exit_code
 
 
-def follow(query: StreamingQuery, signals: Signals, progress: Progress) -> int:
-    """Show progress until the query ends or a signal comes; stop it in order. Returns the exit code."""
+_GOES_BACK = "what was received and not accepted goes back to the broker"
+
+
+def follow(query: StreamingQuery, signals: Signals, progress: Progress, *, rest: str = _GOES_BACK) -> int:
+    """Show progress until the query ends or a signal comes; stop it in order, and say what becomes of the ``rest``.
+
+    Returns the exit code.
+    """
     try:
         while signals.received is None:
             ended = query.awaitTermination(_POLL_SECONDS)
@@ -52,8 +58,7 @@ def follow(query: StreamingQuery, signals: Signals, progress: Progress) -> int:
         query.stop()
         progress.update(query)
         progress.say(
-            f"stopped by {signal.Signals(signals.received).name} in {time.monotonic() - stopping:.1f} s; "
-            "what was received and not accepted goes back to the broker"
+            f"stopped by {signal.Signals(signals.received).name} in {time.monotonic() - stopping:.1f} s; {rest}"
         )
     finally:
         progress.close()
