@@ -158,7 +158,11 @@ def short_text() -> Kind:
     allowed = f"text of at most {MAX_NAME_BYTES} bytes in UTF-8"
 
     def parse(value: str) -> str:
-        if len(value.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
+        try:
+            size = len(value.encode())
+        except UnicodeEncodeError:  # half of a surrogate pair: it has no UTF-8
+            raise ValueError(allowed) from None
+        if size > MAX_NAME_BYTES:
             raise ValueError(allowed)
         return value
 

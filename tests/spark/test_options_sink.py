@@ -50,6 +50,7 @@ def test_values_are_what_the_wire_needs() -> None:
         ("exchange", "x" * 256, "at most 255 bytes"),
         ("routingKey", "€" * 86, "at most 255 bytes"),
         ("contentType", "x" * 256, "at most 255 bytes"),
+        ("contentType", "\ud800", "in UTF-8"),
         ("deliveryMode", "2", "non-persistent, persistent"),
         ("ttl", "-1", "0 to"),
         ("ttl", "1m", "0 to"),
