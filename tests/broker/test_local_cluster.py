@@ -1,4 +1,7 @@
-"""Executors in JVMs of their own that die in the middle of a batch: the batch is the same for those that follow."""
+"""Executors in JVMs of their own (``local-cluster``): they pull batches from the reader on the driver, and publish.
+
+One that dies in the middle of a batch is replaced: the batch is the same for those that follow.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,9 @@ import psutil
 import pytest
 
 from amqp_spark import crashpoints
+from tests.broker.cluster_support import COUNT as ROWS
+from tests.broker.cluster_support import ENTRIES, PER_TASK, prepare
+from tests.broker.sink_scenarios import duplicates, taken
 from tests.broker.stream_support import depth, numbers, publish
 from tests.support.process import wait_until
 from tests.support.query_process import CrashPoints, Query, QueryProcess
@@ -32,6 +38,7 @@ def points() -> Iterator[CrashPoints]:
 
 @pytest.fixture(scope="module")
 def cluster(points: CrashPoints) -> Iterator[QueryProcess]:
+    """Two executors with one core each."""
     settings = {"spark.master": "local-cluster[2,1,1024]", "spark.executor.memory": "512m"}
     with QueryProcess(points=points, settings=settings) as process:
         yield process
@@ -45,6 +52,36 @@ def executor_of(worker: int) -> psutil.Process:
     assert executor is not None
     assert "CoarseGrainedExecutorBackend" in " ".join(executor.cmdline())
     return executor
+
+
+def kill(executor: psutil.Process) -> None:
+    """SIGKILL; returns when it has ended."""
+    executor.kill()
+    wait_until(lambda: not executor.is_running() or executor.status() == psutil.STATUS_ZOMBIE, "the executor's end")
+
+
+@pytest.mark.parametrize("transfer", ["pull", "inline"])
+def test_a_cluster_reads_every_message(
+    cluster: QueryProcess, broker: Broker, connect: Connect, queue: str, tmp_path: Path, transfer: str
+) -> None:
+    client = connect(heartbeat=0)  # the test leaves it alone while queries run
+    sent = [number + b"x" * 1000 for number in numbers(6000)]
+    publish(client, queue, sent)
+    options = {
+        "url": broker.url(),
+        "username": broker.username,
+        "password": broker.password,
+        "queue": queue,
+        "transfer": transfer,
+        "maxBytesPerTrigger": "2m",
+    }
+    query = Query(name=transfer, options=options, directory=tmp_path, schema="body BINARY, position BIGINT")
+    cluster.drain([query])
+    rows = sorted(query.rows(), key=lambda row: row["position"])
+    assert [row["body"] for row in rows] == sent
+    assert [row["position"] for row in rows] == list(range(6000))
+    assert depth(client, queue) == 0
+    assert len(query.batches()) >= 3
 
 
 @pytest.mark.parametrize(("point", "transfer"), [(crashpoints.READ_STARTED, "inline"), (crashpoints.READ_MID, "pull")])
@@ -72,9 +109,7 @@ def test_an_executor_killed_in_a_batch(
     query = Query(name=queue, options=options, directory=tmp_path, schema="body BINARY, position BIGINT")
 
     worker = cluster.run_to_point(query, point, availableNow=True)
-    executor = executor_of(worker)
-    executor.kill()
-    wait_until(lambda: not executor.is_running() or executor.status() == psutil.STATUS_ZOMBIE, "the executor's end")
+    kill(executor_of(worker))
 
     assert cluster.wait(query) is None, "a lost executor is Spark's to replace"
     rows = sorted(query.rows(), key=lambda row: row["position"])
@@ -82,3 +117,40 @@ def test_an_executor_killed_in_a_batch(
     assert [row["position"] for row in rows] == list(range(COUNT))
     assert depth(client, queue) == 0
     points.disarm()
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_a_cluster_writes_every_row_once(
+    cluster: QueryProcess, broker: Broker, connect: Connect, queue: str, tmp_path: Path, entry: str
+) -> None:
+    write = prepare(broker, queue, tmp_path, entry)
+    cluster.start_query(write)
+    assert cluster.wait(write) is None
+    assert duplicates(taken(connect(), queue), ROWS) == 0
+
+
+@pytest.mark.parametrize(
+    ("entry", "point"),
+    [
+        ("stream", crashpoints.BLOCK_SENT),
+        ("foreachBatch", crashpoints.SYNCED),
+        ("batch", crashpoints.ALL_SENT),
+    ],
+)
+def test_an_executor_killed_in_a_write(
+    cluster: QueryProcess,
+    points: CrashPoints,
+    broker: Broker,
+    connect: Connect,
+    queue: str,
+    tmp_path: Path,
+    entry: str,
+    point: str,
+) -> None:
+    write = prepare(broker, queue, tmp_path, entry)
+    kill(executor_of(cluster.run_to_point(write, point)))
+    assert cluster.wait(write) is None, "a lost executor is Spark's to replace"
+    points.disarm()
+    # what other tasks of the executor had returned is not lost with it: only the task that was killed is run again
+    least = PER_TASK if point == crashpoints.SYNCED else 0
+    assert least <= duplicates(taken(connect(), queue), ROWS) <= PER_TASK
