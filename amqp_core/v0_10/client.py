@@ -141,19 +141,6 @@ class Client:
         """Drop the connection without a word, as a crash would."""
         self._driver.abort()
 
-    @property
-    def pending_bytes(self) -> int:
-        """Bytes that wait for the broker to read: handed over, and not even in the socket."""
-        return self._driver.transport.pending_bytes
-
-    def poll(self) -> None:
-        """Read what has arrived and send the heartbeat that is due, without waiting; for a client that is not used now.
-
-        Raises:
-            AmqpError: what ended the connection or session.
-        """
-        self._driver.poll()
-
     def discard(self) -> None:
         """End after a failure so that nothing half-sent is taken in later: in order within 5 s, else with a reset."""
         self._driver.discard()

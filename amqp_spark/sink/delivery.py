@@ -292,7 +292,9 @@ class Delivery:
         allowed: list[Rejected] = []
         others: list[Rejected] = []
         for one in rejected:
-            (allowed if self._discards and one.code == MessageRejectCode.UNROUTABLE else others).append(one)
+            # frames are kept only of what was not sent so before: no broker shall keep us busy for ever
+            unroutable = one.code == MessageRejectCode.UNROUTABLE and origin_of(one).frames is not None
+            (allowed if self._discards and unroutable else others).append(one)
         if others:
             self._reject(others)
         self._discarded += len(allowed)

@@ -87,4 +87,4 @@ def _without_accept(origin: Origin, first: int, last: int) -> Transfers:
     for start in (0, *ends[:-1]):
         destination = start + _BEFORE_DESTINATION
         frames[destination + 1 + frames[destination]] = MessageAcceptMode.NONE
-    return Transfers(frames, ends, origin, first)
+    return Transfers(frames, ends, origin._replace(frames=None), first)

@@ -297,6 +297,13 @@ def test_unroutable_rejects_can_be_discarded_and_are_counted() -> None:
     assert sorted(task.bodies) == sorted([*range(9), 2, 3, 5])
 
 
+def test_what_is_rejected_again_although_it_asks_for_no_accept_is_not_sent_for_ever() -> None:
+    broker = FakeBroker(Script(rejects=dict.fromkeys(range(100), 1)), qpidd=True)
+    with pytest.raises(Unroutable, match="rejected it with code 1"):
+        Task(broker, {"onUnroutable": "discard"}).run(rows(1))
+    assert len(broker.taken) == 2
+
+
 def test_a_full_queue_is_not_taken_for_an_unroutable_message() -> None:
     task = Task(FakeBroker(Script(rejects={2: 1}, full=True)), onUnroutable="discard")
     with pytest.raises(PublishFailed, match=r"partition 3 in batch 12 .*506: Maximum depth exceeded"):
