@@ -211,9 +211,3 @@ def test_a_read_of_a_queue_that_is_not_there_is_named(stream: Stream) -> None:
     frame = stream.spark.read.format("amqp").options(**options, queue="no-such-queue")
     with pytest.raises(Exception, match="no queue 'no-such-queue' to browse"):
         frame.load().collect()
-
-
-def test_writing_is_refused_with_a_reason(stream: Stream) -> None:
-    frame = stream.spark.range(1).selectExpr("CAST(id AS STRING) AS body")
-    with pytest.raises(Exception, match="not available in this version"):
-        frame.write.format("amqp").mode("append").option("url", "amqp://localhost").save()
