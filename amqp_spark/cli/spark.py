@@ -26,7 +26,7 @@ EXACT: Final = {
     "discard_unroutable": "BOOLEAN",
     "immediate": "BOOLEAN",
     "redelivered": "BOOLEAN",
-    "priority": "SMALLINT",  # an octet from 0 to 255, as are delivery modes: what a broker lets through is kept
+    "priority": "SMALLINT",  # an octet on the wire, as are delivery modes
     "delivery_mode": "SMALLINT",
     "ttl": "BIGINT",
     "timestamp": "BIGINT",

@@ -184,6 +184,12 @@ def test_timestamps_are_sent_in_the_unit_of_the_option(unit: str, sent: int, kin
     assert (second.timestamp, second.expiration) == (None, sent)
 
 
+@pytest.mark.parametrize("number", [-1, 0, 1_700_000_000, -(2**63), 2**63 - 1])
+def test_a_time_as_a_number_is_sent_as_it_is(number: int) -> None:
+    message = one(fields(timestamp=LONG, expiration=LONG, body=OCTETS), {"timestamp": number, "body": b""})
+    assert (message.delivery.timestamp, message.delivery.expiration) == (number, None)
+
+
 def test_the_time_zone_of_the_session_changes_nothing() -> None:
     schema = fields(timestamp=t.TimestampType(), body=OCTETS)
     moment = datetime(2026, 11, 21, 0, 5, 30, 123_456, tzinfo=UTC)

@@ -112,7 +112,6 @@ def test_length_is_counted_in_bytes_of_utf8() -> None:
         ("ttl", LONG, -1),
         ("ttl", INT, -1),
         ("resume_ttl", LONG, -1),
-        ("timestamp", LONG, -1),
         ("timestamp", t.TimestampType(), datetime(1969, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)),
         ("expiration", t.TimestampNTZType(), datetime(1969, 12, 31)),  # noqa: DTZ001 - the type has none
         ("message_id", TEXT, "secret"),
