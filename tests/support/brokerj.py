@@ -211,8 +211,19 @@ class BrokerJ:
         self.start(timeout_s)
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open and nothing answers."""
+        """Freeze the process (SIGSTOP): connections stay open and nothing answers; returns when it is so."""
         os.kill(self.pid, signal.SIGSTOP)
+        tasks = Path(f"/proc/{self.pid}/task")
+        if tasks.is_dir():  # a busy machine takes a while to stop every thread
+
+            def frozen() -> bool:
+                try:
+                    states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()]
+                except OSError:  # a thread has ended meanwhile
+                    return False
+                return all(state == "T" for state in states)
+
+            wait_until(frozen, "every thread of the broker to stop")
 
     def resume(self) -> None:
         """Let a paused broker go on."""
