@@ -125,9 +125,9 @@ def must_be_there(setting: Setting, write: Publishing, least: int, most: int) ->
 @pytest.mark.parametrize("point", OF_A_TASK)
 def test_worker_killed(setting: Setting, driver: QueryProcess, point: str, repeat: int) -> None:
     """Spark replaces the worker, and the task is tried again."""
-    writes = [prepare(setting, entry) for entry in ENTRIES]
+    writes = [prepare(setting, ENTRIES[(number + repeat) % 3]) for number in range(3)]
     for write in writes:
-        driver.kill(driver.run_to_point(write, point, after=repeat))
+        driver.kill(driver.run_to_point(write, point))
         assert driver.wait(write) is None, "a lost worker is Spark's to replace"
     for write in writes:
         must_be_there(setting, write, *OF_A_TASK[point])
