@@ -447,15 +447,15 @@ def _send_until_it_is_pending(client: Client, send: Callable[[int], object]) -> 
 
 
 def test_service_keeps_an_idle_client_alive(connect: Connect) -> None:
-    client = connect(heartbeat=1)
+    client = connect(heartbeat=2)
     publisher = client.publisher()
     began = time.monotonic()
 
     def long_enough() -> bool:
         client.service()
-        return time.monotonic() > began + 5.0  # the broker drops a silent client after two intervals
+        return time.monotonic() > began + 7.0  # the broker drops a silent client after two intervals
 
-    wait_until(long_enough, "five heartbeat intervals")
+    wait_until(long_enough, "more than three heartbeat intervals")
     publisher.send(numbered(1))
     publisher.finish()
     assert publisher.take_rejected() == [Rejected(None, 0, UNROUTABLE, "Unroutable")]
