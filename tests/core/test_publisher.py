@@ -20,6 +20,7 @@ from amqp_core.errors import (
     NotFound,
     UsageError,
 )
+from amqp_core.transport import Transport
 from amqp_core.v0_10 import publisher as publisher_module
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import Message
@@ -212,6 +213,56 @@ def test_the_window_holds_transfers_back_until_some_are_completed(transfers: int
         publisher.send(numbered(60, 10))  # two digits each
         assert held.is_set()
         publisher.finish()
+
+
+def test_what_is_not_completed_for_certain_is_bounded_too() -> None:
+    """A broker that completes transfers, but answers no sync, gets two windows of them and no more."""
+    held = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.completing = False
+        peer.open()
+        ids = []
+        for _ in range(16):
+            ids.append(peer.expect(spec.MessageTransfer)[0])
+            peer.control(completed((ids[-1], ids[-1])))
+        assert not peer.comes(spec.MessageTransfer, 0.3), "more than two windows"
+        held.set()
+        peer.completing = True
+        peer.control(completed((0, peer.session.received_next - 1)))
+        peer.serve()
+
+    with FakePeer(script) as server:
+        publisher = server.connect().publisher(max_in_flight=8)
+        publisher.send(numbered(40))
+        assert held.is_set()
+        publisher.finish()
+
+
+def test_what_a_peer_does_not_read_waits_unwritten_in_small_part_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on, pending = threading.Event(), [0]
+    flush = Transport.flush
+
+    def watch(transport: Transport) -> None:
+        flush(transport)
+        pending.append(transport.pending_bytes)
+        if transport.pending_bytes:
+            go_on.set()
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        assert go_on.wait(10), "the socket is never full"
+        peer.serve()
+        assert sum(isinstance(command, spec.MessageTransfer) for _, command in peer.commands) == 200
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        publisher = client.publisher()
+        monkeypatch.setattr(Transport, "flush", watch)
+        publisher.send(numbered(200, size=100_000))
+        publisher.finish()
+        client.close()
+    assert 0 < max(pending) <= (1 << 20) + (1 << 19)
 
 
 def test_any_buffer_and_any_sequence_will_do() -> None:
@@ -560,14 +611,14 @@ def test_a_silent_broker_without_heartbeats_is_given_up(monkeypatch: pytest.Monk
 
 
 def test_a_broker_that_sends_heartbeats_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    impatient(monkeypatch, silence=0.1)
+    impatient(monkeypatch, ask=60.0, silence=0.1)
     waited = threading.Event()
 
     def script(peer: Peer) -> None:
         peer.completing = False
         peer.open()
         peer.expect(spec.ExecutionSync)
-        peer.hears(1.0)
+        assert not peer.hears(1.0)
         waited.set()
         peer.control(completed((0, peer.session.received_next - 1)))
         peer.completing = True
