@@ -22,7 +22,7 @@ import uuid
 from typing import TYPE_CHECKING
 
 from amqp_core.address import ConnectOptions, parse_url
-from amqp_core.errors import AmqpError, MessageRejected, OutcomeUnknown, UsageError
+from amqp_core.errors import AmqpError, MessageRejected, NotFound, OutcomeUnknown, UsageError
 from amqp_core.v0_10.client import Client
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import DeliveryProperties, MessageDeliveryMode, MessageProperties
@@ -66,6 +66,10 @@ def ticks(count: int, seed: int, symbols: Sequence[str] = SYMBOLS) -> Iterator[t
 
 def publish(client: Client, arguments: argparse.Namespace, signals: cli.Signals) -> tuple[int, int]:
     """Publish and confirm; returns how many messages were confirmed, and the sum of their quantities."""
+    if arguments.exchange and client.query_exchange(arguments.exchange) is None:
+        # Broker-J would take each tick for unroutable, and qpidd end the session
+        reason = f"there is no exchange {arguments.exchange!r}: create it, or name another one"
+        raise NotFound(NotFound.error_code, None, reason, "exchange.query")
     confirmed = total = pending = pending_total = 0
     started = time.monotonic()
     for message, quantity in ticks(arguments.count, arguments.seed, arguments.symbols.split(",")):
@@ -134,10 +138,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _positive(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError("must be at least 1")
-    return value
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
 
 
 if __name__ == "__main__":

@@ -245,6 +245,14 @@ def test_the_way_of_a_user(broker: Broker, connect: Connect, queue: str, tmp_pat
     assert broker.password not in job.stdout + job.stderr
 
 
+def test_market_data_needs_its_exchange(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = Here("market_data", login(broker), monkeypatch)
+    assert job("--exchange", "nope", "--count", "1") == 3
+    assert "there is no exchange 'nope'" in capsys.readouterr().err
+
+
 @pytest.fixture(autouse=True)
 def _no_views_are_left(spark: SparkSession) -> Iterator[None]:
     yield
