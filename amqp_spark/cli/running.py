@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 import uuid
 from typing import TYPE_CHECKING, TypeVar
 
-from amqp_spark.cli.errors import EXIT_DONE, fail
+from amqp_spark.cli.errors import EXIT_DONE, explain, fail
 from amqp_spark.cli.signals import Signals
 
 if TYPE_CHECKING:
@@ -36,8 +37,12 @@ def job(
         try:
             return run(arguments, signals)
         except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
-            code = fail(program, error)
-            return code if signals.exit_code is None else signals.exit_code
+            if signals.received is None:
+                return fail(program, error)
+            # a signal to the whole process group ends the JVM, too: what fails then is no news
+            name = signal.Signals(signals.received).name
+            sys.stderr.write(f"{program}: stopped by {name}, in the middle of what it did: {explain(error)[0]}\n")
+            return signals.exit_code or EXIT_DONE
 
 
 _GOES_BACK = "what was received and not accepted goes back to the broker"

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING, Self
+import time
+from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:
     from types import FrameType
 
 
+SAME_SECONDS: Final = 1.0
+"""A signal that comes again so soon is the same one: timeout(1), for one, tells the process, and then its group."""
+
+
 class Signals:
-    """SIGINT and SIGTERM as a flag that a loop looks at; a second signal ends the process at once.
+    """SIGINT and SIGTERM as a flag that a loop looks at; a second signal, later, ends the process at once.
 
     A context manager: at its end the handlers are those from before.
     """
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self._at = 0.0
         self._before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         self.install()
 
@@ -38,6 +44,8 @@ class Signals:
         return None if self.received is None else 128 + self.received
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        self.received = number
-        for each in self._before:
-            signal.signal(each, signal.SIG_DFL)
+        if self.received is None:
+            self.received, self._at = number, time.monotonic()
+        elif time.monotonic() - self._at >= SAME_SECONDS:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)

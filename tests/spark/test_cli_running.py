@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from amqp_spark import cli
+from amqp_spark.cli.signals import SAME_SECONDS
 from tests.support.process import wait_until
 
 
@@ -118,3 +120,35 @@ def test_lines_about_tasks_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
     quiet = cli.Progress(stream, quiet=True)
     quiet.tasks(3, 4)
     assert stream.getvalue() == "2 of 4 tasks are done\n"
+
+
+def job(run: Any) -> int:
+    return cli.job("name", argparse.ArgumentParser(), run, [])
+
+
+def test_what_fails_after_a_signal_is_told_as_its_consequence(capsys: pytest.CaptureFixture[str]) -> None:
+    def broken(_: argparse.Namespace, signals: cli.Signals) -> int:
+        signal.raise_signal(signal.SIGTERM)
+        assert signals.received == signal.SIGTERM
+        raise ConnectionRefusedError("the JVM is gone")
+
+    assert job(broken) == 143
+    assert capsys.readouterr().err == "name: stopped by SIGTERM, in the middle of what it did: the JVM is gone\n"
+
+
+def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("amqp_spark.cli.signals.time.monotonic", lambda: now[0])
+    ended: list[int] = []
+    with cli.Signals() as signals:
+        before = signal.getsignal(signal.SIGTERM)
+        for _ in range(2):
+            signal.raise_signal(signal.SIGTERM)
+        assert (signals.received, signals.exit_code) == (signal.SIGTERM, 143)
+        assert signal.getsignal(signal.SIGTERM) == before
+        now[0] += SAME_SECONDS
+        monkeypatch.setattr("amqp_spark.cli.signals.signal.raise_signal", ended.append)
+        os.kill(os.getpid(), signal.SIGTERM)
+        wait_until(lambda: bool(ended), "the second signal", 10)
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert ended == [signal.SIGTERM]
