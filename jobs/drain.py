@@ -192,7 +192,7 @@ def start(spark: SparkSession, arguments: argparse.Namespace, options: dict[str,
     schema, names = reading(arguments)
     rows = spark.readStream.format("amqp").options(**options).schema(schema).load()
     rows = rows.observe(_METRICS, *metrics_of(schema, unit)).select(*(f"`{name}`" for name in names))
-    writer = cli.writer_of(rows, arguments).options(**cli.pairs(arguments.sink_option, "--sink-option"))
+    writer = cli.writer_of(rows, arguments).options(**cli.pairs(arguments.sink_option, "--sink-option", side=None))
     return writer.format(arguments.format).start(arguments.output)
 
 

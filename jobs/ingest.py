@@ -86,7 +86,7 @@ def start(spark: SparkSession, arguments: argparse.Namespace, options: dict[str,
     rows = reader.load()
     if arguments.select:
         rows = rows.selectExpr(*arguments.select)
-    writer = cli.writer_of(rows, arguments).options(**cli.pairs(arguments.sink_option, "--sink-option"))
+    writer = cli.writer_of(rows, arguments).options(**cli.pairs(arguments.sink_option, "--sink-option", side=None))
     if arguments.format is not None or arguments.table is None:
         writer = writer.format(arguments.format or "parquet")
     if arguments.partition_by:

@@ -165,7 +165,7 @@ def read(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
     rows: DataFrame | None = None
     if arguments.input or arguments.table is not None or arguments.format is not None:
         reader = spark.readStream if arguments.stream else spark.read
-        reader = reader.options(**cli.pairs(arguments.source_option, "--source-option"))
+        reader = reader.options(**cli.pairs(arguments.source_option, "--source-option", side=None))
         if arguments.table is not None:
             rows = reader.table(arguments.table)
         else:

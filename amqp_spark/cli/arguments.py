@@ -136,17 +136,19 @@ def assignments(texts: Iterable[str], flag: str, what: str = "key=value") -> dic
     return found
 
 
-def pairs(texts: Iterable[str], flag: str, side: Side = HERE) -> dict[str, str]:
-    """Options as a dictionary. A password is refused, unseen."""
+def pairs(texts: Iterable[str], flag: str, side: Side | None = HERE) -> dict[str, str]:
+    """Options as a dictionary. A password is refused, unseen. No ``side``: they are of another format than ours."""
     given = tuple(texts)
     for text in given:
         key, separator, _ = text.partition("=")
         option = _NAMES.get(key.lower())
         if separator and option is not None and option.secret:
-            raise CommandLineError(
-                f"{flag} {key}=... would show the password to everybody on this machine: use "
-                f"--{side.flag}password-file or the environment variable {side.environment}PASSWORD"
+            remedy = (
+                "make it a table of Spark's catalog, and use --table"
+                if side is None
+                else f"use --{side.flag}password-file or the environment variable {side.environment}PASSWORD"
             )
+            raise CommandLineError(f"{flag} {key}=... would show the password to everybody on this machine: {remedy}")
     return assignments(given, flag)
 
 

@@ -301,3 +301,11 @@ def test_a_signal_stops_the_query_in_order(number: signal.Signals, code: int) ->
     assert query.stopped
     assert f"stopped by {number.name}" in stream.getvalue()
     assert signal.getsignal(number) is before
+
+
+def test_the_password_of_another_format_is_refused_with_another_remedy() -> None:
+    with pytest.raises(cli.CommandLineError) as caught:
+        cli.pairs([f"password={SECRET}"], "--source-option", side=None)
+    assert "--table" in str(caught.value)
+    assert SECRET not in str(caught.value)
+    assert "AMQP_PASSWORD" not in str(caught.value)
