@@ -1,4 +1,7 @@
-"""The floor of Spark's Python sink API: Arrow writers that take every batch and do nothing with it."""
+"""The floor of Spark's Python sink API: Arrow writers that take every batch and do nothing with it.
+
+They spare the worker its collections, as our sink does: workers are shared, so it would depend on chance who has paid.
+"""
 
 from __future__ import annotations
 
@@ -54,6 +57,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _consume(batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    from amqp_spark.executor_env import spare_collections  # noqa: PLC0415 - this module is pickled by value
+
     for _ in batches:
         pass
+    spare_collections()
     return WriterCommitMessage()
