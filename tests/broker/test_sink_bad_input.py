@@ -89,7 +89,10 @@ ROWS = {
         "timestamp", "TIMESTAMP'1970-01-01 00:00:00Z'", "TIMESTAMP'1969-12-31 23:59:59Z'",
         "column 'timestamp' is before 1970; times from then on are allowed",
     ),
-    "expiration": ("expiration", "5L", "-5L", "column 'expiration' is -5; 0 and above are allowed"),
+    "expiration": (
+        "expiration", "TIMESTAMP'2100-01-01 00:00:00Z'", "TIMESTAMP'1969-12-31 23:59:59Z'",
+        "column 'expiration' is before 1970; times from then on are allowed",
+    ),
     "message id": (
         "message_id", f"'{UUID_TEXT}'", f"replace('{UUID_TEXT}', '-', '')",
         "column 'message_id' has a text of 32 bytes that is no UUID; it has to look like f81d4fae-7dec-11d0",
