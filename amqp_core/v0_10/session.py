@@ -254,10 +254,6 @@ class Session:
         """Whether the peer has said that it completed our command."""
         return command_id in self._completed
 
-    def all_complete(self, low: int, high: int) -> bool:
-        """Whether the peer has completed every one of our commands ``low`` to ``high``."""
-        return self._completed.covers(low, high)
-
     @property
     def completed(self) -> RangeSet:
         """The ids of our commands that the peer has completed; not to be changed."""

@@ -194,7 +194,7 @@ def test_a_call_is_answered_and_completed_over_the_wrap(first: int) -> None:
         theirs.send(spec.ExecutionResult(command_id=command_id % WRAP, value=result))
         pump(a, b)
         assert ours.is_complete(command_id)
-        assert ours.all_complete(first, command_id)
+        assert ours.completed.covers(first, command_id)
         assert ours.results == {command_id: result}
         ours.results.clear()
         ours.forget_names(command_id + 1)
@@ -221,7 +221,7 @@ def test_sets_of_completed_commands_are_united() -> None:
         *(True, True, False, False, True, True, True, False, True, True, False)
     ]  # 10 was never sent
     assert ours.incomplete() == 3
-    assert not ours.all_complete(0, 2)
+    assert not ours.completed.covers(0, 2)
     with pytest.raises(ProtocolError, match="from 5 to 4 ends before"):
         ours.receive_control(spec.SessionCompleted(commands=[(5, 4)]))
     assert not ours.is_complete(7)

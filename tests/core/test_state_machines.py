@@ -175,7 +175,7 @@ class Conversation(RuleBasedStateMachine):
             self.carry_all()
         assert other.received == end.sent
         assert end.session.incomplete() == 0
-        assert end.session.all_complete(end.first_id, end.first_id + len(end.sent) - 1)
+        assert end.session.completed.covers(end.first_id, end.first_id + len(end.sent) - 1)
         assert not end.session.is_complete(end.first_id + len(end.sent))
 
     @precondition(lambda self: not self.closing and self.carried >= 10)
