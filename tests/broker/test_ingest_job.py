@@ -2,43 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
 import sys
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
-import pyspark
 import pytest
 
 from amqp_core.v0_10.messages import Message
+from tests.broker.job_support import QUICK, environment, error_lines, job_path, left, login, started, submitted
 from tests.support import demo
-from tests.support.jobs import load, package_archive, python_without_the_package
+from tests.support.jobs import load
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
     from tests.support.fixtures import Broker, Connect
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
-
-ROOT = Path(__file__).resolve().parents[2]
-JOB = str(ROOT / "jobs" / "ingest.py")
-QUICK = [
-    "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=1", "--conf", "spark.log.level=ERROR",
-]  # fmt: skip
-
-
-def environment(broker: Broker, **changes: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in {"PYTHONPATH", "PYSPARK_PYTHON"}}
-    login = {"AMQP_URL": broker.url(), "AMQP_USERNAME": broker.username, "AMQP_PASSWORD": broker.password}
-    return kept | login | {"SPARK_LOCAL_IP": "127.0.0.1"} | changes
 
 
 def publish(connect: Connect, queue: str, count: int) -> None:
@@ -51,16 +35,6 @@ def publish(connect: Connect, queue: str, count: int) -> None:
 def bodies(directory: Path) -> list[int]:
     rows = pq.read_table(directory, columns=["body"]).to_pylist()
     return sorted(int(row["body"]) for row in rows)
-
-
-def left(connect: Connect, queue: str) -> int | None:
-    info = connect().query_queue(queue)
-    assert info is not None
-    return info.message_count
-
-
-def run(*command: str, env: dict[str, str], cwd: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, timeout=280, check=False)
 
 
 def arguments(queue: str, directory: Path) -> list[str]:
@@ -82,9 +56,9 @@ def test_a_signal_ends_a_running_job_and_leaves_the_rest_on_the_broker(
 ) -> None:
     publish(connect, queue, 1000)
     with started(
-        [sys.executable, JOB, *arguments(queue, tmp_path), "--master", "local[1]",
+        [sys.executable, job_path("ingest"), *arguments(queue, tmp_path), "--master", "local[1]",
          "--option", "maxMessagesPerTrigger=100", "--processing-time", "2 seconds"],
-        broker, tmp_path,
+        environment(login(broker)), tmp_path,
     ) as (job, log):  # fmt: skip
         wait_until(lambda: "batch 1:" in log.read_text() or job.poll() is not None, "the second batch", 120)
         job.send_signal(number)
@@ -97,21 +71,6 @@ def test_a_signal_ends_a_running_job_and_leaves_the_rest_on_the_broker(
     assert written == list(range(len(written)))
     # What was written and logged is accepted, except for the last batch whose accept the signal may have prevented.
     assert 1000 - len(written) <= there <= 1000 - len(written) + 100
-
-
-@contextmanager
-def started(command: list[str], broker: Broker, directory: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    log = directory / "job.log"
-    with log.open("wb") as sink:
-        # A session of its own, so that the signal reaches the job only, as from a scheduler.
-        job = subprocess.Popen(
-            command, env=environment(broker), cwd=directory, stdout=sink, stderr=sink, start_new_session=True
-        )
-    try:
-        yield job, log
-    finally:
-        job.kill()
-        job.wait()
 
 
 @pytest.mark.parametrize(
@@ -131,12 +90,12 @@ def test_a_broker_that_cannot_be_used_ends_with_3_and_the_reason(
     changes: dict[str, str], more: list[str], text: str, broker: Broker, queue: str, spark: SparkSession,
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
-    for name, value in environment(broker, **changes).items():
+    for name, value in (login(broker) | changes).items():
         monkeypatch.setenv(name, value)
     where = ["--output", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "ck")]
     assert load("ingest").main([*(more or ["--queue", queue]), *where, "--available-now"]) == 3
     shown = capfd.readouterr()
-    errors = [line for line in shown.err.splitlines() if line.startswith("ingest: error:")]
+    errors = error_lines(shown.err, "ingest")
     assert len(errors) == 1
     assert text in errors[0]
     assert "n0t-the-one" not in shown.err + shown.out
@@ -158,7 +117,7 @@ def test_what_spark_does_not_take_ends_with_2_before_anything_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     assert spark.range(1).count() == 1
-    for name, value in environment(broker).items():
+    for name, value in login(broker).items():
         monkeypatch.setenv(name, value)
     where = ["--output", str(tmp_path / "out"), "--checkpoint", str(tmp_path / "ck")]
     assert load("ingest").main(["--queue", queue, *where, *more]) == 2
@@ -176,19 +135,15 @@ def test_what_spark_does_not_take_ends_with_2_before_anything_is_read(
 def test_spark_submit_needs_no_installation(
     suffix: str, master: str, broker: Broker, connect: Connect, queue: str, tmp_path: Path
 ) -> None:
-    python = str(python_without_the_package(tmp_path))
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    probe = run(python, "-c", "import pyspark, amqp_spark", env=environment(broker), cwd=empty)
-    assert "No module named 'amqp_spark'" in probe.stderr  # or the test would prove nothing
-    package = package_archive(tmp_path / f"amqp_spark-0.1.0-py3-none-any.{suffix}")
     publish(connect, queue, 500)
-    submit = [str(Path(pyspark.__file__).parent / "bin" / "spark-submit"), "--master", master]
-    env = environment(
-        broker, SPARK_HOME=str(Path(pyspark.__file__).parent), PYSPARK_DRIVER_PYTHON=python, PYSPARK_PYTHON=python
+    job = submitted(
+        "ingest",
+        [*arguments(queue, tmp_path), "--available-now", "--option", "transfer=pull"],
+        suffix=suffix,
+        master=master,
+        env=environment(login(broker)),
+        directory=tmp_path,
     )
-    command = [*submit, "--py-files", str(package), JOB, *arguments(queue, tmp_path), "--available-now"]
-    job = run(*command, "--option", "transfer=pull", env=env, cwd=empty)
     assert job.returncode == 0, job.stdout + job.stderr
     assert "ingest: 500 rows" in job.stdout
     assert bodies(tmp_path / "out") == list(range(500))

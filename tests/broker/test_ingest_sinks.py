@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from tests.broker.test_ingest_job import environment, left, publish
+from tests.broker.job_support import left, login
+from tests.broker.test_ingest_job import publish
 from tests.support.jobs import load
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ def ingest(
 ) -> list[str]:
     """The arguments that every run here shares; twenty messages wait on the queue."""
     assert spark.range(1).count() == 1
-    for name, value in environment(broker).items():
+    for name, value in login(broker).items():
         monkeypatch.setenv(name, value)
     publish(connect, queue, 20)
     return ["--queue", queue, "--schema", "body STRING", "--available-now", "--checkpoint", str(tmp_path / "ck")]
