@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from amqp_core.address import ConnectOptions, parse_url
+from amqp_core.v0_10.client import Client
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import DeliveryProperties
 from amqp_spark import crashpoints
 from tests.support.query_process import CrashPoints, Query, QueryProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from amqp_core.v0_10.client import Client
     from tests.support.fixtures import Broker
 
 MESSAGES = 120
@@ -49,6 +51,24 @@ class Setting:
     def durable(self) -> bool:
         """Whether queues and messages are to outlive the broker."""
         return self.vhost == "durable"
+
+
+@contextmanager
+def shared_setting(broker: Broker, directory: Path) -> Iterator[Setting]:
+    """The setting of all tests of a module: one client, and the crash points of one driver."""
+    hosts, vhost, tls = parse_url(broker.url())
+    options = ConnectOptions(
+        hosts=hosts,
+        virtual_host=vhost,
+        tls=tls,
+        username=broker.username,
+        password=broker.password,
+        heartbeat=0,  # this client is idle for minutes, and sends none by itself
+    )
+    points = CrashPoints()
+    with Client.connect(options) as client:
+        yield Setting(broker, client, points, directory)
+    points.close()
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,6 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from amqp_core.address import ConnectOptions, parse_url
-from amqp_core.v0_10.client import Client
 from amqp_spark import crashpoints
 from tests.broker.crash_scenarios import (
     MESSAGES,
@@ -30,10 +28,11 @@ from tests.broker.crash_scenarios import (
     points_of,
     prepare,
     run_to_point,
+    shared_setting,
 )
 from tests.broker.stream_support import depth, subscribers
 from tests.support.process import wait_until
-from tests.support.query_process import CrashPoints, QueryProcess
+from tests.support.query_process import QueryProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,19 +49,8 @@ WORKER_POINTS = (crashpoints.READ_STARTED, crashpoints.READ_MID, crashpoints.FET
 
 @pytest.fixture(scope="module")
 def setting(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
-    hosts, vhost, tls = parse_url(broker.url())
-    options = ConnectOptions(
-        hosts=hosts,
-        virtual_host=vhost,
-        tls=tls,
-        username=broker.username,
-        password=broker.password,
-        heartbeat=0,  # this client is idle for minutes, and sends none by itself
-    )
-    points = CrashPoints()
-    with Client.connect(options) as client:
-        yield Setting(broker, client, points, tmp_path_factory.mktemp("crash"))
-    points.close()
+    with shared_setting(broker, tmp_path_factory.mktemp("crash")) as setting:
+        yield setting
 
 
 @pytest.fixture(scope="module")

@@ -7,21 +7,19 @@ from __future__ import annotations
 
 import os
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_core.address import ConnectOptions, parse_url
-from amqp_core.v0_10.client import Client
 from amqp_spark import crashpoints
+from tests.broker.crash_scenarios import Setting, shared_setting
 from tests.broker.sink_scenarios import Target, duplicates, put_file, taken, transfer
 from tests.support.proxy import FaultProxy
-from tests.support.query_process import CrashPoints, Publishing, QueryProcess
+from tests.support.query_process import Publishing, QueryProcess
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.support.fixtures import Broker, Connect, OwnBroker
 
@@ -35,32 +33,10 @@ FILES = 6
 COUNT = FILES * PER_FILE
 
 
-@dataclass(frozen=True)
-class Setting:
-    """Where the writes run."""
-
-    broker: Broker
-    client: Client
-    points: CrashPoints
-    directory: Path
-    vhost: str = "default"
-
-
 @pytest.fixture(scope="module")
 def setting(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
-    hosts, vhost, tls = parse_url(broker.url())
-    options = ConnectOptions(
-        hosts=hosts,
-        virtual_host=vhost,
-        tls=tls,
-        username=broker.username,
-        password=broker.password,
-        heartbeat=0,  # this client is idle for minutes, and sends none by itself
-    )
-    points = CrashPoints()
-    with Client.connect(options) as client:
-        yield Setting(broker, client, points, tmp_path_factory.mktemp("sink-crash"))
-    points.close()
+    with shared_setting(broker, tmp_path_factory.mktemp("sink-crash")) as setting:
+        yield setting
 
 
 @pytest.fixture(scope="module")
