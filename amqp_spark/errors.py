@@ -51,6 +51,14 @@ class OffsetError(AmqpSparkError, ValueError):
     """An offset from the checkpoint that this source did not write: another format, version or queue."""
 
 
+class StateError(AmqpSparkError):
+    """The state that exactly-once keeps on the broker is missing, in use, not ours, or does not fit the checkpoint."""
+
+
+class SpoolError(AmqpSparkError):
+    """The spool of exactly-once cannot be used as it is: missing, full, foreign, or a file of it is lost or damaged."""
+
+
 UNDECODABLE = "*"
 """The column of a :class:`MessageFormatError` about a message whose header is malformed: no column is to blame."""
 

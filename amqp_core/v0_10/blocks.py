@@ -54,9 +54,10 @@ class Block:
         """Bytes of frames."""
         return len(self.frames)
 
-    def single(self, index: int, start: int, end: int) -> Block:
-        """Return the transfer number ``index``, which lies from ``start`` to ``end``, as a block of its own."""
-        return Block(self.frames[start:end], array("I", (end - start,)), self.first_id + index)
+    def part(self, first: int, last: int, start: int, end: int) -> Block:
+        """Return the transfers ``[first, last)``, which lie from ``start`` to ``end``, as a block of their own."""
+        ends = array("I", [each - start for each in self.ends[first:last]])
+        return Block(self.frames[start:end], ends, self.first_id + first)
 
     def __repr__(self) -> str:
         return f"Block({len(self.ends)} transfers from id {self.first_id}, {len(self.frames)} bytes)"

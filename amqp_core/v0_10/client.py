@@ -451,16 +451,23 @@ class Client:
         self._subscriptions.pop(destination, None)
 
     def _deliver(self, block: Block) -> None:
-        if len(self._subscriptions) == 1:
-            next(iter(self._subscriptions.values())).receive_block(block)
+        receiving = [each for each in self._subscriptions.values() if each.may_receive]
+        if len(receiving) == 1:
+            receiving[0].receive_block(block)
             return
-        # several subscriptions share the session: hand out each transfer by its own destination
-        start = 0
+        # several may receive: hand out each run of transfers by its destination
+        first = start = 0
+        current = destination_of(block.frames, 0)
         for index, end in enumerate(block.ends):
-            subscription = self._subscriptions.get(destination_of(block.frames, start))
-            if subscription is not None:
-                subscription.receive_block(block.single(index, start, end))
-            start = end
+            following = destination_of(block.frames, end) if index + 1 < len(block.ends) else None
+            if following != current:
+                subscription = self._subscriptions.get(current)
+                if subscription is not None:
+                    whole = not first and following is None
+                    subscription.receive_block(block if whole else block.part(first, index + 1, start, end))
+                first, start = index + 1, end
+            if following is not None:
+                current = following
 
 
 def _redirected_to(redirect: Redirected, port: int) -> tuple[str, int]:

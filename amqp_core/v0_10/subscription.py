@@ -116,6 +116,33 @@ class Subscription:
                 break
         return [self._messages.popleft() for _ in range(min(count, len(self._messages)))]
 
+    def take_one(self, *, timeout: float) -> Message | None:
+        """Return the next message that there is credit for; ``None`` if none came within ``timeout`` seconds.
+
+        Unlike :meth:`take` it grants nothing, and it reads although reading is paused: what else arrives then waits in
+        its own subscription.
+
+        Raises:
+            AmqpError: what ended the connection or session.
+        """
+        client = self._client
+        deadline = monotonic() + timeout
+        while not self._messages:
+            while self._blocks:
+                self._messages.extend(messages_of(self._blocks.pop(0)))
+            if self._messages:
+                break
+            client.check()
+            if monotonic() >= deadline:
+                return None
+            client.pump(deadline, reading=True)
+        return self._messages.popleft()
+
+    @property
+    def may_receive(self) -> bool:
+        """Whether the broker has credit that it has not used, so that something may come."""
+        return self._given > 0
+
     def flush(self) -> None:
         """Let the broker send what it has for the credit granted, and wait until it has (message.flush).
 

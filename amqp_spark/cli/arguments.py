@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amqp_spark.cli.errors import CommandLineError
-from amqp_spark.options import CONNECTION, EXACTLY_ONCE, SINK, SOURCE
+from amqp_spark.options import CONNECTION, SINK, SOURCE
 
 if TYPE_CHECKING:
     import argparse
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 _FILES = frozenset({"passwordFile", "tls.caFile", "tls.certFile", "tls.keyFile"})
 _NAMES = {option.name.lower(): option for option in (*CONNECTION, *SOURCE, *SINK)}
-#: Options that are refused in this version, whatever their value: --help does not offer them.
-_NOT_YET = frozenset({"spoolLocation", "transactionalId"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,8 +162,8 @@ def option_help(tables: Mapping[str, Sequence[Option]]) -> str:
 
 
 def _offered(option: Option) -> bool:
-    return not option.secret and option.name not in _NOT_YET  # pairs() refuses secrets
+    return not option.secret  # pairs() refuses secrets
 
 
 def _allowed(option: Option) -> str:
-    return ", ".join(word for word in option.kind.allowed.split(", ") if word != EXACTLY_ONCE)
+    return option.kind.allowed

@@ -18,6 +18,12 @@ _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 #: str8 of the wire: names of queues and exchanges, binding keys (0-10 section 3.3.6).
 MAX_NAME_BYTES = 255
+MAX_IDENTITY_BYTES = 200
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://?")
+_CREDENTIALS = re.compile(
+    r"(^|&)(access_key|secret_key|session_token|account_key|sas_token|password|token)=", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,43 @@ def text(allowed: str = "not empty") -> Kind:
         return value
 
     return Kind("text", allowed, parse)
+
+
+def identity() -> Kind:
+    """A name that lasts over restarts; it becomes a part of logs and, hashed, of names on the broker."""
+    allowed = f"1 to {MAX_IDENTITY_BYTES} bytes of UTF-8, no control characters, no blanks at its ends"
+
+    def parse(value: str) -> str:
+        if not 0 < len(value.encode(errors="replace")) <= MAX_IDENTITY_BYTES:
+            raise ValueError(allowed)
+        if value != value.strip() or not value.isprintable():
+            raise ValueError(allowed)
+        return value
+
+    return Kind("text", allowed, parse)
+
+
+def directory_uri() -> Kind:
+    """An absolute path, or a URI without credentials: what Spark shows of a plan includes it."""
+    allowed = "an absolute path, or a URI of a directory such as file:///data/spool or s3://bucket/spool"
+
+    def parse(value: str) -> str:
+        scheme = _SCHEME.match(value)
+        if scheme is None and not value.startswith("/"):
+            raise ValueError(allowed)
+        authority, _, query = value.partition("?")
+        if scheme is not None and ("@" in authority[scheme.end() :].partition("/")[0] or _CREDENTIALS.search(query)):
+            raise SecretGivenError(
+                f"{allowed}; credentials in it would be logged: give them to the driver as its file system expects "
+                "them (environment, instance role)"
+            )
+        return value.rstrip("/") if not query and value.strip("/") else value
+
+    return Kind("path or URI", allowed, parse)
+
+
+class SecretGivenError(ValueError):
+    """What is allowed; the value holds a secret, and must not be shown."""
 
 
 def secret() -> Kind:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from amqp_core.address import ConnectOptions, parse_url
 from amqp_core.errors import UsageError
 from amqp_core.sasl import DEFAULT_MECHANISMS
+from amqp_spark.options.kinds import SecretGivenError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -153,7 +154,8 @@ class Given:
         try:
             self.values[option.field] = option.kind.parse(text)
         except ValueError as error:
-            shown = "<redacted>" if option.secret else repr(text[:200])
+            secret = option.secret or isinstance(error, SecretGivenError)
+            shown = "<redacted>" if secret else repr(text[:200])
             self.problems.append(f"option {option.name!r} has the value {shown}; allowed: {error}")
 
     def _take_url(self) -> None:

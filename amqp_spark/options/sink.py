@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 from amqp_spark.errors import OptionError
 from amqp_spark.options.parsing import ConnectionSettings, Given
 from amqp_spark.options.table import (
-    AT_LEAST_ONCE,
     CONNECTION,
     DELIVERY_MODES,
     EXACTLY_ONCE,
@@ -38,10 +37,16 @@ class SinkOptions(ConnectionSettings):
     timestamp_unit: str
     delivery_guarantee: str
     transactional_id: str | None
+    transaction_timeout: int
     batch_id: int | None
     on_unroutable: str
     max_in_flight: int
     stamp_headers: bool
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether tasks prepare branches, and the driver decides."""
+        return self.delivery_guarantee == EXACTLY_ONCE
 
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> SinkOptions:
@@ -53,22 +58,30 @@ class SinkOptions(ConnectionSettings):
         values = given.values
         mode = values["delivery_mode"]
         values["delivery_mode"] = DELIVERY_MODES.index(mode) + 1 if isinstance(mode, str) else None
-        given.problems += _guarantee_problems(values)
+        given.problems += _guarantee_problems(values, given)
         if given.problems:
             raise OptionError(given.problems)
         return cls(**cast("dict[str, Any]", values))
 
 
-def _guarantee_problems(values: Mapping[str, object]) -> list[str]:
-    guarantee = values["delivery_guarantee"]
+def _guarantee_problems(values: Mapping[str, object], given: Given) -> list[str]:
+    guarantee, identity = values["delivery_guarantee"], values["transactional_id"]
     problems = []
     if guarantee == EXACTLY_ONCE:
-        problems.append(
-            "option 'deliveryGuarantee' has the value 'exactly-once', which is not available yet; "
-            f"allowed now: {AT_LEAST_ONCE}"
+        if identity is None:
+            problems.append(
+                "option 'transactionalId' is required by deliveryGuarantee=exactly-once: a name for this writer that "
+                "stays the same for ever"
+            )
+        if values["heartbeat"] == 0:
+            problems.append(
+                "option 'heartbeat' is 0 (off), which deliveryGuarantee=exactly-once does not allow: the broker could "
+                "not tell a suspended writer from its successor; allowed: 1 to 65535"
+            )
+    else:
+        problems.extend(
+            f"option {name!r} has no use with deliveryGuarantee={guarantee}: leave it out"
+            for name in ("transactionalId", "transactionTimeout")
+            if name in given
         )
-        if values["transactional_id"] is None:
-            problems.append("option 'transactionalId' is required by deliveryGuarantee=exactly-once")
-    elif values["transactional_id"] is not None:
-        problems.append(f"option 'transactionalId' has no use with deliveryGuarantee={guarantee}: leave it out")
     return problems

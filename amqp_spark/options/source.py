@@ -9,7 +9,6 @@ from amqp_spark.errors import OptionError
 from amqp_spark.options.parsing import ConnectionSettings, Given
 from amqp_spark.options.table import (
     AT_LEAST_ONCE,
-    AT_MOST_ONCE,
     CONNECTION,
     EXACTLY_ONCE,
     FAILFAST,
@@ -37,6 +36,7 @@ class SourceOptions(ConnectionSettings):
     exclusive: bool
     delivery_guarantee: str
     spool_location: str | None
+    adopt_state: bool
     max_messages_per_trigger: int | None
     max_bytes_per_trigger: int
     buffer_bytes: int
@@ -64,6 +64,11 @@ class SourceOptions(ConnectionSettings):
         return cls(**cast("dict[str, Any]", given.values))
 
     @property
+    def exactly_once(self) -> bool:
+        """Whether batches are accepted into a spool."""
+        return self.delivery_guarantee == EXACTLY_ONCE
+
+    @property
     def client_name(self) -> str:
         """What the broker is told of who connects."""
         return "amqp_spark" if self.consumer_id is None else f"amqp_spark {self.consumer_id}"
@@ -89,21 +94,27 @@ def _set_sizes(values: dict[str, object], problems: list[str]) -> None:
 
 def _guarantee_problems(values: dict[str, object]) -> list[str]:
     guarantee, mode = values["delivery_guarantee"], values["mode"]
-    problems = []
+    problems: list[str] = []
     if guarantee == EXACTLY_ONCE:
-        problems.append(
-            "option 'deliveryGuarantee' has the value 'exactly-once', which is not available yet; "
-            f"allowed now: {AT_LEAST_ONCE}, {AT_MOST_ONCE}"
-        )
         problems.extend(
-            f"option {name!r} is required by deliveryGuarantee=exactly-once"
-            for name, field in (("consumerId", "consumer_id"), ("spoolLocation", "spool_location"))
+            f"option {name!r} is required by deliveryGuarantee=exactly-once: {what}"
+            for name, field, what in (
+                ("consumerId", "consumer_id", "a name for this consumer that stays the same for ever"),
+                ("spoolLocation", "spool_location", "a directory as durable as the checkpoint"),
+            )
             if values[field] is None
         )
         if values["heartbeat"] == 0:
-            problems.append("option 'heartbeat' is 0 (off), which deliveryGuarantee=exactly-once does not allow")
-    elif values["spool_location"] is not None:
-        problems.append(f"option 'spoolLocation' has no use with deliveryGuarantee={guarantee}: leave it out")
+            problems.append(
+                "option 'heartbeat' is 0 (off), which deliveryGuarantee=exactly-once does not allow: the broker could "
+                "not tell a suspended consumer from its successor; allowed: 1 to 65535"
+            )
+    else:
+        problems.extend(
+            f"option {name!r} has no use with deliveryGuarantee={guarantee}: leave it out"
+            for name, field in (("spoolLocation", "spool_location"), ("adoptState", "adopt_state"))
+            if values[field]
+        )
     if mode == REJECT and guarantee != AT_LEAST_ONCE:
         problems.append(
             f"option 'mode' is REJECT, which is not possible with deliveryGuarantee={guarantee} (the message is "

@@ -105,8 +105,9 @@ SOURCE: tuple[Option, ...] = (
         "The queue to read, or a comma list of queues.",
     ),
     Option(
-        "consumerId", "consumer_id", kinds.text(), "none", None,
-        "Identity of this consumer across restarts and drivers. Required for exactly-once.",
+        "consumerId", "consumer_id", kinds.identity(), "none", None,
+        "Identity of this consumer across restarts and drivers. Required for exactly-once, where no two queries may "
+        "have the same one.",
     ),
     Option(
         "exclusive", "exclusive", kinds.boolean(), "false", False,
@@ -117,11 +118,21 @@ SOURCE: tuple[Option, ...] = (
         "deliveryGuarantee", "delivery_guarantee", kinds.choice(AT_LEAST_ONCE, EXACTLY_ONCE, AT_MOST_ONCE),
         AT_LEAST_ONCE, AT_LEAST_ONCE,
         "`at-least-once`: accepted after Spark logged the batch, redelivered after a crash. `at-most-once`: accepted "
-        "on transfer. `exactly-once` is not available yet and refused.",
+        "on transfer. `exactly-once`: accepted into a spool, in one transaction with a record on the broker "
+        "(docs/delivery.md).",
     ),
     Option(
-        "spoolLocation", "spool_location", kinds.text("URI of a directory"), "none", None,
-        "Directory for planned batches; for exactly-once only, where it is required.",
+        "spoolLocation", "spool_location", kinds.directory_uri(), "none", None,
+        "Directory for planned batches, as a path or a URI that Arrow knows (`file:`, `s3:`, `gs:`, `hdfs:`, `abfs:`), "
+        "without credentials; for exactly-once only, where it is required. The messages of a planned batch are nowhere "
+        "else: it must be as durable as the checkpoint, and reached by every driver that may run the query. One "
+        "directory for each `consumerId`.",
+    ),
+    Option(
+        "adoptState", "adopt_state", kinds.boolean(), "false", False,
+        "Exactly-once only: take over the state of `consumerId` although it does not fit the checkpoint (rolled back, "
+        "copied, of another query), or the broker has lost it. What is owned and not finished is offered again; what "
+        "the checkpoint lacks may be lost to it, or come twice. For one start; then leave it out again.",
     ),
     Option(
         "maxMessagesPerTrigger", "max_messages_per_trigger", kinds.integer(1, 2**31 - 1), "no limit", None,
@@ -218,15 +229,23 @@ SINK: tuple[Option, ...] = (
         "deliveryGuarantee", "delivery_guarantee", kinds.choice(AT_LEAST_ONCE, EXACTLY_ONCE),
         AT_LEAST_ONCE, AT_LEAST_ONCE,
         "`at-least-once`: a task succeeds when the broker has completed every transfer of it; what is tried again may "
-        "arrive twice. `exactly-once` is not available yet and refused.",
+        "arrive twice. `exactly-once`: each task prepares a transaction (dtx), which the driver commits after a record "
+        "on the broker has decided so (docs/delivery.md).",
     ),
     Option(
-        "transactionalId", "transactional_id", kinds.text(), "none", None,
-        "Identity of this writer across restarts; for exactly-once only, where it is required.",
+        "transactionalId", "transactional_id", kinds.identity(), "none", None,
+        "Identity of this writer across restarts; for exactly-once only, where it is required, and where no two "
+        "queries may have the same one.",
+    ),
+    Option(
+        "transactionTimeout", "transaction_timeout", kinds.integer(2, 86_400), "3600", 3600,
+        "Exactly-once only: seconds from the first row of a task to the commit of its batch, after which the broker "
+        "rolls back. A broker that allows less (qpidd: option dtx-max-timeout, 3600) refuses more.",
     ),
     Option(
         "batchId", "batch_id", kinds.integer(0, 2**63 - 1), "none", None,
-        "Id of a batch write, for `stampHeaders`. Streams have their own.",
+        "Id of a batch write: for `stampHeaders`, and for exactly-once, where it is required and each new write needs "
+        "a greater one. Streams have their own.",
     ),
     Option(
         "onUnroutable", "on_unroutable", kinds.choice(FAIL, DISCARD), FAIL, FAIL,

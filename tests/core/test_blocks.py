@@ -99,7 +99,7 @@ def look_into(block: Block) -> list[tuple[bytes, str] | bytes]:
     assert [message.command_id for message in messages] == list(range(block.first_id, block.first_id + block.count))
     assert [message.destination for message in messages] == [destination_of(block.frames, start) for start in starts]
     for index, (start, end) in enumerate(zip(starts, block.ends, strict=True)):
-        (alone,) = messages_of(block.single(index, start, end))
+        (alone,) = messages_of(block.part(index, index + 1, start, end))
         assert alone == messages[index]
     assert all(message.routing_key == "k" for message in messages)
     return [(message.body, message.destination) for message in messages]

@@ -1,0 +1,231 @@
+"""The state message under its lock: taken, and swapped in one local transaction with whatever belongs to it.
+
+Everything happens on one session, that of the client given: a lock on another connection than the one that accepts and
+commits would let what a suspended process had sent take effect after its successor got the lock. The lock is an
+exclusive auto-delete queue; it ends with the connection, or when it is deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.errors import CommandFailed, MessageRejected, ResourceLocked, UnauthorizedAccess
+from amqp_core.v0_10.messages import Message
+from amqp_core.v0_10.spec import DeliveryProperties, MessageDeliveryMode, MessageProperties
+from amqp_spark.errors import StateError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from amqp_core.v0_10.client import Client
+    from amqp_core.v0_10.subscription import Subscription
+    from amqp_spark.state.names import Names
+
+TAKE_SECONDS: Final = 10.0
+"""How long the state message is waited for: a session that just died may still hold it."""
+EXCHANGE: Final = "amq.direct"
+"""Where state queues are bound with keys that nobody publishes with: a binding is a mark that lasts."""
+
+
+class StateQueue:
+    """The lock and the state message of one identity, on one client.
+
+    Order of use: :meth:`lock`; :meth:`take`, or :meth:`create` when it returns ``None``; then :meth:`swap`, any number
+    of times; :meth:`unlock`, or the end of the connection. After any error the client is done for: close it.
+
+    Attributes:
+        names: of the queues.
+        body: of the state message as the broker has it; ``None`` before it was taken.
+    """
+
+    def __init__(self, client: Client, names: Names) -> None:
+        self.names = names
+        self.body: bytes | None = None
+        self._client = client
+        self._subscription: Subscription | None = None
+        self._held: Message | None = None
+        self._selected = False
+
+    # --- lock
+
+    def lock(self) -> None:
+        """Take the lock, at once or not at all (queue.declare, exclusive).
+
+        Raises:
+            ResourceLocked: somebody else has it. The session is over: try again on a new one.
+            StateError: the login may not declare queues.
+        """
+        with self._allowed(f"declare the queue {self.names.lock!r}"):
+            self._client.declare_queue(self.names.lock, exclusive=True, auto_delete=True)
+
+    def unlock(self) -> None:
+        """Give the state message back to its queue, and the lock away, but keep the connection."""
+        if self._subscription is not None:
+            self._subscription.cancel()  # everything that was under way is here now
+            held = self._held or self._subscription.take_one(timeout=0.0)
+            if held is not None:
+                self._client.release([_id_range(held)], sync=True)
+        self._subscription = self._held = self.body = None
+        self._client.delete_queue(self.names.lock)
+
+    # --- the message
+
+    def exists(self) -> bool:
+        """Whether there is a state queue (queue.query)."""
+        return self._client.query_queue(self.names.state) is not None
+
+    def take(self, *, timeout: float = TAKE_SECONDS) -> bytes | None:
+        """Acquire the state message; ``None`` when there never was one.
+
+        Parameters:
+            timeout: seconds to wait for it, when the queue is there.
+
+        Raises:
+            StateError: the queue is there and once had a state, but none comes: it was purged, or something else holds
+                it.
+        """
+        if not self.exists():
+            return None
+        self._subscribe()
+        if not self._receive(timeout):
+            if not self._has_begun():
+                return None
+            raise StateError(
+                f"the state queue {self.names.state!r} of {self._whose()} has no message, and none came within "
+                f"{timeout:.0f} s: it was purged, or a client that is not amqp_spark holds it. Stop that client; if "
+                "the message is gone for good, delete the queue (python -m amqp_spark.transactions --forget), and see "
+                "docs/delivery.md for what that means"
+            )
+        if not self._has_begun():  # the one who created it got no further
+            self._client.bind(self.names.state, EXCHANGE, self.names.begun)
+        return self.body
+
+    def create(self, body: bytes) -> None:
+        """Make the queue (durable) and put the first state message there; it is taken as well.
+
+        Raises:
+            StateError: the login may not, or the broker does not keep the message.
+        """
+        with self._allowed(f"declare the queue {self.names.state!r}"):
+            self._client.declare_queue(self.names.state, durable=True)
+        self._publish(body)
+        self._client.bind(self.names.state, EXCHANGE, self.names.begun)
+        self._subscribe()
+        if not self._receive(TAKE_SECONDS):
+            raise StateError(f"the state message that was put into {self.names.state!r} does not come back")
+
+    def swap(self, body: bytes, *, accept: Sequence[tuple[int, int]] = ()) -> None:
+        """Replace the state message and accept transfers of this session, all in one transaction (tx).
+
+        Parameters:
+            body: of the new state message.
+            accept: inclusive ranges of command ids.
+
+        Raises:
+            StateError: the state queue is gone; nothing was committed.
+            AmqpError: the connection or session ended: **the outcome is not known**. Take the state on a new session to
+                learn it.
+        """
+        if not self._selected:
+            self._client.transactions.select()
+            self._selected = True
+        if self._held is None and not self._receive(TAKE_SECONDS):
+            raise StateError(
+                f"the state queue {self.names.state!r} of {self._whose()} has lost its message while it was in use: "
+                "was it purged or deleted? See docs/delivery.md for what to do"
+            )
+        assert self._held is not None
+        self._client.accept([*accept, _id_range(self._held)])
+        self._publish(body)
+        self.committing()
+        self._client.transactions.commit()
+        self._held, self.body = None, body
+        assert self._subscription is not None
+        self._subscription.grant(1)  # it comes while something else is done
+
+    def committing(self) -> None:
+        """Everything of a swap was sent but its commit; a place for the hooks of tests."""
+
+    # --- marks that last
+
+    def mark(self, key: str) -> None:
+        """Bind the state queue with a key that says something about it (exchange.bind)."""
+        self._client.bind(self.names.state, EXCHANGE, key)
+
+    def unmark(self, key: str) -> None:
+        """Take a mark away (exchange.unbind)."""
+        self._client.unbind(self.names.state, EXCHANGE, key)
+
+    def marked(self, key: str) -> bool:
+        """Whether the state queue has that mark (exchange.bound)."""
+        found = self._client.bound(EXCHANGE, queue=self.names.state, binding_key=key)
+        return not (
+            found.queue_not_found or found.exchange_not_found or found.queue_not_matched or found.key_not_matched
+        )
+
+    def marked_anywhere(self, key: str) -> bool:
+        """Whether any queue has that mark."""
+        found = self._client.bound(EXCHANGE, binding_key=key)
+        return not (found.exchange_not_found or found.key_not_matched)
+
+    # --- inside
+
+    def _has_begun(self) -> bool:
+        return self.marked(self.names.begun)
+
+    def _subscribe(self) -> None:
+        if self._subscription is None:
+            self._subscription = self._client.subscribe(self.names.state)
+            self._subscription.grant(1)
+
+    def _receive(self, timeout: float) -> bool:
+        """Wait for the message that there is credit for."""
+        assert self._subscription is not None
+        found = self._subscription.take_one(timeout=timeout)
+        if found is not None:
+            self._held, self.body = found, found.body
+        return found is not None
+
+    def _publish(self, body: bytes) -> None:
+        message = Message(
+            body,
+            DeliveryProperties(routing_key=self.names.state, delivery_mode=MessageDeliveryMode.PERSISTENT),
+            MessageProperties(content_type="application/json"),
+        )
+        self._client.publish(message)
+        try:
+            self._client.confirm()
+        except MessageRejected as error:
+            raise self._gone(str(error)) from error
+        # qpidd says nothing about what it could not route
+        if self._client.is_qpidd and not self.exists():
+            raise self._gone("it was deleted")
+
+    def _gone(self, reason: str) -> StateError:
+        return StateError(
+            f"the state queue {self.names.state!r} of {self._whose()} does not take its message ({reason}); nothing "
+            "was committed. See docs/delivery.md for what to do when it was deleted"
+        )
+
+    def _whose(self) -> str:
+        return f"{self.names.kind} {self.names.identity!r}"
+
+    @contextlib.contextmanager
+    def _allowed(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except ResourceLocked:
+            raise
+        except UnauthorizedAccess as error:
+            raise StateError(
+                f"the login may not {what}, which exactly-once needs for {self._whose()}: let the broker's "
+                f"administrator allow it to create, publish to and consume queues named amqp-spark.* ({error})"
+            ) from error
+        except CommandFailed as error:
+            raise StateError(f"the broker does not let {self._whose()} {what}: {error}") from error
+
+
+def _id_range(message: Message) -> tuple[int, int]:
+    assert message.command_id is not None
+    return message.command_id, message.command_id

@@ -1,0 +1,191 @@
+"""The state message as objects: what a consumer owns, and what a writer has decided. Its body is JSON.
+
+Everything is checked when it is read: what another version or somebody else has put there is refused, not guessed at.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, get_type_hints
+
+from amqp_spark.errors import StateError
+from amqp_spark.state.names import CONSUMER, WRITER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+T = TypeVar("T")
+
+VERSION: Final = 1
+OPEN: Final = "open"
+"""A writer's decision: branches of the batch may still have to be committed."""
+DONE: Final = "done"
+"""Every branch of the batch is committed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a queue: everything before ``position`` of ``epoch``."""
+
+    epoch: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedBatch:
+    """Transfers ``[begin, end)`` of an epoch that were accepted: their bytes are in a file of the spool only.
+
+    Attributes:
+        epoch, sequence: say which batch it is; the sequence goes on over all epochs.
+        begin, end: positions.
+        nbytes: bytes of its transfers.
+        file: name of the file, without directory.
+        checksum: of the file's contents, as its footer has it.
+    """
+
+    epoch: int
+    sequence: int
+    begin: int
+    end: int
+    nbytes: int
+    file: str
+    checksum: str
+
+    @property
+    def mark(self) -> Mark:
+        """Where it ends."""
+        return Mark(self.epoch, self.end)
+
+    @property
+    def count(self) -> int:
+        """How many transfers it has."""
+        return self.end - self.begin
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerState:
+    """What a consumer has of one queue.
+
+    Attributes:
+        consumer_id, queue: whose it is.
+        spool: where its files are.
+        epoch: raised by every process that takes the state.
+        sequence: of the batch that is owned next.
+        finished: the end of the last batch that Spark has committed and that is no longer owned.
+        owned: oldest first.
+    """
+
+    consumer_id: str
+    queue: str
+    spool: str
+    epoch: int = 0
+    sequence: int = 0
+    finished: Mark | None = None
+    owned: tuple[OwnedBatch, ...] = ()
+
+    def dump(self) -> bytes:
+        """The body of the state message."""
+        return _dump(CONSUMER, self)
+
+    @classmethod
+    def load(cls, body: bytes) -> Self:
+        """Read :meth:`dump`; StateError says what is not ours."""
+        value = _load(CONSUMER, body)
+        finished = value.pop("finished", None)
+        owned = _list(value.pop("owned", None), "owned")
+        state = _make(cls, value | {"finished": None, "owned": ()})
+        return replace(
+            state,
+            finished=None if finished is None else _make(Mark, finished),
+            owned=tuple(_make(OwnedBatch, each) for each in owned),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedBranch:
+    """A branch of a decided batch: ``xid`` as text, and what the task has put into it."""
+
+    xid: str
+    partition: int
+    rows: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class WriterState:
+    """What a writer has decided.
+
+    Attributes:
+        transactional_id: whose it is.
+        lineage: Spark's query id, or what stands for it; empty before the first decision.
+        batch: the latest batch that was decided; -1 before the first.
+        state: ``OPEN`` or ``DONE``.
+        branches: of that batch.
+        past: earlier lineages, each with its last batch: one of them that comes back shares the id with another query.
+    """
+
+    transactional_id: str
+    lineage: str = ""
+    batch: int = -1
+    state: str = DONE
+    branches: tuple[DecidedBranch, ...] = ()
+    past: Mapping[str, int] = field(default_factory=dict)
+
+    def dump(self) -> bytes:
+        """The body of the state message."""
+        return _dump(WRITER, self)
+
+    @classmethod
+    def load(cls, body: bytes) -> Self:
+        """Read :meth:`dump`; StateError says what is not ours."""
+        value = _load(WRITER, body)
+        branches = _list(value.pop("branches", None), "branches")
+        past = value.pop("past", None)
+        if not isinstance(past, dict) or not all(type(batch) is int for batch in past.values()):
+            raise StateError("the state message has no readable 'past'")
+        state = _make(cls, value | {"branches": (), "past": past})
+        if state.state not in {OPEN, DONE}:
+            raise StateError(f"the state message is in state {state.state!r}; {OPEN} and {DONE} are known")
+        return replace(state, branches=tuple(_make(DecidedBranch, each) for each in branches))
+
+
+def _dump(kind: str, state: ConsumerState | WriterState) -> bytes:
+    return json.dumps({"version": VERSION, "kind": kind} | asdict(state), separators=(",", ":")).encode()
+
+
+def _load(kind: str, body: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(body)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict) or "version" not in value or "kind" not in value:
+        raise StateError(f"the state message ({len(body)} bytes) was not written by amqp_spark")
+    version, found = value.pop("version"), value.pop("kind")
+    if version != VERSION:
+        raise StateError(
+            f"the state message has version {str(version)[:20]}; this amqp_spark knows version {VERSION}: use the one "
+            "that wrote it, or a newer one"
+        )
+    if found != kind:
+        raise StateError(f"the state message is that of a {str(found)[:20]}, not of a {kind}")
+    return value
+
+
+def _list(value: object, name: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise StateError(f"the state message has no readable {name!r}")
+    return value
+
+
+def _make(kind: type[T], value: object) -> T:
+    """A dataclass of a JSON object with exactly its fields, each of its type."""
+    hints = get_type_hints(kind)
+    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # T is always a dataclass here
+    if not isinstance(value, dict) or set(value) != names:
+        raise StateError(f"the state message holds something else than {kind.__name__} with {', '.join(sorted(names))}")
+    for name, each in value.items():
+        hint = hints[name]
+        if hint in {int, str} and type(each) is not hint:
+            raise StateError(f"the state message has a {type(each).__name__} as {kind.__name__}.{name}")
+    return kind(**value)
