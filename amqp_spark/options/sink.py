@@ -65,10 +65,10 @@ class SinkOptions(ConnectionSettings):
 
 
 def _guarantee_problems(values: Mapping[str, object], given: Given) -> list[str]:
-    guarantee, identity = values["delivery_guarantee"], values["transactional_id"]
+    guarantee = values["delivery_guarantee"]
     problems = []
     if guarantee == EXACTLY_ONCE:
-        if identity is None:
+        if "transactionalId" not in given:
             problems.append(
                 "option 'transactionalId' is required by deliveryGuarantee=exactly-once: a name for this writer that "
                 "stays the same for ever"

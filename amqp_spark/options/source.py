@@ -58,7 +58,7 @@ class SourceOptions(ConnectionSettings):
         """
         given = Given((*CONNECTION, *SOURCE), SINK, "sink", options)
         _set_sizes(given.values, given.problems)
-        given.problems += _guarantee_problems(given.values)
+        given.problems += _guarantee_problems(given.values, given)
         if given.problems:
             raise OptionError(given.problems)
         return cls(**cast("dict[str, Any]", given.values))
@@ -92,17 +92,17 @@ def _set_sizes(values: dict[str, object], problems: list[str]) -> None:
     values["buffer_bytes"] = 2 * batch if held is None else held
 
 
-def _guarantee_problems(values: dict[str, object]) -> list[str]:
+def _guarantee_problems(values: dict[str, object], given: Given) -> list[str]:
     guarantee, mode = values["delivery_guarantee"], values["mode"]
     problems: list[str] = []
     if guarantee == EXACTLY_ONCE:
         problems.extend(
             f"option {name!r} is required by deliveryGuarantee=exactly-once: {what}"
-            for name, field, what in (
-                ("consumerId", "consumer_id", "a name for this consumer that stays the same for ever"),
-                ("spoolLocation", "spool_location", "a directory as durable as the checkpoint"),
+            for name, what in (
+                ("consumerId", "a name for this consumer that stays the same for ever"),
+                ("spoolLocation", "a directory as durable as the checkpoint"),
             )
-            if values[field] is None
+            if name not in given
         )
         if values["heartbeat"] == 0:
             problems.append(
@@ -112,8 +112,8 @@ def _guarantee_problems(values: dict[str, object]) -> list[str]:
     else:
         problems.extend(
             f"option {name!r} has no use with deliveryGuarantee={guarantee}: leave it out"
-            for name, field in (("spoolLocation", "spool_location"), ("adoptState", "adopt_state"))
-            if values[field]
+            for name in ("spoolLocation", "adoptState")
+            if name in given
         )
     if mode == REJECT and guarantee != AT_LEAST_ONCE:
         problems.append(

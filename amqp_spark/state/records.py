@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, Final, Self, TypeVar, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import CONSUMER, WRITER
@@ -180,12 +180,10 @@ def _list(value: object, name: str) -> list[Any]:
 
 def _make(kind: type[T], value: object) -> T:
     """A dataclass of a JSON object with exactly its fields, each of its type."""
-    hints = get_type_hints(kind)
-    names = {each.name for each in fields(kind)}  # type: ignore[arg-type]  # T is always a dataclass here
-    if not isinstance(value, dict) or set(value) != names:
-        raise StateError(f"the state message holds something else than {kind.__name__} with {', '.join(sorted(names))}")
+    types = {each.name: str(each.type) for each in fields(kind)}  # type: ignore[arg-type]  # T is always a dataclass here
+    if not isinstance(value, dict) or set(value) != set(types):
+        raise StateError(f"the state message holds something else than {kind.__name__} with {', '.join(sorted(types))}")
     for name, each in value.items():
-        hint = hints[name]
-        if hint in {int, str} and type(each) is not hint:
+        if types[name] in {"int", "str"} and type(each).__name__ != types[name]:
             raise StateError(f"the state message has a {type(each).__name__} as {kind.__name__}.{name}")
     return kind(**value)

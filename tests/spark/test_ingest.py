@@ -60,7 +60,7 @@ GOOD = ["--url", "amqp://localhost/v", "--queue", "q", "--output", "out", "--che
         ([*GOOD, "--option", "a=1", "--option", "a=2"], ["given twice"]),
         ([*GOOD, "--option", "hartbeat=1", "--option", "mode=x"], ["'heartbeat'?", "FAILFAST, REJECT, PERMISSIVE"]),
         ([*GOOD, "--username", "u"], ["without 'password'"]),
-        ([*GOOD, "--option", "deliveryGuarantee=exactly-once"], ["not available yet"]),
+        ([*GOOD, "--option", "deliveryGuarantee=exactly-once"], ["'consumerId' is required"]),
         ([*GOOD, "--url", f"amqp://u:{SECRET}@localhost/v"], ["credentials"]),
         ([*GOOD, "--option", f"password={SECRET}"], ["--password-file", "AMQP_PASSWORD"]),
         ([*GOOD, "--option", f"PassWord={SECRET}"], ["--password-file"]),
@@ -90,10 +90,9 @@ def test_help_lists_every_option_and_the_exit_codes(ingest: Any, capsys: pytest.
     shown = capsys.readouterr().out
     assert "exit codes: 0 done" in shown
     for option in (*CONNECTION, *SOURCE):
-        # an option that the job refuses on its command line, or that can do nothing yet, is not offered there
-        assert (f"  {option.name} " in shown) is not (option.secret or option.name == "spoolLocation")
-    assert "exactly-once" not in shown
-    assert "at-least-once, at-most-once" in shown
+        # an option that the job refuses on its command line is not offered there
+        assert (f"  {option.name} " in shown) is not option.secret
+    assert "at-least-once, exactly-once, at-most-once" in shown
 
 
 @pytest.mark.parametrize("option", ["passwordFile", "tls.caFile"])

@@ -228,12 +228,44 @@ def test_contradictions(given: dict[str, object], text: str) -> None:
     assert text in problem(**given)
 
 
-def test_exactly_once_is_refused_for_now_together_with_what_it_would_need() -> None:
+def test_what_exactly_once_needs_is_told_at_once() -> None:
     found = problems({**MINIMAL, "deliveryGuarantee": "exactly-once", "mode": "REJECT", "heartbeat": "0"})
-    assert "not available yet" in found[0]
+    assert len(found) == 4
     assert [name in " ".join(found) for name in ("consumerId", "spoolLocation", "heartbeat", "REJECT")] == [True] * 4
-    complete = {"deliveryGuarantee": "exactly-once", "consumerId": "c", "spoolLocation": "file:///x"}
-    assert "not available yet" in problem(**complete)
+    complete = parse(deliveryGuarantee="exactly-once", consumerId="c", spoolLocation="file:///x/", adoptState="true")
+    assert (complete.exactly_once, complete.adopt_state, complete.spool_location) == (True, True, "file:///x")
+    assert not parse(consumerId="c").exactly_once
+
+
+@pytest.mark.parametrize("value", ["", "x" * 201, "ä" * 101, " a", "a\n", "a\tb", "\ud800"])
+def test_an_identity_has_bounds(value: str) -> None:
+    text = problem(deliveryGuarantee="exactly-once", spoolLocation="/spool", consumerId=value)
+    assert "'consumerId'" in text
+    assert "1 to 200 bytes" in text
+
+
+@pytest.mark.parametrize("value", ["", "spool", "./spool", "spool:x"])
+def test_a_spool_location_is_an_absolute_path_or_a_uri(value: str) -> None:
+    assert "s3://bucket/spool" in problem(deliveryGuarantee="exactly-once", consumerId="c", spoolLocation=value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        f"s3://key:{SECRET}@bucket/spool",
+        f"s3://bucket/spool?secret_key={SECRET}",
+        f"s3://bucket/spool?region=x&access_key={SECRET}",
+    ],
+)
+def test_a_spool_location_holds_no_secret(value: str) -> None:
+    text = problem(deliveryGuarantee="exactly-once", consumerId="c", spoolLocation=value)
+    assert "credentials in it would be logged" in text
+    assert SECRET not in text
+
+
+@pytest.mark.parametrize("value", ["/", "/spool", "s3://b/p?endpoint_override=h%3A1&scheme=http"])
+def test_other_spool_locations_are_kept(value: str) -> None:
+    assert parse(deliveryGuarantee="exactly-once", consumerId="c", spoolLocation=value).spool_location == value
 
 
 @pytest.mark.parametrize("url", [f"amqp://u:{SECRET}@h/v", f"amqp://h/v?password={SECRET}"])

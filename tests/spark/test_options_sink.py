@@ -80,10 +80,16 @@ def test_all_errors_come_at_once_and_name_the_side_that_an_option_belongs_to() -
     assert "'transactionalId' has no use" in text
 
 
-def test_exactly_once_is_refused_as_long_as_it_is_not_there() -> None:
-    found = problems(deliveryGuarantee="exactly-once")
-    assert any("not available yet" in each for each in found)
-    assert any("'transactionalId' is required" in each for each in found)
+def test_what_exactly_once_needs_is_told_at_once() -> None:
+    found = problems(deliveryGuarantee="exactly-once", heartbeat="0")
+    assert len(found) == 2
+    assert "'transactionalId' is required" in found[0]
+    assert "'heartbeat' is 0" in found[1]
+    assert "1 to 200 bytes" in problems(deliveryGuarantee="exactly-once", transactionalId="x" * 201)[0]
+    assert "'transactionTimeout' has no use" in problems(transactionTimeout="60")[0]
+    options = parse(deliveryGuarantee="exactly-once", transactionalId="t")
+    assert (options.exactly_once, options.transaction_timeout) == (True, 3600)
+    assert not parse().exactly_once
 
 
 def test_the_login_is_checked_and_never_shown() -> None:
