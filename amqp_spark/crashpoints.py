@@ -55,6 +55,13 @@ POINTS: Final = (
 )  # fmt: skip
 """Every point of the source, in the order of a batch's life."""
 
+SPOOL_PARTIAL: Final = "spool-partial"
+"""Exactly-once: a part of a batch's bytes was given to its file of the spool, which no name shows yet."""
+SPOOL_SYNCED: Final = "spool-synced"
+"""Exactly-once: all bytes of the file are written, on a local path also synced; it has not got its name."""
+SPOOL_RENAMED: Final = "spool-renamed"
+"""Exactly-once: the file is in the spool under its name; no transaction owns it."""
+
 TASK_STARTED: Final = "task-started"
 """Task of a writer: its first rows are there; it is not connected and has sent nothing."""
 BLOCK_SENT: Final = "block-sent"
