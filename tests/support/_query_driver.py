@@ -70,12 +70,15 @@ def _fail_first_attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
 def lose_first_attempt(how: dict[str, Any]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
     """For ``mapInArrow``: the first attempt of partition 0 goes wrong when ``after`` rows have passed.
 
-    ``fail``: it raises. ``slow``: it goes on when that file is there, or is killed by Spark before.
+    ``fail``: it raises; with ``while``, every attempt does as long as that file is there. ``slow``: it goes on when
+    that file is there, or is killed by Spark before.
     """
 
     def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         context = TaskContext.get()
         first = context is not None and context.attemptNumber() == 0 and context.partitionId() == 0
+        if "while" in how:
+            first = context is not None and context.partitionId() == 0 and Path(how["while"]).exists()
         passed = 0
         for batch in batches:
             yield batch
@@ -158,6 +161,7 @@ class Server:
         entry: str,
         options: dict[str, str],
         rows: str,
+        body: str,
         files_per_batch: int,
         checkpoint: str,
         trigger: dict[str, Any],
@@ -165,23 +169,50 @@ class Server:
     ) -> dict[str, Any]:
         """Start a query that writes a stream of files, with column ``id``, in one of the ways to write."""
         reader = self.spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", files_per_batch)
-        writer = self._bodies(reader.parquet(rows), lose).writeStream.option("checkpointLocation", checkpoint)
+        self._write(name, self._bodies(reader.parquet(rows), body, lose), entry, options, checkpoint, trigger)
+        return {}
+
+    def chain(
+        self,
+        name: str,
+        entry: str,
+        source: dict[str, str],
+        options: dict[str, str],
+        checkpoint: str,
+        trigger: dict[str, Any],
+    ) -> dict[str, Any]:
+        """Start a query from queues to an exchange, bodies only."""
+        frame = self.spark.readStream.format("amqp").options(**source).schema("body BINARY").load()
+        self._write(name, frame, entry, options, checkpoint, trigger)
+        return {}
+
+    def _write(
+        self,
+        name: str,
+        frame: DataFrame,
+        entry: str,
+        options: dict[str, str],
+        checkpoint: str,
+        trigger: dict[str, Any],
+    ) -> None:
+        writer = frame.writeStream.option("checkpointLocation", checkpoint)
         if entry == "stream":
             writer = writer.format("amqp").options(**options)
         else:
             given: dict[str, Any] = {**options}
             writer = writer.foreachBatch(AmqpBatchSink(**given))
         self.queries[name] = writer.trigger(**trigger).start()
-        return {}
 
-    def save(self, name: str, options: dict[str, str], rows: str, lose: dict[str, Any] | None) -> dict[str, Any]:
+    def save(
+        self, name: str, options: dict[str, str], rows: str, body: str, lose: dict[str, Any] | None
+    ) -> dict[str, Any]:
         """Start a batch write of files with column ``id``; it is waited for as a query is."""
-        frame = self._bodies(self.spark.read.schema("id BIGINT").parquet(rows), lose)
+        frame = self._bodies(self.spark.read.schema("id BIGINT").parquet(rows), body, lose)
         self.queries[name] = BatchWrite(self.spark, frame.write.format("amqp").mode("append").options(**options))
         return {}
 
-    def _bodies(self, frame: DataFrame, lose: dict[str, Any] | None) -> DataFrame:
-        frame = frame.selectExpr("CAST(id AS STRING) AS body")
+    def _bodies(self, frame: DataFrame, body: str, lose: dict[str, Any] | None) -> DataFrame:
+        frame = frame.selectExpr(f"{body} AS body")
         return frame if lose is None else frame.mapInArrow(lose_first_attempt(lose), "body STRING")
 
     def wait(self, name: str, timeout_s: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import time
 from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import psutil
 import pyarrow as pa
@@ -106,6 +106,8 @@ class Publishing:
     directory: Path
     files_per_batch: int = 2
     """Of a stream; each of them is a task."""
+    body: str = "CAST(id AS STRING)"
+    """SQL expression of column ``id`` for the bodies."""
     lose: Mapping[str, Any] | None = None
     """What goes wrong with the first attempt of a task: see :mod:`tests.support._query_driver`."""
 
@@ -120,6 +122,33 @@ class Publishing:
         return self.directory / "rows"
 
 
+@dataclass(kw_only=True)
+class Chain:
+    """What comes from queues to an exchange, bodies only."""
+
+    name: str
+    entry: str
+    """``stream`` (``writeStream.format``) or ``foreachBatch`` (``AmqpBatchSink``)."""
+    source: Mapping[str, str]
+    """Options of the source."""
+    options: Mapping[str, str]
+    """Those of the sink."""
+    directory: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where Spark keeps its logs."""
+        return self.directory / "checkpoint"
+
+
+AnyQuery: TypeAlias = Query | Publishing | Chain
+"""Whatever a driver can run."""
+KNOWN_POINTS = frozenset(
+    value for name, value in vars(crashpoints).items() if isinstance(value, str) and name.isupper()
+)
+"""Names of crash points."""
+
+
 @dataclass
 class CrashPoints:
     """The test's side of :mod:`amqp_spark.crashpoints`."""
@@ -129,7 +158,7 @@ class CrashPoints:
 
     def arm(self, point: str, *, action: str = "wait", after: int = 0) -> None:
         """Stop (or kill) the next process that has passed ``point`` so many times."""
-        assert point in crashpoints.POINTS + crashpoints.SINK_POINTS
+        assert point in KNOWN_POINTS, point
         part = self.directory / f"{point}.part"
         part.write_text(f"{action} {after}", encoding="ascii")
         part.rename(self.directory / f"{point}.armed")
@@ -218,8 +247,19 @@ class QueryProcess:
 
     # -- queries -------------------------------------------------------------------------------------------
 
-    def start_query(self, query: Query | Publishing, **trigger: Any) -> None:
+    def start_query(self, query: AnyQuery, **trigger: Any) -> None:
         """Start a query; ``trigger`` as for Spark, without one as fast as it can."""
+        if isinstance(query, Chain):
+            self._do(
+                "chain",
+                name=query.name,
+                entry=query.entry,
+                source=dict(query.source),
+                options=dict(query.options),
+                checkpoint=str(query.checkpoint),
+                trigger=trigger or {"processingTime": "0 seconds"},
+            )
+            return
         if isinstance(query, Publishing):
             self._start_publishing(query, trigger or {"availableNow": True})
             return
@@ -237,6 +277,7 @@ class QueryProcess:
 
     def _start_publishing(self, query: Publishing, trigger: dict[str, Any]) -> None:
         what: dict[str, Any] = {"name": query.name, "options": dict(query.options), "rows": str(query.rows)}
+        what["body"] = query.body
         what["lose"] = None if query.lose is None else dict(query.lose)
         if query.entry == "batch":
             self._do("save", **what)
@@ -244,7 +285,12 @@ class QueryProcess:
             what |= {"entry": query.entry, "files_per_batch": query.files_per_batch}
             self._do("publish", **what, checkpoint=str(query.checkpoint), trigger=trigger)
 
-    def wait(self, query: Query | Publishing, timeout_s: int = 120) -> str | None:
+    def status(self, query: AnyQuery) -> tuple[bool, str | None]:
+        """Whether a query is active, and its error."""
+        answer = self._do("status", name=query.name)
+        return bool(answer["active"]), answer["error"]
+
+    def wait(self, query: AnyQuery, timeout_s: int = 120) -> str | None:
         """Wait for a query to end; its error, if it ended with one."""
         answer = self._do("wait", name=query.name, timeout_s=timeout_s)
         if not answer["ended"]:
@@ -252,9 +298,7 @@ class QueryProcess:
         error: str | None = answer["error"]
         return error
 
-    def run_to_point(
-        self, query: Query | Publishing, point: str, *, after: int = 0, timeout_s: int = 60, **trigger: Any
-    ) -> int:
+    def run_to_point(self, query: AnyQuery, point: str, *, after: int = 0, timeout_s: int = 60, **trigger: Any) -> int:
         """Start a query and let it run until one of its processes has reached a point; returns that process."""
         assert self._points is not None
         points = self._points
@@ -270,9 +314,9 @@ class QueryProcess:
             time.sleep(_POLL_S)
         return pid
 
-    def drain(self, queries: Iterable[Query | Publishing], timeout_s: int = 120) -> None:
+    def drain(self, queries: Iterable[AnyQuery], timeout_s: int = 120) -> None:
         """Run queries to the end of what is there (AvailableNow), a few at once."""
-        running: deque[Query | Publishing] = deque()
+        running: deque[AnyQuery] = deque()
         for query in queries:
             self.start_query(query, availableNow=True)
             running.append(query)
@@ -281,16 +325,22 @@ class QueryProcess:
         for query in running:
             self._must_end(query, timeout_s)
 
-    def stop_query(self, query: Query | Publishing) -> None:
+    def stop_query(self, query: AnyQuery) -> None:
         """Stop a query in order."""
         self._do("stop", name=query.name)
 
-    def progress(self, query: Query | Publishing) -> list[dict[str, Any]]:
+    def progress(self, query: AnyQuery) -> list[dict[str, Any]]:
         """Spark's progress reports of a query, oldest first."""
         reports: list[dict[str, Any]] = self._do("progress", name=query.name)["progress"]
         return reports
 
     # -- processes -----------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """The driver's Python process."""
+        assert self._process is not None
+        return self._process.pid
 
     def readers(self) -> list[int]:
         """The processes of the streaming readers, one per running query."""
@@ -335,7 +385,7 @@ class QueryProcess:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _must_end(self, query: Query | Publishing, timeout_s: int) -> None:
+    def _must_end(self, query: AnyQuery, timeout_s: int) -> None:
         error = self.wait(query, timeout_s)
         for _ in range(_STARTS - 1):
             if error is None or _SLOW_START not in error:
