@@ -13,9 +13,9 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-from tests.support import ports
+from tests.support import jvm, ports
 from tests.support.brokerj import BrokerConfig, BrokerJ
 from tests.support.external import ExternalBroker
 
@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from tests.support.fixtures import Broker, Connect, OwnBroker
 
 # How long an example takes says something about the machine, not about the code.
-settings.register_profile("amqp_spark", deadline=None)
+settings.register_profile("amqp_spark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("amqp_spark")
+jvm.configure_spark()
 
 
 @pytest.fixture(scope="session")

@@ -117,7 +117,9 @@ class Environment:
             broker = self.given_broker
         else:
             external = ExternalBroker.from_environment()
-            broker = external or self._stack.enter_context(BrokerJ(BrokerConfig(heap=HEAP, durable=False)))
+            broker = external or self._stack.enter_context(
+                BrokerJ(BrokerConfig(heap=HEAP, durable=False, long_lived=True))
+            )
         self.__dict__["broker"] = broker  # what follows needs it already
         count = self.sizes.warm_messages
         with self.queue() as queue, self.progress("warming the broker", self.sizes.warm_rounds) as step:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from tests.support import jvm
 from tests.support.maven import cache_root, cached_directory, fetch_dependencies
 from tests.support.prerequisites import require_java
 
@@ -83,8 +84,7 @@ def _run(broker: Broker, vhost: str, *arguments: str) -> str:
     command = [
         require_java(),
         "-Xmx256m",
-        "-XX:+UseSerialGC",  # it runs for seconds: the parallel collectors' threads would cost more than they give
-        "-XX:TieredStopAtLevel=1",
+        *jvm.SHORT_LIVED,
         "-Dfile.encoding=UTF-8",  # of the source file; Java 17 takes the locale's
         "-cp",
         f"{jars()}/*",
