@@ -1,0 +1,364 @@
+"""The spool of exactly-once: the bytes of planned batches, accepted and so nowhere else, in a directory.
+
+One spool serves one queue of one consumer; the queues of a consumer share the directory, two consumers never do. What
+is in it is said by the state message on the broker: a file that no entry of it owns is rubbish, an entry without a
+valid file is a loss, and told as one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import re
+import secrets
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+from pyarrow import ArrowException, fs
+
+from amqp_spark import crashpoints
+from amqp_spark.datasource import spool_format
+from amqp_spark.datasource.spool_files import PARTIAL, ClaimedError, directory
+from amqp_spark.datasource.spool_format import Checksum, Header, Unreadable
+from amqp_spark.errors import SpoolError
+from amqp_spark.state.names import hashed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from amqp_spark.datasource.spool_files import Directory, File
+    from amqp_spark.datasource.spool_format import Bytes
+    from amqp_spark.state.records import OwnedBatch
+
+IDENTITY: Final = "amqp-spark-spool.json"
+"""The file that says whose directory it is."""
+_IDENTITY_VERSION: Final = 1
+_MAX_IDENTITY_BYTES: Final = 1 << 16
+_ENDING: Final = ".spool"
+_CHECK_BYTES: Final = 4 << 20
+_MAX_REASON: Final = 300
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_LOST: Final = (
+    "the messages of this batch were accepted and are nowhere else: bring the spool back as it was, or give the batch "
+    "up with python -m amqp_spark.transactions"
+)
+
+
+class Written(NamedTuple):
+    """What the state message records of a file, besides its range."""
+
+    file: str
+    checksum: str
+    nbytes: int
+    """Bytes of the transfers."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpooledBatch:
+    """A batch as it was written."""
+
+    header: Header
+    frames: memoryview
+    ends: array[int]
+    """The offset in ``frames`` where each transfer ends."""
+
+
+class Spool:
+    """The files of one queue of one consumer.
+
+    Every method but :meth:`open` needs an open spool, does I/O and may be called from any thread. Whatever goes wrong
+    is a SpoolError that names the directory, what is wrong and what to do.
+
+    Parameters:
+        location: an absolute path, or a URI that ``pyarrow.fs`` knows.
+        consumer_id, queue: whose files.
+        resolve: how a URI becomes a file system and a path on it.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        *,
+        consumer_id: str,
+        queue: str,
+        resolve: Callable[[str], tuple[fs.FileSystem, str]] = fs.FileSystem.from_uri,
+    ) -> None:
+        self.location = location
+        self.shown = _shown(location)
+        """The location for messages: without the query of a URI, and without a login."""
+        self._consumer_id = consumer_id
+        self._queue = queue
+        self._resolve = resolve
+        self._prefix = f"{hashed(consumer_id, queue)}-"
+        self._own = re.compile(re.escape(self._prefix) + r"[0-9]+-[0-9]+-[0-9a-f]+" + re.escape(_ENDING))
+        self._directory: Directory | None = None
+
+    def open(self) -> None:
+        """Create the directory where there is none, and see that it is this consumer's and can be written."""
+        with self._told("cannot be used"):
+            place = self._resolved()
+            place.create()
+            self._prove_writable(place)
+        self._identify(place)
+        self._directory = place
+
+    def look(self) -> None:
+        """Open for reading: nothing is created or written. A directory of another consumer is refused as well."""
+        with self._told("cannot be read"):
+            place = self._resolved()
+            place.names()
+            content = self._identity_content(place)
+        self._check_identity(content)
+        self._directory = place
+
+    def write(
+        self, *, epoch: int, sequence: int, begin: int, parts: Sequence[memoryview], ends: Sequence[int] | np.ndarray
+    ) -> Written:
+        """A new file. When this returns it is complete and durable; after a SpoolError it is not there.
+
+        Parameters:
+            epoch, sequence, begin: say which batch, and the position of its first transfer.
+            parts: its frames, as bytes; small ones are copied, others go as they are.
+            ends: the offset in the concatenation where each transfer ends; an array is not looped over.
+        """
+        nbytes = sum(len(part) for part in parts)
+        offsets = np.ascontiguousarray(ends, dtype="<u8")
+        if (int(offsets[-1]) if len(offsets) else 0) != nbytes:
+            raise ValueError(f"the ends say {offsets[-1:]} bytes, the parts have {nbytes}")
+        header = Header(self._consumer_id, self._queue, epoch, sequence, begin, len(offsets), nbytes)
+        name = f"{self._prefix}{epoch:010d}-{sequence:012d}-{secrets.token_hex(4)}{_ENDING}"
+        checksum = Checksum()
+        pieces = spool_format.pieces(header, parts, offsets.view("u1").data, checksum)
+        with self._told(
+            f"cannot take batch {sequence} of queue {self._queue!r} ({nbytes:,} bytes)",
+            "Nothing of it was accepted: the broker has its messages",
+        ):
+            self._place.write(name, _announced(pieces, header.file_bytes))
+        return Written(name, checksum.text, nbytes)
+
+    def read(self, file: str, checksum: str) -> SpooledBatch:
+        """A batch, byte for byte as it was written; ``checksum`` is the one that the state message has."""
+        with self._opened(file) as opened:
+            header = self._header(opened)
+            data = opened.read_at(0, opened.size)
+            _compare(_footer(opened, header), checksum)
+            summed = Checksum()
+            summed.add(data[: spool_format.covered(len(data))])
+            _verify(summed, checksum)
+        begin = header.file_bytes - spool_format.FOOT_BYTES - header.count * spool_format.END_BYTES
+        ends = array("Q")
+        ends.frombytes(np.frombuffer(data, dtype="<u8", count=header.count, offset=begin).astype("=u8").tobytes())
+        return SpooledBatch(header, data[begin - header.nbytes : begin], ends)
+
+    def check(self, batch: OwnedBatch) -> None:
+        """That a batch that the state message owns is there as it says: all of it where reading is cheap, on object
+        stores everything but the transfers themselves, whose checksum is computed when they are read."""
+        with self._opened(batch.file) as opened:
+            header = self._header(opened)
+            found = (header.epoch, header.sequence, header.begin, header.count, header.nbytes)
+            if found != (batch.epoch, batch.sequence, batch.begin, batch.count, batch.nbytes):
+                raise Unreadable(
+                    f"holds another batch: {header.sequence} of epoch {header.epoch}, positions {header.begin} to "
+                    f"{header.begin + header.count}, instead of {batch.sequence} of epoch {batch.epoch}, positions "
+                    f"{batch.begin} to {batch.end}"
+                )
+            _compare(_footer(opened, header), batch.checksum)
+            if self._place.cheap:
+                summed = Checksum()
+                covered = spool_format.covered(opened.size)
+                for at in range(0, covered, _CHECK_BYTES):
+                    summed.add(opened.read_at(at, min(_CHECK_BYTES, covered - at)))
+                _verify(summed, batch.checksum)
+
+    def header(self, file: str) -> Header:
+        """What a file says of itself; its transfers are not read."""
+        with self._opened(file) as opened:
+            return self._header(opened)
+
+    def files(self) -> list[str]:
+        """The files of this queue of this consumer, sorted: so the oldest of an epoch is first."""
+        with self._told("cannot be listed"):
+            return sorted(name for name in self._place.names() if self._own.fullmatch(name))
+
+    def delete(self, file: str) -> None:
+        """Delete a file; one that is gone is no error."""
+        self._check_name(file)
+        with self._told(f"cannot delete {file}", "It is no longer needed, but its space is"):
+            self._place.delete(file)
+
+    def sweep_partial(self) -> None:
+        """Delete what an earlier process of this consumer was writing for this queue when it died."""
+        with self._told("cannot be cleaned"):
+            for name in self._place.names():
+                if name.startswith(self._prefix) and name.endswith(PARTIAL):
+                    self._place.delete(name)
+
+    # --- whose directory it is
+
+    def _resolved(self) -> Directory:
+        if self.location.startswith("/"):  # a path is what it is, also with a "%" or "?" in it
+            return directory(fs.LocalFileSystem(), self.location, self._prefix)
+        filesystem, path = self._resolve(self.location)
+        return directory(filesystem, path, self._prefix)
+
+    def _prove_writable(self, place: Directory) -> None:
+        name = f"{self._prefix}probe-{secrets.token_hex(6)}{PARTIAL}"
+        place.put(name, b"can this be written?\n")
+        place.delete(name)
+
+    def _identify(self, place: Directory) -> None:
+        with self._told("cannot be used"):
+            content = self._identity_content(place)
+            if content is None:
+                value = {"version": _IDENTITY_VERSION, "consumerId": self._consumer_id}
+                try:
+                    place.claim(IDENTITY, json.dumps(value).encode() + b"\n", hashed(self._consumer_id))
+                except ClaimedError as error:
+                    raise self._error(
+                        "is about to be shared by two consumers: another one claims it at this moment. Give each "
+                        f"consumerId a spoolLocation of its own (if no query runs, delete {error})"
+                    ) from None
+                content = self._identity_content(place)  # read back: whatever is there now decides
+        self._check_identity(content)
+
+    def _identity_content(self, place: Directory) -> bytes | None:
+        try:
+            with place.open(IDENTITY) as opened:
+                return bytes(opened.read_at(0, _MAX_IDENTITY_BYTES))
+        except FileNotFoundError:
+            return None
+
+    def _check_identity(self, content: bytes | None) -> None:
+        try:
+            value = None if content is None else json.loads(content)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict) or "version" not in value:
+            raise self._error(
+                f"has no readable {IDENTITY}, which says whose it is: bring that file back, or use an empty directory "
+                "as spoolLocation"
+            )
+        if value["version"] != _IDENTITY_VERSION:
+            raise self._error(
+                f"has version {str(value['version'])[:20]}; this amqp_spark knows version {_IDENTITY_VERSION}: use the "
+                "one that wrote it, or a newer one"
+            )
+        if value.get("consumerId") != self._consumer_id:
+            raise self._error(
+                f"belongs to consumer {str(value.get('consumerId'))[:200]!r}, not to {self._consumer_id!r}: a spool "
+                "cannot be shared by two consumers; give each consumerId a spoolLocation of its own"
+            )
+
+    # --- one file
+
+    @contextlib.contextmanager
+    def _opened(self, file: str) -> Iterator[File]:
+        self._check_name(file)
+        try:
+            with self._told(f"cannot read {file}", _LOST), self._place.open(file) as opened:
+                yield opened
+        except FileNotFoundError:
+            raise self._error(f"has no file {file}: {_LOST}") from None
+        except Unreadable as error:
+            raise self._error(f"cannot be used: file {file} {error}; {_LOST}") from None
+
+    def _header(self, opened: File) -> Header:
+        head = opened.read_at(0, spool_format.HEAD_BYTES)
+        text = opened.read_at(spool_format.HEAD_BYTES, spool_format.header_length(head))
+        header = spool_format.load_header(head, text)
+        if header.consumer_id != self._consumer_id:
+            raise Unreadable(f"is of consumer {header.consumer_id!r}, not of {self._consumer_id!r}")
+        if header.queue != self._queue:
+            raise Unreadable(f"is of queue {header.queue!r}, not of {self._queue!r}")
+        return header
+
+    def _check_name(self, file: str) -> None:
+        # The name comes from the broker: it must not lead out of the directory, nor to somebody else's file.
+        if not self._own.fullmatch(file):
+            raise self._error(
+                f"has no file {file[:200]!r} of consumer {self._consumer_id!r} and queue {self._queue!r}: the name "
+                "is of another consumer, queue or version"
+            )
+
+    # --- errors
+
+    @property
+    def _place(self) -> Directory:
+        if self._directory is None:
+            raise self._error("is not open")
+        return self._directory
+
+    def _error(self, text: str) -> SpoolError:
+        return SpoolError(f"the spool {self.shown} {text}")
+
+    @contextlib.contextmanager
+    def _told(self, what: str, consequence: str = "") -> Iterator[None]:
+        """Errors of the file system as SpoolError; a file that is not there stays what it is for :meth:`_opened`."""
+        try:
+            yield
+        except (OSError, ArrowException, NotImplementedError) as error:
+            if isinstance(error, FileNotFoundError) and consequence == _LOST:
+                raise
+            text = f"{what}: {self._reason(error)}. {_advice(error)}"
+            raise self._error(f"{text}. {consequence}" if consequence else text) from None
+
+    def _reason(self, error: BaseException) -> str:
+        number = getattr(error, "errno", None)
+        strerror = getattr(error, "strerror", None)
+        text = str(strerror) if number and strerror else str(error)
+        # Arrow quotes the URI that it cannot use, and a query may hold what must not be seen.
+        text = " ".join(text.replace(self.location, self.shown).split())
+        query = self.location.partition("?")[2] if not self.location.startswith("/") else ""
+        for each in filter(None, (query, *(pair.partition("=")[2] for pair in query.split("&")))):
+            text = text.replace(each, "…") if len(each) > 3 else text
+        return text[:_MAX_REASON].rstrip(".") or type(error).__name__
+
+
+def _announced(pieces: Iterator[Bytes], total: int) -> Iterator[Bytes]:
+    """The same pieces; half way, and in any case before the last one, a crash point is passed."""
+    passed, told = 0, False
+    for piece in pieces:
+        if not told and passed and (passed + len(piece) >= total or passed * 2 >= total):
+            crashpoints.reached(crashpoints.SPOOL_PARTIAL)
+            told = True
+        passed += len(piece)
+        yield piece
+
+
+def _footer(opened: File, header: Header) -> str:
+    size = opened.size
+    foot = opened.read_at(max(0, size - spool_format.FOOT_BYTES), spool_format.FOOT_BYTES)
+    return spool_format.check_footer(foot, header, size)
+
+
+def _compare(found: str, expected: str) -> None:
+    if found != expected:
+        raise Unreadable(f"is not the one that was accepted: its checksum is {found}, the record's is {expected}")
+
+
+def _verify(summed: Checksum, expected: str) -> None:
+    if summed.text != expected:
+        raise Unreadable(f"is damaged: the checksum of its contents is {summed.text} instead of {expected}")
+
+
+def _shown(location: str) -> str:
+    if location.startswith("/"):
+        return location
+    scheme, separator, rest = location.partition("?")[0].partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}" if separator else scheme
+
+
+def _advice(error: BaseException) -> str:
+    number = getattr(error, "errno", None)
+    if number in _FULL:
+        return "Make room there, or let maxBytesPerTrigger ask for less at once, and start the query again"
+    if number in _FORBIDDEN:
+        return "The user that runs the driver needs to read and write there"
+    if isinstance(error, NotADirectoryError):
+        return "spoolLocation must be a directory"
+    return "See that the place is there and can be reached and written, and that spoolLocation names it rightly"

@@ -1,0 +1,323 @@
+"""Directories of a spool: a local one, and one of any other file system that ``pyarrow.fs`` knows.
+
+A file is either not there or complete, whatever dies in the middle:
+
+- local: written aside, synced, renamed, and the directory synced, by the system itself: ``pyarrow.fs`` cannot sync;
+- object stores: put under its name, which shows only when the put is complete;
+- others: written aside and moved.
+
+Errors are those of the system and of Arrow; :mod:`spool` turns them into SpoolError.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Protocol
+
+from pyarrow import fs
+
+from amqp_spark import crashpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from pyarrow import NativeFile
+
+    from amqp_spark.datasource.spool_format import Bytes
+
+PARTIAL: Final = ".part"
+"""Ends the name of a file that is being written."""
+CLAIM: Final = ".claim"
+"""Ends the name of a file that says who is about to take a new directory."""
+_OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
+_NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
+_NO_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
+
+
+class ClaimedError(Exception):
+    """Somebody else is about to take the directory; the text is the name of the file that says so."""
+
+
+class File(Protocol):
+    """A complete file, open for reading."""
+
+    size: int
+
+    def read_at(self, offset: int, size: int) -> memoryview:
+        """These bytes; fewer only where the file ends."""
+
+
+class Directory(Protocol):
+    """Where the files of a spool are. Names are without directory."""
+
+    cheap: bool
+    """Whether reading all of a file costs about as much as memory does."""
+
+    def create(self) -> None:
+        """Create the directory and those above it. NotADirectoryError where something else is in the way."""
+
+    def names(self) -> list[str]:
+        """The files in it; FileNotFoundError when there is no directory."""
+
+    def write(self, name: str, pieces: Iterable[Bytes]) -> None:
+        """A new file: complete, durable and visible when this returns, and else not there."""
+
+    def put(self, name: str, content: bytes) -> None:
+        """The same for a small file that is no batch; aside is not needed."""
+
+    def open(self, name: str) -> contextlib.AbstractContextManager[File]:
+        """FileNotFoundError when there is no such file."""
+
+    def delete(self, name: str) -> None:
+        """Delete a file; one that is not there is no error."""
+
+    def claim(self, name: str, content: bytes, token: str) -> None:
+        """Write a file unless it is there. Of several who do so at once with different tokens, at most one succeeds:
+        the others find its file, or get a ClaimedError."""
+
+
+def directory(filesystem: fs.FileSystem, path: str, prefix: str) -> Directory:
+    """The directory ``path``; what is written aside gets names with ``prefix``."""
+    if isinstance(filesystem, fs.LocalFileSystem):
+        return LocalDirectory(Path(path), prefix)
+    return ArrowDirectory(filesystem, path, prefix)
+
+
+def _aside(prefix: str) -> str:
+    return f"{prefix}{secrets.token_hex(6)}{PARTIAL}"
+
+
+class LocalDirectory:
+    """A directory of this machine, or mounted on it."""
+
+    cheap = True
+
+    def __init__(self, path: Path, prefix: str) -> None:
+        self._path = path
+        self._prefix = prefix
+
+    def create(self) -> None:
+        """Create what is missing, and sync it: a file is as durable as the entries of the directories above it."""
+        missing = []
+        at = self._path
+        while not at.exists() and at != at.parent:
+            missing.append(at)
+            at = at.parent
+        for each in reversed(missing):
+            each.mkdir(exist_ok=True)
+            _sync(each.parent)
+        if not self._path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+    def names(self) -> list[str]:
+        """See :class:`Directory`."""
+        with os.scandir(self._path) as entries:
+            return [entry.name for entry in entries if entry.is_file(follow_symlinks=False)]
+
+    def write(self, name: str, pieces: Iterable[Bytes]) -> None:
+        """See :class:`Directory`."""
+        aside = self._path / _aside(self._prefix)
+        target = self._path / name
+        try:
+            _write_synced(aside, pieces)
+            crashpoints.reached(crashpoints.SPOOL_SYNCED)
+            aside.rename(target)
+            _sync(self._path)
+        except BaseException:
+            for path in (aside, target):
+                with contextlib.suppress(OSError):
+                    path.unlink()
+            raise
+        crashpoints.reached(crashpoints.SPOOL_RENAMED)
+
+    def put(self, name: str, content: bytes) -> None:
+        """See :class:`Directory`."""
+        try:
+            _write_synced(self._path / name, (content,))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                self.delete(name)
+            raise
+
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[File]:
+        """See :class:`Directory`."""
+        with (self._path / name).open("rb", buffering=0) as file:
+            yield _LocalFile(file.fileno())
+
+    def delete(self, name: str) -> None:
+        """See :class:`Directory`. Not synced: a file that comes back after a crash is one that nobody owns."""
+        (self._path / name).unlink(missing_ok=True)
+
+    def claim(self, name: str, content: bytes, token: str) -> None:
+        """See :class:`Directory`: a link is made only where there is none."""
+        aside, target = self._path / _aside(self._prefix), self._path / name
+        try:
+            _write_synced(aside, (content,))
+            try:
+                target.hardlink_to(aside)
+            except FileExistsError:
+                return
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                with contextlib.suppress(FileExistsError):
+                    _write_synced(target, (content,))
+            _sync(self._path)
+        finally:
+            with contextlib.suppress(OSError):
+                aside.unlink()
+
+
+class _LocalFile:
+    # Read, not mapped: a file that is cut while it is mapped ends the process by SIGBUS.
+    __slots__ = ("_fd", "size")
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self.size = os.fstat(fd).st_size
+
+    def read_at(self, offset: int, size: int) -> memoryview:
+        view = memoryview(bytearray(max(0, min(size, self.size - offset))))
+        at = 0
+        while at < len(view):
+            got = os.preadv(self._fd, [view[at:]], offset + at)
+            if not got:
+                break
+            at += got
+        return view[:at]
+
+
+def _write_synced(path: Path, pieces: Iterable[Bytes]) -> None:
+    with path.open("xb", buffering=0) as file:
+        for piece in pieces:
+            view = memoryview(piece)
+            while view:
+                view = view[file.write(view) :]
+        os.fsync(file.fileno())
+
+
+def _sync(path: Path) -> None:
+    """Sync a directory, where the file system can."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
+    finally:
+        os.close(fd)
+
+
+class ArrowDirectory:
+    """A directory of any other file system."""
+
+    cheap = False
+
+    def __init__(self, filesystem: fs.FileSystem, path: str, prefix: str) -> None:
+        self._fs = filesystem
+        self._path = path.rstrip("/")
+        self._prefix = prefix
+        self._puts = filesystem.type_name in _OBJECT_STORES
+
+    def create(self) -> None:
+        """See :class:`Directory`."""
+        found = self._fs.get_file_info(self._path)
+        if found.type == fs.FileType.NotFound:
+            self._fs.create_dir(self._path, recursive=True)
+            found = self._fs.get_file_info(self._path)
+        if found.type != fs.FileType.Directory:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+
+    def names(self) -> list[str]:
+        """See :class:`Directory`."""
+        found = self._fs.get_file_info(fs.FileSelector(self._path, recursive=False))
+        return [each.base_name for each in found if each.type == fs.FileType.File]
+
+    def write(self, name: str, pieces: Iterable[Bytes]) -> None:
+        """See :class:`Directory`."""
+        if self._puts:
+            self._write(name, pieces)
+        else:
+            aside = _aside(self._prefix)
+            self._write(aside, pieces)
+            try:
+                self._fs.move(self._at(aside), self._at(name))
+            except BaseException:
+                self._discard(aside, name)
+                raise
+        crashpoints.reached(crashpoints.SPOOL_RENAMED)
+
+    def put(self, name: str, content: bytes) -> None:
+        """See :class:`Directory`."""
+        self._write(name, (content,), announce=_silent)
+
+    @contextlib.contextmanager
+    def open(self, name: str) -> Iterator[File]:
+        """See :class:`Directory`."""
+        if self._fs.get_file_info(self._at(name)).type != fs.FileType.File:
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        with self._fs.open_input_file(self._at(name)) as stream:
+            yield _ArrowFile(stream)
+
+    def delete(self, name: str) -> None:
+        """See :class:`Directory`."""
+        if self._fs.get_file_info(self._at(name)).type != fs.FileType.NotFound:
+            self._fs.delete_file(self._at(name))
+
+    def claim(self, name: str, content: bytes, token: str) -> None:
+        """See :class:`Directory`. Nothing here can be made only where nothing is, but what was put is listed at once:
+        of two who both put a claim before they look, at least one sees the other's; and who looks after the other has
+        removed its claim sees its file."""
+        mine = f"{name}.{token}{CLAIM}"
+        self.put(mine, content)
+        try:
+            others = [each for each in self.names() if each.startswith(name) and each.endswith(CLAIM) and each != mine]
+            if self._fs.get_file_info(self._at(name)).type != fs.FileType.NotFound:  # asked after the claims
+                return
+            if others:
+                raise ClaimedError(others[0])
+            self.put(name, content)
+        finally:
+            self._discard(mine)
+
+    def _write(self, name: str, pieces: Iterable[Bytes], announce: Callable[[str], None] = crashpoints.reached) -> None:
+        try:
+            stream = self._fs.open_output_stream(self._at(name))
+            try:
+                for piece in pieces:
+                    stream.write(piece)
+                announce(crashpoints.SPOOL_SYNCED)
+            finally:
+                stream.close()  # also after an error: Arrow would close it later, and what is put then stays
+        except BaseException:
+            self._discard(name)
+            raise
+
+    def _discard(self, *names: str) -> None:
+        for name in names:
+            with contextlib.suppress(Exception):
+                self.delete(name)
+
+    def _at(self, name: str) -> str:
+        return f"{self._path}/{name}"
+
+
+def _silent(_point: str) -> None:
+    """No crash point: what is written is no batch."""
+
+
+class _ArrowFile:
+    __slots__ = ("_stream", "size")
+
+    def __init__(self, stream: NativeFile) -> None:
+        self._stream = stream
+        self.size = int(stream.size())
+
+    def read_at(self, offset: int, size: int) -> memoryview:
+        self._stream.seek(offset)
+        return memoryview(self._stream.read_buffer(max(0, min(size, self.size - offset))))
