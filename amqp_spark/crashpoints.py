@@ -55,12 +55,36 @@ POINTS: Final = (
 )  # fmt: skip
 """Every point of the source, in the order of a batch's life."""
 
+LOCK_TAKEN: Final = "lock-taken"
+"""Exactly-once: the receiver's thread has the lock and has not read the state."""
+EPOCH_RAISED: Final = "epoch-raised"
+"""Exactly-once: the broker has the state with the new epoch; nothing was offered to Spark."""
+RECOVERY_MID: Final = "recovery-mid"
+"""Exactly-once: state and spool were read and fit; the epoch is not raised."""
+TX_SENT: Final = "tx-sent"
+"""Exactly-once: the transaction that owns a batch was sent with its commit; whether the broker has it is not known."""
+TX_COMMITTED: Final = "tx-committed"
+"""Exactly-once: the broker has committed it; ``latestOffset`` has not returned."""
+FINISH_SENT: Final = "finish-sent"
+"""Exactly-once: the transaction that drops processed batches from the state was sent with its commit."""
+FINISH_CONFIRMED: Final = "finish-confirmed"
+"""Exactly-once: the broker has committed it; the files are in the spool."""
+SPOOL_DELETED: Final = "spool-deleted"
+"""Exactly-once: the file of a processed batch was deleted."""
+
 SPOOL_PARTIAL: Final = "spool-partial"
 """Exactly-once: a part of a batch's bytes was given to its file of the spool, which no name shows yet."""
 SPOOL_SYNCED: Final = "spool-synced"
 """Exactly-once: all bytes of the file are written, on a local path also synced; it has not got its name."""
 SPOOL_RENAMED: Final = "spool-renamed"
 """Exactly-once: the file is in the spool under its name; no transaction owns it."""
+
+EXACTLY_ONCE_POINTS: Final = (
+    LOCK_TAKEN, RECOVERY_MID, EPOCH_RAISED, SPOOL_PARTIAL, SPOOL_SYNCED, SPOOL_RENAMED, TX_SENT, TX_COMMITTED,
+    END_RETURNED_UNLOGGED, LOGGED_BEFORE_PARTITIONS, PARTITIONS_RETURNED, BATCH_DONE_UNCOMMITTED, COMMIT_LOGGED,
+    FINISH_SENT, FINISH_CONFIRMED, SPOOL_DELETED,
+)  # fmt: skip
+"""Every point of the source with exactly-once, in the order of a batch's life; some are those of every guarantee."""
 
 TASK_STARTED: Final = "task-started"
 """Task of a writer: its first rows are there; it is not connected and has sent nothing."""
@@ -77,6 +101,41 @@ MESSAGE_RETURNED: Final = "message-returned"
 
 SINK_POINTS: Final = (TASK_STARTED, BLOCK_SENT, CONNECTION_LOST, ALL_SENT, SYNCED, MESSAGE_RETURNED)
 """Every point of the sink, in the order of a batch's life."""
+
+BRANCH_OPEN: Final = "branch-open"
+"""Exactly-once task: its transaction is begun and has its timeout; no row was sent."""
+ENDED: Final = "ended"
+"""Exactly-once task: rows and marker are in the transaction, which is ended (dtx.end) and not prepared."""
+PREPARED: Final = "prepared"
+"""Exactly-once task: the transaction is prepared; Spark was not told."""
+COMMIT_DENIED: Final = "commit-denied"
+"""Spark has told a task that another attempt won; its transaction stays prepared until a sweep. No code of ours runs
+then, so nothing reaches this point: tests bring it about by two attempts of one task."""
+SINK_LOCK_TAKEN: Final = "sink-lock-taken"
+"""Driver, exactly-once: it has the writer's lock, and has not read the state."""
+VERIFIED: Final = "verified"
+"""Driver, exactly-once: all transactions of the batch are prepared, their timers are renewed; nothing is decided."""
+DECISION_SENT: Final = "decision-sent"
+"""Driver, exactly-once: everything of the decision was sent but its commit."""
+DECISION_COMMITTED: Final = "decision-committed"
+"""Driver, exactly-once: the batch is decided; none of its transactions is committed."""
+SOME_COMMITTED: Final = "some-committed"
+"""Driver, exactly-once: the first transaction of the batch is committed."""
+ALL_COMMITTED: Final = "all-committed"
+"""Driver, exactly-once: all transactions are committed; their markers were not taken."""
+DONE_SWAPPED: Final = "done-swapped"
+"""Driver, exactly-once: the state says that the batch is done, and the markers are gone."""
+MID_SWEEP: Final = "mid-sweep"
+"""Driver, exactly-once: the first orphan was rolled back."""
+ABORT_ENTERED: Final = "abort-entered"
+"""Driver, exactly-once: Spark has called ``abort``; nothing was done."""
+
+EXACTLY_ONCE_SINK_POINTS: Final = (
+    TASK_STARTED, BRANCH_OPEN, BLOCK_SENT, ALL_SENT, SYNCED, ENDED, PREPARED, COMMIT_DENIED, MESSAGE_RETURNED,
+    SINK_LOCK_TAKEN, VERIFIED, DECISION_SENT, DECISION_COMMITTED, SOME_COMMITTED, ALL_COMMITTED, DONE_SWAPPED,
+    MID_SWEEP, ABORT_ENTERED,
+)  # fmt: skip
+"""Every point of the sink with exactly-once, in the order of a batch's life."""
 
 _POLL_SECONDS: Final = 0.01
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from amqp_spark.errors import OffsetError
@@ -40,7 +40,7 @@ class HeldBlock:
     count: int
     incarnation: int
     first_id: int
-    frames: bytes
+    frames: bytes | memoryview
     ends: array[int]
 
     @property
@@ -60,7 +60,7 @@ class HeldBlock:
 
 @dataclass(slots=True)
 class QueueBuffer:
-    """Everything held of one queue in this epoch."""
+    """Everything held of one queue in one epoch, or of one batch of it."""
 
     queue: str
     blocks: deque[HeldBlock] = field(default_factory=deque)
@@ -142,6 +142,36 @@ class QueueBuffer:
         self.ranges[end] = self.planned
         self.planned = end
         self.waiting_bytes -= size
+
+    def copy(self, begin: int, end: int) -> QueueBuffer:
+        """``[begin, end)`` as one planned range of a buffer of its own, without copying bytes."""
+        copied = QueueBuffer(self.queue, accepted=begin, planned=end, received=end, ranges={end: begin})
+        for block in self._blocks_from(begin):
+            if block.begin >= end:
+                break
+            copied.blocks.append(replace(block))
+            copied.held_bytes += len(block.frames)
+        return copied
+
+    def take_out(self, end: int, size: int) -> None:
+        """``[planned, end)``, whose bytes are ``size``, is accepted and held elsewhere from now on.
+
+        The session that received it may be gone, and with it what was held of it here.
+        """
+        if end <= self.received:
+            self.fix(end, size)
+            self.accept(end)
+        else:
+            self.accepted = self.planned = self.received = end
+
+    def ids(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """The inclusive ranges of command ids of ``[begin, end)``."""
+        found: list[tuple[int, int]] = []
+        for block in self._blocks_from(begin):
+            if block.begin >= end:
+                break
+            add_range(found, *block.ids(max(begin, block.begin), min(end, block.end)))
+        return found
 
     def first_waiting_bytes(self) -> int:
         """Bytes of the first transfer that is not planned; 0 if there is none."""
@@ -247,19 +277,29 @@ def add_range(ranges: list[tuple[int, int]], first: int, last: int) -> None:
 
 
 def plan_batch(buffers: Sequence[QueueBuffer], *, max_messages: int | None, max_bytes: int, turn: int) -> int:
-    """Plan one batch over the queues that have something, within both bounds and fairly; returns its messages.
+    """Plan one batch, as :func:`measure_batch` measures it; returns its messages."""
+    count = 0
+    for buffer, end, size in measure_batch(buffers, max_messages=max_messages, max_bytes=max_bytes, turn=turn):
+        count += end - buffer.planned
+        buffer.fix(end, size)
+    return count
+
+
+def measure_batch(
+    buffers: Sequence[QueueBuffer], *, max_messages: int | None, max_bytes: int, turn: int
+) -> list[tuple[QueueBuffer, int, int]]:
+    """The next batch over the queues that have something, within both bounds and fairly: for each its end and bytes.
 
     ``turn`` says whose turn it is to get at least one message, so that no queue waits for ever behind the others. A
     message larger than ``max_bytes`` passes alone in its batch.
     """
     ready = [buffer for buffer in buffers if buffer.waiting]
     if not ready:
-        return 0
+        return []
     head = ready[turn % len(ready)]
     first = head.first_waiting_bytes()
     if first > max_bytes:
-        head.fix(head.planned + 1, first)
-        return 1
+        return [(head, head.planned + 1, first)]
     reach = {buffer.queue: (buffer.planned, 0) for buffer in ready}
     reach[head.queue] = (head.planned + 1, first)
     messages = sum(buffer.waiting for buffer in ready) if max_messages is None else max_messages
@@ -275,10 +315,4 @@ def plan_batch(buffers: Sequence[QueueBuffer], *, max_messages: int | None, max_
             reach[buffer.queue] = end, size + more
             messages -= end - begin
             room -= more
-    count = 0
-    for buffer in ready:
-        end, size = reach[buffer.queue]
-        if end > buffer.planned:
-            count += end - buffer.planned
-            buffer.fix(end, size)
-    return count
+    return [(buffer, *reach[buffer.queue]) for buffer in ready if reach[buffer.queue][0] > buffer.planned]
