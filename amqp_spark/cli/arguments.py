@@ -39,13 +39,18 @@ FROM = Side("from-", "AMQP_FROM_", "broker to read from")
 TO = Side("to-", "AMQP_TO_", "broker to publish to")
 
 
-def add_connection_arguments(parser: argparse.ArgumentParser, side: Side = HERE) -> None:
-    """``--url``, ``--username``, ``--password-file``; environment variables stand in for what is not given."""
+def add_connection_arguments(parser: argparse.ArgumentParser, side: Side = HERE, *, positional: bool = False) -> None:
+    """``--url``, ``--username``, ``--password-file``; environment variables stand in for what is not given.
+
+    ``positional``: the URL is an argument without a flag.
+    """
     group = parser.add_argument_group(side.title)
     url, username, password = (f"{side.environment}{name}" for name in ("URL", "USERNAME", "PASSWORD"))
-    group.add_argument(
-        f"--{side.flag}url", metavar="URL", default=os.environ.get(url), help=f"amqp[s]://host[:port]/vhost (or ${url})"
-    )
+    text, default = f"amqp[s]://host[:port]/vhost (or ${url})", os.environ.get(url)
+    if positional:
+        group.add_argument("url", metavar="URL", nargs="?", default=default, help=text)
+    else:
+        group.add_argument(f"--{side.flag}url", metavar="URL", default=default, help=text)
     group.add_argument(
         f"--{side.flag}username", metavar="NAME", default=os.environ.get(username), help=f"login name (or ${username})"
     )

@@ -19,6 +19,16 @@ def hashed(*parts: str) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:HASH_CHARACTERS]
 
 
+def state_queue(digest: str) -> str:
+    """Name of a state queue; the digest is that of :class:`Names`, which branches of a writer have in their xids."""
+    return f"amqp-spark.state.{digest}"
+
+
+def lock_queue(digest: str) -> str:
+    """Name of the queue that is the lock."""
+    return f"amqp-spark.lock.{digest}"
+
+
 @dataclass(frozen=True, slots=True)
 class Names:
     """The queues of one identity.
@@ -36,12 +46,12 @@ class Names:
     @property
     def state(self) -> str:
         """The durable queue that holds the state message."""
-        return f"amqp-spark.state.{self._hash}"
+        return state_queue(self._hash)
 
     @property
     def lock(self) -> str:
         """The exclusive queue that is the lock; it is there as long as somebody holds it."""
-        return f"amqp-spark.lock.{self._hash}"
+        return lock_queue(self._hash)
 
     @property
     def markers(self) -> str:

@@ -1,0 +1,220 @@
+"""Look at what exactly-once keeps on a broker, and mend it.
+
+    python -m amqp_spark.transactions amqp://broker/default --username guest --password-file /run/secrets/amqp \\
+        --consumer-id ticks
+
+With --consumer-id: the state of each queue of that consumer, the batches that it owns, and whether their files are in
+the spool. With --transactional-id: the last decision of that writer, its markers and its branches. Without: all
+prepared branches of the broker. Nothing is taken, so it can be used while queries run.
+
+--commit and --rollback resolve a prepared branch by hand, --forget deletes the state of the id: each asks first, and
+needs --yes where there is no terminal.
+
+exit codes: 0 done; 1 it failed: a branch is not prepared, a state is in use, the answer was no; 2 the command line or
+an option is wrong; 3 the broker could not be used (unreachable, login refused), or refused the action; 130 stopped by
+SIGINT (Ctrl-C).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+from amqp_core.v0_10.client import Client
+from amqp_spark import cli
+from amqp_spark.errors import OptionError, StateError
+from amqp_spark.options import CONNECTION
+from amqp_spark.options.kinds import directory_uri, identity
+from amqp_spark.options.parsing import ConnectionSettings, Given
+from amqp_spark.state.xids import parse_xid
+from amqp_spark.transactions import actions, shown
+from amqp_spark.transactions.branches import look_at_branches, with_timeouts
+from amqp_spark.transactions.consumer import look_at_consumer
+from amqp_spark.transactions.writer import look_at_writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from amqp_core.address import ConnectOptions
+    from amqp_core.v0_10.spec import Xid
+
+PROGRAM = "transactions"
+_EXIT_INTERRUPTED = 130
+_CALL_SECONDS = 30.0
+
+
+class Declined(Exception):
+    """The question was answered with no."""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    arguments = argparse.ArgumentParser(
+        prog="python -m amqp_spark.transactions",
+        description=__doc__,
+        epilog=cli.option_help({"options of the connection, for --option": CONNECTION}),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    cli.add_connection_arguments(arguments, positional=True)
+    arguments.add_argument(
+        "--option", action="append", default=[], metavar="K=V", help="further option of the connection"
+    )
+    what = arguments.add_argument_group("what to look at")
+    who = what.add_mutually_exclusive_group()
+    who.add_argument("--consumer-id", metavar="ID", help="option consumerId of a source")
+    who.add_argument("--transactional-id", metavar="ID", help="option transactionalId of a sink")
+    what.add_argument(
+        "--spool", metavar="URI", help="where the spool is as seen from here (default: what the state says)"
+    )
+    what.add_argument("--json", action="store_true", help="for programs")
+    mend = arguments.add_argument_group("what to do")
+    mend.add_argument("--commit", action="append", default=[], metavar="XID", help="commit this prepared branch")
+    mend.add_argument("--rollback", action="append", default=[], metavar="XID", help="roll this prepared branch back")
+    mend.add_argument("--forget", action="store_true", help="delete the state of the id from the broker")
+    mend.add_argument("--yes", action="store_true", help="do it without a question")
+    return arguments
+
+
+def connection(arguments: argparse.Namespace) -> ConnectOptions:
+    """How to connect, as the command line and the environment say. Raises OptionError."""
+    options = cli.connection_options(arguments)
+    given = Given(CONNECTION, (), "", options)
+    if given.problems:
+        raise OptionError(given.problems)
+    cli.check_files(options)
+    settings = ConnectionSettings(**cast("dict[str, Any]", given.values))
+    return dataclasses.replace(settings.connect_options(), client_name="amqp_spark transactions")
+
+
+def check(arguments: argparse.Namespace) -> list[tuple[str, Xid]]:
+    """What can be seen to be wrong without the broker; gives back the branches that are to be resolved."""
+    for flag, value, kind in (
+        ("--consumer-id", arguments.consumer_id, identity()),
+        ("--transactional-id", arguments.transactional_id, identity()),
+        ("--spool", arguments.spool, directory_uri()),
+    ):
+        if value is not None:
+            try:
+                kind.parse(value)
+            except ValueError as error:
+                raise cli.CommandLineError(f"{flag} cannot be used as given; allowed: {error}") from None
+    if arguments.forget and arguments.consumer_id is None and arguments.transactional_id is None:
+        raise cli.CommandLineError("--forget needs --consumer-id ID or --transactional-id ID, whose state is deleted")
+    if arguments.spool is not None and arguments.consumer_id is None:
+        raise cli.CommandLineError("--spool belongs to --consumer-id: a writer has no spool")
+    try:
+        wanted = [(actions.COMMIT, parse_xid(text)) for text in arguments.commit]
+        wanted += [(actions.ROLLBACK, parse_xid(text)) for text in arguments.rollback]
+    except StateError as error:
+        raise cli.CommandLineError(str(error)) from None
+    if len({str(xid) for _, xid in wanted}) < len(wanted):
+        raise cli.CommandLineError("a branch is named twice by --commit and --rollback")
+    acts = bool(wanted or arguments.forget)
+    if acts and not arguments.yes and not sys.stdin.isatty():
+        raise cli.CommandLineError("there is no terminal to ask on: --yes does it without a question")
+    if arguments.yes and not acts:
+        raise cli.CommandLineError("--yes belongs to --commit, --rollback or --forget")
+    if acts and arguments.json:
+        raise cli.CommandLineError("--json is for looking, not with --commit, --rollback or --forget")
+    return wanted
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Look, or act."""
+    wanted = check(arguments)
+    options = connection(arguments)
+
+    def connect() -> Client:
+        return Client.connect(options, call_timeout_s=_CALL_SECONDS)
+
+    if wanted or arguments.forget:
+        act(connect, arguments, wanted)
+        return cli.EXIT_DONE
+    with connect() as client:
+        lines, found = look(client, arguments)
+    say([json.dumps(found, indent=1)] if arguments.json else lines)
+    return cli.EXIT_DONE
+
+
+def look(client: Client, arguments: argparse.Namespace) -> tuple[list[str], Mapping[str, Any]]:
+    """What there is, as lines and for JSON."""
+    now = time.time()
+    broker = {"broker": client.peer}
+    if arguments.transactional_id is not None:
+        writer = look_at_writer(client, arguments.transactional_id)
+        mine = len(writer.prepared)
+        all_of_them = with_timeouts(client, (*writer.prepared, *writer.others))
+        writer = dataclasses.replace(writer, prepared=all_of_them[:mine], others=all_of_them[mine:])
+        return shown.writer_lines(writer, now), broker | shown.writer_json(writer, now)
+    queues = []
+    if arguments.consumer_id is not None:
+        queues = look_at_consumer(client, arguments.consumer_id, spool=arguments.spool)
+    prepared = with_timeouts(client, look_at_branches(client).prepared)
+    lines, found = shown.branch_lines(prepared, now), {"prepared": shown.branches_json(prepared, now)}
+    if arguments.consumer_id is not None:
+        lines = [*shown.consumer_lines(arguments.consumer_id, queues), "", *lines]
+        found = shown.consumer_json(arguments.consumer_id, queues) | found
+    else:
+        lines += ["", "--consumer-id ID or --transactional-id ID shows the state of one consumer or writer"]
+    return lines, broker | found
+
+
+def act(connect: Callable[[], Client], arguments: argparse.Namespace, wanted: Sequence[tuple[str, Xid]]) -> None:
+    """Resolve branches, then forget. No connection is open while a question waits."""
+    if wanted:
+        with connect() as client:
+            resolutions = actions.choose(client, wanted)
+        for each in resolutions:
+            ask(each.question(), yes=arguments.yes)
+            actions.resolve(connect, each)
+            say([f"{'committed' if each.action == actions.COMMIT else 'rolled back'} {each.prepared.text}"])
+    if arguments.forget:
+        with connect() as client:
+            if arguments.consumer_id is not None:
+                forgetting = actions.forget_consumer(client, arguments.consumer_id, spool=arguments.spool)
+            else:
+                forgetting = actions.forget_writer(client, arguments.transactional_id)
+        ask(forgetting.question(), yes=arguments.yes)
+        actions.forget(connect, forgetting)
+        say([f"forgotten: {forgetting.whose}", *(f"  {line}" for line in forgetting.left)])
+
+
+def say(lines: Sequence[str]) -> None:
+    """Lines on standard output, at once: what was done must be seen also when the next thing fails."""
+    sys.stdout.write("".join(f"{line}\n" for line in lines))
+    sys.stdout.flush()
+
+
+def ask(question: str, *, yes: bool) -> None:
+    """Ask on the terminal; say what is done where there is no question."""
+    sys.stderr.write(f"{question}\n")
+    if yes:
+        return
+    sys.stderr.write("Do it? [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in {"y", "yes"}:
+        raise Declined
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit code."""
+    arguments = parser().parse_args(argv)
+    try:
+        return run(arguments)
+    except KeyboardInterrupt:
+        sys.stderr.write(f"\n{PROGRAM}: stopped by SIGINT; what is not said to be done was not done\n")
+        return _EXIT_INTERRUPTED
+    except Declined:
+        sys.stderr.write(f"{PROGRAM}: not done\n")
+        return cli.EXIT_FAILED
+    except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
+        return cli.fail(PROGRAM, error)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

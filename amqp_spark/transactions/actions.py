@@ -1,0 +1,306 @@
+"""What changes something: branches resolved by hand, and states forgotten. Each under the lock of whose they are."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.errors import ResourceLocked, UnauthorizedAccess
+from amqp_spark.errors import StateError
+from amqp_spark.state.names import lock_queue
+from amqp_spark.state.xids import parse_branch, xid_text
+from amqp_spark.transactions.branches import DECIDED, FOREIGN, ORPHAN, UNDECIDED, look_at_branches
+from amqp_spark.transactions.consumer import look_at_consumer
+from amqp_spark.transactions.look import WAIT_SECONDS, browse
+from amqp_spark.transactions.shown import printable, quoted
+from amqp_spark.transactions.writer import look_at_writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from amqp_core.v0_10.client import Client
+    from amqp_core.v0_10.spec import Xid
+    from amqp_spark.transactions.branches import Branches, Prepared
+    from amqp_spark.transactions.consumer import ConsumerQueue
+    from amqp_spark.transactions.writer import Writer
+
+COMMIT: Final = "commit"
+ROLLBACK: Final = "rollback"
+LOCK_SECONDS: Final = 5.0
+"""A writer holds its lock only while it commits a batch; it is tried for so long."""
+_BETWEEN_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """A branch, and what is to become of it."""
+
+    action: str
+    prepared: Prepared
+
+    def question(self) -> str:
+        """What it is and what will happen."""
+        each = self.prepared
+        branch = each.branch
+        if branch is None:
+            what = "a branch that was not written by amqp_spark"
+        else:
+            of = "of a writer without state" if each.transactional_id is None else f"of {quoted(each.transactional_id)}"
+            what = f"{each.standing}: batch {branch.batch}, partition {branch.partition} {of}"
+        return f"{self.action} {each.text}\n  {what}\n  {self._consequence()}"
+
+    def _consequence(self) -> str:
+        commits, standing = self.action == COMMIT, self.prepared.standing
+        if standing == FOREIGN:
+            return (
+                "its transaction manager is not told: if that decides otherwise, a part of its transaction is lost or "
+                "done that should not be"
+            )
+        if standing == DECIDED:
+            return "its rows are published; that is what its writer would do at its next start"
+        if commits:
+            return (
+                "its rows are published, and may come twice: its writer does not know of it, and publishes the batch "
+                "when it is replayed"
+            )
+        if standing == ORPHAN:
+            return "its rows are not published by it, and need not be: its writer has gone on without it"
+        if standing == UNDECIDED:
+            return "its rows are not published by it: if its batch is still under way, that fails and is replayed whole"
+        return "its rows are lost if its writer had decided to commit it; without its state nobody can say"
+
+
+def choose(client: Client, wanted: Sequence[tuple[str, Xid]]) -> list[Resolution]:
+    """Find the branches that are to be resolved.
+
+    Raises:
+        StateError: one of them is not prepared, or must not be resolved so.
+    """
+    branches = _seen(client, wanted)
+    found: list[Resolution] = []
+    for action, xid in wanted:
+        prepared = branches.get(xid)
+        if prepared is None:
+            raise StateError(
+                f"{xid_text(xid)} is not prepared on this broker: it was committed or rolled back already, or it is on "
+                "another broker or virtual host. Without --commit and --rollback those that are prepared are listed"
+            )
+        if action == ROLLBACK and prepared.standing == DECIDED:
+            raise StateError(
+                f"{prepared.text} must not be rolled back: the state of {quoted(prepared.transactional_id or '')} says "
+                "that its batch is committed, other branches of it may be, and Spark may have been told so: its rows "
+                "would be lost. Start the query again, which commits it, or use --commit"
+            )
+        found.append(Resolution(action, prepared))
+    return found
+
+
+def _seen(client: Client, wanted: Sequence[tuple[str, Xid]]) -> Branches:
+    """The branches, with the states of the writers of those that are wanted, which may be held for a moment."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    writers = {branch.writer for branch in map(parse_branch, (xid for _, xid in wanted)) if branch is not None}
+    while True:
+        branches = look_at_branches(client)
+        found = [branches.writers[writer] for writer in writers if writer in branches.writers]
+        if not any(each.held and each.state is None for each in found) or time.monotonic() >= deadline:
+            return branches
+        time.sleep(_BETWEEN_SECONDS)
+
+
+def resolve(connect: Callable[[], Client], resolution: Resolution) -> None:
+    """Commit or roll back a prepared branch (dtx.commit, dtx.rollback); one of ours under the lock of its writer.
+
+    Raises:
+        StateError: its writer is at work at this moment, or the branch is not what it was.
+        AmqpError: what the broker says.
+    """
+    before = resolution.prepared
+    with contextlib.ExitStack() as stack:
+        if before.branch is None:
+            client = stack.enter_context(connect())
+        else:
+            digest = before.branch.writer
+            client = stack.enter_context(locked(connect, [lock_queue(digest)], "the writer of the branch"))
+        # again, now that nobody else can decide
+        (now,) = choose(client, [(resolution.action, before.xid)])
+        if now.prepared.standing != before.standing:
+            raise StateError(
+                f"{before.text} was {before.standing} and is {now.prepared.standing} now: its writer went on in the "
+                "meantime. Nothing was done; look again"
+            )
+        if resolution.action == COMMIT:
+            client.transactions.commit_branch(before.xid)
+        else:
+            client.transactions.rollback_branch(before.xid)
+
+
+@contextlib.contextmanager
+def locked(connect: Callable[[], Client], locks: Sequence[str], whose: str) -> Iterator[Client]:
+    """A client that holds locks; they end with it.
+
+    Raises:
+        StateError: somebody else holds one, or the login may not.
+    """
+    deadline = time.monotonic() + LOCK_SECONDS
+    while True:
+        client = connect()
+        try:
+            for lock in locks:
+                client.declare_queue(lock, exclusive=True, auto_delete=True)
+            break
+        except ResourceLocked as error:  # the session is over
+            client.close()
+            if time.monotonic() >= deadline:
+                raise StateError(
+                    f"in use: {whose} is held by a live query (lock {error}). Stop that query first; one that died "
+                    "without a word holds its lock until two of its heartbeats have passed"
+                ) from error
+            time.sleep(_BETWEEN_SECONDS)
+        except UnauthorizedAccess as error:
+            client.close()
+            raise StateError(
+                f"the login may not declare queues named amqp-spark.*, which is the lock: {error}"
+            ) from error
+        except BaseException:
+            client.close()
+            raise
+    with client:
+        yield client
+        for lock in locks:
+            client.delete_queue(lock)
+
+
+# --- forget
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """The states of an identity that are to be deleted.
+
+    Attributes:
+        whose: ``consumer 'a'`` or ``writer 'a'``.
+        locks: queues that must be held for it.
+        queues: that are deleted.
+        lost: what is lost with them, a line each.
+        left: what stays, a line each.
+        states: state queues with their messages, which must not have changed when the lock is held.
+    """
+
+    whose: str
+    locks: tuple[str, ...]
+    queues: tuple[str, ...]
+    lost: tuple[str, ...]
+    left: tuple[str, ...]
+    states: tuple[tuple[str, bytes | None], ...]
+
+    def question(self) -> str:
+        """What is deleted, and what is lost with it."""
+        lines = [f"forget {self.whose}: delete {', '.join(self.queues)}"]
+        return "\n  ".join([*lines, *self.lost, *self.left])
+
+
+def forget_consumer(client: Client, consumer_id: str, *, spool: str | None = None) -> Forgetting:
+    """What forgetting a consumer means.
+
+    Raises:
+        StateError: there is nothing to forget, or it is in use.
+    """
+    queues = look_at_consumer(client, consumer_id, spool=spool)
+    whose = f"consumer {quoted(consumer_id)}"
+    _must_be_free(whose, [each.found.held for each in queues], there=any(each.found.exists for each in queues))
+    kept = [each for each in queues if each.found.exists]
+    return Forgetting(
+        whose,
+        tuple(each.names.lock for each in kept),
+        tuple(each.found.queue for each in kept),
+        tuple(line for each in kept for line in _lost_of_consumer(each)),
+        (
+            *(
+                f"files stay in the spool {printable(where)}"
+                for where in sorted({k.location for k in kept if k.location})
+            ),
+            "the next start begins anew: with a new checkpoint, or with the option adoptState=true for the old one",
+        ),
+        tuple((each.found.queue, each.found.body) for each in kept),
+    )
+
+
+def _lost_of_consumer(each: ConsumerQueue) -> Iterator[str]:
+    state = each.found.state
+    if state is None:
+        yield f"what {each.found.queue} says cannot be read ({printable(each.found.problem)}): batches may be owned"
+    elif state.owned:
+        rows = sum(batch.count for batch in state.owned)
+        yield (
+            f"queue {quoted(state.queue)}: {len(state.owned)} owned batch(es) with {rows:,} messages, which are in the "
+            "spool and nowhere else: no query will read them"
+        )
+    else:
+        yield f"queue {quoted(state.queue)}: no batch is owned, no message is lost"
+
+
+def forget_writer(client: Client, transactional_id: str) -> Forgetting:
+    """What forgetting a writer means.
+
+    Raises:
+        StateError: there is nothing to forget, it is in use, or a decision would be lost.
+    """
+    writer = look_at_writer(client, transactional_id)
+    whose = f"writer {quoted(transactional_id)}"
+    markers = client.query_queue(writer.names.markers) is not None
+    _must_be_free(whose, [writer.found.held], there=writer.found.exists or markers)
+    waiting = [each.text for each in writer.prepared if each.standing == DECIDED]
+    if waiting:
+        raise StateError(
+            f"{whose} has {len(waiting)} branch(es) that it has decided to commit and that are only prepared; without "
+            "its state nobody would know that: start the query once, or --commit them first: " + ", ".join(waiting)
+        )
+    queues = [writer.names.state] if writer.found.exists else []
+    queues += [writer.names.markers] if markers else []
+    left = (f"{len(writer.prepared)} prepared branch(es) of it stay: roll them back with --rollback",)
+    return Forgetting(
+        whose,
+        (writer.names.lock,),
+        tuple(queues),
+        tuple(_lost_of_writer(writer)),
+        left if writer.prepared else (),
+        ((writer.found.queue, writer.found.body),) if writer.found.exists else (),
+    )
+
+
+def _lost_of_writer(writer: Writer) -> Iterator[str]:
+    state = writer.found.state
+    if state is None:
+        yield f"what the state says cannot be read ({printable(writer.found.problem)})"
+    elif state.batch >= 0:
+        yield f"it is no longer known that batch {state.batch} of lineage {quoted(state.lineage)} was published"
+    yield "the next start begins anew: a batch that Spark replays is published again, also if it was published before"
+    yield "stop its query first: between two batches nobody can see that it runs"
+
+
+def _must_be_free(whose: str, held: Sequence[bool], *, there: bool) -> None:
+    if any(held):
+        raise StateError(f"in use: {whose} is held by a live query. Stop that query first")
+    if not there:
+        raise StateError(f"the broker has no state of {whose}: there is nothing to forget")
+
+
+def forget(connect: Callable[[], Client], forgetting: Forgetting) -> None:
+    """Delete the queues, under the lock.
+
+    Raises:
+        StateError: somebody holds the lock, or has changed the state since the question.
+    """
+    with locked(connect, forgetting.locks, forgetting.whose) as client:
+        for queue, body in forgetting.states:
+            bodies = (
+                [] if client.query_queue(queue) is None else browse(client, queue, wait=WAIT_SECONDS if body else 0.0)
+            )
+            if (bodies[-1] if bodies else None) != body:
+                raise StateError(
+                    f"the state of {forgetting.whose} has changed in the meantime. Nothing was done; look again"
+                )
+        for queue in forgetting.queues:
+            client.delete_queue(queue)

@@ -1,0 +1,111 @@
+"""What one consumer has: the state of each of its queues, and where its owned batches are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from amqp_spark.errors import SpoolError
+from amqp_spark.state.names import CONSUMER, Names
+from amqp_spark.state.records import ConsumerState
+from amqp_spark.transactions.look import Found, find
+
+if TYPE_CHECKING:
+    from amqp_core.v0_10.client import Client
+    from amqp_spark.datasource.spool import Spool
+    from amqp_spark.state.records import OwnedBatch
+
+EXISTS: Final = "exists"
+MISSING: Final = "missing"
+DAMAGED: Final = "damaged"
+UNREACHABLE: Final = "not reachable"
+"""From here: the directory may be one of another machine."""
+_GAP: Final = 16
+"""So many places without a state queue are the end: one may have been deleted by hand."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedFile:
+    """A batch that is owned, and what is known of its file.
+
+    Attributes:
+        batch: as the state has it.
+        spool: ``EXISTS``, ``MISSING``, ``DAMAGED`` or ``UNREACHABLE``.
+        problem: what is wrong with it, in words.
+    """
+
+    batch: OwnedBatch
+    spool: str
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerQueue:
+    """One queue of a consumer.
+
+    Attributes:
+        names: of the queues that hold its state.
+        found: its state.
+        location: the spool that was looked into; ``None`` when the state is not known.
+        files: of its owned batches, oldest first.
+    """
+
+    names: Names
+    found: Found[ConsumerState]
+    location: str | None = None
+    files: tuple[OwnedFile, ...] = ()
+
+
+def look_at_consumer(client: Client, consumer_id: str, *, spool: str | None = None) -> list[ConsumerQueue]:
+    """Look at every state of a consumer.
+
+    Parameters:
+        client: to look with.
+        consumer_id: its id.
+        spool: where its spool is as seen from here; ``None``: as the states say.
+    """
+    queues: list[ConsumerQueue] = []
+    index = 0
+    while index < _end_of(queues):
+        names = Names(CONSUMER, consumer_id, index)
+        found = find(client, names.state, names.lock, ConsumerState, begun=names.begun)
+        if found.exists or found.held:
+            queues.append(_with_files(names, found, spool))
+        index += 1
+    return queues
+
+
+def _end_of(queues: list[ConsumerQueue]) -> int:
+    return (queues[-1].names.index + 1 if queues else 0) + _GAP
+
+
+def _with_files(names: Names, found: Found[ConsumerState], spool: str | None) -> ConsumerQueue:
+    if found.state is None:
+        return ConsumerQueue(names, found)
+    location = spool or found.state.spool
+    return ConsumerQueue(names, found, location, look_into_spool(found.state, location))
+
+
+def look_into_spool(state: ConsumerState, location: str) -> tuple[OwnedFile, ...]:
+    """Look for the file of each owned batch; nothing is made or changed."""
+    if not state.owned:
+        return ()
+    from amqp_spark.datasource.spool import Spool  # noqa: PLC0415 - imports Arrow, for which other looks need not wait
+
+    spool = Spool(location, consumer_id=state.consumer_id, queue=state.queue)
+    try:
+        spool.look()
+        there = set(spool.files())
+    except SpoolError as error:
+        return tuple(OwnedFile(batch, UNREACHABLE, str(error)) for batch in state.owned)
+    return tuple(_look_at_file(spool, batch, there) for batch in state.owned)
+
+
+def _look_at_file(spool: Spool, batch: OwnedBatch, there: set[str]) -> OwnedFile:
+    if batch.file not in there:
+        return OwnedFile(batch, MISSING)
+    try:
+        spool.check(batch)
+    except SpoolError as error:
+        return OwnedFile(batch, DAMAGED, str(error))
+    return OwnedFile(batch, EXISTS)

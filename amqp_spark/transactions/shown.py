@@ -1,0 +1,264 @@
+"""What was found, as text for a terminal and as a dictionary for JSON.
+
+Names come from brokers and options: what could move a cursor is escaped. Xids are shown whole, on a line of their own.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from amqp_spark.state.records import OPEN
+from amqp_spark.transactions.branches import MEANINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from amqp_spark.transactions.branches import Prepared
+    from amqp_spark.transactions.consumer import ConsumerQueue
+    from amqp_spark.transactions.look import Found
+    from amqp_spark.transactions.writer import Writer
+
+
+def printable(text: str) -> str:
+    """A text that cannot do anything to a terminal."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
+def quoted(text: str) -> str:
+    """The same in quotes."""
+    return f"'{printable(text)}'"
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, below: Sequence[str] | None = None) -> list[str]:
+    """Lines of a table: numbers to the right, everything else to the left; ``below`` has a line for under each row."""
+    cells = [[_cell(each) for each in row] for row in rows]
+    right = [bool(cells) and all(row[column][1] for row in cells) for column in range(len(heads))]
+    texts = [list(heads), *([text for text, _ in row] for row in cells)]
+    widths = [max(len(row[column]) for row in texts) for column in range(len(heads))]
+    lines = []
+    for number, row in enumerate(texts):
+        padded = (
+            text.rjust(width) if to_right else text.ljust(width)
+            for text, width, to_right in zip(row, widths, right, strict=True)
+        )
+        lines.append("  ".join(padded).rstrip())
+        if number and below is not None:
+            lines.append(f"  {below[number - 1]}")
+    return lines
+
+
+def _cell(value: object) -> tuple[str, bool]:
+    if isinstance(value, int):
+        return f"{value:,}", True
+    return ("-", True) if value is None else (printable(str(value)), False)
+
+
+def indented(lines: Iterable[str], by: int = 2) -> list[str]:
+    """Lines that belong to the one above them."""
+    return [" " * by + line for line in lines]
+
+
+def age_text(seconds: int) -> str:
+    """``42 s``, ``17 min``, ``5 h``, ``3 d``: in the largest unit that it has two of."""
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds // size} {unit}"
+    return f"{seconds} s"
+
+
+def time_text(seconds: int) -> str:
+    """Seconds since 1970 as text, UTC."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
+    except (OverflowError, ValueError, OSError):  # no time at all: an xid may be made by anybody
+        return "?"
+
+
+# --- a consumer
+
+
+def consumer_lines(consumer_id: str, queues: Sequence[ConsumerQueue]) -> list[str]:
+    """A consumer, queue by queue."""
+    if not queues:
+        return [f"consumer {quoted(consumer_id)}: the broker has no state of it"]
+    lines = [f"consumer {quoted(consumer_id)}"]
+    for each in queues:
+        lines += ["", *_consumer_queue(each)]
+    return lines
+
+
+def _consumer_queue(each: ConsumerQueue) -> list[str]:
+    found, state = each.found, each.found.state
+    of = "" if state is None else f" of queue {quoted(state.queue)}"
+    lines = [f"state {each.names.index}{of}, in {found.queue}", *indented(_standing(found))]
+    if state is None:
+        return lines
+    finished = (
+        "nothing yet"
+        if state.finished is None
+        else f"everything before position {state.finished.position:,} of epoch {state.finished.epoch}"
+    )
+    lines += indented([f"epoch {state.epoch}, next sequence {state.sequence}, finished: {finished}"])
+    location = printable(each.location or "")
+    if each.location not in {None, state.spool}:
+        location += f" (the state says {printable(state.spool)})"
+    if not state.owned:
+        return [*lines, *indented([f"no batch is owned; spool {location}"])]
+    batches = "1 batch is" if len(state.owned) == 1 else f"{len(state.owned)} batches are"
+    lines += indented([f"{batches} owned; spool {location}"])
+    rows = [
+        (
+            file.batch.sequence,
+            file.batch.epoch,
+            f"{file.batch.begin:,}-{file.batch.end:,}",
+            file.batch.count,
+            file.batch.nbytes,
+            file.spool,
+        )
+        for file in each.files
+    ]
+    heads = ("sequence", "epoch", "positions", "rows", "bytes", "file in spool")
+    below = [printable(file.batch.file) for file in each.files]
+    lines += indented(table(heads, rows, below=below), 4)
+    problems = dict.fromkeys(file.problem for file in each.files if file.problem)  # each once
+    return [*lines, *indented(map(printable, problems), 4)]
+
+
+def _standing(found: Found[Any]) -> list[str]:
+    lines = ["held by a live query" if found.held else "nobody holds it"]
+    if not found.exists:
+        lines.append("there is no such queue")
+    elif found.problem and not (found.held and found.body is None):
+        lines.append(printable(found.problem))
+    return lines
+
+
+# --- a writer
+
+
+def writer_lines(writer: Writer, now: float) -> list[str]:
+    """A writer: its decision, its markers, its branches, and those of others."""
+    name = quoted(writer.names.identity)
+    found, state = writer.found, writer.found.state
+    if found.exists or found.held:
+        lines = [f"writer {name}, state in {found.queue}", *indented(_standing(found))]
+    else:
+        lines = [f"writer {name}: the broker has no state of it"]
+    if state is not None and state.batch < 0:
+        lines += indented(["nothing was decided yet"])
+    elif state is not None:
+        done = "open: branches may still have to be committed" if state.state == OPEN else "done"
+        lines += indented([f"batch {state.batch} of lineage {quoted(state.lineage)}: {done}"])
+        rows = [(each.branch.partition, each.branch.rows, each.standing) for each in writer.decisions]
+        below = [printable(each.branch.xid) for each in writer.decisions]
+        lines += indented(table(("partition", "rows", "branch"), rows, below=below), 4) if rows else []
+    if state is not None and state.past:
+        lines += indented([f"earlier lineages: {len(state.past)}"])
+    if writer.markers:
+        lines += ["", f"markers left: {len(writer.markers)}"]
+        known = [each for each in writer.markers if each.xid]
+        marked = [(each.batch, each.partition, each.rows, quoted(each.lineage)) for each in known]
+        below = [printable(each.xid) for each in known]
+        lines += indented(table(("batch", "partition", "rows", "lineage"), marked, below=below)) if known else []
+        if len(known) < len(writer.markers):
+            lines += indented([f"{len(writer.markers) - len(known)} of them are not of amqp_spark"])
+    lines += ["", *branch_lines(writer.prepared, now, f"prepared branches of writer {name}")]
+    return [*lines, "", *branch_lines(writer.others, now, "other prepared branches")] if writer.others else lines
+
+
+# --- branches
+
+
+def branch_lines(prepared: Sequence[Prepared], now: float, title: str = "prepared branches") -> list[str]:
+    """Branches as a table, each with its xid below, and what their standings mean."""
+    if not prepared:
+        return [f"{title}: none"]
+    rows = []
+    for each in prepared:
+        branch, age = each.branch, each.age(now)
+        rows.append(
+            (
+                each.standing,
+                None if branch is None else branch.batch,
+                None if branch is None else branch.partition,
+                None if branch is None else branch.attempt,
+                "-" if branch is None else time_text(branch.begun),
+                "-" if age is None else age_text(age),
+                "-" if each.timeout is None else f"{each.timeout} s" if each.timeout else "none",
+                "-" if each.transactional_id is None else quoted(each.transactional_id),
+            )
+        )
+    heads = ("standing", "batch", "partition", "attempt", "begun (UTC)", "age", "timeout", "transactionalId")
+    lines = [f"{title}: {len(prepared)}", *indented(table(heads, rows, below=[each.text for each in prepared]))]
+    shown = {each.standing for each in prepared}
+    return lines + indented(f"{standing}: {meaning}" for standing, meaning in MEANINGS.items() if standing in shown)
+
+
+# --- JSON
+
+
+def consumer_json(consumer_id: str, queues: Sequence[ConsumerQueue]) -> dict[str, Any]:
+    """A consumer for programs."""
+    return {
+        "consumer_id": consumer_id,
+        "states": [
+            {
+                "index": each.names.index,
+                **_found_json(each.found),
+                "spool": each.location,
+                "files": [
+                    {
+                        "file": file.batch.file,
+                        "rows": file.batch.count,
+                        "bytes": file.batch.nbytes,
+                        "in_spool": file.spool,
+                        "problem": file.problem or None,
+                    }
+                    for file in each.files
+                ],
+            }
+            for each in queues
+        ],
+    }
+
+
+def writer_json(writer: Writer, now: float) -> dict[str, Any]:
+    """A writer for programs."""
+    return {
+        "transactional_id": writer.names.identity,
+        **_found_json(writer.found),
+        "decisions": [{"xid": each.branch.xid, "standing": each.standing} for each in writer.decisions],
+        "markers": [asdict(each) for each in writer.markers],
+        "prepared": branches_json(writer.prepared, now),
+        "others": branches_json(writer.others, now),
+    }
+
+
+def branches_json(prepared: Iterable[Prepared], now: float) -> list[dict[str, Any]]:
+    """Branches for programs."""
+    return [
+        {
+            "xid": each.text,
+            "standing": each.standing,
+            "transactional_id": each.transactional_id,
+            "batch": None if each.branch is None else each.branch.batch,
+            "partition": None if each.branch is None else each.branch.partition,
+            "attempt": None if each.branch is None else each.branch.attempt,
+            "begun": None if each.branch is None else each.branch.begun,
+            "age_s": each.age(now),
+            "timeout_s": each.timeout,
+        }
+        for each in prepared
+    ]
+
+
+def _found_json(found: Found[Any]) -> dict[str, Any]:
+    return {
+        "state_queue": found.queue,
+        "exists": found.exists,
+        "held": found.held,
+        "problem": found.problem or None,
+        "state": None if found.state is None else asdict(found.state),
+    }

@@ -1,0 +1,119 @@
+"""What one writer has: its last decision, what became of each branch of it, and its markers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from amqp_spark.state.names import WRITER, Names, hashed
+from amqp_spark.state.records import DONE
+from amqp_spark.state.xids import parse_xid
+from amqp_spark.transactions.branches import LOOKS, Branches, Prepared, find_writer, key, keys, look_at_branches
+from amqp_spark.transactions.look import browse
+
+if TYPE_CHECKING:
+    from amqp_core.v0_10.client import Client
+    from amqp_spark.state.records import DecidedBranch, WriterState
+    from amqp_spark.transactions.look import Found
+
+COMMITTED: Final = "committed"
+PREPARED: Final = "prepared"
+GONE: Final = "gone"
+"""Neither prepared nor marked as committed: it was rolled back, or its marker was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """A marker: its branch is committed. ``xid`` is empty when somebody else has put the message there."""
+
+    xid: str
+    lineage: str = ""
+    batch: int = -1
+    partition: int = -1
+    rows: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A branch of the last decision: ``COMMITTED``, ``PREPARED`` or ``GONE``."""
+
+    branch: DecidedBranch
+    standing: str
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """What a writer has.
+
+    Attributes:
+        names: of its queues.
+        found: its state.
+        decisions: the branches of the last batch that was decided.
+        markers: that are left; after the last batch is done there should be none.
+        prepared: its prepared branches.
+        others: all other prepared branches of the broker.
+    """
+
+    names: Names
+    found: Found[WriterState]
+    decisions: tuple[Decision, ...]
+    markers: tuple[Marker, ...]
+    prepared: tuple[Prepared, ...]
+    others: tuple[Prepared, ...]
+
+
+def look_at_writer(client: Client, transactional_id: str) -> Writer:
+    """Look at the state, the markers and the branches of a writer."""
+    names = Names(WRITER, transactional_id)
+    digest = hashed(WRITER, transactional_id)
+    looks = 1
+    while True:
+        branches = look_at_branches(client, transactional_id=transactional_id)
+        found = branches.writers[digest]
+        markers = look_at_markers(client, names)
+        # If the writer went on in the meantime, a branch that it has committed would look lost.
+        if looks == LOOKS or find_writer(client, digest).body == found.body:
+            break
+        looks += 1
+    prepared = branches.of(transactional_id)
+    return Writer(
+        names,
+        found,
+        decisions_of(found.state, markers, branches) if found.state is not None else (),
+        markers,
+        prepared,
+        tuple(each for each in branches.prepared if each not in prepared),
+    )
+
+
+def look_at_markers(client: Client, names: Names) -> tuple[Marker, ...]:
+    """The markers of a writer that nobody holds."""
+    if client.query_queue(names.markers) is None:
+        return ()
+    return tuple(map(_marker, browse(client, names.markers)))
+
+
+def decisions_of(state: WriterState, markers: tuple[Marker, ...], branches: Branches) -> tuple[Decision, ...]:
+    """What became of each branch of the last decision."""
+    marked = {marker.xid for marker in markers}
+    prepared = keys(each.xid for each in branches.prepared)
+
+    def standing(branch: DecidedBranch) -> str:
+        if key(parse_xid(branch.xid)) in prepared:
+            return PREPARED
+        return COMMITTED if state.state == DONE or branch.xid in marked else GONE
+
+    return tuple(Decision(branch, standing(branch)) for branch in state.branches)
+
+
+def _marker(body: bytes) -> Marker:
+    try:
+        value = json.loads(body)
+        return Marker(
+            str(value["xid"]),
+            str(value.get("lineage", "")),
+            *(int(value.get(name, -1)) for name in ("batch", "partition", "rows")),
+        )
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return Marker("")
