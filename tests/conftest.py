@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support import jvm, ports
+from tests.support import ports, quick_spark
 from tests.support.brokerj import BrokerConfig, BrokerJ
 from tests.support.external import ExternalBroker
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("amqp_spark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("amqp_spark")
-jvm.configure_spark()
+quick_spark.configure()
 
 
 @pytest.fixture(scope="session")
