@@ -8,6 +8,8 @@ SHELL := /bin/bash
 
 PY := .venv/bin/python
 STAMP := .venv/.setup-done
+# Processes that run tests, each with a Spark and a broker (2 to 3 GB). Most tests wait, so there is one more than cores.
+WORKERS ?= $(shell n=$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )); echo $$(( n < 4 ? n : 4 )))
 BROKER_ARGS := $(if $(PORT),--port $(PORT)) $(if $(HEAP),--heap $(HEAP))
 
 .PHONY: help setup prerequisites broker demo test lint format generate bench clean
@@ -16,7 +18,7 @@ help:
 	@echo 'make setup                 .venv with the package (editable) and the development tools'
 	@echo 'make broker [PORT=n]       run a real broker in the foreground and print how to connect'
 	@echo 'make demo                  market data through a real broker and Spark into Parquet, a summary back'
-	@echo 'make test [ARGS="-k x"]    format, lint, types, layers, generated code, then all tests'
+	@echo 'make test [ARGS="-k x"]    format, lint, types, layers, generated code, then all tests ($(WORKERS) at once: WORKERS=n)'
 	@echo 'make bench [BENCH=name]    benchmarks: a table and build/bench.json'
 	@echo 'make lint | format         what make test checks before the tests | put it right'
 	@echo 'make generate              write the code and documents that are made from facts'
@@ -60,7 +62,8 @@ generate: $(STAMP)
 
 test: lint | prerequisites
 	@$(PY) -m tests.support.prefetch
-	$(PY) -m pytest --durations=15 $(ARGS)
+	@$(PY) -m compileall -q amqp_core amqp_spark pyspark_amqp
+	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=15 $(ARGS)
 
 bench: $(STAMP) | prerequisites
 	@$(PY) -m tests.support.prefetch

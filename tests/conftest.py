@@ -21,6 +21,7 @@ from tests.support.external import ExternalBroker
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
+    from pathlib import Path
 
     from pyspark.sql import SparkSession
 
@@ -127,6 +128,20 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     yield session
     session.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules that take long first: beside the last of them others still have what they can run."""
+
+    def weight(item: pytest.Item) -> tuple[bool, bool, bool]:
+        limit = item.get_closest_marker("timeout")
+        long = limit is not None and [*limit.args, *limit.kwargs.values()][0] > 300
+        return long, item.get_closest_marker("spark") is not None, item.get_closest_marker("broker") is not None
+
+    weights: dict[Path, tuple[bool, bool, bool]] = {}
+    for item in items:
+        weights[item.path] = max(weights.get(item.path, weight(item)), weight(item))
+    items.sort(key=lambda item: weights[item.path], reverse=True)  # keeps the order of equals
 
 
 @pytest.hookimpl(wrapper=True)
