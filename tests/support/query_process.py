@@ -27,7 +27,7 @@ from amqp_spark import crashpoints
 from tests.support.process import die_with_us, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
 _ROOT = Path(__file__).parents[2]
 _READER_MODULE = "python_streaming_source_runner"
@@ -170,6 +170,10 @@ class CrashPoints:
                 self._taken.add(path.name)
                 return int(path.name.split(".")[1])
         return None
+
+    def unarm(self, point: str) -> None:
+        """Nobody is to stop at ``point`` any more who is not there yet."""
+        (self.directory / f"{point}.armed").unlink(missing_ok=True)
 
     def release(self, point: str, pid: int) -> None:
         """Let the process that waits at ``point`` go on."""
@@ -361,8 +365,12 @@ class QueryProcess:
         process.kill()
         wait_until(lambda: not _alive(process), f"the end of process {pid}")
 
-    def kill_driver(self, timeout_s: float = 20.0) -> list[str]:
+    def kill_driver(self, timeout_s: float = 20.0, spare: Collection[int] = ()) -> list[str]:
         """SIGKILL for the JVM, then for the driver's Python; wait for their children to end by themselves.
+
+        Args:
+            timeout_s: how long they have for it.
+            spare: processes that are left alone.
 
         Returns:
             The commands of those that did not (they are killed then).
@@ -370,6 +378,7 @@ class QueryProcess:
         process = self._process
         assert process is not None
         children = [] if self._jvm is None or not _alive(self._jvm) else self._jvm.children(recursive=True)
+        children = [child for child in children if child.pid not in spare]
         if self._jvm is not None:
             _kill(self._jvm)
         process.kill()

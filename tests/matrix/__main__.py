@@ -1,0 +1,182 @@
+"""``python -m tests.matrix``: run the crash matrix, or what is left of it, and print the table.
+
+Every run is appended to build/crash-matrix.jsonl; one that came to a good end is not repeated unless --fresh is given.
+The table is in build/crash-matrix.md, the evidence of failed runs in build/crash-matrix-failures. Exit code 1: a
+promise was broken, or a point was not reached.
+"""
+
+from __future__ import annotations
+
+import argparse
+import queue
+import sys
+import threading
+import time
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+from tests.matrix import flows
+from tests.matrix.cases import KINDS, VICTIMS, Case, all_cases, groups, sample
+from tests.matrix.place import Place
+from tests.matrix.results import BUILD, Record, Result, how_to_repeat, summary, table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_GROUP = 8
+
+
+class Jobs:
+    """Threads that take groups of cases from a queue; each has a broker and a driver of its own."""
+
+    def __init__(self, record: Record, seed: int, total: int, *, quiet: bool = False) -> None:
+        self._record = record
+        self._seed = seed
+        self._groups: queue.SimpleQueue[list[Case]] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._bar = tqdm(total=total, unit="run", file=sys.stderr, dynamic_ncols=True, disable=quiet)
+        self._bad = 0
+        self.stopping = threading.Event()
+        self.results: list[Result] = []
+
+    def run(self, work: Sequence[list[Case]], jobs: int, until: float | None) -> None:
+        """Run all groups, or those that begin before ``until`` (monotonic seconds)."""
+        for group in work:
+            self._groups.put(group)
+        threads = [threading.Thread(target=self._job, args=(until,), daemon=True) for _ in range(jobs)]
+        for thread in threads:
+            thread.start()
+        try:
+            for thread in threads:
+                while thread.is_alive():
+                    thread.join(0.5)
+        finally:
+            self.stopping.set()
+            self._bar.close()
+
+    def _job(self, until: float | None) -> None:
+        place: Place | None = None
+        try:
+            while not self.stopping.is_set() and (until is None or time.monotonic() < until):
+                try:
+                    group = self._groups.get_nowait()
+                except queue.Empty:
+                    return
+                try:
+                    if place is None:
+                        place = Place()
+                        place.__enter__()
+                    results = flows.run(place, group, self._seed)
+                except Exception:  # noqa: BLE001 - whatever it is, the other groups shall be run
+                    results = [self._broken(case, place) for case in group]
+                    if place is not None:
+                        place.close()
+                        place = None
+                self._done(results)
+        finally:
+            if place is not None:
+                place.close()
+
+    def _broken(self, case: Case, place: Place | None) -> Result:
+        return Result(
+            case=str(case),
+            kind=case.kind,
+            guarantee=case.guarantee,
+            point=case.point,
+            victim=case.victim,
+            round=case.round,
+            seed=self._seed,
+            problems=[f"the run broke off: {traceback.format_exc()[-4000:]}"],
+            log=place.driver.log(20_000) if place is not None and place.driver.running else "",
+        )
+
+    def _done(self, results: Sequence[Result]) -> None:
+        with self._lock:
+            for result in results:
+                self.results.append(result)
+                self._record.add(result)
+                self._bar.update()
+                if not result.good:
+                    self._bad += 1
+                    what = result.problems[0] if result.problems else f"not reached: {result.missed}"
+                    self._bar.write(f"FAILED {result.case}: {what[:300]}", file=sys.stderr)
+            lost = sum(each.lost for each in self.results if each.guarantee != "at-most-once")
+            twice = sum(each.duplicated for each in self.results if each.guarantee != "at-least-once")
+            self._bar.set_postfix(lost=lost, duplicated=twice, failed=self._bad)
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    arguments = argparse.ArgumentParser(
+        prog="python -m tests.matrix", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--rounds", type=int, default=1, help="how often everything is run (default: 1)")
+    arguments.add_argument("--seed", type=int, default=1, help="decides what varies, and the order (default: 1)")
+    arguments.add_argument("--only", action="append", default=[], metavar="TEXT", help="cases with this in their name")
+    arguments.add_argument("--victim", action="append", default=[], choices=VICTIMS, help="cases with this victim")
+    arguments.add_argument("--case", action="append", default=[], metavar="CASE", help="this case; may be repeated")
+    arguments.add_argument("--sample", action="store_true", help="each point once, as make test does")
+    arguments.add_argument("--jobs", type=int, default=2, help="brokers and drivers side by side (default: 2)")
+    arguments.add_argument("--minutes", type=float, help="begin nothing after so many minutes")
+    arguments.add_argument("--group", type=int, default=_GROUP, help=f"queries struck together (default: {_GROUP})")
+    arguments.add_argument("--resume", action="store_true", help="the default: skip what was run to a good end")
+    arguments.add_argument("--fresh", action="store_true", help="forget earlier runs")
+    arguments.add_argument("--list", action="store_true", help="print the cases and end")
+    arguments.add_argument("--table", action="store_true", help="print the table of what was run and end")
+    arguments.add_argument("--output", type=Path, default=BUILD / "crash-matrix.jsonl", help="the record")
+    return arguments
+
+
+def chosen(options: argparse.Namespace) -> list[Case]:
+    """The cases that the command line asks for."""
+    if options.case:
+        return [Case.parse(text) for text in options.case]
+    cases = sample(options.seed) if options.sample else all_cases(options.rounds)
+    if options.only:
+        cases = [case for case in cases if any(text in str(case) for text in options.only)]
+    if options.victim:
+        cases = [case for case in cases if set(options.victim) & set(case.victims)]
+    return cases
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it; returns the exit code."""
+    options = parser().parse_args(argv)
+    record = Record(options.output)
+    if options.fresh and not options.table:
+        record.clear()
+    record.load()
+    cases = chosen(options)
+    unknown = [str(case) for case in cases if case.kind not in KINDS]
+    if unknown:
+        print(f"crash-matrix: no such kind: {unknown}; there are {', '.join(KINDS)}", file=sys.stderr)
+        return 2
+    if options.list:
+        print("\n".join(map(str, cases)))
+        return 0
+    begun = time.monotonic()
+    if not options.table:
+        left = [case for case in cases if not record.has(str(case), options.seed)]
+        until = None if options.minutes is None else begun + 60 * options.minutes
+        work = Jobs(record, options.seed, len(left))
+        try:
+            work.run(groups(left, options.group, options.seed), options.jobs, until)
+        except KeyboardInterrupt:
+            print("crash-matrix: interrupted; run it again to go on", file=sys.stderr)
+    results = list(record.results.values())
+    text = f"{summary(results)}\n{table(results)}"
+    options.output.with_suffix(".md").write_text(text, encoding="utf-8")
+    print(text)
+    bad = [result for result in results if not result.good]
+    for result in bad:
+        print(f"FAILED {result.case}: {(result.problems or ['not reached'])[0][:300]}\n  {how_to_repeat(result)}")
+    count = sum(not result.missed for result in results)
+    print(f"{count} runs, {len(bad)} failed; written to {options.output.with_suffix('.md')}")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,371 @@
+"""What the matrix tries: kinds of queries, points, victims, and which of their combinations mean something."""
+
+from __future__ import annotations
+
+import random
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Literal
+
+from amqp_spark import crashpoints as at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+EO: Final = "exactly-once"
+ALO: Final = "at-least-once"
+AMO: Final = "at-most-once"
+
+SOURCE: Final = "source"
+"""Queue to files, which are idempotent by batch id."""
+SINKS: Final = ("sink-stream", "sink-foreachBatch")
+"""Files to a queue, by the stream writer or ``AmqpBatchSink``."""
+CHAINS: Final = ("chain-stream", "chain-foreachBatch")
+"""Queue to a queue, exactly-once on both sides."""
+KINDS: Final = (SOURCE, *SINKS, *CHAINS)
+
+Where = Literal["reader", "worker", "committer", "driver"]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A crash point, as far as the matrix must know it.
+
+    Attributes:
+        where: the process that is there. ``committer`` is the Python worker in which Spark commits a stream writer, and
+            the driver's own Python for ``AmqpBatchSink``.
+        guarantees: under which it is passed.
+        least, most: how often it is passed before it counts; a seed decides.
+        at_end: whether it is passed for sure only at the end of AvailableNow.
+    """
+
+    name: str
+    where: Where
+    guarantees: tuple[str, ...] = (EO, ALO, AMO)
+    least: int = 0
+    most: int = 0
+    at_end: bool = False
+
+
+def _named(*points: Point) -> dict[str, Point]:
+    return {point.name: point for point in points}
+
+
+# Batch 0 is empty if nothing was received yet when Spark asked first. Workers are shared by all queries: each has
+# passed a point more or less often.
+SOURCE_POINTS: Final = _named(
+    Point(at.RECEIVED_UNPLANNED, "reader"),
+    Point(at.END_RETURNED_UNLOGGED, "reader", least=0, most=2),
+    Point(at.LOGGED_BEFORE_PARTITIONS, "reader", least=1, most=2),
+    Point(at.PARTITIONS_RETURNED, "reader", least=1, most=2),
+    Point(at.FETCH_MID, "reader"),
+    Point(at.READ_STARTED, "worker"),
+    Point(at.READ_MID, "worker"),
+    Point(at.BATCH_DONE_UNCOMMITTED, "driver", least=1, most=2),
+    Point(at.COMMIT_LOGGED, "reader", least=0, most=1),
+    Point(at.ACCEPT_UNSENT, "reader", (ALO,), least=0, most=1),
+    Point(at.ACCEPT_SENT, "reader", (ALO,), least=0, most=1),
+    Point(at.ACCEPT_CONFIRMED, "reader", (ALO,), at_end=True),
+    Point("lock-taken", "reader", (EO,)),
+    Point("epoch-raised", "reader", (EO,)),
+    Point("recovery-mid", "reader", (EO,)),
+    Point("spool-partial", "reader", (EO,), most=2),
+    Point("spool-synced", "reader", (EO,), most=2),
+    Point("spool-renamed", "reader", (EO,), most=2),
+    Point("tx-sent", "reader", (EO,), most=2),
+    Point("tx-committed", "reader", (EO,), most=2),
+    Point("finish-sent", "reader", (EO,), at_end=True),
+    Point("finish-confirmed", "reader", (EO,), at_end=True),
+    Point("spool-deleted", "reader", (EO,), at_end=True),
+)
+SINK_POINTS: Final = _named(
+    Point(at.TASK_STARTED, "worker", (ALO, EO), most=1),
+    Point(at.BLOCK_SENT, "worker", (ALO, EO), most=1),
+    Point(at.CONNECTION_LOST, "worker", (ALO,)),
+    Point(at.ALL_SENT, "worker", (ALO, EO), most=1),
+    Point(at.SYNCED, "worker", (ALO, EO), most=1),
+    Point("branch-open", "worker", (EO,), most=1),
+    Point("ended", "worker", (EO,), most=1),
+    Point("prepared", "worker", (EO,), most=1),
+    Point(at.MESSAGE_RETURNED, "committer", (ALO, EO), most=1),
+    Point("sink-lock-taken", "committer", (EO,)),
+    Point("verified", "committer", (EO,), most=1),
+    Point("decision-sent", "committer", (EO,), most=1),
+    Point("decision-committed", "committer", (EO,), most=1),
+    Point("some-committed", "committer", (EO,), most=1),
+    Point("all-committed", "committer", (EO,), most=1),
+    Point("done-swapped", "committer", (EO,), most=1),
+    Point("mid-sweep", "committer", (EO,)),
+    Point("abort-entered", "committer", (EO,)),
+)
+POINTS: Final = SOURCE_POINTS | SINK_POINTS
+
+DRIVER: Final = "driver"
+"""SIGKILL for the JVM, then for the driver's Python."""
+ABSENCE: Final = "absence"
+"""The same, and nobody comes back before every timer of the broker has ended."""
+READER: Final = "reader"
+"""SIGKILL for the reader process, whoever is at the point."""
+WORKER: Final = "worker"
+"""SIGKILL for the executor's worker that is at the point."""
+COMMITTER: Final = "committer"
+"""SIGKILL for the worker in which Spark commits."""
+CONNECTION: Final = "connection"
+"""All connections of the query are reset; the process at the point goes on."""
+BROKER: Final = "broker"
+"""SIGKILL for a broker with a BDB store, which then starts again."""
+MEMORY_BROKER: Final = "memory-broker"
+"""The same for a virtual host in memory, which loses everything."""
+FREEZE: Final = "freeze"
+"""SIGSTOP for the reader until the broker has dropped it, then SIGCONT."""
+ORPHAN: Final = "orphan"
+"""SIGSTOP for the reader, SIGKILL for its driver, and SIGCONT when the successor works."""
+PAUSE: Final = "pause"
+"""At the end of AvailableNow: nothing runs until every timer has ended; then more messages come."""
+VICTIMS: Final = (
+    DRIVER, ABSENCE, READER, WORKER, COMMITTER, CONNECTION, BROKER, MEMORY_BROKER, FREEZE, ORPHAN, PAUSE,
+)  # fmt: skip
+TOGETHER: Final = (DRIVER, ABSENCE, BROKER, MEMORY_BROKER, FREEZE, ORPHAN, PAUSE)
+"""Victims that strike several queries at once: each is held at its point until all are there."""
+END: Final = "end"
+"""No point: the query has ended (victim ``PAUSE``)."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """Who is struck where."""
+
+    point: str
+    victim: str
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: a query is struck once or more often, each time at a point, and must come to a good end.
+
+    A step after one that the query survives (victims worker, connection, ...) is on its way in the same run, otherwise
+    it is during the recovery.
+    """
+
+    kind: str
+    guarantee: str
+    steps: tuple[Step, ...]
+    round: int = 0
+
+    def __str__(self) -> str:
+        steps = "+".join(f"{step.point}@{step.victim}" for step in self.steps)
+        return f"{self.kind}:{self.guarantee}:{steps}#{self.round}"
+
+    @classmethod
+    def parse(cls, text: str) -> Case:
+        """The reverse of ``str``."""
+        found = re.fullmatch(r"([a-zA-Z-]+):([a-z-]+):([a-z+@-]+)#([0-9]+)", text)
+        if found is None:
+            raise ValueError(f"{text!r} is no case: kind:guarantee:point@victim[+point@victim]#round")
+        steps = tuple(Step(*step.split("@")) for step in found[3].split("+"))
+        return cls(found[1], found[2], steps, int(found[4]))
+
+    @property
+    def point(self) -> str:
+        """All points, for the table."""
+        return " > ".join(step.point for step in self.steps)
+
+    @property
+    def victim(self) -> str:
+        """All victims, for the table."""
+        return " > ".join(step.victim for step in self.steps)
+
+    @property
+    def victims(self) -> tuple[str, ...]:
+        """Cases with the same can be run together."""
+        return tuple(step.victim for step in self.steps)
+
+    @property
+    def reads(self) -> bool:
+        """Whether the query reads from a queue."""
+        return self.kind not in SINKS
+
+    @property
+    def writes(self) -> bool:
+        """Whether the query publishes."""
+        return self.kind != SOURCE
+
+    @property
+    def entry(self) -> str:
+        """How it publishes."""
+        return self.kind.partition("-")[2]
+
+    def random(self, seed: int) -> random.Random:
+        """What varies in this run follows from this."""
+        return random.Random(f"{seed}/{self}")
+
+
+def points_of(kind: str, guarantee: str) -> list[Point]:
+    """The points that a query passes, in the order of a batch's life."""
+    known: dict[str, Point] = {}
+    if kind not in SINKS:
+        known |= SOURCE_POINTS
+    if kind != SOURCE:
+        known |= SINK_POINTS
+    return [point for point in known.values() if guarantee in point.guarantees]
+
+
+def left_out(case: Case) -> str | None:
+    """Why a combination of one step is not run; ``None`` for one that is."""
+    (step,) = case.steps
+    point = POINTS[step.point]
+    if case.writes and case.reads and point.name == at.BATCH_DONE_UNCOMMITTED:
+        return "reached by the sink of files only"
+    if point.name in {"mid-sweep", "abort-entered", at.CONNECTION_LOST}:
+        return "needs something that went wrong before: see PAIRS"
+    if step.victim in {READER, FREEZE, ORPHAN} and not case.reads:
+        return "only a query that reads from a queue has a reader process"
+    if step.victim in {FREEZE, ORPHAN} and point.where != "reader":
+        return "what other processes do while the reader sleeps is the same at every such point"
+    if step.victim == WORKER and point.where != "worker":
+        return "no worker is at the point"
+    if step.victim == COMMITTER and (point.where != "committer" or case.entry != "stream"):
+        return "Spark commits in a worker for stream writers only; AmqpBatchSink commits in the driver"
+    if step.victim in {ABSENCE, PAUSE, MEMORY_BROKER} and case.guarantee != EO:
+        return "only exactly-once has something on the broker that a timer or a restart could end"
+    if step.victim == PAUSE:
+        return "at the end of AvailableNow only: see PAIRS"
+    if case.guarantee == AMO and step.victim in {BROKER, CONNECTION, FREEZE, ORPHAN, WORKER}:
+        return "at-most-once: what the broker has sent is forgotten there; killed processes are enough to show it"
+    if step.victim == MEMORY_BROKER and case.kind in CHAINS:
+        return "nothing of either queue is left: the source and the sink alone show what they say"
+    return None
+
+
+def pairs(kind: str) -> Iterator[tuple[Step, ...]]:
+    """Crashes during the recovery from a crash, and points that are passed only after something went wrong."""
+    if kind not in SINKS:
+        for second in ("lock-taken", "epoch-raised", "recovery-mid", at.LOGGED_BEFORE_PARTITIONS, "finish-sent"):
+            yield Step(at.PARTITIONS_RETURNED, DRIVER), Step(second, DRIVER)
+        yield Step("tx-sent", DRIVER), Step("lock-taken", DRIVER)
+        yield Step("tx-committed", DRIVER), Step("recovery-mid", DRIVER)
+        yield Step(at.END_RETURNED_UNLOGGED, DRIVER), Step(at.END_RETURNED_UNLOGGED, DRIVER)
+        yield Step("spool-renamed", DRIVER), Step("recovery-mid", DRIVER)
+        yield Step("tx-sent", READER), Step("epoch-raised", READER)
+        yield Step("tx-committed", READER), Step("tx-sent", READER)
+        yield Step(at.COMMIT_LOGGED, READER), Step("finish-sent", READER)
+        yield Step("tx-sent", CONNECTION), Step("lock-taken", READER)
+        yield Step("tx-sent", CONNECTION), Step("lock-taken", DRIVER)
+        yield Step("tx-committed", CONNECTION), Step("lock-taken", CONNECTION)
+        yield Step("tx-sent", BROKER), Step("lock-taken", BROKER)
+        yield Step("tx-sent", BROKER), Step("tx-sent", DRIVER)
+        yield Step("tx-sent", FREEZE), Step("lock-taken", READER)
+    if kind != SOURCE:
+        yield Step("prepared", WORKER), Step("mid-sweep", DRIVER)
+        yield Step("prepared", WORKER), Step("mid-sweep", CONNECTION)
+        yield Step("prepared", WORKER), Step("mid-sweep", BROKER)
+        yield Step("prepared", DRIVER), Step("mid-sweep", DRIVER)
+        yield Step("decision-committed", DRIVER), Step("sink-lock-taken", DRIVER)
+        yield Step("decision-committed", DRIVER), Step("some-committed", DRIVER)
+        yield Step("some-committed", DRIVER), Step("all-committed", DRIVER)
+        yield Step("decision-sent", DRIVER), Step("verified", DRIVER)
+        yield Step("decision-sent", BROKER), Step("decision-committed", BROKER)
+        yield Step("all-committed", DRIVER), Step("done-swapped", DRIVER)
+        yield Step("decision-committed", CONNECTION), Step("sink-lock-taken", DRIVER)
+        if kind == "sink-stream" or kind == "chain-stream":
+            yield Step("decision-committed", COMMITTER), Step("abort-entered", DRIVER)
+            yield Step("some-committed", COMMITTER), Step("sink-lock-taken", DRIVER)
+        if kind in SINKS:
+            for victim in (DRIVER, CONNECTION, BROKER):
+                yield (Step("abort-entered", victim),)
+            if kind == "sink-stream":
+                yield (Step("abort-entered", COMMITTER),)
+    yield (Step(END, PAUSE),)
+    yield Step(END, PAUSE), Step(END, PAUSE)
+
+
+def lost_connection_pairs() -> Iterator[tuple[Step, ...]]:
+    """At-least-once writers have a point of their own after their connection broke."""
+    for victim in (WORKER, DRIVER):
+        yield Step(at.BLOCK_SENT, CONNECTION), Step(at.CONNECTION_LOST, victim)
+
+
+# Of the chains, what the source or the sink alone does not show: both sides at work in one batch.
+_CHAIN_SKIPS: Final = frozenset({(at.FETCH_MID, CONNECTION), (at.READ_STARTED, CONNECTION)})
+_FREEZE_POINTS: Final = frozenset(
+    {"lock-taken", "epoch-raised", "spool-synced", "tx-sent", "tx-committed", at.END_RETURNED_UNLOGGED,
+     at.COMMIT_LOGGED, at.RECEIVED_UNPLANNED, at.PARTITIONS_RETURNED, "finish-sent"}
+)  # fmt: skip
+_ORPHAN_POINTS: Final = frozenset({"tx-sent", "tx-committed", "spool-renamed", at.COMMIT_LOGGED, at.RECEIVED_UNPLANNED})
+_ABSENCE_POINTS: Final = frozenset(
+    {"tx-sent", "tx-committed", at.PARTITIONS_RETURNED, "prepared", "verified", "decision-committed", "some-committed",
+     "all-committed"}
+)  # fmt: skip
+_MEMORY_POINTS: Final = frozenset({"tx-committed", "spool-renamed", at.COMMIT_LOGGED, "prepared", "decision-committed"})
+_FEW: Final = {
+    FREEZE: _FREEZE_POINTS,
+    ORPHAN: _ORPHAN_POINTS,
+    ABSENCE: _ABSENCE_POINTS,
+    MEMORY_BROKER: _MEMORY_POINTS,
+}
+
+
+def all_cases(rounds: int = 1) -> list[Case]:
+    """The whole matrix."""
+    return [replace(case, round=number) for number in range(rounds) for case in _one_round()]
+
+
+def _one_round() -> Iterator[Case]:
+    for kind in KINDS:
+        guarantees = {SOURCE: (EO, ALO, AMO)}.get(kind, (EO, ALO) if kind in SINKS else (EO,))
+        for guarantee in guarantees:
+            for point in points_of(kind, guarantee):
+                for victim in VICTIMS:
+                    case = Case(kind, guarantee, (Step(point.name, victim),))
+                    if left_out(case) is None and _is_wanted(case):
+                        yield case
+            if guarantee == EO:
+                yield from (Case(kind, guarantee, steps) for steps in pairs(kind))
+            elif kind in SINKS:
+                yield from (Case(kind, guarantee, steps) for steps in lost_connection_pairs())
+
+
+def _is_wanted(case: Case) -> bool:
+    """Whether it is among the few of a victim that takes long, or adds something to what another kind shows."""
+    (step,) = case.steps
+    few = _FEW.get(step.victim)
+    if few is not None and step.point not in few:
+        return False
+    return not (case.kind in CHAINS and (step.point, step.victim) in _CHAIN_SKIPS)
+
+
+def sample(seed: int = 1) -> list[Case]:
+    """A few cases in which every point is passed by a victim at least once, the victims spread over the points."""
+    chosen: list[Case] = []
+    fit: dict[str, list[Case]] = {}
+    for case in all_cases():
+        for step in case.steps:
+            fit.setdefault(step.point, []).append(case)
+    spread = random.Random(seed)
+    used: dict[str, int] = {}
+    quick = {DRIVER, READER, WORKER, COMMITTER, CONNECTION}
+    for point in POINTS:
+        if any(point == step.point for case in chosen for step in case.steps):
+            continue
+        able = [case for case in fit.get(point, []) if set(case.victims) <= quick]
+        spread.shuffle(able)
+        best = min(able, key=lambda case: (len(case.steps), sum(used.get(victim, 0) for victim in case.victims)))
+        chosen.append(best)
+        for victim in best.victims:
+            used[victim] = used.get(victim, 0) + 1
+    return chosen
+
+
+def groups(cases: Sequence[Case], size: int, seed: int) -> list[list[Case]]:
+    """Cases that are struck together, in an order that follows from the seed."""
+    by_victims: dict[tuple[object, ...], list[Case]] = {}
+    order = random.Random(seed)
+    shuffled = list(cases)
+    order.shuffle(shuffled)
+    for case in shuffled:
+        # a query that survives is on its way to the next point, which can be armed for one query only
+        alone = str(case) if len(case.steps) > 1 and case.steps[0].victim in {BROKER, FREEZE} else ""
+        by_victims.setdefault((case.round, case.victims, alone), []).append(case)
+    found = [some[begin : begin + size] for some in by_victims.values() for begin in range(0, len(some), size)]
+    order.shuffle(found)
+    return found

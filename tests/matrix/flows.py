@@ -1,0 +1,419 @@
+"""How a group of cases is run: to the point, the strike, again to the next one, and then to the end."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING
+
+import psutil
+
+from tests.broker.stream_support import subscribers
+from tests.matrix.cases import (
+    ABSENCE,
+    BROKER,
+    COMMITTER,
+    CONNECTION,
+    DRIVER,
+    END,
+    FREEZE,
+    MEMORY_BROKER,
+    ORPHAN,
+    PAUSE,
+    READER,
+    TOGETHER,
+    WORKER,
+    Case,
+)
+from tests.matrix.results import Result
+from tests.matrix.subjects import SHORT_TIMEOUT_S, Subject, judge
+from tests.support.process import wait_until
+from tests.support.query_process import QueryProcessFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tests.matrix.place import Place
+
+_POLL_S = 0.03
+_REACH_S = 90.0
+_END_S = 150
+_SETTLE_S = 12.0
+_AT_ONCE = 3
+_MOST_RESTARTS = 5
+_SLOW_START = "Timed out while waiting for the Python worker to connect back"
+_OURS = ("StateError", "OffsetError", "SpoolError", "NotFound")
+
+
+def run(place: Place, cases: Sequence[Case], seed: int) -> list[Result]:
+    """Run cases with the same victims; one result for each."""
+    place.revive()
+    results = _run(place, cases, seed)
+    again = [case for case, result in zip(cases, results, strict=True) if result.missed and not result.problems]
+    if again:  # the query was faster than the point: it counts from the first time on then
+        better = {result.case: result for result in _run(place, again, seed, relaxed=True)}
+        results = [better.get(result.case, result) for result in results]
+    return results
+
+
+def _run(place: Place, cases: Sequence[Case], seed: int, *, relaxed: bool = False) -> list[Result]:
+    begun = time.monotonic()
+    subjects = [place.subject(case, seed, relaxed=relaxed) for case in cases]
+    Group(place, subjects).run()
+    took = (time.monotonic() - begun) / len(subjects)
+    results = [_result(place, subject, seed, took) for subject in subjects]
+    for subject in subjects:
+        subject.remove(place.client(subject.vhost))
+    return results
+
+
+def _result(place: Place, subject: Subject, seed: int, took: float) -> Result:
+    client = place.client(subject.vhost)
+    deadline = time.monotonic() + _SETTLE_S
+    while (dirt := subject.dirt(client)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    verdict = judge(subject, subject.copies(client), dirt)
+    case = subject.case
+    return Result(
+        case=str(case),
+        kind=case.kind,
+        guarantee=case.guarantee,
+        point=case.point,
+        victim=case.victim,
+        round=case.round,
+        seed=seed,
+        messages=subject.sent,
+        lost=verdict.lost,
+        duplicated=verdict.duplicated,
+        recover_s=subject.recover_s,
+        took_s=round(took, 2),
+        restarts=subject.restarts,
+        missed=subject.missed,
+        problems=list(verdict.problems),
+        errors=[error[-1500:] for error in subject.errors],
+        log=place.driver.log(20_000) if verdict.problems else "",
+        plan=str(subject.plan),
+    )
+
+
+class Group:
+    """Cases whose steps have the same victims, on their way."""
+
+    def __init__(self, place: Place, subjects: Sequence[Subject]) -> None:
+        self._place = place
+        self._driver = place.driver
+        self._points = place.points
+        self._subjects = subjects
+
+    def run(self) -> None:
+        """Strike every query as often as its case says, and bring it to its end."""
+        steps = len(self._subjects[0].case.steps)
+        while any(subject.step < steps for subject in self._subjects):
+            waiting = [subject for subject in self._subjects if self._advance(subject)]
+            if not waiting:
+                break
+            self._strike_together(waiting, waiting[0].case.steps[waiting[0].step].victim)
+            for subject in waiting:
+                subject.step += 1
+        self._points.disarm()
+        self._drain()
+
+    # -- to the point --------------------------------------------------------------------------------------
+
+    def _advance(self, subject: Subject) -> bool:
+        """Go on until the query must wait for the others; False when it has been through all its steps."""
+        steps = subject.case.steps
+        while subject.step < len(steps):
+            step = steps[subject.step]
+            if step.point == END:
+                self._to_the_end(subject)
+                return True
+            if not self._reach(subject, step.point):
+                subject.missed.append(step.point)
+                subject.step = len(steps)
+                return False
+            if step.victim in TOGETHER:
+                return True
+            self._strike(subject, step.victim)
+            subject.step += 1
+        if subject.started:
+            self._finish(subject)  # it lives on, and would come past the points of the next one
+        return False
+
+    def _arm(self, subject: Subject, index: int) -> None:
+        point = subject.case.steps[index].point
+        if point != END:
+            action = "kill" if subject.kills_itself(index) else "wait"
+            self._points.arm(point, action=action, after=subject.plan.after[index])
+
+    def _reach(self, subject: Subject, point: str) -> bool:
+        """Run until a process of the query is at the point; False when the query ends before."""
+        if not subject.started:
+            self._arm(subject, subject.step)
+            self._start(subject)
+        subject.held = None
+        deadline = time.monotonic() + _REACH_S
+        others = {each.reader for each in self._subjects if each is not subject}
+        while (held := self._points.take(point)) is None or held in others:
+            if held is not None:  # another query, which is to wait elsewhere, came past it
+                self._points.release(point, held)
+                self._arm(subject, subject.step)
+            active, error = self._driver.status(subject.query)
+            if not active:
+                if error is not None and self._again(subject, error):
+                    continue
+                self._points.unarm(point)
+                return (held := self._points.take(point)) is not None and self._hold(subject, held)
+            if time.monotonic() > deadline:
+                subject.problems.append(f"{point} was not reached in {_REACH_S:g} s, and the query has not ended")
+                self._points.unarm(point)
+                return False
+            time.sleep(_POLL_S)
+        return self._hold(subject, held)
+
+    def _hold(self, subject: Subject, held: int) -> bool:
+        subject.held = held
+        new = [pid for pid in self._driver.readers() if pid not in {each.reader for each in self._subjects}]
+        if subject.case.reads and new:
+            subject.reader = new[0]
+        return True
+
+    def _start(self, subject: Subject) -> None:
+        """Start a query that is to be struck."""
+        if subject.struck:
+            subject.restarts += 1
+        subject.reader = None
+        self._driver.start_query(subject.query, **subject.trigger)
+        subject.started, subject.ending = True, subject.plan.available_now
+
+    def _again(self, subject: Subject, error: str) -> bool:
+        """A query that has failed is started again, unless that goes on and on."""
+        if _SLOW_START not in error:
+            subject.errors.append(error)
+        if len(subject.errors) > _MOST_RESTARTS:
+            return False
+        self._start(subject)
+        return True
+
+    def _to_the_end(self, subject: Subject) -> None:
+        """Let an AvailableNow query end by itself."""
+        while True:
+            if not subject.started:
+                self._start(subject)
+            error = self._driver.wait(subject.query, _END_S)
+            subject.started = False
+            if error is None:
+                return
+            if _SLOW_START not in error:
+                subject.errors.append(error)
+                if len(subject.errors) > _MOST_RESTARTS:
+                    subject.problems.append(f"it fails without having been struck: {error[-600:]}")
+                    return
+
+    # -- strikes -------------------------------------------------------------------------------------------
+
+    def _strike(self, subject: Subject, victim: str) -> None:
+        """Strike one query alone; the others wait at their points, in other processes or threads."""
+        point, held = subject.case.steps[subject.step].point, subject.held
+        assert held is not None
+        last = subject.step + 1 == len(subject.case.steps)
+        if not last:
+            self._arm(subject, subject.step + 1)
+        subject.struck = True
+        subject.begun_s = time.monotonic()
+        subject.abort_flag.unlink(missing_ok=True)
+        if subject.kills_itself(subject.step):
+            pass
+        elif victim == READER:
+            assert subject.reader is not None, "the query has a reader"
+            self._driver.kill(subject.reader)
+            if held != subject.reader:
+                self._points.release(point, held)
+        elif victim in {WORKER, COMMITTER}:
+            assert held != self._driver.pid, "no worker is at the point"
+            self._driver.kill(held)
+        elif victim == CONNECTION:
+            self._place.proxy.cut_all()
+            self._points.release(point, held)
+        else:
+            raise AssertionError(victim)
+        subject.held = None
+        self._late(subject)
+        if victim == READER:
+            error = self._driver.wait(subject.query, _END_S)
+            subject.started = False
+            if error is None and not subject.plan.available_now:  # that may have been at its end
+                subject.problems.append("the query ended without an error although its reader was killed")
+
+    def _late(self, subject: Subject) -> None:
+        subject.send_late(self._place.client(subject.vhost))
+
+    def _strike_together(self, subjects: Sequence[Subject], victim: str) -> None:
+        if victim in {DRIVER, ABSENCE}:
+            self._kill_driver(subjects, absence=victim == ABSENCE)
+        elif victim in {BROKER, MEMORY_BROKER}:
+            self._kill_broker(subjects)
+        elif victim == FREEZE:
+            self._freeze(subjects)
+        elif victim == ORPHAN:
+            self._orphan(subjects)
+        elif victim == PAUSE:
+            time.sleep(_longer_than_timers())
+            for subject in subjects:
+                self._place.client(subject.vhost)
+                subject.late_sent = False
+                self._late(subject)
+                subject.struck = True
+        else:
+            raise AssertionError(victim)
+        for subject in subjects:
+            subject.held = None
+            subject.begun_s = time.monotonic()
+
+    def _kill_driver(self, subjects: Sequence[Subject], *, absence: bool = False) -> None:
+        self._driver.kill_driver(timeout_s=1.0)  # a worker that waits at a point does not see that its JVM is gone
+        self._points.disarm()
+        for subject in subjects:
+            subject.started, subject.struck = False, True
+            self._late(subject)
+        if absence:
+            time.sleep(_longer_than_timers())
+        self._driver.start()
+
+    def _kill_broker(self, subjects: Sequence[Subject]) -> None:
+        broker = self._place.broker
+        broker.kill9()
+        self._place.forget_clients()
+        broker.start()
+        for subject in subjects:
+            subject.struck = True
+            client = self._place.client(subject.vhost)
+            if not subject.plan.durable:
+                subject.declare(client)
+            self._late(subject)
+        for subject in subjects:
+            self._go_on(subject)
+
+    def _go_on(self, subject: Subject) -> None:
+        """Release who waits at the point of this step, with the next one armed."""
+        following = subject.step + 1
+        if following < len(subject.case.steps):
+            assert len(self._subjects) == 1, "a point that several pass can be armed for one of them only"
+            self._arm(subject, following)
+        if subject.held is not None:
+            self._points.release(subject.case.steps[subject.step].point, subject.held)
+
+    def _freeze(self, subjects: Sequence[Subject]) -> None:
+        frozen = []
+        for subject in subjects:
+            assert subject.reader is not None
+            process = psutil.Process(subject.reader)
+            process.suspend()
+            frozen.append(process)
+        try:
+            for subject in subjects:
+                wait_until(partial(self._is_dropped, subject), "the broker to drop a reader", 60)
+                subject.struck = True
+                self._late(subject)
+        finally:
+            for process in frozen:
+                process.resume()
+        for subject in subjects:
+            self._go_on(subject)
+
+    def _is_dropped(self, subject: Subject) -> bool:
+        client = self._place.client(subject.vhost)
+        if subscribers(client, subject.source_queue):
+            return False
+        return client.query_queue(subject.consumer.lock) is None
+
+    def _orphan(self, subjects: Sequence[Subject]) -> None:
+        """The successor starts while the broker still believes in the orphan, and works when that wakes up."""
+        orphans = []
+        for subject in subjects:
+            assert subject.reader is not None
+            process = psutil.Process(subject.reader)
+            process.suspend()
+            orphans.append(process)
+        self._driver.kill_driver(timeout_s=1.0, spare={process.pid for process in orphans})
+        self._driver.start()
+        for subject in subjects:
+            subject.started, subject.struck = False, True
+            self._late(subject)
+        early = subjects[0].plan.late > 0  # by the seed: before anybody has taken over, or after
+        for number, subject in enumerate(subjects):
+            subject.begun_s = time.monotonic()
+            self._driver.start_query(subject.query, availableNow=True)
+            subject.started = subject.ending = True
+            subject.restarts += 1
+            if not early:
+                self._finish(subject)
+            if early or number + 1 == len(subjects):
+                for process in [orphans[number]] if early else orphans:
+                    process.resume()
+        self._points.disarm()
+        _gone, left = psutil.wait_procs(orphans, 30)
+        for process in left:
+            subjects[0].problems.append("an orphan reader has not ended 30 s after it woke up")
+            process.kill()
+
+    # -- to the end ----------------------------------------------------------------------------------------
+
+    def _drain(self) -> None:
+        """Run all queries to the end of what is there, a few at once."""
+        waiting = deque(self._subjects)
+        running: deque[Subject] = deque()
+        while waiting or running:
+            while waiting and len(running) < _AT_ONCE:
+                subject = waiting.popleft()
+                subject.abort_flag.unlink(missing_ok=True)
+                if subject.recover_s is None and not (subject.started and subject.ending):
+                    self._restart(subject)
+                running.append(subject)
+            self._finish(running.popleft())
+
+    def _restart(self, subject: Subject) -> None:
+        if subject.started:  # it has survived, and does not end by itself
+            self._driver.stop_query(subject.query)
+        subject.begun_s = subject.begun_s if subject.started else time.monotonic()
+        subject.restarts += 1
+        self._driver.start_query(subject.query, availableNow=True)
+        subject.started = subject.ending = True
+
+    def _finish(self, subject: Subject) -> None:
+        """Wait until an AvailableNow query has ended, and start it again as long as something is left."""
+        if subject.recover_s is not None:
+            return
+        for _ in range(_MOST_RESTARTS):
+            try:
+                error = self._driver.wait(subject.query, _END_S)
+            except QueryProcessFailed as failure:
+                subject.problems.append(f"it does not end: {failure}"[:4000])
+                self._driver.stop_query(subject.query)
+                break
+            subject.started = False
+            if error is None and not self._has_left(subject):
+                break
+            if error is not None and _SLOW_START not in error:
+                subject.errors.append(error)
+                if MEMORY_BROKER in subject.case.victims and len(subject.errors) > 1:
+                    if not any(name in error for name in _OURS):
+                        subject.problems.append(f"no clear error: {error[-1500:]}")
+                    break
+            subject.restarts += 1
+            self._driver.start_query(subject.query, availableNow=True)
+        else:
+            subject.problems.append(f"not drained after {subject.restarts} starts: {subject.errors[-1:]}")
+        subject.recover_s = round(time.monotonic() - subject.begun_s, 2)
+
+    def _has_left(self, subject: Subject) -> bool:
+        if not subject.case.reads:
+            return False
+        info = self._place.client(subject.vhost).query_queue(subject.source_queue)
+        return bool(info is not None and info.message_count)
+
+
+def _longer_than_timers() -> float:
+    """The short transaction timeout of these cases is the longest of their timers."""
+    return SHORT_TIMEOUT_S + 2.0

@@ -1,0 +1,77 @@
+"""What exactly-once leaves on the broker and in the spool, seen from outside: nothing is acquired, only browsed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqp_core.v0_10.spec import MessageAcceptMode, MessageAcquireMode
+from amqp_spark.state.records import DONE, ConsumerState, WriterState
+from amqp_spark.state.xids import parse_branch, xid_text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from amqp_core.v0_10.client import Client
+    from amqp_spark.state.names import Names
+
+_IDENTITY = "amqp-spark-spool.json"
+
+
+def browse(client: Client, queue: str) -> list[bytes] | None:
+    """The bodies in a queue; ``None`` when there is no such queue."""
+    info = client.query_queue(queue)
+    if info is None:
+        return None
+    subscription = client.subscribe(
+        queue, accept_mode=MessageAcceptMode.NONE, acquire_mode=MessageAcquireMode.NOT_ACQUIRED
+    )
+    found = [message.body for message in subscription.take(max(1, info.message_count or 0), timeout=0.5)]
+    subscription.cancel()
+    return found
+
+
+def state_of(client: Client, names: Names) -> bytes | None:
+    """The state message; ``None`` when the queue is not there, or does not have exactly one."""
+    found = browse(client, names.state)
+    return found[0] if found is not None and len(found) == 1 else None
+
+
+def of_consumer(client: Client, names: Names) -> list[str]:
+    """What a consumer has left that it should not."""
+    body = state_of(client, names)
+    if body is None:
+        return ["the state queue of the consumer does not hold exactly one message"]
+    state = ConsumerState.load(body)
+    found = [f"{len(state.owned)} batches are owned still: {state.owned}"] if state.owned else []
+    return found + _locked(client, names)
+
+
+def of_writer(client: Client, names: Names) -> list[str]:
+    """What a writer has left that it should not."""
+    body = state_of(client, names)
+    if body is None:
+        return ["the state queue of the writer does not hold exactly one message"]
+    state = WriterState.load(body)
+    found = [f"the decision of batch {state.batch} is {state.state}"] if state.state != DONE else []
+    markers = browse(client, names.markers)
+    if markers:
+        found.append(f"{len(markers)} markers are left: {markers[:2]!r}")
+    return found + _locked(client, names)
+
+
+def of_branches(client: Client, transactional_id: str) -> list[str]:
+    """Prepared branches of a writer."""
+    ours = [xid for xid in client.transactions.recover() if (b := parse_branch(xid)) and b.is_of(transactional_id)]
+    return [f"{len(ours)} branches are prepared still: {xid_text(ours[0])}"] if ours else []
+
+
+def of_spool(directory: Path) -> list[str]:
+    """Files in a spool."""
+    if not directory.is_dir():
+        return []
+    files = sorted(path.name for path in directory.iterdir() if path.name != _IDENTITY)
+    return [f"{len(files)} files are left in the spool: {files[:4]}"] if files else []
+
+
+def _locked(client: Client, names: Names) -> list[str]:
+    return [f"somebody holds the lock of the {names.kind}"] if client.query_queue(names.lock) is not None else []

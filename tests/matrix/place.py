@@ -1,0 +1,137 @@
+"""Where cases run: a broker, a killable driver, a proxy before the broker. Each job has one of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+import uuid
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from amqp_core.address import ConnectOptions, parse_url
+from amqp_core.errors import AmqpError
+from amqp_core.v0_10.client import Client
+from tests.matrix.cases import CONNECTION
+from tests.matrix.subjects import Plan, Subject
+from tests.support.brokerj import BrokerConfig, BrokerJ
+from tests.support.proxy import FaultProxy
+from tests.support.query_process import CrashPoints, QueryProcess
+
+if TYPE_CHECKING:
+    from tests.matrix.cases import Case
+
+_SLOTS = 14
+"""Tasks at once: each query that waits at a point inside a task holds one."""
+
+
+def connect(broker: BrokerJ, vhost: str) -> Client:
+    """A client of a test, which is idle for minutes."""
+    hosts, virtual_host, tls = parse_url(broker.url(vhost))
+    return Client.connect(
+        ConnectOptions(
+            hosts=hosts,
+            virtual_host=virtual_host,
+            tls=tls,
+            username=broker.username,
+            password=broker.password,
+            heartbeat=0,
+        )
+    )
+
+
+@dataclass
+class Place:
+    """A context manager that starts it all, and ends it."""
+
+    slots: int = _SLOTS
+    broker: BrokerJ = field(default_factory=lambda: BrokerJ(BrokerConfig(heap="512m")))
+    points: CrashPoints = field(default_factory=CrashPoints)
+    directory: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="amqp-spark-matrix-")))
+    _clients: dict[str, Client] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.driver = QueryProcess(points=self.points, settings={"spark.master": f"local[{self.slots},4]"})
+        self._proxy: FaultProxy | None = None
+
+    def __enter__(self) -> Self:
+        try:
+            self.broker.start()
+            self._proxy = FaultProxy((self.broker.host, self.broker.port), record=False)
+            self._proxy.__enter__()
+            self.driver.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End everything."""
+        self.forget_clients()
+        self.driver.close()
+        if self._proxy is not None:
+            self._proxy.close()
+        self.broker.close()
+        self.points.close()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    @property
+    def proxy(self) -> FaultProxy:
+        """Between the queries that lose their connection and the broker."""
+        assert self._proxy is not None
+        return self._proxy
+
+    def client(self, vhost: str) -> Client:
+        """A client that lives."""
+        known = self._clients.get(vhost)
+        if known is not None:
+            try:
+                known.query_queue("amqp-spark-matrix-lives")
+            except AmqpError:
+                known.discard()
+            else:
+                return known
+        self._clients[vhost] = found = connect(self.broker, vhost)
+        return found
+
+    def forget_clients(self) -> None:
+        """The broker is gone, and the clients with it."""
+        for client in self._clients.values():
+            with contextlib.suppress(AmqpError):
+                client.discard()
+        self._clients.clear()
+
+    def subject(self, case: Case, seed: int, *, relaxed: bool = False) -> Subject:
+        """A case with its data; ``relaxed``: points count from the first time on."""
+        plan = Plan.of(case, seed)
+        if relaxed:
+            plan = replace(plan, after=(0,) * len(plan.after))
+        name = f"mx-{uuid.uuid4().hex[:8]}"
+        vhost = "durable" if plan.durable else "default"
+        url = self.broker.url(vhost)
+        if CONNECTION in case.victims:
+            url = f"amqp://127.0.0.1:{self.proxy.port}/{vhost}"
+        subject = Subject(
+            case=case,
+            plan=plan,
+            name=name,
+            directory=self.directory / name,
+            url=url,
+            username=self.broker.username,
+            password=self.broker.password,
+        )
+        subject.prepare(self.client(vhost))
+        return subject
+
+    def revive(self) -> None:
+        """Make sure that broker and driver run, and that nobody waits at a point."""
+        self.points.disarm()
+        if not self.broker.running:
+            self.broker.start()
+            self.forget_clients()
+        if not self.driver.running:
+            self.driver.start()

@@ -1,0 +1,385 @@
+"""The data of a case: what is published, the query over it, and what is found at the end."""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from amqp_core.errors import AmqpError
+from amqp_core.v0_10.messages import Message
+from amqp_core.v0_10.spec import DeliveryProperties
+from amqp_spark.state.names import CONSUMER, WRITER, Names
+from tests.broker.sink_scenarios import put_file
+from tests.broker.stream_support import depth
+from tests.matrix import leftovers
+from tests.matrix.cases import (
+    ABSENCE,
+    ALO,
+    BROKER,
+    CONNECTION,
+    EO,
+    FREEZE,
+    MEMORY_BROKER,
+    ORPHAN,
+    PAUSE,
+    POINTS,
+    SOURCE,
+    WORKER,
+    Case,
+)
+from tests.support.query_process import AnyQuery, Chain, Publishing, Query
+from tests.support.taking import bodies
+
+if TYPE_CHECKING:
+    import random
+    from pathlib import Path
+
+    from amqp_core.v0_10.client import Client
+
+_BODY_SQL = (
+    "concat(CAST(id AS STRING), ':', CAST(crc32(CAST(CAST(id AS STRING) AS BINARY)) AS STRING), ':', "
+    "repeat('x', CAST(id % 97 AS INT)))"
+)
+HEARTBEAT_S = 2
+ORPHAN_HEARTBEAT_S = 6
+SHORT_TIMEOUT_S = 8
+_LONG_TIMEOUT_S = 300
+_SURVIVING = frozenset({WORKER, CONNECTION, BROKER, MEMORY_BROKER, FREEZE, PAUSE})
+
+
+def body_of(number: int) -> bytes:
+    """The body of a message says which it is, and is checked whole."""
+    text = str(number)
+    return f"{text}:{zlib.crc32(text.encode())}:{'x' * (number % 97)}".encode()
+
+
+def number_of(body: bytes) -> int:
+    """Which message it is; -1 when it is not exactly what was published."""
+    text = body.partition(b":")[0]
+    if text.isdigit() and body_of(int(text)) == body:
+        return int(text)
+    return -1
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What varies between runs of a case; it follows from the seed."""
+
+    messages: int
+    per_batch: int
+    partitions: int
+    durable: bool
+    late: int
+    skip_written: bool
+    transfer: str
+    available_now: bool
+    after: tuple[int, ...]
+    heartbeat_s: int
+    at_once: bool
+    """Whether a process kills itself at its point where that is possible; else it waits there to be killed."""
+
+    @classmethod
+    def of(cls, case: Case, seed: int) -> Plan:
+        """The plan of a run."""
+        draw = case.random(seed)
+        per_batch = draw.randint(20, 40)
+        victims = set(case.victims)
+        first = case.steps[0].point
+        pull = first in {"fetch-mid", "read-started"}
+        points = [POINTS.get(step.point) for step in case.steps]
+        at_end = any(point is not None and point.at_end for point in points)
+        return cls(
+            messages=per_batch * draw.randint(4, 5) - draw.randint(0, 10),
+            per_batch=per_batch,
+            partitions=1 if not case.writes and draw.random() < 0.3 else draw.randint(2, 3),
+            durable=BROKER in victims or (MEMORY_BROKER not in victims and draw.random() < 0.25),
+            late=draw.choice([0, 0, 15, 30]) or (MEMORY_BROKER in victims or PAUSE in victims) * 20,
+            skip_written=draw.random() < 0.5,
+            transfer="pull" if pull or draw.random() < 0.15 else "inline",
+            available_now=at_end or bool(_SURVIVING & victims) or draw.random() < 0.5,
+            after=tuple(0 if point is None else draw.randint(point.least, point.most) for point in points),
+            heartbeat_s=_heartbeat_s(victims, draw),
+            at_once=draw.random() < 0.5,
+        )
+
+
+def _heartbeat_s(victims: set[str], draw: random.Random) -> int:
+    """A thread that waits at a point sends no heartbeats: some connections are lost before their process is."""
+    if ORPHAN in victims:
+        return ORPHAN_HEARTBEAT_S
+    if {FREEZE, ABSENCE, PAUSE} & victims:
+        return HEARTBEAT_S
+    return draw.choice([HEARTBEAT_S, 15, 30])
+
+
+@dataclass
+class Subject:
+    """A case on its way.
+
+    Attributes:
+        held: the process that waits at the point of the current step.
+        reader: the reader process of the query.
+        errors: of the query, at every time it failed.
+        started, ending: whether it was started and nobody has seen its end, and whether it ends by itself.
+        restarts: how often it was started after it had been struck.
+        missed: points that were not reached.
+    """
+
+    case: Case
+    plan: Plan
+    name: str
+    directory: Path
+    url: str
+    username: str
+    password: str
+    step: int = 0
+    held: int | None = None
+    reader: int | None = None
+    started: bool = False
+    ending: bool = False
+    struck: bool = False
+    late_sent: bool = False
+    errors: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    missed: list[str] = field(default_factory=list)
+    restarts: int = 0
+    begun_s: float = 0.0
+    recover_s: float | None = None
+    sent: int = 0
+
+    def __post_init__(self) -> None:
+        self.query = self._query()
+
+    # -- names -------------------------------------------------------------------------------------------------
+
+    @property
+    def source_queue(self) -> str:
+        """What is read."""
+        return self.name
+
+    @property
+    def target_queue(self) -> str:
+        """What is written."""
+        return f"{self.name}-out"
+
+    @property
+    def vhost(self) -> str:
+        """Where its queues are."""
+        return "durable" if self.plan.durable else "default"
+
+    @property
+    def exactly_once(self) -> bool:
+        """Whether there is something besides the messages to look at."""
+        return self.case.guarantee == EO
+
+    @property
+    def spool(self) -> Path:
+        """Where planned batches are."""
+        return self.directory / "spool"
+
+    @property
+    def abort_flag(self) -> Path:
+        """While this file is there every task of partition 0 fails."""
+        return self.directory / "fail-while-this-is-here"
+
+    @property
+    def consumer(self) -> Names:
+        """What the source keeps on the broker."""
+        return Names(CONSUMER, self.name)
+
+    @property
+    def writer(self) -> Names:
+        """What the sink keeps there."""
+        return Names(WRITER, self.name)
+
+    # -- the query ---------------------------------------------------------------------------------------------
+
+    @property
+    def timeout_s(self) -> int:
+        """Option transactionTimeout."""
+        return SHORT_TIMEOUT_S if {ABSENCE, PAUSE} & set(self.case.victims) else _LONG_TIMEOUT_S
+
+    def _common(self) -> dict[str, str]:
+        return {
+            "url": self.url,
+            "username": self.username,
+            "password": self.password,
+            "heartbeat": str(self.plan.heartbeat_s),
+            "retry.maxAttempts": "200",
+            "retry.maxDelay": "0.5",
+            "deliveryGuarantee": self.case.guarantee,
+        }
+
+    def _source_options(self) -> dict[str, str]:
+        options = self._common() | {
+            "queue": self.source_queue,
+            "maxMessagesPerTrigger": str(self.plan.per_batch),
+            "numPartitions": str(self.plan.partitions),
+            "transfer": self.plan.transfer,
+        }
+        if self.exactly_once:
+            options |= {"consumerId": self.name, "spoolLocation": str(self.spool)}
+        return options
+
+    def _sink_options(self) -> dict[str, str]:
+        options = self._common() | {"routingKey": self.target_queue}
+        if self.exactly_once:
+            options |= {"transactionalId": self.name, "transactionTimeout": str(self.timeout_s)}
+        return options
+
+    def _query(self) -> AnyQuery:
+        case = self.case
+        if case.kind == SOURCE:
+            return Query(
+                name=self.name,
+                options=self._source_options(),
+                directory=self.directory,
+                schema="body BINARY",
+                sink_options={"skip_written": self.plan.skip_written},
+            )
+        if case.reads:
+            return Chain(
+                name=self.name,
+                entry=case.entry,
+                source=self._source_options(),
+                options=self._sink_options(),
+                directory=self.directory,
+            )
+        aborts = any(step.point == "abort-entered" for step in case.steps) and len(case.steps) == 1
+        lose = {"after": 1, "fail": "this task fails, as it was told to", "while": str(self.abort_flag)}
+        return Publishing(
+            name=self.name,
+            entry=case.entry,
+            options=self._sink_options(),
+            directory=self.directory,
+            files_per_batch=max(2, self.plan.partitions),
+            body=_BODY_SQL,
+            lose=lose if aborts else None,
+        )
+
+    def kills_itself(self, index: int) -> bool:
+        """Whether the process at the point of a step is the victim, and ends itself there."""
+        step = self.case.steps[index]
+        return self.plan.at_once and step.victim == POINTS[step.point].where
+
+    @property
+    def trigger(self) -> dict[str, Any]:
+        """Of the runs that are struck."""
+        return {"availableNow": True} if self.plan.available_now else {"processingTime": "0 seconds"}
+
+    # -- data --------------------------------------------------------------------------------------------------
+
+    def prepare(self, client: Client) -> None:
+        """Make queues and directories, and put the messages where the query finds them."""
+        self.directory.mkdir(parents=True)
+        if isinstance(self.query, Publishing) and self.query.lose is not None:
+            self.abort_flag.touch()
+        self.declare(client)
+        self.send(client, self.plan.messages)
+
+    def declare(self, client: Client) -> None:
+        """Make the queues that are not there."""
+        names = [self.source_queue] * self.case.reads + [self.target_queue] * self.case.writes
+        for name in names:
+            client.declare_queue(name, durable=self.plan.durable)
+
+    def send(self, client: Client, count: int) -> None:
+        """Publish so many more messages, or put files with so many more rows there."""
+        begin, self.sent = self.sent, self.sent + count
+        if not self.case.reads:
+            assert isinstance(self.query, Publishing)
+            size = max(1, self.plan.per_batch // self.query.files_per_batch)
+            for first in range(begin, self.sent, size):
+                put_file(self.query.rows, first, min(first + size, self.sent))
+            return
+        delivery = DeliveryProperties(routing_key=self.source_queue, delivery_mode=2 if self.plan.durable else 1)
+        for number in range(begin, self.sent):
+            client.publish(Message(body_of(number), delivery))
+        client.confirm()
+
+    def send_late(self, client: Client) -> None:
+        """Publish what comes while the query is down."""
+        if not self.late_sent:
+            self.late_sent = True
+            if self.plan.late:
+                self.send(client, self.plan.late)
+
+    # -- the end -----------------------------------------------------------------------------------------------
+
+    def copies(self, client: Client) -> Counter[int]:
+        """How often each message has arrived; -1 stands for those that nobody has published."""
+        if isinstance(self.query, Query):
+            return Counter(number_of(row["body"]) for row in self.query.rows())
+        count = depth(client, self.target_queue)
+        if not count:
+            return Counter()
+        subscription = client.subscribe(self.target_queue)
+        subscription.grant(count)
+        found = Counter(map(number_of, bodies(subscription, count)))
+        subscription.cancel()
+        return found
+
+    def dirt(self, client: Client) -> list[str]:
+        """What is left on the broker and in the spool that should not be there."""
+        found: list[str] = []
+        if self.case.reads:
+            left = depth(client, self.source_queue)
+            if left:
+                found.append(f"{left} messages are left on the queue")
+            if self.exactly_once:
+                found += leftovers.of_consumer(client, self.consumer)
+                found += leftovers.of_spool(self.spool)
+        if self.case.writes and self.exactly_once:
+            found += leftovers.of_writer(client, self.writer)
+            found += leftovers.of_branches(client, self.name)
+        return found
+
+    def remove(self, client: Client) -> None:
+        """Delete queues and directories."""
+        names = [self.source_queue, self.target_queue]
+        names += [self.consumer.state, self.writer.state, self.writer.markers]
+        for name in names:
+            try:
+                if client.query_queue(name) is not None:
+                    client.delete_queue(name)
+            except AmqpError:
+                return  # something holds it: it goes with the broker
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of a run.
+
+    Attributes:
+        lost: messages that have not arrived.
+        duplicated: messages that have arrived more than once, counted once each.
+        problems: what breaks a promise.
+    """
+
+    lost: int
+    duplicated: int
+    problems: tuple[str, ...]
+
+
+def judge(subject: Subject, copies: Counter[int], dirt: list[str]) -> Verdict:
+    """Compare what has arrived with what was published."""
+    expected = range(subject.sent)
+    lost = [number for number in expected if number not in copies]
+    twice = [number for number in expected if copies[number] > 1]
+    foreign = {number: count for number, count in copies.items() if number not in expected}
+    guarantee = subject.case.guarantee
+    problems = list(subject.problems)
+    gone = MEMORY_BROKER in subject.case.victims
+    if lost and guarantee in {EO, ALO} and not gone:
+        problems.append(f"{len(lost)} lost, first {lost[:5]}")
+    if twice and guarantee != ALO:
+        problems.append(f"{len(twice)} duplicated, first {twice[:5]}")
+    if foreign:
+        problems.append(f"{sum(foreign.values())} arrived that nobody published: {sorted(foreign)[:5]}")
+    if not gone:
+        problems += dirt
+    return Verdict(len(lost), len(twice), tuple(problems))
