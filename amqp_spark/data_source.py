@@ -89,6 +89,12 @@ class AmqpDataSource(Portable, DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> AmqpBatchWriter:  # noqa: FBT001  Spark's signature
         """The writer of a static frame. There is nothing to overwrite: an exchange takes messages, it holds none."""
         options, plan = check_sink(self.options, schema)
+        if options.exactly_once and options.batch_id is None:
+            problem = (
+                "option 'batchId' is required by a batch write with deliveryGuarantee=exactly-once: a number that is "
+                "greater for each new write, and the same when a write is repeated"
+            )
+            raise OptionError([problem])
         if overwrite:
             raise UnsupportedModeError(
                 'mode("overwrite") is not possible, since an exchange holds nothing to replace: use mode("append")'

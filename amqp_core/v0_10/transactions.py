@@ -15,13 +15,15 @@ from amqp_core.errors import AmqpError, ProtocolError, TransactionFailed
 from amqp_core.v0_10 import spec
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 
 _FORGOTTEN = (spec.DtxPrepare.NAME, spec.DtxXaStatus.XA_RBTIMEOUT)
 
 
 class _Caller(Protocol):
+    def send(self, command: spec.Command, *, sync: bool = False) -> int: ...
+
     def call(self, command: spec.Command, *, result: bool = False) -> object: ...
 
 
@@ -38,9 +40,18 @@ class Transactions:
         self._run(spec.TxSelect())
         self._selected = "tx"
 
-    def commit(self) -> None:
-        """Commit everything published and accepted since the last commit or rollback (tx.commit)."""
-        self._run(spec.TxCommit())
+    def commit(self, sent: Callable[[], None] | None = None) -> None:
+        """Commit everything published and accepted since the last commit or rollback (tx.commit).
+
+        Parameters:
+            sent: called when the command was sent and its outcome is not known.
+        """
+        if sent is None:
+            self._run(spec.TxCommit())
+        else:
+            self._client.send(spec.TxCommit(), sync=True)
+            sent()
+            self._run(spec.ExecutionSync())  # complete only when everything before it is
 
     def rollback(self) -> None:
         """Undo it (tx.rollback). qpidd keeps accepted messages acquired by the session until they are released."""
@@ -130,13 +141,16 @@ class Transactions:
         except BaseException as error:
             # a prepare that finds the branch expired makes the broker forget it: asking again would end the session
             if not isinstance(error, TransactionFailed) or (error.operation, error.status) != _FORGOTTEN:
-                self._abandon(xid, ended=ended)
+                self.abandon(xid, ended=ended)
             raise
 
-    def _abandon(self, xid: spec.Xid, *, ended: bool) -> None:
-        """Roll back a branch that failed; Broker-J would keep its messages locked for ever.
+    def abandon(self, xid: spec.Xid, *, ended: bool) -> None:
+        """Roll back a branch that failed, if the session lives; Broker-J would keep its messages locked for ever.
 
-        A branch must not be ended twice: that would end the session, and with it the chance to roll back.
+        Parameters:
+            xid: of the branch.
+            ended: whether ``dtx.end`` was sent. A branch must not be ended twice: that would end the session, and with
+                it the chance to roll back.
         """
         if not ended:
             try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from amqp_spark import crashpoints
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.encoding.messages import MessagePlan
 from amqp_spark.sink.statistics import Statistics
-from amqp_spark.sink.writer import log_batch, place_of_task, publish
+from amqp_spark.sink.writer import decide, log_batch, place_of_task, publish, undo
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,16 +21,22 @@ if TYPE_CHECKING:
 _COUNTS: Final = (
     "messages BIGINT, nbytes BIGINT, seconds DOUBLE, retries BIGINT, resent BIGINT, discarded BIGINT, started DOUBLE"
 )
+_NAMES: Final = tuple(column.split()[0] for column in _COUNTS.split(", "))
+_PREPARED: Final = "lineage STRING, batch BIGINT, partition INT, xid STRING, rows BIGINT, digest STRING"
+"""What a task adds with exactly-once."""
 
 
 class AmqpBatchSink:
-    """Publishes a micro-batch, at least once; for ``foreachBatch``, alone or among other things that are done there.
+    """Publishes a micro-batch; for ``foreachBatch``, alone or among other things that are done there.
 
     Example::
 
         sink = AmqpBatchSink(url="amqp://broker/default", username="guest", passwordFile="/run/secrets/amqp",
                              exchange="amq.topic")
         query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", ...).start()
+
+    With ``deliveryGuarantee="exactly-once"`` (and a ``transactionalId``) each batch id is published once, however often
+    it is called with it; the rows must be the same each time.
 
     Compared with ``writeStream.format("amqp")`` it starts no process to plan a batch, and its counts can be read:
 
@@ -73,15 +80,31 @@ class AmqpBatchSink:
         Raises:
             SchemaError: with every column that cannot be sent, before any task runs.
             pyspark.errors.PythonException: a task failed as often as Spark lets it; the text holds the error.
+            StateError, AmqpError: with exactly-once, the batch must not or cannot be committed.
         """
         plan = MessagePlan.build(frame.schema, self._options)
-        rows = frame.mapInArrow(_Task(plan, self._options, batch_id), _COUNTS).collect()
+        task, schema = _Task(plan, self._options, batch_id), _COUNTS
+        if self._options.exactly_once:
+            schema = f"{_COUNTS}, {_PREPARED}"
+        rows = [row.asDict() for row in frame.mapInArrow(task, schema).collect()]
         crashpoints.reached(crashpoints.MESSAGE_RETURNED)
-        self.last = sum((Statistics(**row.asDict()) for row in rows), Statistics())
+        fresh = self._decide(rows, batch_id) if self._options.exactly_once else True
+        self.last = sum((Statistics(**{name: row[name] for name in _NAMES}) for row in rows), Statistics())
         self.total += self.last
-        log_batch(self.last, batch_id)
+        log_batch(self.last, batch_id, self._options, fresh=fresh)
         if self._on_batch is not None:
             self._on_batch(batch_id, self.last)
+
+    def _decide(self, rows: list[dict[str, Any]], batch_id: int) -> bool:
+        from amqp_spark.sink.prepared import Prepared  # noqa: PLC0415 - nothing that other guarantees need
+
+        names = [field.name for field in fields(Prepared)]
+        tasks = [Prepared(**{name: row[name] for name in names}) for row in rows]
+        try:
+            return decide(self._options, tasks, batch_id)
+        except BaseException:
+            undo(self._options, tasks, batch_id)
+            raise
 
 
 class _Task:
@@ -93,9 +116,9 @@ class _Task:
         self._batch_id = batch_id
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        statistics = publish(self._plan, self._options, place_of_task(self._batch_id), batches)
-        counts: dict[str, list[Any]] = {
-            name: [getattr(statistics, name)]
-            for name in ("messages", "nbytes", "seconds", "retries", "resent", "discarded", "started")
-        }
+        statistics, prepared = publish(self._plan, self._options, place_of_task(self._batch_id), batches)
+        counts: dict[str, Any] = {name: pa.array([getattr(statistics, name)]) for name in _NAMES}
+        if prepared is not None:
+            counts |= {name: pa.array([value]) for name, value in asdict(prepared).items()}
+            counts["partition"] = counts["partition"].cast(pa.int32())
         yield pa.RecordBatch.from_pydict(counts)

@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import logging
 import os
+import random
 import threading
 import time
 import weakref
@@ -29,6 +30,8 @@ _log = logging.getLogger("amqp_spark.sink")
 
 IDLE_SECONDS: Final = 30.0
 """How long a connection waits for the next task; micro-batches that come less often log in anew."""
+FIRST_DELAY_SECONDS: Final = 0.2
+"""Most time before the first attempt to connect again."""
 LONGEST_PAUSE_SECONDS: Final = 1.0
 """Most time between two looks at connections that nobody uses."""
 
@@ -41,11 +44,13 @@ class Lease:
     Attributes:
         client: the connection with its session.
         reused: whether an earlier task has used it: then it may have broken unseen.
+        notes: what its users know of the session, for those who use it next.
     """
 
     def __init__(self, pool: Connections, options: ConnectOptions, client: Client, *, reused: bool) -> None:
         self.client = client
         self.reused = reused
+        self.notes: dict[str, object] = {}
         self.options = options
         self.lock = threading.Lock()
         self.idle_since: float | None = None
@@ -217,17 +222,22 @@ class Connections:
 
 
 _pools: weakref.WeakSet[Connections] = weakref.WeakSet()
-_shared: Connections | None = None
+_shared: dict[str, Connections] = {}
 _shared_lock = threading.Lock()
 
 
-def shared() -> Connections:
-    """The pool of this process."""
-    global _shared  # noqa: PLW0603 - one per process
+def shared(purpose: str = "") -> Connections:
+    """A pool of this process. A session that took part in transactions serves no other purpose any more."""
     with _shared_lock:
-        if _shared is None:
-            _shared = Connections()
-        return _shared
+        if purpose not in _shared:
+            _shared[purpose] = Connections()
+        return _shared[purpose]
+
+
+def pause_before(attempt: int, longest: float) -> float:
+    """How many seconds to wait before the ``attempt``-th attempt (from 1) to connect again: jittered, and growing."""
+    delay = min(longest, FIRST_DELAY_SECONDS * 2.0 ** min(attempt - 1, 30))
+    return delay * random.uniform(0.5, 1.0)  # noqa: S311  jitter, not a secret
 
 
 def _after_fork_in_child() -> None:

@@ -27,16 +27,23 @@ if TYPE_CHECKING:
 
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.encoding.messages import MessagePlan
+    from amqp_spark.sink.prepared import Prepared
 
 LOGGER: Final = "amqp_spark.sink"
 _log = logging.getLogger(LOGGER)
 
 
 class Published(Portable, WriterCommitMessage):
-    """What a task tells the driver: the broker has completed all of it."""
+    """What a task tells the driver: the broker has completed all of it.
 
-    def __init__(self, statistics: Statistics) -> None:
+    Attributes:
+        statistics: of the task.
+        prepared: with exactly-once, the branch that holds it.
+    """
+
+    def __init__(self, statistics: Statistics, prepared: Prepared | None = None) -> None:
         self.statistics = statistics
+        self.prepared = prepared
 
 
 class _Writer(Portable):
@@ -49,50 +56,86 @@ class _Writer(Portable):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(exchange={self._options.exchange!r})"
 
-    def _publish(self, batches: Iterable[pa.RecordBatch]) -> Published:
-        place = place_of_task(self._options.batch_id)
-        return Published(publish(self._plan, self._options, place, batches))
+    def _commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
+        crashpoints.reached(crashpoints.MESSAGE_RETURNED)
+        fresh = decide(self._options, _prepared(messages), batch_id)
+        log_batch(total(messages), batch_id, self._options, fresh=fresh)
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
+        if self._options.exactly_once:
+            undo(self._options, _prepared(messages), batch_id)
+        else:
+            log_abort(messages, batch_id)
 
 
 class AmqpBatchWriter(_Writer, DataSourceArrowWriter):
     """Writes a static frame."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:  # type: ignore[override]
-        """Publish the rows of one task; see :meth:`Delivery.run` for the errors."""
-        return self._publish(iterator)
+        """Publish the rows of one task; see :meth:`Publishing.run` for the errors."""
+        return Published(*publish(self._plan, self._options, place_of_task(self._options.batch_id), iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log one line: everything is published."""
-        crashpoints.reached(crashpoints.MESSAGE_RETURNED)
-        log_batch(total(messages), self._options.batch_id)
+        """With exactly-once decide and commit. Log one line: everything is published."""
+        self._commit(messages, self._options.batch_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Log one line: what was published stays published."""
-        log_abort(messages, self._options.batch_id)
+        """With exactly-once roll back. Otherwise log one line: what was published stays published."""
+        self._abort(messages, self._options.batch_id)
 
 
 class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a streaming query."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:  # type: ignore[override]
-        """Publish the rows of one task; see :meth:`Delivery.run` for the errors."""
-        return self._publish(iterator)
+        """Publish the rows of one task; see :meth:`Publishing.run` for the errors."""
+        # the option is for batch writes: a batch that is to be decided has the id that Spark gives it
+        given = None if self._options.exactly_once else self._options.batch_id
+        return Published(*publish(self._plan, self._options, place_of_task(given), iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
-        """Log one line: the batch is published; Spark writes its commit log after this."""
-        crashpoints.reached(crashpoints.MESSAGE_RETURNED)
-        log_batch(total(messages), batchId)
+        """With exactly-once decide and commit. Log one line; Spark writes its commit log after this."""
+        self._commit(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Log one line: what was published stays published."""
-        log_abort(messages, batchId)
+        """With exactly-once roll back. Otherwise log one line: what was published stays published."""
+        self._abort(messages, batchId)
 
 
-def publish(plan: MessagePlan, options: SinkOptions, place: Place, batches: Iterable[pa.RecordBatch]) -> Statistics:
-    """What a task does, in each of the three ways to write."""
-    statistics = Delivery(plan, options, place).run(batches)
+def publish(
+    plan: MessagePlan, options: SinkOptions, place: Place, batches: Iterable[pa.RecordBatch]
+) -> tuple[Statistics, Prepared | None]:
+    """What a task does, in each of the three ways to write; with exactly-once also what it has prepared."""
+    if options.exactly_once:
+        from amqp_spark.sink.branch import BranchDelivery  # noqa: PLC0415 - nothing that other guarantees need
+
+        context = TaskContext.get()
+        delivery = BranchDelivery(plan, options, place, attempt=0 if context is None else context.attemptNumber())
+        statistics, prepared = delivery.run(batches), delivery.prepared
+    else:
+        statistics, prepared = Delivery(plan, options, place).run(batches), None
     spare_collections()
-    return statistics
+    return statistics, prepared
+
+
+def decide(options: SinkOptions, tasks: Sequence[Prepared], batch_id: int | None) -> bool:
+    """With exactly-once, what the driver does with a batch whose tasks are done; see :meth:`Decision.commit`."""
+    if not options.exactly_once:
+        return True
+    from amqp_spark.sink.decision import Decision  # noqa: PLC0415 - nothing that other guarantees need
+
+    assert batch_id is not None
+    return Decision(options).commit(tasks, batch_id)
+
+
+def undo(options: SinkOptions, tasks: Sequence[Prepared], batch_id: int | None) -> None:
+    """With exactly-once, what the driver does with a batch that failed; see :meth:`Decision.abort`."""
+    from amqp_spark.sink.decision import Decision  # noqa: PLC0415 - nothing that other guarantees need
+
+    assert batch_id is not None
+    _be_heard()
+    _log.warning("%s: failed; what it has prepared is rolled back unless it was decided", _name(batch_id))
+    Decision(options).abort(tasks, batch_id)
 
 
 def place_of_task(batch_id: int | None = None, query_id: str | None = None) -> Place:
@@ -117,10 +160,15 @@ def total(messages: Iterable[WriterCommitMessage | None]) -> Statistics:
     return sum(published, Statistics())
 
 
-def log_batch(statistics: Statistics, batch_id: int | None) -> None:
+def _prepared(messages: Iterable[WriterCommitMessage | None]) -> list[Prepared]:
+    return [each.prepared for each in messages if isinstance(each, Published) and each.prepared is not None]
+
+
+def log_batch(statistics: Statistics, batch_id: int | None, options: SinkOptions, *, fresh: bool = True) -> None:
     """One line in the driver's log for everything that a batch has published."""
     _be_heard()
-    _log.info("%s: %s", _name(batch_id), statistics)
+    once = "" if not options.exactly_once else ", exactly once" if fresh else "; had been published, and was not again"
+    _log.info("%s: %s%s", _name(batch_id), statistics, once)
 
 
 def log_abort(messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:

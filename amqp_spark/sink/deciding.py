@@ -1,0 +1,413 @@
+"""The rules of a decision: which branches may be committed, in one sitting on one connection that has the lock.
+
+Three things are looked at, and each has the last word on something:
+
+- The state message says which batch was decided last, and whether all of it is done.
+- dtx.recover says which branches are prepared. Nothing else does: the timeout of an expired branch can still be asked
+  for and set. A branch that is not listed was committed or rolled back.
+- The markers say which branches were committed: qpidd's linear store commits prepared branches when it is restarted.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.errors import AmqpError, NotFound, TransactionFailed
+from amqp_spark import crashpoints
+from amqp_spark.errors import StateError
+from amqp_spark.sink.markers import Markers
+from amqp_spark.sink.prepared import BATCH_WRITES, Prepared, same_rows
+from amqp_spark.state.names import lineage_key
+from amqp_spark.state.queue import StateQueue
+from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
+from amqp_spark.state.xids import parse_branch, xid_text
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from amqp_core.v0_10.client import Client
+    from amqp_core.v0_10.spec import Xid
+    from amqp_spark.options import SinkOptions
+    from amqp_spark.state.names import Names
+
+_log = logging.getLogger("amqp_spark.sink")
+
+MARKER_SECONDS: Final = 10.0
+"""How long a marker is waited for: a session that just died may still hold it."""
+MOST_PAST: Final = 100
+"""How many earlier lineages are remembered."""
+_TOOL: Final = "python -m amqp_spark.transactions"
+
+
+class WriterQueue(StateQueue):
+    """The state of a writer; tests may stop a decision before its commit."""
+
+    def __init__(self, client: Client, names: Names) -> None:
+        super().__init__(client, names)
+        self.deciding = False
+
+    def committing(self) -> None:
+        """See :meth:`StateQueue.committing`."""
+        if self.deciding:
+            crashpoints.reached(crashpoints.DECISION_SENT)
+
+
+class Raced(AmqpError):
+    """Somebody else resolved a branch between our look at it and our command, which ended the session: look again."""
+
+    retryable = True
+
+
+class Deciding:
+    """One sitting: the client holds the lock, and ``queue`` its state.
+
+    Parameters:
+        client: connected; after an error of it the sitting is over.
+        queue: of the same client, locked.
+        options: of the sink.
+    """
+
+    def __init__(self, client: Client, queue: WriterQueue, options: SinkOptions) -> None:
+        assert options.transactional_id is not None
+        self._client = client
+        self._queue = queue
+        self._writer = options.transactional_id
+        self._timeout = options.transaction_timeout
+        self._markers = Markers(client, queue.names.markers)
+
+    # --- what Decision asks for
+
+    def commit(self, tasks: Sequence[Prepared], batch: int) -> bool:
+        """See :meth:`Decision.commit`."""
+        branches = [task for task in tasks if task.xid]
+        lineage = self._lineage(tasks, batch)
+        state = self._state(create=bool(branches))
+        if state is None:
+            return True
+        if state.state == OPEN:
+            repeated = branches if (state.lineage, state.batch) == (lineage, batch) else []
+            state = self._finish(state, {each.partition: each for each in repeated})
+        if lineage == state.lineage:
+            if batch < state.batch:
+                raise self._rolled_back_checkpoint(state, batch)
+            if batch == state.batch:
+                return self._repeated(state, branches)
+        else:
+            self._check_lineage(state, lineage)
+        if not branches:
+            return True
+        decided = self._decide(state, branches, lineage, batch)
+        self._sweep_after(self._finish(decided, {}))
+        return True
+
+    def abort(self, tasks: Sequence[Prepared]) -> None:
+        """See :meth:`Decision.abort`."""
+        state = self._state(create=False)
+        decided: set[str] = set()
+        if state is not None:
+            decided = {branch.xid for branch in state.branches}
+            if state.state == OPEN:
+                try:
+                    self._finish(state, {})
+                except StateError as error:
+                    _log.warning("transactionalId %r: %s", self._writer, error)
+        self._roll_back({task.xid for task in tasks if task.xid} - decided, self._listed())
+
+    def close(self) -> None:
+        """Give everything back, and the lock away."""
+        self._markers.close()
+        self._queue.unlock()
+
+    # --- state and lineage
+
+    def _state(self, *, create: bool) -> WriterState | None:
+        body = self._queue.take()
+        if body is None:
+            if not create:
+                return None
+            state = WriterState(self._writer)
+            self._queue.create(state.dump())
+            return state
+        state = WriterState.load(body)
+        if state.transactional_id != self._writer:
+            raise StateError(
+                f"the state queue {self._queue.names.state!r} is that of transactionalId "
+                f"{state.transactional_id[:200]!r}, not of {self._writer!r}"
+            )
+        return state
+
+    def _lineage(self, tasks: Sequence[Prepared], batch: int) -> str:
+        lineage = tasks[0].lineage
+        if any((task.lineage, task.batch) != (lineage, batch) for task in tasks):
+            raise StateError(f"tasks of several queries or batches came together as batch {batch}")
+        if len({task.partition for task in tasks}) < len(tasks):
+            raise StateError(f"several tasks of one partition came together as batch {batch}")
+        return lineage
+
+    def _check_lineage(self, state: WriterState, lineage: str) -> None:
+        """A lineage that is not that of the state must be a new one."""
+        if lineage in state.past:
+            raise StateError(
+                f"two queries share transactionalId {self._writer!r}: {_named(lineage)} has published with it until "
+                f"batch {state.past[lineage]}, then {_named(state.lineage)} did, and now the first comes back. Give "
+                f"each its own transactionalId. If the other one is gone for good: stop the query, and let "
+                f"{_TOOL} --forget remove what is known of this transactionalId; batches that it has published and "
+                "Spark has not logged then come twice"
+            )
+        key = lineage_key(lineage)
+        if lineage != BATCH_WRITES and self._queue.marked_anywhere(key) and not self._queue.marked(key):
+            raise StateError(
+                f"{_named(lineage)} has published under another transactionalId before, and would now under "
+                f"{self._writer!r}: its latest batch may come twice. Set option transactionalId back to what it was; a "
+                "new checkpoint makes a new query, which may have any"
+            )
+
+    def _rolled_back_checkpoint(self, state: WriterState, batch: int) -> StateError:
+        if state.lineage == BATCH_WRITES:
+            return StateError(
+                f"option batchId is {batch}, and transactionalId {self._writer!r} has published {state.batch} already: "
+                f"allowed are {state.batch} with the same rows (a repetition: it publishes nothing), and greater ones"
+            )
+        return StateError(
+            f"Spark runs batch {batch} of {_named(state.lineage)}, and transactionalId {self._writer!r} has published "
+            f"batch {state.batch} of it already: the checkpoint was rolled back, or a copy of it is in use. Restore "
+            f"the checkpoint of batch {state.batch}, or start with a new one, which publishes all that it reads"
+        )
+
+    # --- deciding
+
+    def _decide(self, state: WriterState, branches: Sequence[Prepared], lineage: str, batch: int) -> WriterState:
+        """Check all branches, and write that they are to be committed: before this none is, afterwards all will be."""
+        listed = self._listed()
+        self._sweep(state, listed, keep={branch.xid for branch in branches})
+        self._markers.look()
+        chosen = self._chosen(branches, lineage, batch)
+        self._renew([branch for branch in chosen if branch.xid not in self._markers.found])
+        crashpoints.reached(crashpoints.VERIFIED)
+        past = dict(state.past)
+        key = lineage_key(lineage)
+        if lineage != state.lineage:
+            if state.lineage:
+                past[state.lineage] = state.batch
+                past = dict(list(past.items())[-MOST_PAST:])
+            if lineage != BATCH_WRITES and not self._queue.marked(key):
+                self._queue.mark(key)
+        decided = WriterState(self._writer, lineage, batch, OPEN, tuple(chosen), past)
+        self._queue.deciding = True
+        self._queue.swap(decided.dump())
+        self._queue.deciding = False
+        crashpoints.reached(crashpoints.DECISION_COMMITTED)
+        if state.lineage not in {"", BATCH_WRITES, lineage}:
+            self._queue.unmark(lineage_key(state.lineage))
+        return decided
+
+    def _chosen(self, branches: Sequence[Prepared], lineage: str, batch: int) -> list[DecidedBranch]:
+        """The branches to decide for: the new ones, unless the broker has committed an earlier attempt by itself."""
+        done: dict[int, Prepared] = {}
+        for marker in self._markers.found.values():
+            if (marker.lineage, marker.batch) == (lineage, batch) and done.setdefault(marker.partition, marker) is not (
+                marker
+            ):
+                raise self._twice(batch, marker, done[marker.partition].xid)
+        chosen = []
+        superfluous = set()
+        for branch in branches:
+            marker = done.pop(branch.partition, branch)
+            if not same_rows(marker, branch):
+                raise self._differs(batch, marker.decided, branch)
+            if marker.xid != branch.xid:
+                superfluous.add(branch.xid)
+            chosen.append(marker.decided)
+        if done:
+            raise self._differs(batch, next(iter(done.values())).decided, None)
+        self._roll_back(superfluous, self._listed() if superfluous else {})
+        return chosen
+
+    def _renew(self, branches: Sequence[DecidedBranch]) -> None:
+        """See that all are prepared and stay so: until they are committed no timer shall end one of them."""
+        self._must_be_listed(branches)
+        # Broker-J: 0 is no timer at all. qpidd: 0 ends a branch at once, and an unchanged value starts no new term.
+        seconds = self._timeout - 1 if self._client.is_qpidd else 0
+        listed = self._listed()
+        for branch in branches:
+            try:
+                self._client.transactions.set_timeout(listed[branch.xid], seconds)
+            except (KeyError, NotFound) as error:
+                raise Raced(f"the branch {branch.xid} was resolved by somebody else just now") from error
+        self._must_be_listed(branches)  # the timer of one that has ended can be set as well
+
+    def _must_be_listed(self, branches: Sequence[DecidedBranch]) -> None:
+        listed = self._listed()
+        gone = [branch for branch in branches if branch.xid not in listed]
+        if gone:
+            committed = "Nothing of them" if not self._markers.found else "Nothing but what the broker did by itself"
+            raise StateError(
+                f"{len(gone)} of {len(branches)} transactions are no longer prepared, the first is {gone[0].xid} of "
+                f"partition {gone[0].partition}. {committed} was committed: the broker has rolled them back, since "
+                f"more than option transactionTimeout={self._timeout} s have passed, or since it was restarted and "
+                "does not keep them; or another client has; or the tasks were connected to another broker of the list "
+                "in option url. Run the batch again; if it was the time, raise the option or let batches be smaller"
+            )
+
+    # --- finishing
+
+    def _finish(self, state: WriterState, repeated: Mapping[int, Prepared]) -> WriterState:
+        """Commit what is decided, prove it by the markers, and write that it is done.
+
+        Parameters:
+            state: open.
+            repeated: new attempts at the same batch, by partition: they may take the place of what is lost.
+        """
+        wanted = {branch.xid for branch in state.branches}
+        self._markers.look()
+        self._commit_listed(wanted - self._markers.found.keys())
+        crashpoints.reached(crashpoints.ALL_COMMITTED)
+        self._markers.wait_for(wanted, MARKER_SECONDS)
+        self._check_markers(state)
+        lost = [branch for branch in state.branches if branch.xid not in self._markers.found]
+        if lost:
+            return self._finish(self._substituted(state, lost, repeated), {})
+        done = replace(state, state=DONE)
+        finished = self._finished_markers(state)
+        self._queue.swap(done.dump(), accept=self._markers.ranges(finished))
+        self._markers.accepted(finished)
+        crashpoints.reached(crashpoints.DONE_SWAPPED)
+        return done
+
+    def _commit_listed(self, xids: Collection[str]) -> None:
+        listed = self._listed() if xids else {}
+        for number, text in enumerate(text for text in listed if text in xids):
+            try:
+                self._client.transactions.commit_branch(listed[text])
+            except NotFound as error:
+                raise Raced(f"the branch {text} was resolved by somebody else just now") from error
+            except TransactionFailed as error:
+                _log.warning("the branch %s cannot be committed: %s", text, error)
+            if not number:
+                crashpoints.reached(crashpoints.SOME_COMMITTED)
+
+    def _check_markers(self, state: WriterState) -> None:
+        """No partition of the batch may have been committed twice."""
+        wanted = {branch.partition: branch.xid for branch in state.branches}
+        for marker in self._markers.found.values():
+            is_of_batch = (marker.lineage, marker.batch) == (state.lineage, state.batch)
+            if is_of_batch and wanted.get(marker.partition) != marker.xid:
+                raise self._twice(state.batch, marker, wanted.get(marker.partition, "nothing"))
+
+    def _finished_markers(self, state: WriterState) -> list[str]:
+        """Of all that are found those that nobody will ask for: of this batch and of those before."""
+        return [
+            xid
+            for xid, marker in self._markers.found.items()
+            if (marker.lineage == state.lineage and marker.batch <= state.batch) or marker.lineage in state.past
+        ]
+
+    def _substituted(
+        self, state: WriterState, lost: Sequence[DecidedBranch], repeated: Mapping[int, Prepared]
+    ) -> WriterState:
+        """The decision with new attempts in the place of branches that are neither prepared nor committed."""
+        instead: dict[int, DecidedBranch] = {}
+        for branch in lost:
+            new = repeated.get(branch.partition)
+            if new is None or new.xid == branch.xid or not same_rows(new, branch):
+                again = new is not None and new.xid != branch.xid
+                why = "its repetition has other rows" if again else "Spark has not run it again yet: restart the query"
+                raise StateError(
+                    f"the transaction {branch.xid} of partition {branch.partition} in batch {state.batch} of "
+                    f"{_named(state.lineage)} was to be committed, and is neither prepared nor committed: {len(lost)} "
+                    f"of {len(state.branches)} transactions of that batch are lost, the others are published. The "
+                    "broker has rolled them back, since a timer ended or since it does not keep them over a restart, "
+                    f"or another client has. The same rows would take their place, but {why}. See docs/delivery.md; "
+                    f"{_TOOL} shows what there is, and its --forget removes the decision"
+                )
+            instead[branch.partition] = new.decided
+        self._renew(list(instead.values()))
+        branches = tuple(instead.get(branch.partition, branch) for branch in state.branches)
+        substituted = replace(state, branches=branches)
+        self._queue.swap(substituted.dump())
+        _log.warning(
+            "batch %d: %d transaction(s) that were decided are lost; those of the repetition, with the same rows, took "
+            "their place",
+            state.batch, len(lost),
+        )  # fmt: skip
+        return substituted
+
+    def _repeated(self, state: WriterState, branches: Sequence[Prepared]) -> bool:
+        """The batch is done: what is new must be the same, and is not needed; whether it is that very attempt."""
+        decided = {branch.partition: branch for branch in state.branches}
+        for branch in branches:
+            before = decided.pop(branch.partition, None)
+            if before is None or not same_rows(before, branch):
+                raise self._differs(state.batch, before, branch)
+        if decided:
+            raise self._differs(state.batch, next(iter(decided.values())), None)
+        self._sweep_after(state)
+        ours = {branch.xid for branch in state.branches}
+        return all(branch.xid in ours for branch in branches)
+
+    # --- rolling back
+
+    def _sweep(self, state: WriterState, listed: Mapping[str, Xid] | None = None, keep: Collection[str] = ()) -> None:
+        """Roll back what nobody will ever decide for; what fails is left to the next sweep.
+
+        Spark does not tell the driver of attempts that lost: they are found by their names. What a later batch has
+        prepared is left alone, and so is everything that is not of this writer.
+        """
+        keep = {*keep, *(branch.xid for branch in state.branches)}
+        listed = self._listed() if listed is None else listed
+        orphans = []
+        for text, xid in listed.items():
+            branch = parse_branch(xid)
+            if branch is None or not branch.is_of(self._writer) or text in keep:
+                continue
+            if not branch.is_of(self._writer, state.lineage) or branch.batch <= state.batch:
+                orphans.append(text)
+        self._roll_back(orphans, listed)
+
+    def _sweep_after(self, state: WriterState) -> None:
+        """Sweep at the end, when all that matters is done."""
+        try:
+            self._sweep(state)
+        except AmqpError as error:
+            _log.warning("transactionalId %r: rolling back orphans failed: %s", self._writer, error)
+
+    def _roll_back(self, xids: Collection[str], listed: Mapping[str, Xid]) -> None:
+        for number, text in enumerate(text for text in listed if text in xids):
+            try:
+                self._client.transactions.rollback_branch(listed[text])
+            except TransactionFailed:
+                pass  # its timer was faster
+            except NotFound as error:
+                raise Raced(f"the branch {text} was resolved by somebody else just now") from error
+            if not number:
+                crashpoints.reached(crashpoints.MID_SWEEP)
+
+    def _listed(self) -> dict[str, Xid]:
+        """What is prepared, of everybody."""
+        return {xid_text(xid): xid for xid in self._client.transactions.recover()}
+
+    # --- errors
+
+    def _differs(self, batch: int, before: DecidedBranch | None, now: Prepared | None) -> StateError:
+        partition = now.partition if now is not None else before.partition if before is not None else 0
+        return StateError(
+            f"batch {batch} was published with transactionalId {self._writer!r} before, and is not the same now: "
+            f"partition {partition} had {before.rows if before else 0:,} row(s) and has {now.rows if now else 0:,}"
+            f"{' others' if before and now and before.rows == now.rows else ''}. What was published stays as it was; "
+            "nothing of the new attempt is. Exactly-once needs a source and a query that give the same rows in the "
+            "same order and partitions when a batch is run again; a batch write with other rows needs another batchId"
+        )
+
+    def _twice(self, batch: int, marker: Prepared, other: str) -> StateError:
+        return StateError(
+            f"partition {marker.partition} of batch {batch} with transactionalId {self._writer!r} was committed by "
+            f"{marker.xid}, which was not decided for ({other} was): its {marker.rows:,} row(s) may be there twice. "
+            "The broker commits prepared transactions when it is restarted (qpidd with its linear store), or another "
+            f"client has committed one. Look for duplicates; {_TOOL} --forget then removes the state"
+        )
+
+
+def _named(lineage: str) -> str:
+    return "a batch write" if lineage == BATCH_WRITES else f"the query {lineage}"

@@ -1,0 +1,175 @@
+"""Exactly-once, the driver's side: decides about a batch under the writer's lock, on as many connections as it takes.
+
+The state message on the broker says what is decided. So whatever becomes of this process or its connection, the next
+one reads it and goes on: :mod:`amqp_spark.sink.deciding` has the rules.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from amqp_core.errors import AmqpError, ResourceLocked
+from amqp_spark import crashpoints
+from amqp_spark.errors import StateError
+from amqp_spark.sink.connections import pause_before, shared
+from amqp_spark.sink.deciding import Deciding, WriterQueue
+from amqp_spark.state.names import WRITER, Names
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from amqp_spark.options import SinkOptions
+    from amqp_spark.sink.connections import Connections, Lease
+    from amqp_spark.sink.prepared import Prepared
+
+T = TypeVar("T")
+
+_log = logging.getLogger("amqp_spark.sink")
+
+POOL: Final = "decisions"
+"""Connections of their own: their sessions are transactional (tx)."""
+LOCK_RETRY_SECONDS: Final = 0.5
+LOCK_SLACK_SECONDS: Final = 5.0
+"""How much longer than a broker takes to notice a dead peer (two heartbeats) the lock is waited for."""
+ABORT_PATIENCE_SECONDS: Final = 5.0
+"""How long ``abort`` waits for the lock: the session that failed just now may still have it."""
+_QUEUE: Final = "state"
+
+_settled: set[tuple[str, str]] = set()
+"""Writers (url, id) whose latest decision was brought to its end by this process."""
+
+
+class Decision:
+    """Commits and aborts the batches of one writer.
+
+    Parameters:
+        options: of the sink, with ``transactionalId``.
+        connections: the pool; by default one of the process, so that the next batch does not log in again.
+        sleep: waits some seconds.
+        clock: monotonic seconds.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        *,
+        connections: Connections | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        assert options.transactional_id is not None
+        self._options = options
+        self._names = Names(WRITER, options.transactional_id)
+        self._connections = connections or shared(POOL)
+        self._sleep = sleep
+        self._clock = clock
+        self._key = options.url, options.transactional_id
+
+    def commit(self, tasks: Sequence[Prepared], batch: int) -> bool:
+        """Decide that a batch is published, and publish it: commit the branches of its tasks.
+
+        Parameters:
+            tasks: what each of them has prepared; those without rows have no branch.
+            batch: the id of the batch.
+
+        Returns:
+            ``False`` when the batch was published before, so that these branches, which repeat it, were rolled back.
+
+        Raises:
+            StateError: it must not or cannot be committed; the text says what of it is committed.
+            AmqpError: the broker cannot be reached (retry.*). What is decided then will be done by the next one who
+                commits.
+        """
+        if not tasks or (self._key in _settled and not any(task.xid for task in tasks)):
+            return True
+        _settled.discard(self._key)
+        patience = 2 * self._options.heartbeat + LOCK_SLACK_SECONDS
+        fresh = self._under_lock(lambda deciding: deciding.commit(tasks, batch), patience)
+        _settled.add(self._key)
+        return fresh
+
+    def abort(self, tasks: Sequence[Prepared], batch: int) -> None:
+        """Roll back what these tasks have prepared, unless it is decided: then finish it. Errors are only logged.
+
+        Spark calls this also after a commit that has failed half-way.
+        """
+        crashpoints.reached(crashpoints.ABORT_ENTERED)
+        if not any(task.xid for task in tasks):
+            return
+        try:
+            self._under_lock(lambda deciding: deciding.abort(tasks), ABORT_PATIENCE_SECONDS)
+        except AmqpError as error:
+            _log.warning(
+                "batch %d: its transactions were not rolled back (%s); the next batch of transactionalId %r does that, "
+                "or their timers do",
+                batch, error, self._options.transactional_id,
+            )  # fmt: skip
+
+    def _under_lock(self, work: Callable[[Deciding], T], patience: float) -> T:
+        """Do something under the lock, anew on another connection when one breaks: the state says how far it came."""
+        attempt = 0
+        while True:
+            lease: Lease | None = None
+            try:
+                lease, queue = self._locked(patience)
+                crashpoints.reached(crashpoints.SINK_LOCK_TAKEN)
+                deciding = Deciding(lease.client, queue, self._options)
+                result = work(deciding)
+            except BaseException as error:
+                if lease is not None:
+                    lease.abort()
+                if not isinstance(error, AmqpError) or not error.retryable:
+                    raise
+                attempt += 1
+                if attempt > self._options.retry_max_attempts:
+                    raise
+                delay = pause_before(attempt, self._options.retry_max_delay)
+                _log.warning(
+                    "transactionalId %r: %s; attempt %d of %d to connect again follows in %.1f s",
+                    self._options.transactional_id, error, attempt, self._options.retry_max_attempts, delay,
+                )  # fmt: skip
+                self._sleep(delay)
+            else:
+                self._let_go(lease, deciding)
+                return result
+
+    def _locked(self, patience: float) -> tuple[Lease, WriterQueue]:
+        """A connection that has the lock."""
+        deadline = self._clock() + patience
+        while True:
+            lease = self._connections.lease(self._options.connect_options())
+            queue = lease.notes.get(self._names.state)
+            if not isinstance(queue, WriterQueue):
+                queue = WriterQueue(lease.client, self._names)
+                lease.notes[self._names.state] = queue
+            try:
+                queue.lock()
+            except ResourceLocked as error:
+                lease.abort()  # the session is over
+                if self._clock() >= deadline:
+                    raise StateError(
+                        f"transactionalId {self._options.transactional_id!r} is in use: another query or process has "
+                        f"held its lock, the queue {self._names.lock!r}, for {patience:.0f} s. Stop it, or give one of "
+                        "them another transactionalId; after a crash the broker lets go within two heartbeats"
+                    ) from error
+                self._sleep(LOCK_RETRY_SECONDS)
+            except BaseException:
+                lease.abort()
+                raise
+            else:
+                return lease, queue
+
+    def _let_go(self, lease: Lease, deciding: Deciding) -> None:
+        """Give the lock away and keep the connection; what fails here undoes nothing."""
+        try:
+            deciding.close()
+        except AmqpError as error:
+            _log.warning("transactionalId %r: giving the lock away failed (%s)", self._options.transactional_id, error)
+            lease.abort()
+        except BaseException:
+            lease.abort()
+            raise
+        else:
+            lease.give_back()

@@ -1,0 +1,105 @@
+"""The queue of markers of a writer: what is visible there was committed, whatever else a broker has forgotten."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final
+
+from amqp_spark.sink.prepared import Prepared
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from amqp_core.v0_10.client import Client
+    from amqp_core.v0_10.messages import Message
+    from amqp_core.v0_10.subscription import Subscription
+
+_AT_ONCE: Final = 1000
+"""How many markers are asked for at a time."""
+
+
+class Markers:
+    """The markers that one client holds; to be used under the writer's lock only, so that nobody else takes them.
+
+    Attributes:
+        found: what was received and not accepted, by xid.
+    """
+
+    def __init__(self, client: Client, queue: str) -> None:
+        self.found: dict[str, Prepared] = {}
+        self._client = client
+        self._queue = queue
+        self._subscription: Subscription | None = None
+        self._ids: dict[str, int] = {}
+
+    def look(self) -> None:
+        """Receive all that are visible now (message.flush)."""
+        subscription = self._subscribed()
+        more = True
+        while more:
+            subscription.grant(_AT_ONCE - subscription.credit)
+            subscription.flush()
+            before = len(self._ids)
+            while (message := subscription.take_one(timeout=0.0)) is not None:
+                self._receive(message)
+            more = len(self._ids) - before >= _AT_ONCE
+
+    def wait_for(self, xids: Iterable[str], timeout: float) -> None:
+        """Receive until all of these are found, but no longer than ``timeout`` seconds."""
+        missing = set(xids) - self.found.keys()
+        subscription = self._subscribed()
+        deadline = time.monotonic() + timeout
+        while missing:
+            if not subscription.credit:
+                subscription.grant(_AT_ONCE)
+            message = subscription.take_one(timeout=max(0.0, deadline - time.monotonic()))
+            if message is None:
+                return
+            missing.discard(self._receive(message))
+
+    def ranges(self, xids: Iterable[str]) -> list[tuple[int, int]]:
+        """The command ids of those that are found, as inclusive ranges."""
+        return _ranges(self._ids[xid] for xid in xids if xid in self._ids)
+
+    def accepted(self, xids: Iterable[str]) -> None:
+        """These were accepted: they are no more."""
+        for xid in xids:
+            self.found.pop(xid, None)
+            self._ids.pop(xid, None)
+
+    def close(self) -> None:
+        """Give back what was not accepted, and end the subscription."""
+        if self._subscription is None:
+            return
+        subscription, self._subscription = self._subscription, None
+        subscription.cancel()  # everything that was under way is here now
+        held = list(self._ids.values())
+        while (message := subscription.take_one(timeout=0.0)) is not None:
+            assert message.command_id is not None
+            held.append(message.command_id)
+        self._client.release(_ranges(held), sync=True)
+        self.found.clear()
+        self._ids.clear()
+
+    def _subscribed(self) -> Subscription:
+        if self._subscription is None:
+            self._client.declare_queue(self._queue, durable=True)  # somebody may have deleted it
+            self._subscription = self._client.subscribe(self._queue)
+        return self._subscription
+
+    def _receive(self, message: Message) -> str:
+        assert message.command_id is not None
+        marker = Prepared.load(message.body)
+        self._ids[marker.xid] = message.command_id
+        self.found[marker.xid] = marker
+        return marker.xid
+
+
+def _ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for command_id in sorted(ids):
+        if ranges and ranges[-1][1] + 1 == command_id:
+            ranges[-1] = ranges[-1][0], command_id
+        else:
+            ranges.append((command_id, command_id))
+    return ranges

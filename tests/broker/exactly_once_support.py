@@ -1,0 +1,126 @@
+"""Tasks and decisions of an exactly-once sink without Spark: what a worker and a driver would do, call by call."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from amqp_spark.options import SinkOptions
+from amqp_spark.sink.branch import BranchDelivery
+from amqp_spark.sink.connections import Connections
+from amqp_spark.sink.decision import Decision
+from amqp_spark.sink.encoding.messages import MessagePlan, Place
+from amqp_spark.state.names import WRITER, Names
+from amqp_spark.state.queue import StateQueue
+from amqp_spark.state.records import WriterState
+from amqp_spark.state.xids import parse_branch, xid_text
+from tests.broker.stream_support import depth
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from amqp_core.v0_10.client import Client
+    from amqp_spark.sink.prepared import Prepared
+    from tests.support.fixtures import Broker
+
+SCHEMA = StructType().add("body", "string")
+
+
+def batches(bodies: Sequence[str], per_batch: int = 100) -> Iterator[pa.RecordBatch]:
+    """Rows as a task gets them."""
+    for start in range(0, len(bodies), per_batch):
+        yield pa.RecordBatch.from_pydict({"body": pa.array(bodies[start : start + per_batch], pa.string())})
+
+
+@dataclass
+class Writer:
+    """One query with one transactionalId; every process of it is a pool of connections of its own."""
+
+    broker: Broker
+    queue: str
+    vhost: str = "default"
+    identity: str = field(default_factory=lambda: f"writer-{uuid.uuid4().hex[:8]}")
+    lineage: str | None = field(default_factory=lambda: str(uuid.uuid4()))
+    given: dict[str, Any] = field(default_factory=dict)
+    tasks: Connections = field(default_factory=Connections)
+    drivers: Connections = field(default_factory=Connections)
+
+    @property
+    def options(self) -> SinkOptions:
+        """Those of the sink."""
+        return SinkOptions.parse(
+            {
+                "url": self.broker.url(self.vhost),
+                "username": self.broker.username,
+                "password": self.broker.password,
+                "routingKey": self.queue,
+                "deliveryGuarantee": "exactly-once",
+                "transactionalId": self.identity,
+                "retry.maxDelay": 0.2,
+            }
+            | self.given
+        )
+
+    @property
+    def names(self) -> Names:
+        """The queues of the writer."""
+        return Names(WRITER, self.identity)
+
+    @property
+    def decision(self) -> Decision:
+        """What the driver decides with."""
+        return Decision(self.options, connections=self.drivers)
+
+    def delivery(self, batch: int, partition: int = 0, *, attempt: int = 0) -> BranchDelivery:
+        """A task that has not run."""
+        options = self.options
+        plan = MessagePlan.build(SCHEMA, options)
+        place = Place(self.lineage, batch, partition)
+        return BranchDelivery(plan, options, place, attempt=attempt, connections=self.tasks)
+
+    def task(self, batch: int, partition: int, bodies: Sequence[object], *, attempt: int = 0) -> Prepared:
+        """Run a task."""
+        delivery = self.delivery(batch, partition, attempt=attempt)
+        delivery.run(batches([str(body) for body in bodies]))
+        return delivery.prepared
+
+    def run(self, batch: int, *partitions: Sequence[object]) -> list[Prepared]:
+        """Run the tasks of a batch."""
+        return [self.task(batch, partition, bodies) for partition, bodies in enumerate(partitions)]
+
+    def publish(self, batch: int, *partitions: Sequence[object]) -> bool:
+        """A batch from tasks to commit."""
+        return self.decision.commit(self.run(batch, *partitions), batch)
+
+    def close(self) -> None:
+        """End all connections."""
+        self.tasks.close()
+        self.drivers.close()
+
+
+def state_of(client: Client, writer: Writer) -> WriterState:
+    """What is decided; the writer must not hold it."""
+    queue = StateQueue(client, writer.names)
+    body = queue.take()
+    assert body is not None
+    queue.lock()
+    queue.unlock()
+    return WriterState.load(body)
+
+
+def prepared_of(client: Client, writer: Writer) -> list[str]:
+    """The xids that are prepared, of this writer."""
+    found = client.transactions.recover()
+    return [xid_text(xid) for xid in found if (branch := parse_branch(xid)) and branch.is_of(writer.identity)]
+
+
+def nothing_is_left(client: Client, writer: Writer) -> None:
+    """After a batch: no branch of the writer, no marker, no lock, and one state message."""
+    assert prepared_of(client, writer) == []
+    assert depth(client, writer.names.markers) == 0
+    assert client.query_queue(writer.names.lock) is None
+    assert depth(client, writer.names.state) == 1
