@@ -8,9 +8,12 @@ A client is one incarnation: after a failure it is closed and another one is con
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from amqp_core.address import ConnectOptions
+
+if TYPE_CHECKING:
+    from amqp_spark.state.names import Names
 
 
 class Block(Protocol):
@@ -62,6 +65,28 @@ class Subscription(Protocol):
         """Let the broker send what it can against the credit and wait until it has; the credit is 0 afterwards."""
 
 
+class StateOwner(Protocol):
+    """A state message and its lock, on the session of one client; see :class:`amqp_spark.state.queue.StateQueue`."""
+
+    def lock(self) -> None:
+        """Take the lock; ResourceLocked when somebody else has it, and the session is over."""
+
+    def exists(self) -> bool:
+        """Whether there is a state."""
+
+    def take(self) -> bytes | None:
+        """Acquire the state message; None when there never was one."""
+
+    def create(self, body: bytes) -> None:
+        """Put the first one there."""
+
+    def swap(
+        self, body: bytes, *, accept: Sequence[tuple[int, int]] = (), sent: Callable[[], None] | None = None
+    ) -> None:
+        """Replace it and accept transfers of this session, in one transaction. StateError: nothing was committed; any
+        other error: that is not known."""
+
+
 class Client(Protocol):
     """One connection with one session. Not thread-safe except ``wake``."""
 
@@ -88,6 +113,9 @@ class Client(Protocol):
 
     def reject(self, ranges: Sequence[tuple[int, int]], *, text: str) -> None:
         """Reject transfers: to the alternate exchange of the queue, if it has one."""
+
+    def owner(self, names: Names) -> StateOwner:
+        """The state that exactly-once keeps under these names. Nothing is asked or done yet."""
 
     def sync(self) -> None:
         """Wait until the broker has done everything that was sent before."""

@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amqp_core.address import ConnectOptions
-    from amqp_spark.datasource.broker import Client, QueueInfo, Subscription
+    from amqp_spark.datasource.broker import Client, QueueInfo, StateOwner, Subscription
+    from amqp_spark.state.names import Names
 
 
 def connect(options: ConnectOptions) -> Client:
@@ -55,3 +56,8 @@ class _Client:
     def reject(self, ranges: Sequence[tuple[int, int]], *, text: str) -> None:
         # str8 of the wire: 255 bytes (0-10 message.reject, domain reject text)
         self._client.reject(ranges, text=text.encode()[:255].decode(errors="ignore"))
+
+    def owner(self, names: Names) -> StateOwner:
+        from amqp_spark.state.queue import StateQueue  # noqa: PLC0415  not paid for by other guarantees
+
+        return StateQueue(self._client, names)

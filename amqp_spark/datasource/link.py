@@ -10,18 +10,17 @@ import logging
 import random
 import threading
 from collections import deque
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_core.errors import AmqpError, IllegalArgument, InvalidArgument, NotFound, ResourceDeleted, ResourceLocked
 from amqp_spark import crashpoints
-from amqp_spark.datasource.planning import QueueBuffer, add_range
+from amqp_spark.datasource.planning import add_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
-    from amqp_core.address import ConnectOptions
     from amqp_spark.datasource.broker import Block, Client, Connector, Subscription
+    from amqp_spark.datasource.held import Held, LinkOptions
     from amqp_spark.datasource.planning import Settlement
 
 _log = logging.getLogger(__name__)
@@ -40,6 +39,8 @@ QUIET_SECONDS: Final = 0.1
 """AvailableNow: silence after which a flush asks the broker whether there is more."""
 HELD_ELSEWHERE_SECONDS: Final = 5.0
 """AvailableNow: how long empty flush rounds go on while the broker counts messages, which others then hold."""
+LOCK_RETRY_SECONDS: Final = 0.5
+"""Between two attempts to make a new session ours."""
 LOCKED_ATTEMPTS: Final = 5
 """How often an exclusive subscription is tried: a consumer that died may still be seen by the broker."""
 FIRST_DELAY_SECONDS: Final = 0.2
@@ -47,49 +48,25 @@ LASTING_SECONDS: Final = 30.0
 """A session that lived so long, or settled something, was a success: attempts are counted from one again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LinkOptions:
-    """What one link does; the part of the source options that concerns receiving."""
+class Owner(Protocol):
+    """What exactly-once adds to a link, on its thread; :class:`amqp_spark.datasource.ownership.Ownership` does it."""
 
-    connect: ConnectOptions
-    exclusive: bool = False
-    selector: str | None = None
-    accept: bool = True
-    declare: bool = False
-    bind: tuple[tuple[str, str], ...] = ()
-    max_attempts: int = 10
-    max_delay: float = 30.0
+    def enter(self, client: Client) -> bool:
+        """Make a new session ours; False when it cannot be yet: try again on another one."""
 
+    def run(self, *, finish: bool) -> bool:
+        """Do what was asked for since the last time; whether there was anything."""
 
-class Held:
-    """What all links of a query hold, within one byte budget, under one lock; ``changed`` tells of every change."""
-
-    def __init__(self, queues: Sequence[str], budget_bytes: int, clock: Callable[[], float]) -> None:
-        self.changed = threading.Condition(threading.RLock())
-        self.buffers = {queue: QueueBuffer(queue) for queue in queues}
-        self.budget_bytes = budget_bytes
-        self.clock = clock
-        self.stopping = False
-        self.last_call = clock()
-        """When Spark last asked for something: nobody needs the backlog of a query that is not asking."""
-        self.wanted_bytes = 0
-        """Who waits for so many bytes is not told of every arrival below: each wake-up is paid for by receiving."""
-
-    @property
-    def bytes(self) -> int:
-        """Bytes held over all queues, received and not accepted."""
-        return sum(buffer.held_bytes for buffer in self.buffers.values())
-
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes received over all queues and not planned."""
-        return sum(buffer.waiting_bytes for buffer in self.buffers.values())
+    def left(self) -> None:
+        """The session is over."""
 
 
 class QueueLink:
     """One queue's connection, session and thread."""
 
-    def __init__(self, queue: str, options: LinkOptions, held: Held, connector: Connector) -> None:
+    def __init__(
+        self, queue: str, options: LinkOptions, held: Held, connector: Connector, owner: Owner | None = None
+    ) -> None:
         self.queue = queue
         self.buffer = held.buffers[queue]
         self.error: Exception | None = None
@@ -108,6 +85,7 @@ class QueueLink:
         self._held = held
         self._lock = held.changed
         self._connector = connector
+        self._owner = owner
         self._clock = held.clock
         self._client: Client | None = None
         self._thread: threading.Thread | None = None
@@ -176,11 +154,10 @@ class QueueLink:
 
     def _serve(self) -> None:
         self._served = self._settled = False
-        client = self._connector(self._options.connect)
+        client = self._open()
+        if client is None:
+            return
         try:
-            with self._lock:
-                self._client = client
-            self._prepare(client)
             if self.bounded:
                 self._set_target(client)
             subscription = self._subscribe(client)
@@ -195,12 +172,33 @@ class QueueLink:
                 self._step(client, subscription)
             self._settle(client)
         finally:
+            self._close(client)
+
+    def _open(self) -> Client | None:
+        """A client that may receive; None when the query ended before there was one."""
+        while not self._held.stopping:
+            client = self._connector(self._options.connect)
             with self._lock:
-                self._client = None
-                self.connected = False
-                self.exhausted = False  # what is not accepted now comes again
-                self._lock.notify_all()
-            client.close()
+                self._client = client
+            entered = False
+            try:
+                self._prepare(client)
+                entered = self._owner is None or self._owner.enter(client)
+                if entered:
+                    return client
+            finally:
+                if not entered:
+                    self._close(client)
+            self._wait(LOCK_RETRY_SECONDS)
+        return None
+
+    def _close(self, client: Client) -> None:
+        with self._lock:
+            self._client = None
+            self.connected = False
+            self.exhausted = False  # what is not accepted now comes again
+            self._lock.notify_all()
+        client.close()
 
     def _step(self, client: Client, subscription: Subscription) -> None:
         wakes = self._wakes
@@ -241,6 +239,9 @@ class QueueLink:
             for at in range(0, len(accept), MOST_RANGES):
                 client.accept(accept[at : at + MOST_RANGES])
             crashpoints.reached(crashpoints.ACCEPT_SENT)
+        if self._owner is not None:
+            self._settled |= self._owner.run(finish=wanted != self.sync_done or self._held.stopping)
+            accepted = self.buffer.accepted
         if wanted != self.sync_done:
             client.sync()
             crashpoints.reached(crashpoints.ACCEPT_CONFIRMED)
@@ -358,7 +359,8 @@ class QueueLink:
         there = info.message_count if info is not None and info.message_count is not None else 0
         with self._lock:
             if self._target is not None:
-                there = min(there, self._target - self._confirmed)
+                confirmed = self._confirmed if self._owner is None else self.buffer.accepted
+                there = min(there, self._target - confirmed)
             # With a selector the broker counts what is left out, too: an end that a busy producer cannot push away.
             self._target = self.buffer.received + there
             if self._options.selector is None:
@@ -426,6 +428,8 @@ class QueueLink:
                 self._lock.wait(left)
 
     def _end_incarnation(self, *, keep_waiting: bool) -> None:
+        if self._owner is not None:
+            self._owner.left()
         with self._lock:
             self.buffer.new_incarnation(keep_waiting=keep_waiting)
             self.settlements.clear()
@@ -434,7 +438,7 @@ class QueueLink:
     def _fail(self, error: Exception) -> None:
         # Of a queue that is gone nothing comes a second time: what was received is still given to Spark.
         gone = self._served and isinstance(error, (ResourceDeleted, NotFound))
-        self._end_incarnation(keep_waiting=gone or not self._options.accept)
+        self._end_incarnation(keep_waiting=(gone and self._owner is None) or not self._options.accept)
         error.add_note(f"while receiving from queue {self.queue!r}")
         with self._lock:
             self.error = error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_spark.compat import InputPartition
 from amqp_spark.errors import TransferError
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amqp_spark.datasource.pull import Endpoint
-    from amqp_spark.datasource.receiver import Receiver
 
 SMALL_BATCH_BYTES: Final = 1 << 20
 """Below this a batch is one inline partition: pulling costs as much as it saves, and every task costs 10 ms or more."""
@@ -62,49 +61,61 @@ class Range:
     """Planned transfers of one queue, ``[begin, end)``."""
 
     queue: str
+    epoch: int
     begin: int
     end: int
 
 
+class Holder(Protocol):
+    """Who has the bytes of planned ranges."""
+
+    def bytes_of(self, queue: str, epoch: int, begin: int, end: int) -> int:
+        """Bytes of a planned range."""
+
+    def cut(self, queue: str, epoch: int, begin: int, end: int, pieces: int) -> Sequence[tuple[int, int, int]]:
+        """Cut a planned range into pieces of about equal bytes: begin, end, bytes."""
+
+    def parts(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[memoryview]:
+        """The frames of a planned range."""
+
+
 def inline_partitions(
-    receiver: Receiver, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint | None
+    holder: Holder, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint | None
 ) -> list[InlinePartition]:
     """The batch with its bytes: one partition if it is small, else at most ``pieces`` per queue (more where they would
     be too large to ship)."""
-    sizes = [receiver.bytes_of(each.queue, each.begin, each.end) for each in ranges]
+    sizes = [holder.bytes_of(each.queue, each.epoch, each.begin, each.end) for each in ranges]
     if sum(sizes) < SMALL_BATCH_BYTES:
-        slices = tuple(_slice(receiver, each.queue, each.begin, each.end) for each in ranges)
+        slices = tuple(_slice(holder, each.queue, each.epoch, each.begin, each.end) for each in ranges)
         return [InlinePartition(slices, endpoint)] if slices else []
     partitions = []
     for each, size in zip(ranges, sizes, strict=True):
         wanted = max(_pieces(size, pieces), -(-size // INLINE_PIECE_BYTES))
-        for begin, end, length in receiver.cut(each.queue, each.begin, each.end, wanted):
+        for begin, end, length in holder.cut(each.queue, each.epoch, each.begin, each.end, wanted):
             if length > INLINE_LIMIT_BYTES:
                 raise TransferError(
                     f"queue {each.queue!r}: a message of {length} bytes is too large to travel inside a partition "
                     f"({INLINE_LIMIT_BYTES} bytes at most): option transfer=pull can carry it"
                 )
-            partitions.append(InlinePartition((_slice(receiver, each.queue, begin, end),), endpoint))
+            partitions.append(InlinePartition((_slice(holder, each.queue, each.epoch, begin, end),), endpoint))
     return partitions
 
 
-def pull_partitions(
-    receiver: Receiver, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint
-) -> list[PullPartition]:
+def pull_partitions(holder: Holder, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint) -> list[PullPartition]:
     """The batch by reference, in at most ``pieces`` per queue of about equal bytes."""
-    return [
-        PullPartition(endpoint, each.queue, receiver.epoch, begin, end)
-        for each in ranges
-        for begin, end, _size in receiver.cut(
-            each.queue, each.begin, each.end, _pieces(receiver.bytes_of(each.queue, each.begin, each.end), pieces)
-        )
-    ]
+    partitions = []
+    for each in ranges:
+        wanted = _pieces(holder.bytes_of(each.queue, each.epoch, each.begin, each.end), pieces)
+        partitions += [
+            PullPartition(endpoint, each.queue, each.epoch, begin, end)
+            for begin, end, _size in holder.cut(each.queue, each.epoch, each.begin, each.end, wanted)
+        ]
+    return partitions
 
 
 def _pieces(size: int, most: int) -> int:
     return max(1, min(most, size // LEAST_PIECE_BYTES))
 
 
-def _slice(receiver: Receiver, queue: str, begin: int, end: int) -> Slice:
-    parts = receiver.parts(queue, receiver.epoch, begin, end)
-    return Slice(queue, receiver.epoch, begin, (b"".join(parts),))
+def _slice(holder: Holder, queue: str, epoch: int, begin: int, end: int) -> Slice:
+    return Slice(queue, epoch, begin, (b"".join(holder.parts(queue, epoch, begin, end)),))

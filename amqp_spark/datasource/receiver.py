@@ -11,7 +11,8 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark import crashpoints
-from amqp_spark.datasource.link import Held, QueueLink
+from amqp_spark.datasource.held import Held
+from amqp_spark.datasource.link import QueueLink
 from amqp_spark.datasource.planning import plan_batch
 from amqp_spark.errors import OffsetError
 
@@ -19,7 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from amqp_spark.datasource.broker import Connector
-    from amqp_spark.datasource.link import LinkOptions
+    from amqp_spark.datasource.held import LinkOptions
+    from amqp_spark.datasource.link import Owner
     from amqp_spark.datasource.planning import QueueBuffer
 
 _log = logging.getLogger(__name__)
@@ -44,10 +46,14 @@ class Receiver:
         buffer_bytes: int,
         connector: Connector,
         clock: Callable[[], float] = time.monotonic,
+        owners: Callable[[str, Held], Owner] | None = None,
     ) -> None:
         self.epoch = epoch
         self._held = Held(queues, buffer_bytes, clock)
-        self._links = [QueueLink(queue, options, self._held, connector) for queue in queues]
+        self._links = [
+            QueueLink(queue, options, self._held, connector, None if owners is None else owners(queue, self._held))
+            for queue in queues
+        ]
         self._lock = self._held.changed
         self._clock = clock
         self._turn = 0
@@ -187,25 +193,32 @@ class Receiver:
         with self._lock:
             return self._held.buffers[queue].begin_of(end)
 
-    def cut(self, queue: str, begin: int, end: int, pieces: int) -> list[tuple[int, int, int]]:
+    def cut(self, queue: str, epoch: int, begin: int, end: int, pieces: int) -> list[tuple[int, int, int]]:
         """Cut a planned range into pieces of about equal bytes: begin, end, bytes."""
         with self._lock:
-            return self._held.buffers[queue].cut(begin, end, pieces)
+            return self._holder(queue, epoch, end).cut(begin, end, pieces)
 
-    def bytes_of(self, queue: str, begin: int, end: int) -> int:
+    def bytes_of(self, queue: str, epoch: int, begin: int, end: int) -> int:
         """Bytes of a planned range."""
         with self._lock:
-            return self._held.buffers[queue].bytes_of(begin, end)
+            return self._holder(queue, epoch, end).bytes_of(begin, end)
 
     def parts(self, queue: str, epoch: int, begin: int, end: int) -> list[memoryview]:
         """The frames of a planned range of this epoch, one part per block received."""
         with self._lock:
-            return self._buffer(queue, epoch).parts(begin, end)
+            return self._holder(queue, epoch, end).parts(begin, end)
 
     def reject(self, queue: str, epoch: int, positions: Sequence[int], text: str) -> None:
         """Remember positions that did not fit the schema; they are rejected at the accept signal."""
         with self._lock:
-            self._buffer(queue, epoch).reject(positions, text)
+            self._holder(queue, epoch, 0).reject(positions, text)
+
+    def nothing_to_plan(self) -> None:
+        """This call of Spark gets no batch."""
+
+    def epoch_of(self, queue: str) -> int | None:
+        """The epoch of what is received now; None as long as it is not known."""
+        return self.epoch if queue in self._held.buffers else None
 
     def report(self) -> dict[str, tuple[int, int | None]]:
         """Per queue: the position received, and the backlog (what no batch holds yet) as far as known."""
@@ -224,7 +237,8 @@ class Receiver:
     def _received(self) -> int:
         return sum(buffer.received for buffer in self._held.buffers.values())
 
-    def _buffer(self, queue: str, epoch: int) -> QueueBuffer:
+    def _holder(self, queue: str, epoch: int, _end: int) -> QueueBuffer:
+        """What has the bytes of a range that ends at or before ``end``."""
         if epoch != self.epoch or queue not in self._held.buffers:
             raise OffsetError(f"queue {queue!r}: epoch {epoch} is not the one of this reader ({self.epoch})")
         return self._held.buffers[queue]

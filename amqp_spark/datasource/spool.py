@@ -25,13 +25,13 @@ from amqp_spark.datasource.spool_files import PARTIAL, ClaimedError, directory
 from amqp_spark.datasource.spool_format import Checksum, Header, Unreadable
 from amqp_spark.errors import SpoolError
 from amqp_spark.state.names import hashed
+from amqp_spark.state.records import OwnedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from amqp_spark.datasource.spool_files import Directory, File
     from amqp_spark.datasource.spool_format import Bytes
-    from amqp_spark.state.records import OwnedBatch
 
 IDENTITY: Final = "amqp-spark-spool.json"
 """The file that says whose directory it is."""
@@ -173,6 +173,23 @@ class Spool:
                 for at in range(0, covered, _CHECK_BYTES):
                     summed.add(opened.read_at(at, min(_CHECK_BYTES, covered - at)))
                 _verify(summed, batch.checksum)
+
+    def batch(self, file: str) -> OwnedBatch:
+        """What the state message would say of a file, from the file alone; all of it is read."""
+        with self._opened(file) as opened:
+            header = self._header(opened)
+            checksum = _footer(opened, header)
+        batch = OwnedBatch(
+            epoch=header.epoch,
+            sequence=header.sequence,
+            begin=header.begin,
+            end=header.begin + header.count,
+            nbytes=header.nbytes,
+            file=file,
+            checksum=checksum,
+        )
+        self.read(file, checksum)
+        return batch
 
     def header(self, file: str) -> Header:
         """What a file says of itself; its transfers are not read."""

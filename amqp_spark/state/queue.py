@@ -16,7 +16,7 @@ from amqp_core.v0_10.spec import DeliveryProperties, MessageDeliveryMode, Messag
 from amqp_spark.errors import StateError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.subscription import Subscription
@@ -115,12 +115,15 @@ class StateQueue:
         if not self._receive(TAKE_SECONDS):
             raise StateError(f"the state message that was put into {self.names.state!r} does not come back")
 
-    def swap(self, body: bytes, *, accept: Sequence[tuple[int, int]] = ()) -> None:
+    def swap(
+        self, body: bytes, *, accept: Sequence[tuple[int, int]] = (), sent: Callable[[], None] | None = None
+    ) -> None:
         """Replace the state message and accept transfers of this session, all in one transaction (tx).
 
         Parameters:
             body: of the new state message.
             accept: inclusive ranges of command ids.
+            sent: called when everything was sent, the commit included, and its outcome is not known.
 
         Raises:
             StateError: the state queue is gone; nothing was committed.
@@ -139,7 +142,7 @@ class StateQueue:
         self._client.accept([*accept, _id_range(self._held)])
         self._publish(body)
         self.committing()
-        self._client.transactions.commit()
+        self._client.transactions.commit(sent)
         self._held, self.body = None, body
         assert self._subscription is not None
         self._subscription.grant(1)  # it comes while something else is done

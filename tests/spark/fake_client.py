@@ -16,11 +16,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from amqp_core.errors import AmqpError, ConnectionLost, ResourceLocked
+from tests.spark.fake_owner import FakeOwner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from amqp_core.address import ConnectOptions
+    from amqp_spark.state.names import Names
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("queue", pa.string()),
@@ -49,6 +51,14 @@ class FakeBlock:
 class FakeInfo:
     message_count: int | None
     subscriber_count: int | None
+
+
+@dataclass
+class SwapOutcome:
+    """A transaction whose answer never comes."""
+
+    commits: bool
+    error: Exception
 
 
 def transfer_frames(body: bytes, *, redelivered: bool = False) -> bytes:
@@ -101,6 +111,11 @@ class FakeBroker:
         self.subscriptions: list[dict[str, object]] = []
         self.queries = 0
         self.syncs = 0
+        self.states: dict[str, bytes] = {}
+        self.locks: dict[str, FakeClient] = {}
+        self.swaps = 0
+        self.swap_outcomes: list[SwapOutcome] = []
+        """What becomes of the next transactions."""
         self.on_command: Callable[[str], None] = lambda name: None
         self._serial = 0
 
@@ -214,6 +229,9 @@ class FakeClient:
                 self.broker.rejected.append((message.body, text))
             self.broker.changed.notify_all()
 
+    def owner(self, names: Names) -> FakeOwner:
+        return FakeOwner(self, names)
+
     def sync(self) -> None:
         with self.broker.changed:
             self._command("sync")
@@ -243,6 +261,8 @@ class FakeClient:
                     self.broker.queues[queue].appendleft(message)
                 self.held.clear()
                 self.broker.clients.remove(self)
+                for name in [name for name, client in self.broker.locks.items() if client is self]:
+                    del self.broker.locks[name]
             self.broker.changed.notify_all()
 
     def _settled(self, ranges: Sequence[tuple[int, int]]) -> Iterator[FakeMessage]:

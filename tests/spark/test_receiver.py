@@ -11,7 +11,7 @@ from amqp_core.address import ConnectOptions
 from amqp_core.errors import ConnectionLost, LimitExceeded
 from amqp_spark.datasource import link as links
 from amqp_spark.datasource import receiver as receivers
-from amqp_spark.datasource.link import LinkOptions
+from amqp_spark.datasource.held import LinkOptions
 from amqp_spark.datasource.receiver import Receiver
 from tests.spark.fake_client import FakeBroker, bodies_of
 

@@ -1,0 +1,52 @@
+"""Exactly-once: what Spark calls, mapped to batches that are owned before it hears of them.
+
+A batch is measured, written to the spool, and owned in one transaction that accepts its messages; then its end is
+returned. So what Spark has logged is in the spool, whatever happens to the broker's copy, and what is not in the state
+is still on its queue.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from amqp_spark.datasource.owning import OwningReceiver
+from amqp_spark.datasource.run import Run
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from amqp_spark.datasource.broker import Connector
+    from amqp_spark.datasource.held import LinkOptions
+    from amqp_spark.datasource.partitions import Range
+    from amqp_spark.offsets import QueueOffset
+
+_log = logging.getLogger(__name__)
+
+
+class ExactlyOnceRun(Run):
+    """One run of a reader with ``deliveryGuarantee=exactly-once``."""
+
+    _receiver: OwningReceiver
+
+    def _new_receiver(self, options: LinkOptions, connector: Connector) -> OwningReceiver:
+        return OwningReceiver(self._options, options, connector=connector)
+
+    def _processed(self, offsets: Mapping[str, QueueOffset]) -> None:
+        self._receiver.finish(offsets)
+
+    def _planned_after(self, offsets: Mapping[str, QueueOffset]) -> dict[str, QueueOffset]:
+        return self._receiver.unfinished()
+
+    def _ranges(self, starts: Mapping[str, QueueOffset], ends: Mapping[str, QueueOffset]) -> list[Range]:
+        ranges: list[Range] = []
+        for queue, end in ends.items():
+            if end != starts[queue]:
+                ranges += self._receiver.owned_between(queue, starts[queue], end)
+        return ranges
+
+    def _unconfirmed(self) -> None:
+        _log.warning(
+            "the broker did not confirm in time that the last batches are finished: they stay in the state and the "
+            "spool until the query is started again, which does not read them twice"
+        )

@@ -1,0 +1,265 @@
+"""What a consumer owns of one queue: the state on the broker, changed in the transactions that accept messages.
+
+The link's thread calls :meth:`Ownership.enter`, :meth:`~Ownership.run` and :meth:`~Ownership.left`; other threads hand
+in a :class:`Change` and wait for what becomes of it. Everything goes through the session that receives: see
+:mod:`amqp_spark.state.queue`.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.errors import ResourceLocked
+from amqp_spark import crashpoints
+from amqp_spark.datasource.entries import Entry
+from amqp_spark.datasource.recovery import ADOPT, Consumer, recover
+from amqp_spark.errors import SpoolError, StateError
+from amqp_spark.state.records import ConsumerState
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amqp_spark.datasource.broker import Client, StateOwner
+    from amqp_spark.datasource.held import Held
+    from amqp_spark.datasource.planning import QueueBuffer
+    from amqp_spark.datasource.spool import Spool
+
+_log = logging.getLogger(__name__)
+
+LOCK_SECONDS: Final = 5.0
+"""A lock is waited for so long beyond the two heartbeats after which a broker gives up a silent holder."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Change:
+    """A transaction that is asked for: it owns one more batch, or labels all of them anew.
+
+    Attributes:
+        entry: the batch that is to be owned.
+        size: bytes of its transfers.
+        accept: its inclusive ranges of command ids, of this ``incarnation``.
+        relabelled: the entries that are to replace all others; the epoch is raised once more.
+        done: whether its outcome is known.
+        committed: the outcome.
+    """
+
+    entry: Entry | None = None
+    size: int = 0
+    accept: Sequence[tuple[int, int]] = ()
+    incarnation: int | None = None
+    relabelled: list[Entry] | None = None
+    done: bool = False
+    committed: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class _Attempt:
+    """A transaction under way."""
+
+    before: ConsumerState
+    after: ConsumerState
+    change: Change | None
+    entries: list[Entry]
+    dropped: list[Entry] = field(default_factory=list)
+
+
+class Ownership:
+    """The owned batches of one queue.
+
+    Attributes:
+        consumer: whose.
+        spool: where their bytes are.
+        state: as the broker has it; ``None`` until it was taken. Changed under the lock of ``held``.
+        entries: the batches of that state, oldest first. Changed under the same lock.
+    """
+
+    def __init__(self, consumer: Consumer, spool: Spool, held: Held, buffer: QueueBuffer) -> None:
+        self.consumer = consumer
+        self.spool = spool
+        self.state: ConsumerState | None = None
+        self.entries: list[Entry] = []
+        self._lock = held.changed
+        self._clock = held.clock
+        self._buffer = buffer
+        self._owner: StateOwner | None = None
+        self._change: Change | None = None
+        self._attempt: _Attempt | None = None
+        self._drop_wanted = False
+        self._refused_since: float | None = None
+
+    # --- from any thread, under the lock
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of owned batches that are in memory."""
+        return sum(entry.held_bytes for entry in self.entries)
+
+    def ask(self, change: Change) -> None:
+        """Have the link's thread make a change. There is one at a time: wait until it is done."""
+        assert self._change is None
+        self._change = change
+
+    def drop_finished(self) -> bool:
+        """Have what is finished dropped, as nothing else is to be changed; whether there is anything."""
+        self._drop_wanted = any(entry.finished for entry in self.entries)
+        return self._drop_wanted
+
+    # --- on the link's thread
+
+    def enter(self, client: Client) -> bool:
+        """Take lock and state on a new session; False when somebody else has the lock: try again on another one.
+
+        Raises:
+            StateError: the lock is not to be had, or the state is not as it must be.
+            SpoolError: the spool is not as the state says.
+        """
+        owner = client.owner(self.consumer.names)
+        try:
+            owner.lock()
+        except ResourceLocked as error:
+            self._refused(error)
+            return False
+        self._refused_since = None
+        crashpoints.reached(crashpoints.LOCK_TAKEN)
+        if self.state is None:
+            state = recover(self.consumer, client, owner, self.spool)
+            with self._lock:
+                self.state = state
+                self.entries = [Entry(batch) for batch in state.owned]
+                self._lock.notify_all()
+        else:
+            self._resume(owner)
+        self._owner = owner
+        return True
+
+    def run(self, *, finish: bool) -> bool:
+        """Make the change that was asked for; whether there was any. ``finish``: drop what is finished in any case."""
+        assert self._owner is not None
+        with self._lock:
+            change = self._change
+            if change is not None and change.incarnation not in {None, self._buffer.incarnation}:
+                self._settle(change, committed=False)  # its ids are of a session that is gone
+                change = None
+            finished = [entry for entry in self.entries if entry.finished]
+            if change is None and not (finished and (finish or self._drop_wanted)):
+                return False
+            self._drop_wanted = False
+            attempt = self._attempted(change, finished)
+        self._attempt = attempt
+        try:
+            self._owner.swap(
+                attempt.after.dump(),
+                accept=() if change is None else change.accept,
+                sent=lambda: _sent(attempt),
+            )
+        except StateError:  # nothing was committed
+            self._attempt = None
+            self._dropped(attempt)
+            raise
+        self._attempt = None
+        self._committed(attempt)
+        return True
+
+    def left(self) -> None:
+        """The session is over."""
+        self._owner = None
+        self._refused_since = None
+
+    # --- inside
+
+    def _refused(self, error: ResourceLocked) -> None:
+        now = self._clock()
+        if self._refused_since is None:
+            self._refused_since = now
+            _log.info("%s: somebody else has the lock; waiting for it", self.consumer.shown)
+        limit = 2 * self.consumer.heartbeat + LOCK_SECONDS
+        if now - self._refused_since >= limit:
+            raise StateError(
+                f"{self.consumer.shown}: the state is in use by another query, which holds the lock "
+                f"{self.consumer.names.lock!r} for more than {limit:.0f} s now: a consumerId is for one query at a "
+                "time. Stop the other one, or use another consumerId"
+            ) from error
+
+    def _resume(self, owner: StateOwner) -> None:
+        """After a reconnect the state must be as we left it, with or without the transaction that was under way."""
+        body = owner.take()
+        attempt, self._attempt = self._attempt, None
+        if body is None:
+            raise StateError(
+                f"{self.consumer.shown}: the state queue {self.consumer.names.state!r} was deleted while the query ran "
+                f"(or the broker keeps nothing over a restart). Start the query again; {ADOPT} and the spool"
+            )
+        found = ConsumerState.load(body)
+        if attempt is not None and found == attempt.after:
+            self._committed(attempt)
+        elif found == self.state:
+            if attempt is not None:
+                self._dropped(attempt)
+        else:
+            self._attempt = attempt
+            raise StateError(
+                f"{self.consumer.shown}: another query has taken the state over while this one was away (epoch "
+                f"{found.epoch}; ours is {self.state.epoch if self.state else 0}): this one must not go on. "
+                "A consumerId is for one query at a time"
+            )
+
+    def _attempted(self, change: Change | None, finished: list[Entry]) -> _Attempt:
+        before = self.state
+        assert before is not None
+        kept = [entry for entry in self.entries if not entry.finished]
+        epoch, sequence = before.epoch, before.sequence
+        if change is not None and change.relabelled is not None:
+            kept, epoch = change.relabelled, before.epoch + 1
+        if change is not None and change.entry is not None:
+            kept = [*kept, change.entry]
+        if kept:
+            sequence = max(sequence, kept[-1].batch.sequence + 1)
+        after = replace(
+            before,
+            epoch=epoch,
+            sequence=sequence,
+            finished=finished[-1].batch.mark if finished else before.finished,
+            owned=tuple(entry.batch for entry in kept),
+        )
+        return _Attempt(before=before, after=after, change=change, entries=kept, dropped=finished)
+
+    def _committed(self, attempt: _Attempt) -> None:
+        change = attempt.change
+        if change is not None:
+            crashpoints.reached(crashpoints.TX_COMMITTED)
+        with self._lock:
+            self.state = attempt.after
+            self.entries = attempt.entries
+            if change is not None:
+                if change.entry is not None:
+                    self._buffer.take_out(change.entry.batch.end, change.size)
+                self._settle(change, committed=True)
+            self._lock.notify_all()
+        if attempt.dropped:
+            crashpoints.reached(crashpoints.FINISH_CONFIRMED)
+        for entry in attempt.dropped:
+            try:
+                self.spool.delete(entry.batch.file)
+            except SpoolError as error:
+                _log.warning("%s: a file that is no longer needed stays: %s", self.consumer.shown, error)
+            crashpoints.reached(crashpoints.SPOOL_DELETED)
+
+    def _dropped(self, attempt: _Attempt) -> None:
+        if attempt.change is not None:
+            with self._lock:
+                self._settle(attempt.change, committed=False)
+
+    def _settle(self, change: Change, *, committed: bool) -> None:
+        change.done, change.committed = True, committed
+        if self._change is change:
+            self._change = None
+        self._lock.notify_all()
+
+
+def _sent(attempt: _Attempt) -> None:
+    if attempt.change is not None:
+        crashpoints.reached(crashpoints.TX_SENT)
+    if attempt.dropped:
+        crashpoints.reached(crashpoints.FINISH_SENT)

@@ -1,0 +1,349 @@
+"""The receiver of exactly-once: batches are planned into the spool and the state, and served from there."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from amqp_spark.datasource.entries import Entry, ends_of, load
+from amqp_spark.datasource.ownership import Change, Ownership
+from amqp_spark.datasource.partitions import Range
+from amqp_spark.datasource.planning import measure_batch
+from amqp_spark.datasource.receiver import Receiver
+from amqp_spark.datasource.recovery import ADOPT, Consumer
+from amqp_spark.datasource.spool import Spool
+from amqp_spark.errors import OffsetError, SpoolError
+from amqp_spark.state.records import Mark, OwnedBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from amqp_spark.datasource.broker import Connector
+    from amqp_spark.datasource.held import Held, LinkOptions
+    from amqp_spark.datasource.link import QueueLink
+    from amqp_spark.datasource.planning import QueueBuffer
+    from amqp_spark.offsets import QueueOffset
+    from amqp_spark.options import SourceOptions
+
+_log = logging.getLogger(__name__)
+
+_NO_EPOCH: Final = 0
+"""Of the receiver as a whole: with exactly-once every queue has its own."""
+
+
+class OwningReceiver(Receiver):
+    """Holds what was received and not accepted, and what is owned and not finished."""
+
+    def __init__(self, options: SourceOptions, link_options: LinkOptions, *, connector: Connector) -> None:
+        self._owners: dict[str, Ownership] = {}
+        self._decided: set[str] = set()
+        """Queues of which it is known where Spark stands."""
+        queues = sorted(options.queues)
+        assert options.consumer_id is not None
+        assert options.spool_location is not None
+        consumer_id, spool_location = options.consumer_id, options.spool_location
+
+        def owner(queue: str, held: Held) -> Ownership:
+            consumer = Consumer(
+                consumer_id=consumer_id,
+                queue=queue,
+                index=queues.index(queue),
+                count=len(queues),
+                spool=spool_location,
+                adopt=options.adopt_state,
+                heartbeat=options.heartbeat,
+            )
+            spool = Spool(spool_location, consumer_id=consumer_id, queue=queue)
+            self._owners[queue] = owner = Ownership(consumer, spool, held, held.buffers[queue])
+            held.elsewhere.append(lambda: owner.held_bytes)
+            return owner
+
+        super().__init__(
+            queues,
+            link_options,
+            epoch=_NO_EPOCH,
+            buffer_bytes=options.buffer_bytes,
+            connector=connector,
+            owners=owner,
+        )
+
+    # --- where Spark stands
+
+    def finish(self, offsets: Mapping[str, QueueOffset]) -> None:
+        """Spark has committed everything up to these offsets. The first time this says where it goes on."""
+        self._wait_until_ready()
+        for queue, offset in offsets.items():
+            owner = self._owners[queue]
+            if queue not in self._decided:
+                self._decide(owner, offset)
+                self._decided.add(queue)
+            with self._lock:
+                at = _index(owner, offset)
+                for entry in owner.entries[: at + 1]:
+                    if not entry.finished:
+                        entry.finish()
+        self._raise_error()
+
+    def unfinished(self) -> dict[str, QueueOffset]:
+        """The end of the first batch of each queue that Spark has not committed."""
+        found: dict[str, QueueOffset] = {}
+        with self._lock:
+            for queue, owner in self._owners.items():
+                for entry in owner.entries:
+                    if not entry.finished:
+                        found[queue] = entry.offset
+                        break
+        return found
+
+    def owned_between(self, queue: str, start: QueueOffset, end: QueueOffset) -> list[Range]:
+        """The batches after ``start`` up to ``end``, which Spark has logged; their bytes are in memory then."""
+        self._wait_until_ready()
+        owner = self._owners[queue]
+        with self._lock:
+            last = _index(owner, end)
+            first = _index(owner, start) + 1
+            wanted = owner.entries[first : last + 1]
+            known = first > 0 or start.epoch is None or _is_finished(owner, start) or owner.consumer.adopt
+        if last < 0 or not known or any(entry.finished for entry in wanted):
+            if owner.consumer.adopt:
+                _log.warning(
+                    "%s: the batch that ends at %s is not in the state; adoptState=true makes it an empty one",
+                    owner.consumer.shown, _shown(end),
+                )  # fmt: skip
+                return []
+            raise _mismatch(owner, end, "asks for a batch that ends at")
+        for entry in wanted:
+            if entry.held is None:
+                held = load(entry.batch, owner.spool)
+                with self._lock:
+                    entry.held = held
+        return [Range(queue, each.batch.epoch, each.batch.begin, each.batch.end) for each in wanted]
+
+    def _decide(self, owner: Ownership, offset: QueueOffset) -> None:
+        """What the first start of Spark says about the batches that are owned."""
+        state = owner.state
+        assert state is not None
+        consumer = owner.consumer
+        if offset.epoch is None:
+            if owner.entries:
+                _log.warning(
+                    "%s: a new checkpoint; %d batch(es) that an earlier query has accepted and not finished are read "
+                    "with it",
+                    consumer.shown, len(owner.entries),
+                )  # fmt: skip
+                self._relabel(owner)
+            elif state.finished is not None:
+                _log.warning("%s: a new checkpoint, although this consumer was used before", consumer.shown)
+            return
+        if _index(owner, offset) >= 0 or _is_finished(owner, offset):
+            return
+        if not consumer.adopt:
+            raise _mismatch(owner, offset, "is at")
+        _log.warning(
+            "%s: the checkpoint is at %s, which is not where the state is; adoptState=true goes on from the state, "
+            "with %d owned batch(es)",
+            consumer.shown, _shown(offset), len(owner.entries),
+        )  # fmt: skip
+        if owner.entries:
+            self._relabel(owner)
+
+    def _relabel(self, owner: Ownership) -> None:
+        """Offer all owned batches again, under numbers that no checkpoint has seen."""
+        state = owner.state
+        assert state is not None
+        position, sequence = 0, state.sequence
+        relabelled: list[Entry] = []
+        for entry in owner.entries:
+            batch = replace(
+                entry.batch,
+                epoch=state.epoch,
+                sequence=sequence,
+                begin=position,
+                end=position + entry.batch.count,
+            )
+            relabelled.append(Entry(batch))
+            position, sequence = batch.end, sequence + 1
+        change = Change(relabelled=relabelled)
+        while not self._made(owner, change):
+            self._wait_until_ready()
+            change = Change(relabelled=relabelled)
+
+    # --- planning
+
+    def plan(self, *, max_messages: int | None, max_bytes: int) -> bool:
+        """Own the next batch out of what was received; whether there is one.
+
+        Raises:
+            SpoolError: it could not be written; nothing was accepted.
+            AmqpError: a link gave up.
+        """
+        with self._lock:
+            self._turn += 1
+            buffers = tuple(self._held.buffers.values())
+            measured = measure_batch(buffers, max_messages=max_messages, max_bytes=max_bytes, turn=self._turn)
+            slices = [_Slice(self._owners[buffer.queue], buffer, end, size) for buffer, end, size in measured]
+        try:
+            for each in slices:
+                each.write()
+        except SpoolError:
+            for each in slices:
+                each.discard()
+            raise
+        with self._lock:
+            for each in slices:
+                each.owner.ask(each.change)
+        for each in slices:
+            self._link(each.owner).wake()
+        owned = [self._outcome(each.owner, each.change) for each in slices]
+        for each in slices:
+            if each.change.done and not each.change.committed:
+                each.discard()
+        self._raise_error()
+        return any(owned)
+
+    def nothing_to_plan(self) -> None:
+        """What is finished is dropped, without waiting for it."""
+        with self._lock:
+            wanted = [owner for owner in self._owners.values() if owner.drop_finished()]
+        for owner in wanted:
+            self._link(owner).wake()
+
+    def _made(self, owner: Ownership, change: Change) -> bool:
+        with self._lock:
+            owner.ask(change)
+        self._link(owner).wake()
+        committed = self._outcome(owner, change)
+        self._raise_error()
+        return committed
+
+    def _outcome(self, owner: Ownership, change: Change) -> bool:
+        link = self._link(owner)
+        with self._lock:
+            while not (change.done or link.error is not None or self._held.stopping):
+                self._lock.wait()
+            return change.committed
+
+    # --- serving
+
+    def epoch_of(self, queue: str) -> int | None:
+        """The epoch of what is received now."""
+        state = self._owners[queue].state
+        return None if state is None else state.epoch
+
+    def failure(self) -> Exception | None:
+        """The error of a link that gave up: what it holds may be somebody else's by now."""
+        for link in self._links:
+            if link.error is not None:
+                return link.error
+        return None
+
+    def _holder(self, queue: str, epoch: int, end: int) -> QueueBuffer:
+        owner = self._owners.get(queue)
+        for entry in () if owner is None else owner.entries:
+            if entry.held is not None and entry.batch.epoch == epoch and entry.batch.begin < end <= entry.batch.end:
+                return entry.held
+        raise OffsetError(f"queue {queue!r}: no batch of epoch {epoch} that has position {end} is held")
+
+    # --- inside
+
+    def _link(self, owner: Ownership) -> QueueLink:
+        return next(link for link in self._links if link.queue == owner.consumer.queue)
+
+    def _wait_until_ready(self) -> None:
+        with self._lock:
+            while any(owner.state is None for owner in self._owners.values()):
+                if self.failure() is not None or self._held.stopping:
+                    break
+                self._lock.wait()
+        self._raise_error()
+
+    def _raise_error(self) -> None:
+        failure = self.failure()
+        if failure is not None:
+            raise failure
+
+
+class _Slice:
+    """A part of a batch on its way: measured, written, owned."""
+
+    def __init__(self, owner: Ownership, buffer: QueueBuffer, end: int, size: int) -> None:
+        state = owner.state
+        assert state is not None
+        self.owner = owner
+        held = buffer.copy(buffer.planned, end)
+        batch = OwnedBatch(
+            epoch=state.epoch,
+            sequence=state.sequence,
+            begin=buffer.planned,
+            end=end,
+            nbytes=size,
+            file="",
+            checksum="",
+        )
+        self.change = Change(
+            entry=Entry(batch, held),
+            size=size,
+            accept=held.ids(batch.begin, end),
+            incarnation=buffer.incarnation,
+        )
+        self._held = held
+        self._file = ""
+
+    def write(self) -> None:
+        """Put it into the spool."""
+        entry = self.change.entry
+        assert entry is not None
+        batch = entry.batch
+        written = self.owner.spool.write(
+            epoch=batch.epoch,
+            sequence=batch.sequence,
+            begin=batch.begin,
+            parts=self._held.parts(batch.begin, batch.end),
+            ends=ends_of(self._held),
+        )
+        self._file = written.file
+        entry.batch = replace(batch, file=written.file, checksum=written.checksum)
+
+    def discard(self) -> None:
+        """It is not owned: the broker has its messages."""
+        if self._file:
+            try:
+                self.owner.spool.delete(self._file)
+            except SpoolError as error:
+                _log.warning("%s: a file that nobody owns stays: %s", self.owner.consumer.shown, error)
+
+
+def _index(owner: Ownership, offset: QueueOffset) -> int:
+    for index, entry in enumerate(owner.entries):
+        if entry.offset == offset:
+            return index
+    return -1
+
+
+def _is_finished(owner: Ownership, offset: QueueOffset) -> bool:
+    if owner.state is None or not isinstance(offset.epoch, int):
+        return False
+    return owner.state.finished == Mark(offset.epoch, offset.position)
+
+
+def _mismatch(owner: Ownership, offset: QueueOffset, what: str) -> OffsetError:
+    state, consumer = owner.state, owner.consumer
+    assert state is not None
+    finished = "nothing" if state.finished is None else f"what ends at {_place(state.finished)}"
+    owned = ", ".join(_place(entry.batch.mark) for entry in owner.entries) or "nothing"
+    return OffsetError(
+        f"{consumer.shown}: the checkpoint {what} {_shown(offset)}. The state on the broker says that {finished} was "
+        f"finished last, and that what ends at {owned} is owned (spool {consumer.spool!r}). The checkpoint is older "
+        "than what was finished (rolled back), or that of another query, or the state is a new one: use the checkpoint "
+        f"that belongs to it. {ADOPT}: owned batches are read again with this checkpoint, and the query goes on with "
+        "what is on the queue"
+    )
+
+
+def _shown(offset: QueueOffset) -> str:
+    return "the start" if offset.epoch is None else f"epoch {offset.epoch}, position {offset.position}"
+
+
+def _place(mark: Mark) -> str:
+    return f"epoch {mark.epoch}, position {mark.position}"

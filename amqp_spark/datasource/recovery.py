@@ -1,0 +1,164 @@
+"""What a process finds when it takes the state of a consumer: is it ours, does the spool have what it says.
+
+Everything here happens under the lock, on the thread of the link, before the first answer to Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from amqp_spark import crashpoints
+from amqp_spark.datasource import entries
+from amqp_spark.errors import SpoolError, StateError
+from amqp_spark.state.names import CONSUMER, Names
+from amqp_spark.state.records import ConsumerState, OwnedBatch
+
+if TYPE_CHECKING:
+    from amqp_spark.datasource.broker import Client, StateOwner
+    from amqp_spark.datasource.spool import Spool
+
+_log = logging.getLogger(__name__)
+
+ADOPT: Final = "option adoptState=true, for one start, takes what is there as it is"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumer:
+    """Whose state it is, and how it is to be taken.
+
+    Attributes:
+        consumer_id: the option.
+        queue: one of its queues.
+        index, count: place of the queue among all of them, sorted; how many they are.
+        spool: the option ``spoolLocation``.
+        adopt: the option ``adoptState``.
+        heartbeat: seconds; how long a suspended process may hold the lock depends on it.
+    """
+
+    consumer_id: str
+    queue: str
+    index: int
+    count: int
+    spool: str
+    adopt: bool
+    heartbeat: int
+
+    @property
+    def names(self) -> Names:
+        """The queues on the broker."""
+        return Names(CONSUMER, self.consumer_id, self.index)
+
+    @property
+    def shown(self) -> str:
+        """For the text of errors."""
+        return f"consumerId {self.consumer_id!r}, queue {self.queue!r}"
+
+
+def recover(consumer: Consumer, client: Client, owner: StateOwner, spool: Spool) -> ConsumerState:
+    """The state, with the epoch of this process; the broker has it.
+
+    Raises:
+        StateError: it is not ours, or gone although the spool has batches.
+        SpoolError: the spool cannot be used, or does not have what the state says.
+    """
+    spool.open()
+    body = owner.take()
+    _no_more_queues(consumer, client)
+    if body is None:
+        state = _first(consumer, spool)
+        crashpoints.reached(crashpoints.RECOVERY_MID)
+        owner.create(state.dump())
+        crashpoints.reached(crashpoints.EPOCH_RAISED)
+    else:
+        found = ConsumerState.load(body)
+        _check_ours(consumer, found)
+        state = _with_files(consumer, found, spool)
+        crashpoints.reached(crashpoints.RECOVERY_MID)
+        state = replace(state, epoch=state.epoch + 1, spool=consumer.spool)
+        owner.swap(state.dump())
+        crashpoints.reached(crashpoints.EPOCH_RAISED)
+        _sweep(state, spool)
+    spool.sweep_partial()
+    return state
+
+
+def _no_more_queues(consumer: Consumer, client: Client) -> None:
+    if consumer.index:
+        return
+    beyond = Names(CONSUMER, consumer.consumer_id, consumer.count)
+    if client.owner(beyond).exists():
+        raise StateError(
+            f"consumerId {consumer.consumer_id!r} has state of more than {consumer.count} queue(s) on this broker "
+            f"({beyond.state!r}): it was used with another list of queues. Use the same queues, or another consumerId "
+            "for these"
+        )
+
+
+def _check_ours(consumer: Consumer, found: ConsumerState) -> None:
+    where = consumer.names.state
+    if found.consumer_id != consumer.consumer_id:
+        raise StateError(f"the state queue {where!r} is that of consumerId {found.consumer_id!r}: use another one")
+    if found.queue != consumer.queue:
+        raise StateError(
+            f"consumerId {consumer.consumer_id!r} was used with another list of queues: its state {where!r} is of "
+            f"queue {found.queue!r}, now it is queue {consumer.queue!r}. Use the same queues, or another consumerId "
+            "for these"
+        )
+    if found.spool != consumer.spool and not consumer.adopt:
+        raise StateError(
+            f"{consumer.shown}: its spool is {found.spool!r}, option 'spoolLocation' says {consumer.spool!r}. Set it "
+            f"back; or move the files there, and {ADOPT}"
+        )
+
+
+def _first(consumer: Consumer, spool: Spool) -> ConsumerState:
+    """The state of a consumer that the broker does not know. Epochs begin with the time, so that none comes twice
+    although a state may be deleted."""
+    state = ConsumerState(consumer.consumer_id, consumer.queue, consumer.spool, epoch=int(time.time()))
+    files = spool.files()
+    if not files:
+        return state
+    if not consumer.adopt:
+        raise StateError(
+            f"{consumer.shown}: the broker has no state of this consumer ({consumer.names.state!r}), but its spool "
+            f"{consumer.spool!r} has {len(files)} batch(es): the state was deleted, or lost with a broker that keeps "
+            f"nothing, or this is another broker. Nothing was touched. {ADOPT}: every batch of the spool is offered "
+            "again. Or delete the files"
+        )
+    owned = sorted((spool.batch(file) for file in files), key=lambda batch: batch.sequence)
+    _log.warning("%s: %d batch(es) of the spool are adopted", consumer.shown, len(owned))
+    epoch = max([state.epoch, *(batch.epoch + 1 for batch in owned)])
+    sequence = max([0, *(batch.sequence + 1 for batch in owned)])
+    return replace(state, epoch=epoch, sequence=sequence, owned=tuple(owned))
+
+
+def _with_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> ConsumerState:
+    kept: list[OwnedBatch] = []
+    for batch in found.owned:
+        try:
+            entries.check(batch, spool)
+        except SpoolError as error:
+            if not consumer.adopt:
+                error.add_note(
+                    f"{consumer.shown}: {batch.count} accepted message(s) are in this file and nowhere else. Bring the "
+                    f"file back to the spool; if it is lost for good, {ADOPT} without them"
+                )
+                raise
+            _log.warning(
+                "%s: %d message(s) of batch %d are LOST, as adoptState=true allows: %s",
+                consumer.shown, batch.count, batch.sequence, error,
+            )  # fmt: skip
+        else:
+            kept.append(batch)
+    return replace(found, owned=tuple(kept))
+
+
+def _sweep(state: ConsumerState, spool: Spool) -> None:
+    """Delete what no entry owns: it was written and never accepted, or dropped and never deleted."""
+    owned = {batch.file for batch in state.owned}
+    for file in spool.files():
+        if file not in owned:
+            spool.delete(file)

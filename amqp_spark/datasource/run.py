@@ -1,0 +1,237 @@
+"""The life of a stream reader in the reader process, from the first call of Spark on: at least and at most once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import random
+import time
+from typing import TYPE_CHECKING, Final
+
+from amqp_spark import crashpoints
+from amqp_spark.datasource import driver_env
+from amqp_spark.datasource.held import LinkOptions
+from amqp_spark.datasource.partitions import SMALL_BATCH_BYTES, Range, inline_partitions, pull_partitions
+from amqp_spark.datasource.pull import PullServer
+from amqp_spark.datasource.receiver import Receiver
+from amqp_spark.errors import OffsetError, TransferError, UnsupportedModeError
+from amqp_spark.offsets import VERSION, QueueOffset, dump_offsets, parse_offsets
+from amqp_spark.options import AT_MOST_ONCE, REJECT
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from amqp_spark.compat import InputPartition
+    from amqp_spark.datasource.broker import Connector
+    from amqp_spark.datasource.pull import Endpoint
+    from amqp_spark.options import SourceOptions
+
+_log = logging.getLogger(__name__)
+
+IDLE_CALL_SECONDS: Final = 0.05
+"""Calls closer than this with nothing new: the engine polls."""
+IDLE_WAIT_SECONDS: Final = 0.025
+"""While it polls, a call waits so long for news: a message is seen at once, and fewer calls are made."""
+
+
+def new_epoch() -> int:
+    """A number that no other run has: milliseconds since 1970 and 20 random bits, so that later runs are greater."""
+    return time.time_ns() // 1_000_000 << 20 | random.SystemRandom().getrandbits(20)
+
+
+class Run:
+    """One run of a reader."""
+
+    def __init__(self, options: SourceOptions, connector: Connector, *, bounded: bool) -> None:
+        self._options = options
+        self._bounded = bounded
+        self._settings = driver_env.spark_settings()
+        self._watch = driver_env.watch_parent(os.getppid())
+        self._receiver = self._new_receiver(_link_options(options), connector)
+        self._pull: PullServer | None = None
+        self._uncommitted: set[str] = set()
+        """Ends that were offered and not committed."""
+        self._last_idle = float("-inf")
+        self._receiver.start(bounded=bounded)
+
+    def latest_offset(self, start: Mapping[str, object]) -> dict:  # type: ignore[type-arg]
+        """See :meth:`AmqpStreamReader.latestOffset`."""
+        receiver, options = self._receiver, self._options
+        receiver.touch()
+        offsets = parse_offsets(start, options.queues)
+        self._processed(offsets)
+        if news := self._planned_after(offsets):
+            return self._offer(offsets, news)
+        max_messages, max_bytes = options.max_messages_per_trigger, options.max_bytes_per_trigger
+        while True:
+            if self._bounded:
+                receiver.wait_for_batch(max_messages=max_messages, max_bytes=max_bytes)
+            elif time.monotonic() - self._last_idle < IDLE_CALL_SECONDS:
+                receiver.wait_for_news(IDLE_WAIT_SECONDS)
+            # First, since other queues may have something at every call: nobody would hear that this one is dead.
+            self._raise_failure()
+            if receiver.plan(max_messages=max_messages, max_bytes=max_bytes):
+                return self._offer(offsets, self._planned_after(offsets))
+            if not self._bounded or receiver.sync():
+                break
+            self._raise_failure()
+            if receiver.all_taken() and not receiver.waiting():
+                self._unconfirmed()
+                break
+            # The connection broke before the broker had the accept: what it sends again is read again.
+        receiver.nothing_to_plan()
+        self._last_idle = time.monotonic()
+        return dict(start)
+
+    def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[InputPartition]:
+        """See :meth:`AmqpStreamReader.partitions`."""
+        crashpoints.reached(crashpoints.LOGGED_BEFORE_PARTITIONS)
+        self._receiver.touch()
+        starts = parse_offsets(start, self._options.queues)
+        ends = parse_offsets(end, self._options.queues)
+        if start != end and _key(starts) in self._uncommitted:
+            raise UnsupportedModeError(
+                "this query goes on to the next batch without having committed the one before: that is asynchronous "
+                "progress tracking (option asyncProgressTrackingEnabled), where the position that Spark passes may not "
+                "be in its log, so that messages could be accepted and lost: switch it off"
+            )
+        holder = self._receiver
+        ranges = self._ranges(starts, ends)
+        size = sum(holder.bytes_of(each.queue, each.epoch, each.begin, each.end) for each in ranges)
+        pieces = self._options.num_partitions
+        partitions: list[InputPartition]
+        if self._pulls(size):
+            partitions = list(pull_partitions(holder, ranges, pieces=pieces, endpoint=self._endpoint()))
+        else:
+            endpoint = self._endpoint() if self._options.mode == REJECT and ranges else None
+            partitions = list(inline_partitions(holder, ranges, pieces=pieces, endpoint=endpoint))
+        crashpoints.reached(crashpoints.PARTITIONS_RETURNED)
+        return partitions
+
+    def commit(self, end: Mapping[str, object]) -> None:
+        """See :meth:`AmqpStreamReader.commit`."""
+        offsets = parse_offsets(end, self._options.queues)
+        self._uncommitted.discard(_key(offsets))
+        self._processed(offsets)
+
+    def report(self) -> dict | None:  # type: ignore[type-arg]
+        """See :meth:`AmqpStreamReader.reportLatestOffset`."""
+        report = {}
+        for queue, (position, backlog) in sorted(self._receiver.report().items()):
+            epoch = self._receiver.epoch_of(queue)
+            if epoch is None:
+                return None
+            entry: dict[str, object] = {"epoch": epoch, "position": position, "version": VERSION}
+            report[queue] = entry if backlog is None else entry | {"backlog": backlog}
+        return report
+
+    def stop(self) -> None:
+        """See :meth:`AmqpStreamReader.stop`."""
+        self._receiver.stop()
+        if self._pull is not None:
+            self._pull.close()
+
+    # --- what a guarantee is about
+
+    def _new_receiver(self, options: LinkOptions, connector: Connector) -> Receiver:
+        return Receiver(
+            self._options.queues,
+            options,
+            epoch=new_epoch(),
+            buffer_bytes=self._options.buffer_bytes,
+            connector=connector,
+        )
+
+    def _processed(self, offsets: Mapping[str, QueueOffset]) -> None:
+        """The accept signal: everything up to these offsets is in Spark's commit log."""
+        self._receiver.accept(self._ours(offsets))
+
+    def _planned_after(self, offsets: Mapping[str, QueueOffset]) -> dict[str, QueueOffset]:
+        """The ends of the batch that is planned and not in the log, for its queues."""
+        ours = self._ours(offsets)
+        return {
+            queue: QueueOffset(position, self._receiver.epoch)
+            for queue, position in self._receiver.planned().items()
+            if position > ours.get(queue, 0)
+        }
+
+    def _ranges(self, starts: Mapping[str, QueueOffset], ends: Mapping[str, QueueOffset]) -> list[Range]:
+        """What a batch consists of. A range of an earlier epoch is empty: the broker sends it again."""
+        return [
+            Range(queue, self._receiver.epoch, self._receiver.begin_of(queue, offset.position), offset.position)
+            for queue, offset in ends.items()
+            if offset.epoch == self._receiver.epoch and offset != starts[queue]
+        ]
+
+    def _unconfirmed(self) -> None:
+        """AvailableNow: the end, although the broker did not answer."""
+        _log.warning("the broker did not confirm in time that it took the last accept: it may send those again")
+
+    def _raise_failure(self) -> None:
+        failure = self._receiver.failure()
+        if failure is not None:
+            raise failure
+
+    # --- inside
+
+    def _ours(self, offsets: Mapping[str, QueueOffset]) -> dict[str, int]:
+        """The positions that are of this epoch. An earlier epoch's messages are on the broker, or were accepted."""
+        planned = self._receiver.planned()
+        ours = {queue: offset.position for queue, offset in offsets.items() if offset.epoch == self._receiver.epoch}
+        for queue, position in ours.items():
+            if position > planned[queue]:
+                raise OffsetError(
+                    f"queue {queue!r}: Spark is at position {position} of this run, which planned only {planned[queue]}"
+                )
+        return ours
+
+    def _offer(self, offsets: Mapping[str, QueueOffset], news: Mapping[str, QueueOffset]) -> dict:  # type: ignore[type-arg]
+        end = {**offsets, **news}
+        self._uncommitted.add(_key(end))
+        crashpoints.reached(crashpoints.END_RETURNED_UNLOGGED)
+        return dump_offsets(end)
+
+    def _pulls(self, size: int) -> bool:
+        if self._options.transfer == "auto" and size < SMALL_BATCH_BYTES:
+            return False
+        return size > 0 and self._may_pull()
+
+    def _may_pull(self) -> bool:
+        transfer = self._options.transfer
+        return transfer == "pull" or (transfer == "auto" and not driver_env.is_encrypted(self._settings))
+
+    def _endpoint(self) -> Endpoint:
+        if self._pull is None:
+            host = self._options.transfer_host or driver_env.driver_host(self._settings)
+            bind = driver_env.bind_address(host)
+            ranges = self._receiver if self._may_pull() else _RejectsOnly(self._receiver)
+            self._pull = PullServer(ranges, bind=bind, port=self._options.transfer_port, advertise=host)
+        return self._pull.endpoint
+
+
+class _RejectsOnly:
+    """What the endpoint of a query may do whose bytes shall not travel in clear."""
+
+    def __init__(self, receiver: Receiver) -> None:
+        self.reject = receiver.reject
+
+    def parts(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[memoryview]:
+        raise TransferError(f"queue {queue!r}: this query ships its batches inside partitions and serves none")
+
+
+def _link_options(options: SourceOptions) -> LinkOptions:
+    return LinkOptions(
+        connect=options.connect_options(),
+        exclusive=options.exclusive,
+        selector=options.selector,
+        accept=options.delivery_guarantee != AT_MOST_ONCE,
+        declare=options.declare == "ifMissing",
+        bind=options.bind,
+        max_attempts=options.retry_max_attempts,
+        max_delay=options.retry_max_delay,
+    )
+
+
+def _key(offsets: Mapping[str, QueueOffset]) -> str:
+    return json.dumps(dump_offsets(offsets))
