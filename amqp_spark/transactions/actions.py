@@ -72,13 +72,18 @@ class Resolution:
         return "its rows are lost if its writer had decided to commit it; without its state nobody can say"
 
 
-def choose(client: Client, wanted: Sequence[tuple[str, Xid]]) -> list[Resolution]:
+def choose(client: Client, wanted: Sequence[tuple[str, Xid]], *, under_lock: bool = False) -> list[Resolution]:
     """Find the branches that are to be resolved.
+
+    Parameters:
+        client: to look with.
+        wanted: actions and branches.
+        under_lock: the client itself holds the locks of their writers.
 
     Raises:
         StateError: one of them is not prepared, or must not be resolved so.
     """
-    branches = _seen(client, wanted)
+    branches = look_at_branches(client) if under_lock else _seen(client, wanted)
     found: list[Resolution] = []
     for action, xid in wanted:
         prepared = branches.get(xid)
@@ -124,7 +129,7 @@ def resolve(connect: Callable[[], Client], resolution: Resolution) -> None:
             digest = before.branch.writer
             client = stack.enter_context(locked(connect, [lock_queue(digest)], "the writer of the branch"))
         # again, now that nobody else can decide
-        (now,) = choose(client, [(resolution.action, before.xid)])
+        (now,) = choose(client, [(resolution.action, before.xid)], under_lock=True)
         if now.prepared.standing != before.standing:
             raise StateError(
                 f"{before.text} was {before.standing} and is {now.prepared.standing} now: its writer went on in the "

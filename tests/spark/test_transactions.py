@@ -1,0 +1,223 @@
+"""``python -m amqp_spark.transactions`` without a broker: its command line, and what it makes of what it is shown."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqp_core.v0_10.spec import Xid
+from amqp_spark.cli import EXIT_BROKER, EXIT_OPTIONS
+from amqp_spark.state.names import WRITER, Names, hashed, lock_queue, state_queue
+from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
+from amqp_spark.state.xids import new_branch, parse_branch, xid_text
+from amqp_spark.transactions import shown
+from amqp_spark.transactions.__main__ import main
+from amqp_spark.transactions.actions import COMMIT, ROLLBACK, Resolution
+from amqp_spark.transactions.branches import (
+    DECIDED,
+    FOREIGN,
+    MEANINGS,
+    ORPHAN,
+    UNDECIDED,
+    UNKNOWN,
+    Branches,
+    Prepared,
+    standing_of,
+)
+from amqp_spark.transactions.writer import COMMITTED, GONE, PREPARED, Marker, decisions_of
+from tests.spark.job_support import SECRET
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+URL = "amqp://127.0.0.1:1/default"
+
+
+@pytest.fixture(autouse=True)
+def _no_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    for what in ("URL", "USERNAME", "PASSWORD"):
+        monkeypatch.delenv(f"AMQP_{what}", raising=False)
+
+
+# --- the command line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "option 'url' is required"),
+        (["http://x"], "url"),
+        ([URL, "--option", "heartbeat=never"], "'heartbeat' has the value 'never'"),
+        ([URL, "--option", "queue=a"], "option 'queue' is not known"),
+        ([URL, "--option", f"password={SECRET}"], "--password-file"),
+        ([URL, "--password-file", "/no/such/file", "--username", "u"], "/no/such/file"),
+        ([URL, "--consumer-id", ""], "--consumer-id"),
+        ([URL, "--consumer-id", "a\x1bb"], "control characters"),
+        ([URL, "--transactional-id", "x" * 201], "200 bytes"),
+        ([URL, "--consumer-id", "a", "--spool", "relative"], "--spool"),
+        ([URL, "--consumer-id", "a", "--spool", f"s3://key:{SECRET}@bucket/x"], "credentials"),
+        ([URL, "--spool", "/spool"], "--spool belongs to --consumer-id"),
+        ([URL, "--forget", "--yes"], "--forget needs"),
+        ([URL, "--commit", "nonsense", "--yes"], "format:global-id:branch-id"),
+        ([URL, "--commit", "1:a:b", "--rollback", "1:a:b", "--yes"], "twice"),
+        ([URL, "--yes"], "--yes belongs to"),
+        ([URL, "--commit", "1:a:b", "--yes", "--json"], "--json"),
+    ],
+)
+def test_a_wrong_command_line_is_told_before_anything_is_done(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == EXIT_OPTIONS
+    told = capsys.readouterr()
+    assert said in told.err
+    assert SECRET not in told.err
+    assert not told.out
+
+
+@pytest.mark.parametrize("action", [["--commit", "1:a:b"], ["--rollback", "1:a:b"], ["--forget", "--consumer-id", "a"]])
+def test_without_a_terminal_and_without_yes_nothing_is_done(
+    action: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
+    assert main([URL, *action]) == EXIT_OPTIONS
+    assert "no terminal to ask on" in capsys.readouterr().err
+
+
+def test_both_ids_at_once_are_refused_by_the_parser(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([URL, "--consumer-id", "a", "--transactional-id", "b"])
+    assert ended.value.code == EXIT_OPTIONS
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_help_names_arguments_options_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--help"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert max(map(len, text.partition("options of the connection")[0].splitlines())) <= 120
+    for each in (
+        "--consumer-id",
+        "--transactional-id",
+        "--forget",
+        "--rollback XID",
+        "heartbeat",
+        "exit codes",
+        "3 the",
+    ):
+        assert each in text
+
+
+def test_a_broker_that_is_not_there_is_code_3_and_no_password_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AMQP_PASSWORD", SECRET)
+    assert main([URL, "--username", "u", "--option", "connectTimeout=2"]) == EXIT_BROKER
+    told = capsys.readouterr()
+    assert "127.0.0.1:1" in told.err
+    assert SECRET not in told.err + told.out
+
+
+# --- what is shown
+
+A_WRITER = WriterState("w", "lineage", 7, OPEN, (), {"past": 3})
+
+
+def test_the_digest_in_an_xid_names_the_queues_of_its_writer() -> None:
+    names = Names(WRITER, "w")
+    branch = parse_branch(new_branch("w", "lineage", 1, 0, 0))
+    assert branch is not None
+    assert (state_queue(branch.writer), lock_queue(branch.writer)) == (names.state, names.lock)
+
+
+def standing(xid: Xid, state: WriterState) -> str:
+    branch = parse_branch(xid)
+    assert branch is not None
+    return standing_of(xid, branch, state)
+
+
+def test_the_standing_of_a_branch_follows_from_the_state_of_its_writer() -> None:
+    named = new_branch("w", "lineage", 7, 0, 0)
+    state = replace(A_WRITER, branches=(DecidedBranch(xid_text(named), 0, 1, "d"),))
+    assert standing(named, state) == DECIDED
+    assert standing(Xid(0, named.global_id, named.branch_id), state) == DECIDED  # a broker that drops the format
+    assert standing(named, replace(state, state=DONE)) == ORPHAN
+    assert standing(new_branch("w", "lineage", 7, 0, 1), state) == ORPHAN
+    assert standing(new_branch("w", "lineage", 6, 0, 0), state) == ORPHAN
+    assert standing(new_branch("w", "lineage", 8, 0, 0), state) == UNDECIDED
+    assert standing(new_branch("w", "past", 9, 0, 0), state) == ORPHAN
+    assert standing(new_branch("w", "new", 0, 0, 0), state) == UNDECIDED
+
+
+def test_a_decided_branch_is_committed_prepared_or_gone() -> None:
+    xids = [new_branch("w", "lineage", 7, partition, 0) for partition in range(3)]
+    state = replace(A_WRITER, branches=tuple(DecidedBranch(xid_text(x), n, 1, "d") for n, x in enumerate(xids)))
+    branches = Branches((Prepared(xids[1], parse_branch(xids[1]), DECIDED),), {})
+    marker = Marker(xid_text(xids[0]), "lineage", 7, 0, 1)
+    assert [each.standing for each in decisions_of(state, (marker,), branches)] == [COMMITTED, PREPARED, GONE]
+    done = decisions_of(replace(state, state=DONE), (), Branches((), {}))
+    assert {each.standing for each in done} == {COMMITTED}
+
+
+def test_the_lines_of_branches_fit_a_terminal_and_have_each_xid_whole_on_its_own_line() -> None:
+    now = time.time()
+    ours = new_branch("w", "lineage", 123_456, 99, 3)
+    theirs = Xid(format=0xFFFFFFFF, global_id=b"\x1b]0;title\x07" * 5, branch_id=b"b" * 64)
+    prepared = [
+        Prepared(ours, parse_branch(ours), UNDECIDED, "a writer \x1b[2J", 3600),
+        Prepared(theirs, None, FOREIGN),
+    ]
+    lines = shown.branch_lines(prepared, now)
+    assert max(len(line) for line in lines if xid_text(ours) not in line and xid_text(theirs) not in line) <= 120
+    assert {line.strip() for line in lines} >= {xid_text(ours), xid_text(theirs)}
+    assert all(line.isprintable() for line in lines)
+    assert "3600 s" in "\n".join(lines)
+    for standing_ in (UNDECIDED, FOREIGN):
+        assert any(MEANINGS[standing_] in line for line in lines)
+    assert all(MEANINGS[ORPHAN] not in line for line in lines)
+
+
+@given(st.text())
+def test_no_text_moves_the_cursor(text: str) -> None:
+    assert shown.printable(text).isprintable()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "119 min"), (7200, "2 h"), (200_000, "2 d")],
+)
+def test_ages(seconds: int, text: str) -> None:
+    assert shown.age_text(seconds) == text
+
+
+def test_a_branch_from_the_future_or_from_no_time_at_all_is_shown() -> None:
+    gid = f"as1k{hashed(WRITER, 'w')}{hashed('lineage')}".encode()
+    xid = Xid(format=1, global_id=gid, branch_id=b"1.0.0.fffffffffffffffffff.00000000")
+    lines = shown.branch_lines([Prepared(xid, parse_branch(xid), UNKNOWN)], time.time())
+    assert any("?" in line and "0 s" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("action", "standing_", "said"),
+    [
+        (COMMIT, DECIDED, "what its writer would do"),
+        (COMMIT, UNDECIDED, "may come twice"),
+        (COMMIT, ORPHAN, "may come twice"),
+        (COMMIT, UNKNOWN, "may come twice"),
+        (ROLLBACK, ORPHAN, "need not be"),
+        (ROLLBACK, UNDECIDED, "replayed whole"),
+        (ROLLBACK, UNKNOWN, "lost if its writer had decided"),
+        (COMMIT, FOREIGN, "transaction manager"),
+        (ROLLBACK, FOREIGN, "transaction manager"),
+    ],
+)
+def test_a_question_says_what_will_happen(action: str, standing_: str, said: str) -> None:
+    xid = Xid(1, b"foreign", b"b") if standing_ == FOREIGN else new_branch("w", "lineage", 7, 1, 0)
+    question = Resolution(action, Prepared(xid, parse_branch(xid), standing_, "w")).question()
+    assert question.startswith(f"{action} {xid_text(xid)}")
+    assert said in question
