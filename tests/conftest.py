@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_10.client import Client
     from tests.support.fixtures import Broker, Connect, OwnBroker
+    from tests.support.objectstore import ObjectStore
 
 # How long an example takes says something about the machine, not about the code.
 settings.register_profile("amqp_spark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -95,6 +96,17 @@ def _fresh_queue(connect: Connect, vhost: str, *, durable: bool) -> Iterator[str
     client = connect(vhost)  # a new one: errors of the test may have ended the first
     if client.query_queue(name) is not None:
         client.delete_queue(name)
+
+
+@pytest.fixture(scope="session")
+def object_store() -> Iterator[ObjectStore]:
+    """An empty object store; the credentials for it are in the environment from then on."""
+    from tests.support.objectstore import CREDENTIALS, ObjectStore  # noqa: PLC0415 - most tests do without Arrow
+
+    with pytest.MonkeyPatch.context() as patch, ObjectStore() as store:
+        for name, value in CREDENTIALS.items():
+            patch.setenv(name, value)
+        yield store
 
 
 @pytest.fixture

@@ -42,6 +42,8 @@ _CHECK_BYTES: Final = 4 << 20
 _MAX_REASON: Final = 300
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_PLAIN: Final = frozenset({"endpoint_override", "scheme", "region", "allow_bucket_creation", "allow_bucket_deletion"})
+"""Parameters of a URI whose values may be seen in messages."""
 _LOST: Final = (
     "the messages of this batch were accepted and are nowhere else: bring the spool back as it was, or give the batch "
     "up with python -m amqp_spark.transactions"
@@ -330,8 +332,9 @@ class Spool:
         # Arrow quotes the URI that it cannot use, and a query may hold what must not be seen.
         text = " ".join(text.replace(self.location, self.shown).split())
         query = self.location.partition("?")[2] if not self.location.startswith("/") else ""
-        for each in filter(None, (query, *(pair.partition("=")[2] for pair in query.split("&")))):
-            text = text.replace(each, "…") if len(each) > 3 else text
+        for name, _, value in (pair.partition("=") for pair in query.split("&")):
+            if value and name not in _PLAIN:
+                text = text.replace(value, "…")
         return text[:_MAX_REASON].rstrip(".") or type(error).__name__
 
 
