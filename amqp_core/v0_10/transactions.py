@@ -34,6 +34,11 @@ class Transactions:
         self._client = client
         self._selected = ""
 
+    @property
+    def is_local(self) -> bool:
+        """Whether tx was selected, so that what is published and accepted waits for :meth:`commit`."""
+        return self._selected == "tx"
+
     # ------------------------------------------------------------------------------------------------------------ tx
     def select(self) -> None:
         """Make the session transactional (tx.select). It stays so; not to be mixed with dtx on one session."""

@@ -45,7 +45,6 @@ class StateQueue:
         self._client = client
         self._subscription: Subscription | None = None
         self._held: Message | None = None
-        self._selected = False
 
     # --- lock
 
@@ -110,6 +109,8 @@ class StateQueue:
         with self._allowed(f"declare the queue {self.names.state!r}"):
             self._client.declare_queue(self.names.state, durable=True)
         self._publish(body)
+        if self._client.transactions.is_local:  # the session has served another state before
+            self._client.transactions.commit()
         self._client.bind(self.names.state, EXCHANGE, self.names.begun)
         self._subscribe()
         if not self._receive(TAKE_SECONDS):
@@ -130,9 +131,8 @@ class StateQueue:
             AmqpError: the connection or session ended: **the outcome is not known**. Take the state on a new session to
                 learn it.
         """
-        if not self._selected:
+        if not self._client.transactions.is_local:
             self._client.transactions.select()
-            self._selected = True
         if self._held is None and not self._receive(TAKE_SECONDS):
             raise StateError(
                 f"the state queue {self.names.state!r} of {self._whose()} has lost its message while it was in use: "
