@@ -32,7 +32,7 @@ class ObjectStore:
 
     def __init__(self) -> None:
         self.port = free_port()
-        self._log = tempfile.TemporaryFile()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
         # Its warnings are its own, and it answers anybody: the credentials are there for the client.
         command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
