@@ -223,10 +223,11 @@ def forget_consumer(client: Client, consumer_id: str, *, spool: str | None = Non
         tuple(line for each in kept for line in _lost_of_consumer(each)),
         (
             *(
-                f"files stay in the spool {printable(where)}"
-                for where in sorted({k.location for k in kept if k.location})
+                f"files stay in the spool {printable(each)}: the next start refuses them, and reads them again with "
+                "the option adoptState=true; delete them to give their messages up"
+                for each in sorted({each.location for each in kept if each.location and each.files})
             ),
-            "the next start begins anew: with a new checkpoint, or with the option adoptState=true for the old one",
+            "the next start needs a new checkpoint, or the option adoptState=true",
         ),
         tuple((each.found.queue, each.found.body) for each in kept),
     )
@@ -239,8 +240,8 @@ def _lost_of_consumer(each: ConsumerQueue) -> Iterator[str]:
     elif state.owned:
         rows = sum(batch.count for batch in state.owned)
         yield (
-            f"queue {quoted(state.queue)}: {len(state.owned)} owned batch(es) with {rows:,} messages, which are in the "
-            "spool and nowhere else: no query will read them"
+            f"queue {quoted(state.queue)}: {len(state.owned)} owned batch(es) with {rows:,} messages that are in the "
+            "spool and nowhere else; which of them Spark has committed is no longer known"
         )
     else:
         yield f"queue {quoted(state.queue)}: no batch is owned, no message is lost"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from amqp_spark.errors import StateError
+from amqp_spark.sink.prepared import Prepared as Marker
 from amqp_spark.state.names import WRITER, Names, hashed
 from amqp_spark.state.records import DONE
 from amqp_spark.state.xids import parse_xid
@@ -24,17 +25,6 @@ GONE: Final = "gone"
 
 
 @dataclass(frozen=True, slots=True)
-class Marker:
-    """A marker: its branch is committed. ``xid`` is empty when somebody else has put the message there."""
-
-    xid: str
-    lineage: str = ""
-    batch: int = -1
-    partition: int = -1
-    rows: int = -1
-
-
-@dataclass(frozen=True, slots=True)
 class Decision:
     """A branch of the last decision: ``COMMITTED``, ``PREPARED`` or ``GONE``."""
 
@@ -50,7 +40,7 @@ class Writer:
         names: of its queues.
         found: its state.
         decisions: the branches of the last batch that was decided.
-        markers: that are left; after the last batch is done there should be none.
+        markers: that are left, without xid where somebody else has put a message there; none is, after a batch is done.
         prepared: its prepared branches.
         others: all other prepared branches of the broker.
     """
@@ -109,11 +99,6 @@ def decisions_of(state: WriterState, markers: tuple[Marker, ...], branches: Bran
 
 def _marker(body: bytes) -> Marker:
     try:
-        value = json.loads(body)
-        return Marker(
-            str(value["xid"]),
-            str(value.get("lineage", "")),
-            *(int(value.get(name, -1)) for name in ("batch", "partition", "rows")),
-        )
-    except (ValueError, TypeError, KeyError, AttributeError):
-        return Marker("")
+        return Marker.load(body)
+    except StateError:
+        return Marker("", -1, -1)

@@ -19,6 +19,7 @@ from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import Xid
 from amqp_spark.cli import EXIT_BROKER, EXIT_DONE, EXIT_FAILED
 from amqp_spark.datasource.spool import Spool
+from amqp_spark.sink.prepared import Prepared as Marker
 from amqp_spark.state.names import CONSUMER, WRITER, Names
 from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import DONE, OPEN, ConsumerState, DecidedBranch, Mark, OwnedBatch, WriterState
@@ -245,8 +246,7 @@ def test_a_writer_is_shown_with_its_decision_its_markers_and_its_branches(comman
     things.put(decided(things.identity, *xids)).unlock()
     markers = things.states[0].markers
     things.client.declare_queue(markers, durable=True)
-    marker = {"xid": xid_text(xids[0]), "lineage": "lineage", "batch": 7, "partition": 0, "rows": 1, "digest": "d"}
-    for body in (json.dumps(marker).encode(), b"rubbish"):
+    for body in (Marker("lineage", 7, 0, xid_text(xids[0]), 1, "digest").dump(), b"rubbish"):
         things.client.publish(Message(body), routing_key=markers)
     things.client.confirm()
     things.client.transactions.commit_branch(xids[0])

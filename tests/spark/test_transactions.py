@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from amqp_core.v0_10.spec import Xid
 from amqp_spark.cli import EXIT_BROKER, EXIT_OPTIONS
+from amqp_spark.sink.prepared import Prepared as Marker
 from amqp_spark.state.names import WRITER, Names, hashed, lock_queue, state_queue
 from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
 from amqp_spark.state.xids import new_branch, parse_branch, xid_text
@@ -29,7 +30,7 @@ from amqp_spark.transactions.branches import (
     Prepared,
     standing_of,
 )
-from amqp_spark.transactions.writer import COMMITTED, GONE, PREPARED, Marker, decisions_of
+from amqp_spark.transactions.writer import COMMITTED, GONE, PREPARED, decisions_of
 from tests.spark.job_support import SECRET
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def test_a_decided_branch_is_committed_prepared_or_gone() -> None:
     xids = [new_branch("w", "lineage", 7, partition, 0) for partition in range(3)]
     state = replace(A_WRITER, branches=tuple(DecidedBranch(xid_text(x), n, 1, "d") for n, x in enumerate(xids)))
     branches = Branches((Prepared(xids[1], parse_branch(xids[1]), DECIDED),), {})
-    marker = Marker(xid_text(xids[0]), "lineage", 7, 0, 1)
+    marker = Marker("lineage", 7, 0, xid_text(xids[0]), 1)
     assert [each.standing for each in decisions_of(state, (marker,), branches)] == [COMMITTED, PREPARED, GONE]
     done = decisions_of(replace(state, state=DONE), (), Branches((), {}))
     assert {each.standing for each in done} == {COMMITTED}
