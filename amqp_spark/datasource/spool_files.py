@@ -24,7 +24,7 @@ from pyarrow import fs
 from amqp_spark import crashpoints
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
 
     from pyarrow import NativeFile
 
@@ -255,7 +255,7 @@ class ArrowDirectory:
 
     def put(self, name: str, content: bytes) -> None:
         """See :class:`Directory`."""
-        self._write(name, (content,), announce=_silent)
+        self._write(name, (content,), batch=False)
 
     @contextlib.contextmanager
     def open(self, name: str) -> Iterator[File]:
@@ -286,13 +286,14 @@ class ArrowDirectory:
         finally:
             self._discard(mine)
 
-    def _write(self, name: str, pieces: Iterable[Bytes], announce: Callable[[str], None] = crashpoints.reached) -> None:
+    def _write(self, name: str, pieces: Iterable[Bytes], *, batch: bool = True) -> None:
         try:
             stream = self._fs.open_output_stream(self._at(name))
             try:
                 for piece in pieces:
                     stream.write(piece)
-                announce(crashpoints.SPOOL_SYNCED)
+                if batch:
+                    crashpoints.reached(crashpoints.SPOOL_SYNCED)
             finally:
                 stream.close()  # also after an error: Arrow would close it later, and what is put then stays
         except BaseException:
@@ -308,10 +309,6 @@ class ArrowDirectory:
         return f"{self._path}/{name}"
 
 
-def _silent(_point: str) -> None:
-    """No crash point: what is written is no batch."""
-
-
 class _ArrowFile:
     __slots__ = ("_stream", "size")
 
@@ -321,4 +318,5 @@ class _ArrowFile:
 
     def read_at(self, offset: int, size: int) -> memoryview:
         self._stream.seek(offset)
-        return memoryview(self._stream.read_buffer(max(0, min(size, self.size - offset))))
+        # Arrow's own views are of signed bytes.
+        return memoryview(self._stream.read_buffer(max(0, min(size, self.size - offset)))).cast("B")
