@@ -32,6 +32,9 @@ BENCHMARKS: dict[str, str] = {
     "bridge_ratio": "bench_bridge",
     "publish_rss_mb": "bench_publish_memory",
     "small_batch_ms": "bench_small_batch",
+    "eo_source_ratio": "bench_eo_source",
+    "eo_sink_ratio": "bench_eo_sink",
+    "recovery_s": "bench_recovery",
 }
 ALONE = ("decode_rate", "encode_rate")
 """Those that need neither broker nor Spark."""
@@ -48,6 +51,9 @@ BOUNDS: dict[str, str] = {
     "bridge_ratio": ">= 0.8",
     "publish_rss_mb": "<= 200",
     "small_batch_ms": "<= 15",
+    "eo_source_ratio": ">= 0.8",
+    "eo_sink_ratio": ">= 0.8",
+    "recovery_s": "<= 3",
 }
 
 

@@ -63,6 +63,8 @@ class Sizes:
     stalled_after_bytes: int = 4_000_000
     stalled_s: float = 20.0
     small_batches: int = 60
+    owned_messages: int = 100_000
+    new_messages: int = 20_000
 
     @classmethod
     def quick(cls) -> Self:
@@ -80,6 +82,8 @@ class Sizes:
             stalled_after_bytes=100_000,
             stalled_s=0.5,
             small_batches=3,
+            owned_messages=3000,
+            new_messages=500,
         )
 
 

@@ -49,7 +49,13 @@ def source(env: Environment, queue: str, schema: str = SCHEMA, **options: str) -
 
 
 def drain(
-    env: Environment, queue: str, expected: int, *, schema: str = SCHEMA, to: Mapping[str, str] | None = None
+    env: Environment,
+    queue: str,
+    expected: int,
+    *,
+    schema: str = SCHEMA,
+    to: Mapping[str, str] | None = None,
+    options: Mapping[str, str] | None = None,
 ) -> Drained:
     """Run ``schema`` of a queue through an AvailableNow query into the noop sink, or to a broker.
 
@@ -59,11 +65,12 @@ def drain(
         expected: how many messages it has.
         schema: what to read of each.
         to: options of the sink that gets them; None for the noop sink.
+        options: further ones of the source.
 
     Raises:
         RuntimeError: the query did not read ``expected`` rows, or left messages on the broker.
     """
-    stream = source(env, queue, schema).writeStream
+    stream = source(env, queue, schema, **(options or {})).writeStream
     stream = stream.format("noop") if to is None else stream.format("amqp").options(**to)
     writer = stream.option("checkpointLocation", env.checkpoint())
     # No progress event is dropped from recentProgress before this many.
@@ -72,7 +79,7 @@ def drain(
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     wall = time.perf_counter() - begin
-    events: list[dict[str, Any]] = [event for event in _progress(query) if event["batchId"] >= 0]
+    events = [event for event in progress(query) if event["batchId"] >= 0]
     with_rows = [event for event in events if event["numInputRows"]]
     rows = sum(event["numInputRows"] for event in with_rows)
     if rows != expected:
@@ -113,7 +120,8 @@ def write(frame: DataFrame, sink: str, options: Mapping[str, str]) -> float:
     return time.perf_counter() - begin
 
 
-def _progress(query: StreamingQuery) -> list[dict[str, Any]]:
+def progress(query: StreamingQuery) -> list[dict[str, Any]]:
+    """What the engine has reported of a query, oldest first."""
     return [json.loads(event.json) for event in query.recentProgress]
 
 

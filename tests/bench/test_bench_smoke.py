@@ -36,6 +36,9 @@ UNITS = {
     "bridge_ratio": ("ratio", True),
     "publish_rss_mb": ("MB", False),
     "small_batch_ms": ("ms", False),
+    "eo_source_ratio": ("ratio", True),
+    "eo_sink_ratio": ("ratio", True),
+    "recovery_s": ("s", False),
 }
 
 

@@ -1,0 +1,57 @@
+"""``eo_source_ratio``: rows/s of an AvailableNow query with exactly-once over the same with at-least-once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.bench import bench_drain, guarantees, queries
+from tests.bench.environment import Result, middle, rounded
+
+if TYPE_CHECKING:
+    from tests.bench.environment import Environment
+
+WARM_QUERIES = 3
+
+
+def run(env: Environment) -> list[Result]:
+    """One guarantee and the other in turn, on the same queue content; the ratio is that of the medians."""
+    count, rounds = env.sizes.messages, env.sizes.rounds
+    least: list[queries.Drained] = []
+    once: list[queries.Drained] = []
+    with env.queue() as queue, env.progress("eo_source_ratio", 1 + 2 * rounds) as step:
+        bench_drain.warm_query(env, queue)
+        for _ in range(WARM_QUERIES if rounds > 1 else 1):
+            drain_once(env, queue, env.sizes.warm_messages)
+        step("warm")
+        for _ in range(rounds):
+            env.fill(queue, count, body_bytes=bench_drain.BODY_BYTES)
+            least.append(queries.drain(env, queue, count))
+            step(f"at-least-once {count / least[-1].query_s:,.0f}/s")
+            once.append(drain_once(env, queue, count))
+            step(f"exactly-once {count / once[-1].query_s:,.0f}/s")
+    least_s, once_s = ([each.query_s for each in side] for side in (least, once))
+    return [
+        Result(
+            name="eo_source_ratio",
+            value=middle(least_s) / middle(once_s),
+            unit="ratio",
+            higher_is_better=True,
+            detail={
+                "messages": count,
+                "exactly_once_per_s": round(count / middle(once_s)),
+                "at_least_once_per_s": round(count / middle(least_s)),
+                "exactly_once_s": rounded(once_s),
+                "at_least_once_s": rounded(least_s),
+                "batches": once[-1].batches,
+                "exactly_once_ms": once[-1].durations_ms,
+                "at_least_once_ms": least[-1].durations_ms,
+            },
+        )
+    ]
+
+
+def drain_once(env: Environment, queue: str, count: int) -> queries.Drained:
+    """Fill a queue and drain it exactly once, as a consumer that nobody had before."""
+    env.fill(queue, count, body_bytes=bench_drain.BODY_BYTES)
+    with guarantees.consumer(env) as options:
+        return queries.drain(env, queue, count, options=options)

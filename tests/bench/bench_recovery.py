@@ -1,0 +1,121 @@
+"""``recovery_s``: from the first call of Spark in a new reader to the first new batch in the commit log.
+
+A driver is killed when it has planned a batch of 100,000 messages, which are accepted then, and in the spool only. The
+query is started again, from the same checkpoint, by a Spark that runs already.
+"""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from amqp_spark import crashpoints
+from amqp_spark.state.names import CONSUMER, Names
+from tests.bench import bench_drain, bench_eo_source, guarantees, queries, timed_source
+from tests.bench.environment import Result, middle, rounded
+from tests.support.process import wait_until
+from tests.support.query_process import CrashPoints, Query, QueryProcess
+
+if TYPE_CHECKING:
+    from tests.bench.environment import Environment
+
+WARM_QUERIES = 2
+
+
+def run(env: Environment) -> list[Result]:
+    """Kill and start again, some rounds; the value is the median."""
+    rounds = env.sizes.rounds
+    env.spark.dataSource.register(timed_source.TimedSource)
+    found: list[dict[str, Any]] = []
+    points = CrashPoints()
+    with env.queue() as queue, env.progress("recovery_s", 1 + rounds) as step:
+        try:
+            for _ in range(WARM_QUERIES if rounds > 1 else 1):
+                bench_eo_source.drain_once(env, queue, env.sizes.owned_messages)
+            step("warm")
+            with QueryProcess(points=points) as process:
+                for number in range(rounds):
+                    if number:
+                        process.start()
+                    found.append(recover(env, queue, process))
+                    step(f"{found[-1]['seconds']:.2f} s")
+        finally:
+            points.close()
+    seconds = [each.pop("seconds") for each in found]
+    return [
+        Result(
+            name="recovery_s",
+            value=middle(seconds),
+            unit="s",
+            higher_is_better=False,
+            detail={
+                "owned_messages": env.sizes.owned_messages,
+                "new_messages": env.sizes.new_messages,
+                "seconds": rounded(seconds),
+                "last": found[-1],
+            },
+        )
+    ]
+
+
+def recover(env: Environment, queue: str, process: QueryProcess) -> dict[str, Any]:
+    """Plan in a driver that is killed then, and go on here."""
+    owned, new = env.sizes.owned_messages, env.sizes.new_messages
+    directory = env.directory / f"recovery-{uuid.uuid4().hex[:8]}"
+    env.fill(queue, owned + new, body_bytes=bench_drain.BODY_BYTES)
+    with guarantees.consumer(env) as options:
+        options |= {"maxMessagesPerTrigger": str(owned)}
+        query = Query(
+            name=directory.name,
+            options={**env.source_options(queue), **options},
+            directory=directory,
+            schema=queries.SCHEMA,
+        )
+        process.run_to_point(query, crashpoints.LOGGED_BEFORE_PARTITIONS, availableNow=True)
+        spooled = guarantees.spooled_bytes(options)
+        process.kill_driver()
+        lock = Names(CONSUMER, options["consumerId"]).lock
+        with env.client() as client:
+            wait_until(lambda: client.query_queue(lock) is None, "the end of the killed driver's reader", 60.0)
+        return {"spooled_bytes": spooled, **restart(env, query, owned, new)}
+
+
+def restart(env: Environment, query: Query, owned: int, new: int) -> dict[str, Any]:
+    """Start the query again, and read on until all is committed; say how long that took.
+
+    Raises:
+        RuntimeError: the first batch is not the one that was owned, or the rest is not what is new.
+    """
+    log = query.directory / "calls"
+    frame = env.spark.readStream.format("bench_timed").options(**query.options).option("path", str(log))
+    stream = frame.schema(queries.SCHEMA).load().writeStream.format("noop")
+    running = stream.option("checkpointLocation", str(query.checkpoint)).start()
+
+    def batches() -> dict[int, int]:
+        events = queries.progress(running)
+        return {event["batchId"]: event["numInputRows"] for event in events if event["numInputRows"]}
+
+    def done() -> bool:
+        if (error := running.exception()) is not None:
+            raise error
+        return sum(batches().values()) >= owned + new and env.depth(query.options["queue"]) == 0
+
+    try:
+        wait_until(done, "all messages", 120.0)
+        rows = batches()
+        replayed, first_new, *_ = sorted(rows)
+        if rows[replayed] != owned or sum(rows.values()) != owned + new:
+            raise RuntimeError(f"batches of {rows} rows instead of {owned} and then {new}")
+        # what is processed is dropped from the spool when the query is idle
+        spool = Path(query.options["spoolLocation"])
+        wait_until(lambda: not list(spool.glob("*.spool")), "an empty spool", 60.0)
+    finally:
+        running.stop()
+    calls = timed_source.calls_of(log)
+    committed = [(query.checkpoint / "commits" / str(batch)).stat().st_mtime for batch in (replayed, first_new)]
+    return {
+        "seconds": committed[1] - calls[0]["at"],
+        "to_the_replayed_batch_s": round(committed[0] - calls[0]["at"], 3),
+        "calls": [[each["call"], round(each["at"] - calls[0]["at"], 3), each["s"]] for each in calls[:8]],
+    }
