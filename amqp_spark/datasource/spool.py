@@ -104,8 +104,14 @@ class Spool:
         with self._told("cannot be used"):
             place = self._resolved()
             place.create()
+            content = self._identity_content(place)
+        if content is not None:
+            self._check_identity(content)
+        with self._told("cannot be used"):
             self._prove_writable(place)
-        self._identify(place)
+            if content is None:
+                content = self._claimed(place)
+        self._check_identity(content)
         self._directory = place
 
     def look(self) -> None:
@@ -229,20 +235,17 @@ class Spool:
         place.put(name, b"can this be written?\n")
         place.delete(name)
 
-    def _identify(self, place: Directory) -> None:
-        with self._told("cannot be used"):
-            content = self._identity_content(place)
-            if content is None:
-                value = {"version": _IDENTITY_VERSION, "consumerId": self._consumer_id}
-                try:
-                    place.claim(IDENTITY, json.dumps(value).encode() + b"\n", hashed(self._consumer_id))
-                except ClaimedError as error:
-                    raise self._error(
-                        "is about to be shared by two consumers: another one claims it at this moment. Give each "
-                        f"consumerId a spoolLocation of its own (if no query runs, delete {error})"
-                    ) from None
-                content = self._identity_content(place)  # read back: whatever is there now decides
-        self._check_identity(content)
+    def _claimed(self, place: Directory) -> bytes | None:
+        """Say whose directory it is, and return what it says then: of two who do so, one reads the other's name."""
+        value = {"version": _IDENTITY_VERSION, "consumerId": self._consumer_id}
+        try:
+            place.claim(IDENTITY, json.dumps(value).encode() + b"\n", hashed(self._consumer_id))
+        except ClaimedError as error:
+            raise self._error(
+                "is about to be shared by two consumers: another one claims it at this moment. Give each "
+                f"consumerId a spoolLocation of its own (if no query runs, delete {error})"
+            ) from None
+        return self._identity_content(place)
 
     def _identity_content(self, place: Directory) -> bytes | None:
         try:
@@ -333,8 +336,8 @@ class Spool:
         text = " ".join(text.replace(self.location, self.shown).split())
         query = self.location.partition("?")[2] if not self.location.startswith("/") else ""
         for name, _, value in (pair.partition("=") for pair in query.split("&")):
-            if value and name not in _PLAIN:
-                text = text.replace(value, "…")
+            if (value or name) and name not in _PLAIN:
+                text = text.replace(value or name, "…")
         return text[:_MAX_REASON].rstrip(".") or type(error).__name__
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,7 +55,8 @@ class Faulty(fs.FileSystemHandler):
 
     Attributes:
         root: the directory; paths are below it.
-        type_name: what kind it says it is: ``s3`` makes the spool put its files.
+        type_name: what kind it says it is. ``s3`` makes the spool put its files; here as there, one shows when its
+            stream is closed, also after an error.
         room: bytes that can be written before the error of ``when_full``; ``None``: any number.
         fails: operation -> the error that it raises.
         before: operation -> called before it, with its path.
@@ -133,8 +135,10 @@ class _TypedFileSystem(fs.PyFileSystem):
 
 class _Counted(io.FileIO):
     def __init__(self, faulty: Faulty, path: str) -> None:
-        super().__init__(path, "wb")
         self._faulty = faulty
+        self._target = path
+        self._hidden = faulty.type_name == "s3"
+        super().__init__(str(faulty.root / f".{uuid.uuid4().hex}") if self._hidden else path, "wb")
 
     def write(self, data: Any) -> int:
         size = len(data)
@@ -145,6 +149,12 @@ class _Counted(io.FileIO):
                 raise self._faulty.when_full
             self._faulty.room -= size
         return super().write(data)
+
+    def close(self) -> None:
+        shows = self._hidden and not self.closed
+        super().close()
+        if shows:
+            Path(str(self.name)).rename(self._target)
 
 
 def faulty_spool(

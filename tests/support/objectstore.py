@@ -56,7 +56,7 @@ class ObjectStore:
         """The URI of a directory, as option ``spoolLocation`` takes it."""
         return f"s3://{BUCKET}/{directory}?endpoint_override=127.0.0.1:{self.port}&scheme=http&region={REGION}"
 
-    def filesystem(self) -> fs.S3FileSystem:
+    def filesystem(self, attempts: int = 3) -> fs.S3FileSystem:
         """The whole store, for what a test does to it; paths begin with the bucket."""
         return fs.S3FileSystem(
             access_key="tester",
@@ -64,6 +64,7 @@ class ObjectStore:
             endpoint_override=f"127.0.0.1:{self.port}",
             scheme="http",
             region=REGION,
+            retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=attempts),
         )
 
     def names(self, directory: str) -> list[str]:
