@@ -67,8 +67,10 @@ def ends_of(held: QueueBuffer) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
     return np.concatenate(found)
 
 
-def check(batch: OwnedBatch, spool: Spool) -> None:
+def check(batch: OwnedBatch, spool: Spool, *, thorough: bool = False) -> None:
     """SpoolError unless the file of a batch is there and is the one that was accepted.
+
+    ``thorough``: read all of it, also where that takes its time.
 
     The positions in the file are those that the batch was planned with; a batch that was adopted has others in the
     state. That it is the same file is what the checksum says.
@@ -81,5 +83,6 @@ def check(batch: OwnedBatch, spool: Spool) -> None:
             sequence=header.sequence,
             begin=header.begin,
             end=header.begin + batch.count,
-        )
+        ),
+        thorough=thorough,
     )

@@ -16,6 +16,7 @@ from amqp_spark.datasource.run import Run
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from amqp_spark.compat import InputPartition
     from amqp_spark.datasource.broker import Connector
     from amqp_spark.datasource.held import LinkOptions
     from amqp_spark.datasource.partitions import Range
@@ -31,6 +32,17 @@ class ExactlyOnceRun(Run):
 
     def _new_receiver(self, options: LinkOptions, connector: Connector) -> OwningReceiver:
         return OwningReceiver(self._options, options, connector=connector)
+
+    def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[InputPartition]:
+        """As for other guarantees; and what is handed out is ours at this moment."""
+        partitions = super().partitions(start, end)
+        self._receiver.assure()
+        return partitions
+
+    def _offer(self, offsets: Mapping[str, QueueOffset], news: Mapping[str, QueueOffset]) -> dict:  # type: ignore[type-arg]
+        end = super()._offer(offsets, news)
+        self._receiver.assure()
+        return end
 
     def _processed(self, offsets: Mapping[str, QueueOffset]) -> None:
         self._receiver.finish(offsets)

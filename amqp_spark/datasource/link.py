@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import threading
+import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -48,6 +49,11 @@ LASTING_SECONDS: Final = 30.0
 """A session that lived so long, or settled something, was a success: attempts are counted from one again."""
 
 
+def now() -> float:
+    """Seconds that go on while this process, or the machine, is suspended."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
+
 class Owner(Protocol):
     """What exactly-once adds to a link, on its thread; :class:`amqp_spark.datasource.ownership.Ownership` does it."""
 
@@ -81,6 +87,8 @@ class QueueLink:
         self.sync_done = 0
         self.end_estimate: int | None = None
         """Position that the end of the queue had when the broker was last asked."""
+        self.answered = float("-inf")
+        """When (:func:`now`) what the broker has answered last was asked: this session was alive then."""
         self._options = options
         self._held = held
         self._lock = held.changed
@@ -177,6 +185,7 @@ class QueueLink:
     def _open(self) -> Client | None:
         """A client that may receive; None when the query ended before there was one."""
         while not self._held.stopping:
+            asked = now()
             client = self._connector(self._options.connect)
             with self._lock:
                 self._client = client
@@ -185,6 +194,7 @@ class QueueLink:
                 self._prepare(client)
                 entered = self._owner is None or self._owner.enter(client)
                 if entered:
+                    self.answered = asked
                     return client
             finally:
                 if not entered:
@@ -196,6 +206,7 @@ class QueueLink:
         with self._lock:
             self._client = None
             self.connected = False
+            self.answered = float("-inf")
             self.exhausted = False  # what is not accepted now comes again
             self._lock.notify_all()
         client.close()
@@ -239,11 +250,15 @@ class QueueLink:
             for at in range(0, len(accept), MOST_RANGES):
                 client.accept(accept[at : at + MOST_RANGES])
             crashpoints.reached(crashpoints.ACCEPT_SENT)
+        asked = now()
         if self._owner is not None:
-            self._settled |= self._owner.run(finish=wanted != self.sync_done or self._held.stopping)
+            if self._owner.run(finish=wanted != self.sync_done or self._held.stopping):
+                self._settled = True
+                self.answered = asked
             accepted = self.buffer.accepted
         if wanted != self.sync_done:
             client.sync()
+            self.answered = asked
             crashpoints.reached(crashpoints.ACCEPT_CONFIRMED)
             self._confirmed = accepted
             with self._lock:

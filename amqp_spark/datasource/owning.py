@@ -7,13 +7,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark.datasource.entries import Entry, ends_of, load
+from amqp_spark.datasource.link import now
 from amqp_spark.datasource.ownership import Change, Ownership
 from amqp_spark.datasource.partitions import Range
 from amqp_spark.datasource.planning import measure_batch
 from amqp_spark.datasource.receiver import Receiver
 from amqp_spark.datasource.recovery import ADOPT, Consumer
 from amqp_spark.datasource.spool import Spool
-from amqp_spark.errors import OffsetError, SpoolError
+from amqp_spark.errors import OffsetError, SpoolError, StateError
 from amqp_spark.state.records import Mark, OwnedBatch
 
 if TYPE_CHECKING:
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+CERTAIN_SECONDS: Final = 1.0
+"""So long after an answer of the broker the lock is certainly held: less than two of the shortest heartbeats."""
+ASSURE_SECONDS: Final = 1.0
+"""Between two looks at whether a session has answered."""
 _NO_EPOCH: Final = 0
 """Of the receiver as a whole: with exactly-once every queue has its own."""
 
@@ -226,6 +231,24 @@ class OwningReceiver(Receiver):
 
     # --- serving
 
+    def assure(self) -> None:
+        """Return when it is certain that what is owned is still ours; raise when it is not.
+
+        A process that was suspended does not know it. The broker gives up on a silent one after two heartbeats, which
+        are a second at least, so a session that has just answered has the lock; otherwise it is asked.
+        """
+        with self._lock:
+            while not self._held.stopping:
+                self._raise_error()
+                silent = [link for link in self._links if now() - link.answered >= CERTAIN_SECONDS]
+                if not silent:
+                    return
+                for link in silent:
+                    if link.sync_wanted == link.sync_done:
+                        link.sync_wanted += 1
+                        link.wake()
+                self._lock.wait(ASSURE_SECONDS)
+
     def epoch_of(self, queue: str) -> int | None:
         """The epoch of what is received now."""
         state = self._owners[queue].state
@@ -240,7 +263,12 @@ class OwningReceiver(Receiver):
 
     def _holder(self, queue: str, epoch: int, end: int) -> QueueBuffer:
         owner = self._owners.get(queue)
-        for entry in () if owner is None else owner.entries:
+        if owner is None:
+            raise OffsetError(f"queue {queue!r} is not one of this reader")
+        error = self._link(owner).error
+        if isinstance(error, StateError):
+            raise error  # what is held may be somebody else's by now
+        for entry in owner.entries:
             if entry.held is not None and entry.batch.epoch == epoch and entry.batch.begin < end <= entry.batch.end:
                 return entry.held
         raise OffsetError(f"queue {queue!r}: no batch of epoch {epoch} that has position {end} is held")

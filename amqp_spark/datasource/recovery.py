@@ -139,7 +139,8 @@ def _with_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> Consu
     kept: list[OwnedBatch] = []
     for batch in found.owned:
         try:
-            entries.check(batch, spool)
+            # What adoptState gives up must be found now: later it is too late to leave it out.
+            entries.check(batch, spool, thorough=consumer.adopt)
         except SpoolError as error:
             if not consumer.adopt:
                 error.add_note(

@@ -45,8 +45,8 @@ _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PLAIN: Final = frozenset({"endpoint_override", "scheme", "region", "allow_bucket_creation", "allow_bucket_deletion"})
 """Parameters of a URI whose values may be seen in messages."""
 _LOST: Final = (
-    "the messages of this batch were accepted and are nowhere else: bring the spool back as it was, or give the batch "
-    "up with python -m amqp_spark.transactions"
+    "the messages of this batch were accepted and are nowhere else: bring the spool back as it was. If it is lost for "
+    "good, option adoptState=true, for one start, goes on without them"
 )
 
 
@@ -162,9 +162,9 @@ class Spool:
         ends.frombytes(np.frombuffer(data, dtype="<u8", count=header.count, offset=begin).astype("=u8").tobytes())
         return SpooledBatch(header, data[begin - header.nbytes : begin], ends)
 
-    def check(self, batch: OwnedBatch) -> None:
-        """That a batch that the state message owns is there as it says: all of it where reading is cheap, on object
-        stores everything but the transfers themselves, whose checksum is computed when they are read."""
+    def check(self, batch: OwnedBatch, *, thorough: bool = False) -> None:
+        """That a batch that the state message owns is there as it says: all of it where reading is cheap, or if it is
+        to be ``thorough``; elsewhere everything but the transfers, whose checksum is computed when they are read."""
         with self._opened(batch.file) as opened:
             header = self._header(opened)
             found = (header.epoch, header.sequence, header.begin, header.count, header.nbytes)
@@ -175,7 +175,7 @@ class Spool:
                     f"{batch.begin} to {batch.end}"
                 )
             _compare(_footer(opened, header), batch.checksum)
-            if self._place.cheap:
+            if thorough or self._place.cheap:
                 summed = Checksum()
                 covered = spool_format.covered(opened.size)
                 for at in range(0, covered, _CHECK_BYTES):
