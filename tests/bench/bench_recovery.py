@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from tests.bench.environment import Environment
 
 WARM_QUERIES = 2
+# AvailableNow plans less than it may when no message has come for 0.2 s: that round says nothing.
+_TRIES = 5
 
 
 def run(env: Environment) -> list[Result]:
@@ -61,32 +63,43 @@ def run(env: Environment) -> list[Result]:
 
 def recover(env: Environment, queue: str, process: QueryProcess) -> dict[str, Any]:
     """Plan in a driver that is killed then, and go on here."""
+    for _ in range(_TRIES):
+        with guarantees.consumer(env) as options:
+            query = planned_and_killed(env, queue, process, options)
+            spooled = guarantees.spooled_bytes(options)
+            took = restart(env, query)
+        if took["owned"] == env.sizes.owned_messages:
+            return {"spooled_bytes": spooled, **took}
+        process.start()
+    raise RuntimeError(f"no batch of {env.sizes.owned_messages} messages in {_TRIES} tries: the machine is too busy")
+
+
+def planned_and_killed(env: Environment, queue: str, process: QueryProcess, options: dict[str, str]) -> Query:
+    """A query whose driver was killed when it had planned its first batch: all that there may be in one."""
     owned, new = env.sizes.owned_messages, env.sizes.new_messages
     directory = env.directory / f"recovery-{uuid.uuid4().hex[:8]}"
     env.fill(queue, owned + new, body_bytes=bench_drain.BODY_BYTES)
-    with guarantees.consumer(env) as options:
-        options |= {"maxMessagesPerTrigger": str(owned)}
-        query = Query(
-            name=directory.name,
-            options={**env.source_options(queue), **options},
-            directory=directory,
-            schema=queries.SCHEMA,
-        )
-        process.run_to_point(query, crashpoints.LOGGED_BEFORE_PARTITIONS, availableNow=True)
-        spooled = guarantees.spooled_bytes(options)
-        process.kill_driver()
-        lock = Names(CONSUMER, options["consumerId"]).lock
-        with env.client() as client:
-            wait_until(lambda: client.query_queue(lock) is None, "the end of the killed driver's reader", 60.0)
-        return {"spooled_bytes": spooled, **restart(env, query, owned, new)}
+    query = Query(
+        name=directory.name,
+        options={**env.source_options(queue), **options, "maxMessagesPerTrigger": str(owned)},
+        directory=directory,
+        schema=queries.SCHEMA,
+    )
+    process.run_to_point(query, crashpoints.LOGGED_BEFORE_PARTITIONS, availableNow=True)
+    process.kill_driver()
+    lock = Names(CONSUMER, options["consumerId"]).lock
+    with env.client() as client:
+        wait_until(lambda: client.query_queue(lock) is None, "the end of the killed driver's reader", 60.0)
+    return query
 
 
-def restart(env: Environment, query: Query, owned: int, new: int) -> dict[str, Any]:
-    """Start the query again, and read on until all is committed; say how long that took.
+def restart(env: Environment, query: Query) -> dict[str, Any]:
+    """Start the query again, and read on until all is committed; say how long that took, and how much was owned.
 
     Raises:
-        RuntimeError: the first batch is not the one that was owned, or the rest is not what is new.
+        RuntimeError: messages were lost or doubled.
     """
+    total = env.sizes.owned_messages + env.sizes.new_messages
     log = query.directory / "calls"
     frame = env.spark.readStream.format("bench_timed").options(**query.options).option("path", str(log))
     stream = frame.schema(queries.SCHEMA).load().writeStream.format("noop")
@@ -99,14 +112,14 @@ def restart(env: Environment, query: Query, owned: int, new: int) -> dict[str, A
     def done() -> bool:
         if (error := running.exception()) is not None:
             raise error
-        return sum(batches().values()) >= owned + new and env.depth(query.options["queue"]) == 0
+        return sum(batches().values()) >= total and env.depth(query.options["queue"]) == 0
 
     try:
         wait_until(done, "all messages", 120.0)
         rows = batches()
         replayed, first_new, *_ = sorted(rows)
-        if rows[replayed] != owned or sum(rows.values()) != owned + new:
-            raise RuntimeError(f"batches of {rows} rows instead of {owned} and then {new}")
+        if sum(rows.values()) != total:
+            raise RuntimeError(f"batches of {rows} rows instead of {total} in all")
         # what is processed is dropped from the spool when the query is idle
         spool = Path(query.options["spoolLocation"])
         wait_until(lambda: not list(spool.glob("*.spool")), "an empty spool", 60.0)
@@ -115,6 +128,7 @@ def restart(env: Environment, query: Query, owned: int, new: int) -> dict[str, A
     calls = timed_source.calls_of(log)
     committed = [(query.checkpoint / "commits" / str(batch)).stat().st_mtime for batch in (replayed, first_new)]
     return {
+        "owned": rows[replayed],
         "seconds": committed[1] - calls[0]["at"],
         "to_the_replayed_batch_s": round(committed[0] - calls[0]["at"], 3),
         "calls": [[each["call"], round(each["at"] - calls[0]["at"], 3), each["s"]] for each in calls[:8]],
