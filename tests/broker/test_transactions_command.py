@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import pty
 import subprocess
 import sys
 import uuid
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -24,8 +23,8 @@ from amqp_spark.state.names import CONSUMER, WRITER, Names
 from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import DONE, OPEN, ConsumerState, DecidedBranch, Mark, OwnedBatch, WriterState
 from amqp_spark.state.xids import new_branch, xid_text
-from amqp_spark.transactions.__main__ import main
 from tests.broker.stream_support import depth
+from tests.broker.transactions_support import Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,32 +36,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 
-@dataclass
-class Command:
-    """Runs the command line; keeps what it printed."""
-
-    url: str
-    capsys: pytest.CaptureFixture[str]
-    out: str = ""
-    err: str = ""
-
-    def __call__(self, *arguments: str) -> int:
-        code = main([self.url, *arguments])
-        self.out, self.err = self.capsys.readouterr()
-        return code
-
-    def json(self, *arguments: str) -> dict[str, Any]:
-        assert self(*arguments, "--json") == EXIT_DONE, self.err
-        found: dict[str, Any] = json.loads(self.out)
-        return found
-
-
 @pytest.fixture
 def command(broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    monkeypatch.delenv("AMQP_URL", raising=False)
-    monkeypatch.setenv("AMQP_USERNAME", broker.username)
-    monkeypatch.setenv("AMQP_PASSWORD", broker.password)
-    return Command(broker.url(), capsys)
+    return Command.of(broker, monkeypatch, capsys)
 
 
 @dataclass
