@@ -181,7 +181,9 @@ class Deciding:
     def _decide(self, state: WriterState, branches: Sequence[Prepared], lineage: str, batch: int) -> WriterState:
         """Check all branches, and write that they are to be committed: before this none is, afterwards all will be."""
         listed = self._listed()
-        self._sweep(state, listed, keep={branch.xid for branch in branches})
+        published = state.batch if lineage == state.lineage else -1
+        keep = {branch.xid for branch in branches} | {branch.xid for branch in state.branches}
+        self._sweep(lineage, published, keep, listed)
         self._markers.look()
         chosen = self._chosen(branches, lineage, batch)
         self._renew([branch for branch in chosen if branch.xid not in self._markers.found])
@@ -349,27 +351,30 @@ class Deciding:
 
     # --- rolling back
 
-    def _sweep(self, state: WriterState, listed: Mapping[str, Xid] | None = None, keep: Collection[str] = ()) -> None:
-        """Roll back what nobody will ever decide for; what fails is left to the next sweep.
+    def _sweep(self, lineage: str, batch: int, keep: Collection[str], listed: Mapping[str, Xid]) -> None:
+        """Roll back what nobody will ever decide for.
 
         Spark does not tell the driver of attempts that lost: they are found by their names. What a later batch has
         prepared is left alone, and so is everything that is not of this writer.
+
+        Parameters:
+            lineage, batch: what is published; of other lineages everything is swept.
+            keep: what may still be needed.
+            listed: what is prepared.
         """
-        keep = {*keep, *(branch.xid for branch in state.branches)}
-        listed = self._listed() if listed is None else listed
         orphans = []
         for text, xid in listed.items():
             branch = parse_branch(xid)
             if branch is None or not branch.is_of(self._writer) or text in keep:
                 continue
-            if not branch.is_of(self._writer, state.lineage) or branch.batch <= state.batch:
+            if not branch.is_of(self._writer, lineage) or branch.batch <= batch:
                 orphans.append(text)
         self._roll_back(orphans, listed)
 
     def _sweep_after(self, state: WriterState) -> None:
         """Sweep at the end, when all that matters is done."""
         try:
-            self._sweep(state)
+            self._sweep(state.lineage, state.batch, {branch.xid for branch in state.branches}, self._listed())
         except AmqpError as error:
             _log.warning("transactionalId %r: rolling back orphans failed: %s", self._writer, error)
 

@@ -35,10 +35,13 @@ LOCK_SLACK_SECONDS: Final = 5.0
 """How much longer than a broker takes to notice a dead peer (two heartbeats) the lock is waited for."""
 ABORT_PATIENCE_SECONDS: Final = 5.0
 """How long ``abort`` waits for the lock: the session that failed just now may still have it."""
-_QUEUE: Final = "state"
-
 _settled: set[tuple[str, str]] = set()
 """Writers (url, id) whose latest decision was brought to its end by this process."""
+
+
+def forget_all() -> None:
+    """As if this process had decided nothing yet; for tests."""
+    _settled.clear()
 
 
 class Decision:

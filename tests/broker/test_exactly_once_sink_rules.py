@@ -1,0 +1,541 @@
+"""What is decided about a batch, and what becomes of it when something goes wrong; on a real broker, without Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import uuid
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqp_core.errors import ConnectionLost
+from amqp_core.v0_10.spec import Xid
+from amqp_spark import crashpoints
+from amqp_spark.errors import PublishFailed, StateError
+from amqp_spark.sink import deciding
+from amqp_spark.sink.connections import Connections
+from amqp_spark.sink.decision import Decision, forget_all
+from amqp_spark.state.queue import StateQueue
+from amqp_spark.state.records import DONE, OPEN
+from amqp_spark.state.xids import parse_xid
+from tests.broker.exactly_once_support import Writer, batches, nothing_is_left, prepared_of, state_of
+from tests.broker.sink_scenarios import taken
+from tests.broker.stream_support import depth, publish
+from tests.support.process import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import pyarrow as pa
+
+    from amqp_core.v0_10.client import Client
+    from tests.support.fixtures import Broker, Connect
+
+pytestmark = pytest.mark.broker
+
+DRIVER_POINTS = [
+    crashpoints.SINK_LOCK_TAKEN,
+    crashpoints.VERIFIED,
+    crashpoints.DECISION_SENT,
+    crashpoints.DECISION_COMMITTED,
+    crashpoints.SOME_COMMITTED,
+    crashpoints.ALL_COMMITTED,
+    crashpoints.DONE_SWAPPED,
+    crashpoints.MID_SWEEP,
+]
+DECIDED = DRIVER_POINTS[DRIVER_POINTS.index(crashpoints.DECISION_COMMITTED) :]
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Fate:
+    """What happens at a crash point, once."""
+
+    def __init__(self) -> None:
+        self.point = ""
+        self.error: BaseException = Killed()
+
+    def __call__(self, point: str) -> None:
+        if point == self.point:
+            self.point = ""
+            raise self.error
+
+    def kill_at(self, point: str) -> None:
+        self.point, self.error = point, Killed()
+
+    def cut_at(self, point: str) -> None:
+        self.point, self.error = point, ConnectionLost("the connection was cut")
+
+
+@pytest.fixture
+def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
+    fate = Fate()
+    monkeypatch.setattr(crashpoints, "reached", fate)
+    return fate
+
+
+@pytest.fixture(params=["default", "durable"])
+def place(request: pytest.FixtureRequest) -> tuple[str, str]:
+    vhost: str = request.param
+    return vhost, request.getfixturevalue("queue" if vhost == "default" else "durable_queue")
+
+
+@pytest.fixture
+def client(connect: Connect, place: tuple[str, str]) -> Client:
+    return connect(place[0])
+
+
+@pytest.fixture
+def writer(broker: Broker, place: tuple[str, str]) -> Iterator[Writer]:
+    vhost, queue = place
+    writer = Writer(broker, queue, vhost)
+    yield writer
+    writer.close()
+
+
+memory_only = pytest.mark.parametrize("place", ["default"], indirect=True)
+
+
+def anew(writer: Writer) -> None:
+    """The next process of the query."""
+    writer.close()
+    writer.tasks, writer.drivers = Connections(), Connections()
+
+
+def orphan(writer: Writer, batch: int) -> str:
+    """One more attempt at a task, that Spark says nothing of."""
+    return writer.task(batch, 0, ["1000"], attempt=1).xid
+
+
+def rows(*ranges: range) -> Counter[int]:
+    return Counter(row for each in ranges for row in each)
+
+
+def test_batches_are_published_one_after_the_other(client: Client, writer: Writer) -> None:
+    assert writer.publish(0, range(150), range(150, 300))
+    nothing_is_left(client, writer)
+    assert writer.publish(1, [], range(300, 310))  # a task without rows has no branch
+    assert writer.publish(3, range(310, 320))
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == rows(range(320))
+    state = state_of(client, writer)
+    assert (state.lineage, state.batch, state.state) == (writer.lineage, 3, DONE)
+    assert [(branch.partition, branch.rows) for branch in state.branches] == [(0, 10)]
+
+
+def test_nothing_is_visible_before_the_commit(client: Client, writer: Writer) -> None:
+    tasks = writer.run(0, range(10))
+    publish(client, writer.queue, [b"777"])
+    assert taken(client, writer.queue) == Counter({777: 1})
+    assert writer.decision.commit(tasks, 0)
+    assert taken(client, writer.queue) == rows(range(10))
+
+
+@memory_only
+def test_a_batch_without_rows_leaves_no_trace(client: Client, writer: Writer) -> None:
+    assert writer.publish(0, [], [])
+    assert writer.decision.commit([], 1)
+    assert client.query_queue(writer.names.state) is None
+    assert client.query_queue(writer.names.lock) is None
+
+
+def test_a_batch_that_is_done_is_not_published_again(client: Client, writer: Writer) -> None:
+    assert writer.publish(7, range(10), range(10, 20))
+    for _ in range(2):
+        anew(writer)
+        assert not writer.publish(7, range(10), range(10, 20))
+        nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == rows(range(20))
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        [range(10), range(10, 21)],
+        [range(10), range(11, 21)],
+        [range(10)],
+        [range(10), range(10, 20), range(5)],
+        [range(10, 20), range(10)],
+        [[], range(10, 20)],
+        [[], []],
+    ],
+    ids=["more", "others", "fewer tasks", "more tasks", "exchanged", "an empty one", "none"],
+)
+@memory_only
+def test_a_batch_that_is_done_must_be_the_same_again(
+    client: Client, writer: Writer, again: list[range | list[int]]
+) -> None:
+    writer.publish(7, range(10), range(10, 20))
+    anew(writer)
+    # what is known in a process of a decision that is done does not count here: another process, another memory
+    forget_all()
+    tasks = writer.run(7, *again)
+    with pytest.raises(StateError, match=r"batch 7 was published with transactionalId .*, and is not the same now"):
+        writer.decision.commit(tasks, 7)
+    writer.decision.abort(tasks, 7)
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == rows(range(20))
+
+
+# ------------------------------------------------------------------------------------------------- killed and cut off
+@pytest.mark.parametrize("point", DRIVER_POINTS)
+def test_a_driver_is_killed_and_the_batch_run_again(client: Client, writer: Writer, fate: Fate, point: str) -> None:
+    writer.publish(0, range(5))
+    tasks = writer.run(1, range(10), range(10, 20))
+    orphan(writer, 1)
+    fate.kill_at(point)
+    with pytest.raises(Killed):
+        writer.decision.commit(tasks, 1)
+    anew(writer)
+    assert writer.publish(1, range(10), range(10, 20)) == (point not in DECIDED)
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == rows(range(5), range(20))
+
+
+@pytest.mark.parametrize("point", DRIVER_POINTS)
+@memory_only
+def test_a_driver_is_killed_twice(client: Client, writer: Writer, fate: Fate, point: str) -> None:
+    for first in (crashpoints.VERIFIED, crashpoints.DECISION_COMMITTED, crashpoints.SOME_COMMITTED):
+        writer.lineage = str(uuid.uuid4())
+        for number, at in enumerate((first, point)):
+            tasks = writer.run(0, range(10), range(10, 20))
+            orphan(writer, 0)
+            fate.kill_at(at)
+            # what is decided needs no decision: some points are not passed again
+            with pytest.raises(Killed) if number == 0 else contextlib.suppress(Killed):
+                writer.decision.commit(tasks, 0)
+            fate.point = ""
+            anew(writer)
+        writer.publish(0, range(10), range(10, 20))
+        nothing_is_left(client, writer)
+        assert taken(client, writer.queue) == rows(range(20)), f"{first}, then {point}"
+
+
+@pytest.mark.parametrize("point", DRIVER_POINTS)
+def test_a_connection_is_lost_and_the_decision_goes_on(client: Client, writer: Writer, fate: Fate, point: str) -> None:
+    tasks = writer.run(0, range(10), range(10, 20))
+    orphan(writer, 0)
+    fate.cut_at(point)
+    assert writer.decision.commit(tasks, 0)
+    assert not fate.point
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == rows(range(20))
+
+
+@pytest.mark.parametrize("point", DRIVER_POINTS)
+def test_abort_respects_the_decision(client: Client, writer: Writer, fate: Fate, point: str) -> None:
+    """Spark calls it after a commit that has raised, whatever that had done."""
+    tasks = writer.run(0, range(10), range(10, 20))
+    orphan(writer, 0)
+    fate.kill_at(point)
+    with pytest.raises(Killed):
+        writer.decision.commit(tasks, 0)
+    writer.decision.abort(tasks, 0)
+    if point in DECIDED:
+        assert depth(client, writer.queue) == 20
+        assert state_of(client, writer).state == DONE
+    else:
+        assert depth(client, writer.queue) == 0
+        assert len(prepared_of(client, writer)) == 1, "the orphan, which nobody knows"
+    anew(writer)
+    assert writer.publish(0, range(10), range(10, 20)) == (point not in DECIDED)
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == rows(range(20))
+
+
+@memory_only
+def test_an_abort_that_is_killed_is_made_up_for(client: Client, writer: Writer, fate: Fate) -> None:
+    tasks = writer.run(0, range(10), range(10, 20))
+    fate.kill_at(crashpoints.MID_SWEEP)
+    with pytest.raises(Killed):
+        writer.decision.abort(tasks, 0)
+    assert writer.publish(0, range(10), range(10, 20))
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == rows(range(20))
+
+
+@memory_only
+def test_the_next_batch_finishes_what_was_decided(client: Client, writer: Writer, fate: Fate) -> None:
+    """The user's function has swallowed the error, so that Spark went on."""
+    tasks = writer.run(0, range(10), range(10, 20))
+    fate.kill_at(crashpoints.SOME_COMMITTED)
+    with pytest.raises(Killed):
+        writer.decision.commit(tasks, 0)
+    assert state_of(client, writer).state == OPEN
+    assert writer.publish(1, range(20, 30))
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == rows(range(30))
+
+
+@memory_only
+def test_a_batch_without_rows_finishes_what_was_decided(client: Client, writer: Writer, fate: Fate) -> None:
+    tasks = writer.run(0, range(10))
+    fate.kill_at(crashpoints.DECISION_COMMITTED)
+    with pytest.raises(Killed):
+        writer.decision.commit(tasks, 0)
+    anew(writer)
+    assert writer.publish(1, [])
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == rows(range(10))
+
+
+# --------------------------------------------------------------------------------------------------- orphans, strangers
+def test_orphans_are_swept_and_strangers_are_not(
+    connect: Connect, client: Client, writer: Writer, broker: Broker
+) -> None:
+    """Two writers, and a client of another kind, have prepared branches on one broker."""
+    other = Writer(broker, writer.queue, writer.vhost)
+    theirs = other.run(5, range(100, 110))
+    foreign = Xid(format=1, global_id=uuid.uuid4().bytes, branch_id=b"0.0.0.0.00000000")
+    stranger = connect(writer.vhost)
+    with stranger.transactions.branch(foreign):
+        publish(stranger, writer.queue, [b"500"])
+
+    swept = [orphan(writer, 0), orphan(writer, 0)]
+    later = orphan(writer, 1)
+    assert writer.publish(0, range(10))
+    assert prepared_of(client, writer) == [later], f"{swept} were prepared for the batch that is decided"
+    assert writer.publish(1, range(10, 20))
+    nothing_is_left(client, writer)
+
+    assert prepared_of(client, other) == [theirs[0].xid]
+    assert foreign in client.transactions.recover()
+    assert other.decision.commit(theirs, 5)
+    stranger.transactions.commit_branch(foreign)
+    assert taken(client, writer.queue) == rows(range(20), range(100, 110)) + Counter({500: 1})
+    other.close()
+
+
+@memory_only
+def test_orphans_of_an_earlier_lineage_are_swept(client: Client, writer: Writer) -> None:
+    writer.publish(3, range(10))
+    orphan(writer, 4)
+    writer.lineage = str(uuid.uuid4())
+    assert writer.publish(0, range(10, 20))
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == rows(range(20))
+
+
+# -------------------------------------------------------------------------------------------------------------- lineage
+@memory_only
+def test_two_queries_may_not_share_a_transactional_id(client: Client, writer: Writer) -> None:
+    first, second = str(uuid.uuid4()), str(uuid.uuid4())
+    for lineage in (first, second):
+        writer.lineage = lineage
+        assert writer.publish(0, range(10))
+    writer.lineage = first
+    tasks = writer.run(1, range(10))
+    with pytest.raises(StateError, match=f"two queries share transactionalId .*{first} has published .*until batch 0"):
+        writer.decision.commit(tasks, 1)
+    writer.decision.abort(tasks, 1)
+    nothing_is_left(client, writer)
+    assert depth(client, writer.queue) == 20
+
+
+@memory_only
+def test_a_lineage_may_not_change_its_transactional_id(client: Client, writer: Writer, broker: Broker) -> None:
+    writer.publish(0, range(10))
+    other = Writer(broker, writer.queue, writer.vhost, lineage=writer.lineage)
+    tasks = other.run(1, range(10))
+    with pytest.raises(StateError, match="has published under another transactionalId before"):
+        other.decision.commit(tasks, 1)
+    other.decision.abort(tasks, 1)
+    assert prepared_of(client, other) == []
+    other.lineage = None  # a batch write
+    assert other.publish(0, range(10, 20))
+    other.close()
+    assert writer.publish(1, range(20, 30))
+    assert taken(client, writer.queue) == rows(range(30))
+
+
+@memory_only
+def test_batches_do_not_go_back(writer: Writer) -> None:
+    writer.publish(5, range(10))
+    with pytest.raises(StateError, match=r"Spark runs batch 4 .* has published batch 5 of it already"):
+        writer.publish(4, range(10))
+    writer.lineage = None
+    writer.publish(9, range(10))
+    with pytest.raises(
+        StateError, match=r"option batchId is 8, .* has published 9 already: allowed are 9 with the same"
+    ):
+        writer.publish(8, range(10))
+
+
+@memory_only
+def test_the_lock_is_held_by_another(connect: Connect, client: Client, writer: Writer) -> None:
+    writer.given["heartbeat"] = 1
+    writer.publish(0, range(10))
+    holder = connect(writer.vhost)
+    lock = StateQueue(holder, writer.names)
+    lock.lock()
+    tasks = writer.run(1, range(10, 20))
+    waits: list[float] = []
+    now = 0.0
+
+    def sleep(seconds: float) -> None:
+        nonlocal now
+        now += seconds
+        waits.append(seconds)
+
+    decision = Decision(writer.options, connections=writer.drivers, sleep=sleep, clock=lambda: now)
+    with pytest.raises(StateError, match=r"transactionalId .* is in use: .* has held its lock, .* for 7 s"):
+        decision.commit(tasks, 1)
+    assert sum(waits) == 7.0, "twice the heartbeat and five seconds"
+    decision.abort(tasks, 1)
+    assert prepared_of(client, writer) == [tasks[0].xid], "without the lock nothing is rolled back"
+    lock.unlock()
+    assert writer.decision.commit(tasks, 1)
+    nothing_is_left(client, writer)
+
+
+# ------------------------------------------------------------------------------------ branches with a fate of their own
+@memory_only
+def test_a_batch_that_outlives_its_timeout_fails_whole(client: Client, writer: Writer) -> None:
+    writer.given["transactionTimeout"] = 2
+    early = writer.task(0, 0, range(10))
+    wait_until(lambda: not prepared_of(client, writer), "the timer of the first task")
+    late = writer.task(0, 1, range(10, 20))
+    with pytest.raises(StateError, match=r"1 of 2 transactions are no longer prepared.*Nothing of them was committed"):
+        writer.decision.commit([early, late], 0)
+    writer.decision.abort([early, late], 0)
+    assert depth(client, writer.queue) == 0
+    assert writer.publish(0, range(10), range(10, 20))
+    nothing_is_left(client, writer)
+
+
+@memory_only
+def test_a_task_that_outlives_its_timeout_fails(client: Client, writer: Writer) -> None:
+    writer.given["transactionTimeout"] = 2
+    delivery = writer.delivery(0)
+
+    def slow() -> Iterator[pa.RecordBatch]:
+        yield from batches(["1"])
+        time.sleep(3)
+        yield from batches(["2"])
+
+    with pytest.raises(PublishFailed, match=r"rolled the transaction back .*option transactionTimeout=2 s: raise it"):
+        delivery.run(slow())
+    assert depth(client, writer.queue) == 0
+    assert client.transactions.recover() == [] or not prepared_of(client, writer)
+
+
+def test_decided_branches_have_no_timer(client: Client, writer: Writer, fate: Fate) -> None:
+    """Broker-J: once a batch is decided, its driver may be away for as long as it likes."""
+    writer.given["transactionTimeout"] = 2
+    tasks = writer.run(0, range(10))
+    fate.kill_at(crashpoints.DECISION_COMMITTED)
+    with pytest.raises(Killed):
+        writer.decision.commit(tasks, 0)
+    assert client.transactions.get_timeout(parse_xid(tasks[0].xid)) == 0
+
+
+def test_a_branch_that_another_client_has_rolled_back(client: Client, writer: Writer) -> None:
+    tasks = writer.run(0, range(10), range(10, 20))
+    client.transactions.rollback_branch(parse_xid(tasks[1].xid))
+    with pytest.raises(StateError, match="1 of 2 transactions are no longer prepared"):
+        writer.decision.commit(tasks, 0)
+    writer.decision.abort(tasks, 0)
+    assert depth(client, writer.queue) == 0
+    assert writer.publish(0, range(10), range(10, 20))
+    nothing_is_left(client, writer)
+
+
+def test_a_branch_that_is_committed_before_the_decision_counts(client: Client, writer: Writer) -> None:
+    """As qpidd's linear store does when it is restarted; the rows of the new attempt are the same."""
+    before = writer.run(0, range(10), range(10, 20))
+    client.transactions.commit_branch(parse_xid(before[1].xid))
+    assert depth(client, writer.queue) == 10
+    anew(writer)
+    after = writer.run(0, range(10), range(10, 20))
+    assert writer.decision.commit(after, 0)
+    assert [each.xid for each in state_of(client, writer).branches] == [after[0].xid, before[1].xid]
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == rows(range(20))
+
+
+def test_every_branch_is_committed_before_the_decision(client: Client, writer: Writer) -> None:
+    tasks = writer.run(0, range(10), range(10, 20))
+    for task in tasks:
+        client.transactions.commit_branch(parse_xid(task.xid))
+    assert writer.decision.commit(tasks, 0)
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == rows(range(20))
+
+
+@memory_only
+@pytest.mark.parametrize("again", [[range(10), range(10, 21)], [range(10)]], ids=["more rows", "fewer tasks"])
+def test_a_branch_that_is_committed_before_the_decision_with_other_rows(
+    client: Client, writer: Writer, again: list[range]
+) -> None:
+    before = writer.run(0, range(10), range(10, 20))
+    client.transactions.commit_branch(parse_xid(before[1].xid))
+    tasks = writer.run(0, *again)
+    with pytest.raises(StateError, match=r"batch 0 was published .* before, and is not the same now: partition 1"):
+        writer.decision.commit(tasks, 0)
+    writer.decision.abort(tasks, 0)
+    assert taken(client, writer.queue) == rows(range(10, 20))
+
+
+@memory_only
+def test_two_attempts_at_a_task_are_committed(client: Client, writer: Writer) -> None:
+    both = [writer.task(0, 0, range(10)), writer.task(0, 0, range(10), attempt=1)]
+    for task in both:
+        client.transactions.commit_branch(parse_xid(task.xid))
+    tasks = writer.run(0, range(10))
+    with pytest.raises(StateError, match=r"partition 0 of batch 0 .* was committed by .* which was not decided for"):
+        writer.decision.commit(tasks, 0)
+
+
+@memory_only
+def test_an_orphan_is_committed_after_the_decision(client: Client, writer: Writer, fate: Fate) -> None:
+    tasks = writer.run(0, range(10))
+    stray = orphan(writer, 0)
+    fate.kill_at(crashpoints.DECISION_COMMITTED)
+    with pytest.raises(Killed):
+        writer.decision.commit(tasks, 0)
+    client.transactions.commit_branch(parse_xid(stray))
+    anew(writer)
+    with pytest.raises(StateError, match=f"was committed by {stray}.*Look for duplicates"):
+        writer.publish(0, range(10))
+
+
+def test_a_decided_branch_is_lost_and_its_repetition_takes_its_place(
+    client: Client, writer: Writer, fate: Fate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deciding, "MARKER_SECONDS", 0.5)
+    tasks = writer.run(0, range(10), range(10, 20), range(20, 30))
+    fate.kill_at(crashpoints.DECISION_COMMITTED)
+    with pytest.raises(Killed):
+        writer.decision.commit(tasks, 0)
+    client.transactions.rollback_branch(parse_xid(tasks[1].xid))
+    anew(writer)
+    with pytest.raises(StateError, match=f"{tasks[1].xid} of partition 1 in batch 0 .* 1 of 3 .* not run it again yet"):
+        writer.decision.commit(tasks, 0)  # the same attempt: it cannot help itself
+    with pytest.raises(StateError, match="its repetition has other rows"):
+        writer.publish(0, range(10), range(11, 20), range(20, 30))
+    others = writer.run(1, range(30, 40))
+    with pytest.raises(StateError, match="not run it again yet"):
+        writer.decision.commit(others, 1)
+    writer.decision.abort(others, 1)
+    assert depth(client, writer.queue) == 20
+    again = writer.run(0, range(10), range(10, 20), range(20, 30))
+    assert not writer.decision.commit(again, 0)
+    assert [each.xid for each in state_of(client, writer).branches] == [tasks[0].xid, again[1].xid, tasks[2].xid]
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == rows(range(30))
+
+
+def test_a_decided_branch_is_committed_by_another_client(client: Client, writer: Writer, fate: Fate) -> None:
+    tasks = writer.run(0, range(10), range(10, 20))
+    fate.kill_at(crashpoints.DECISION_COMMITTED)
+    with pytest.raises(Killed):
+        writer.decision.commit(tasks, 0)
+    client.transactions.commit_branch(parse_xid(tasks[1].xid))
+    anew(writer)
+    assert not writer.publish(0, range(10), range(10, 20))
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == rows(range(20))
