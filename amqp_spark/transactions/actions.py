@@ -60,10 +60,12 @@ class Resolution:
             )
         if standing == DECIDED:
             return "its rows are published; that is what its writer would do at its next start"
+        if commits and standing == ORPHAN:
+            return "its rows are published, and come twice: another attempt was decided, or its query was given up"
         if commits:
             return (
-                "its rows are published, and may come twice: its writer does not know of it, and publishes the batch "
-                "when it is replayed"
+                "its rows are published, although nobody has decided that, and may come twice: when its batch is run "
+                "again, its writer takes them over only if they are the same"
             )
         if standing == ORPHAN:
             return "its rows are not published by it, and need not be: its writer has gone on without it"

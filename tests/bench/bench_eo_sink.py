@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import count as numbers
 from typing import TYPE_CHECKING
 
-from tests.bench import bench_publish, guarantees, queries
+from tests.bench import bench_publish, guarantees, processor, queries
 from tests.bench.environment import Result, middle, rounded
 
 if TYPE_CHECKING:
@@ -23,6 +23,8 @@ def run(env: Environment) -> list[Result]:
     count, rounds = env.sizes.messages, env.sizes.rounds
     least: list[float] = []
     once: list[float] = []
+    least_spent: list[dict[str, float]] = []
+    once_spent: list[dict[str, float]] = []
     batch = numbers()
     with (
         env.queue() as queue,
@@ -36,9 +38,11 @@ def run(env: Environment) -> list[Result]:
                 write_once(env, queue, small, env.sizes.warm_messages, options, batch)
         step("warm")
         for _ in range(rounds):
-            least.append(bench_publish.write_all(env, queue, frame, count))
+            with processor.counted(env, least_spent):
+                least.append(bench_publish.write_all(env, queue, frame, count))
             step(f"at-least-once {count / least[-1]:,.0f}/s")
-            once.append(write_once(env, queue, frame, count, options, batch))
+            with processor.counted(env, once_spent):
+                once.append(write_once(env, queue, frame, count, options, batch))
             step(f"exactly-once {count / once[-1]:,.0f}/s")
         row = queries.messages(env, 1, routing_key=queue)
         one_row = [write_once(env, queue, row, 1, options, batch) for _ in range(rounds)]
@@ -55,6 +59,8 @@ def run(env: Environment) -> list[Result]:
                 "at_least_once_per_s": round(count / middle(least)),
                 "exactly_once_s": rounded(once),
                 "at_least_once_s": rounded(least),
+                "exactly_once_processor_s": once_spent,
+                "at_least_once_processor_s": least_spent,
                 "exactly_once_of_one_row_s": rounded(one_row),
                 "at_least_once_of_one_row_s": rounded(one_row_least),
             },

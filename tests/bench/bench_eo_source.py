@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.bench import bench_drain, guarantees, queries
+from tests.bench import bench_drain, guarantees, processor, queries
 from tests.bench.environment import Result, middle, rounded
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ def run(env: Environment) -> list[Result]:
     count, rounds = env.sizes.messages, env.sizes.rounds
     least: list[queries.Drained] = []
     once: list[queries.Drained] = []
+    least_spent: list[dict[str, float]] = []
+    once_spent: list[dict[str, float]] = []
     with env.queue() as queue, env.progress("eo_source_ratio", 1 + 2 * rounds) as step:
         bench_drain.warm_query(env, queue)
         for _ in range(WARM_QUERIES if rounds > 1 else 1):
@@ -25,9 +27,10 @@ def run(env: Environment) -> list[Result]:
         step("warm")
         for _ in range(rounds):
             env.fill(queue, count, body_bytes=bench_drain.BODY_BYTES)
-            least.append(queries.drain(env, queue, count))
+            with processor.counted(env, least_spent):
+                least.append(queries.drain(env, queue, count))
             step(f"at-least-once {count / least[-1].query_s:,.0f}/s")
-            once.append(drain_once(env, queue, count))
+            once.append(drain_once(env, queue, count, once_spent))
             step(f"exactly-once {count / once[-1].query_s:,.0f}/s")
     least_s, once_s = ([each.query_s for each in side] for side in (least, once))
     return [
@@ -42,6 +45,8 @@ def run(env: Environment) -> list[Result]:
                 "at_least_once_per_s": round(count / middle(least_s)),
                 "exactly_once_s": rounded(once_s),
                 "at_least_once_s": rounded(least_s),
+                "exactly_once_processor_s": once_spent,
+                "at_least_once_processor_s": least_spent,
                 "batches": once[-1].batches,
                 "exactly_once_ms": once[-1].durations_ms,
                 "at_least_once_ms": least[-1].durations_ms,
@@ -50,8 +55,10 @@ def run(env: Environment) -> list[Result]:
     ]
 
 
-def drain_once(env: Environment, queue: str, count: int) -> queries.Drained:
+def drain_once(
+    env: Environment, queue: str, count: int, spent: list[dict[str, float]] | None = None
+) -> queries.Drained:
     """Fill a queue and drain it exactly once, as a consumer that nobody had before."""
     env.fill(queue, count, body_bytes=bench_drain.BODY_BYTES)
-    with guarantees.consumer(env) as options:
+    with guarantees.consumer(env) as options, processor.counted(env, [] if spent is None else spent):
         return queries.drain(env, queue, count, options=options)

@@ -208,7 +208,7 @@ def test_a_branch_from_the_future_or_from_no_time_at_all_is_shown() -> None:
     [
         (COMMIT, DECIDED, "what its writer would do"),
         (COMMIT, UNDECIDED, "may come twice"),
-        (COMMIT, ORPHAN, "may come twice"),
+        (COMMIT, ORPHAN, "come twice: another attempt"),
         (COMMIT, UNKNOWN, "may come twice"),
         (ROLLBACK, ORPHAN, "need not be"),
         (ROLLBACK, UNDECIDED, "replayed whole"),
