@@ -11,14 +11,14 @@ from amqp_core.errors import ResourceLocked, UnauthorizedAccess
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import lock_queue
 from amqp_spark.state.xids import parse_branch, xid_text
-from amqp_spark.transactions.branches import DECIDED, FOREIGN, ORPHAN, UNDECIDED, look_at_branches
+from amqp_spark.transactions.branches import DECIDED, FOREIGN, ORPHAN, UNDECIDED, UNKNOWN, look_at_branches
 from amqp_spark.transactions.consumer import look_at_consumer
 from amqp_spark.transactions.look import WAIT_SECONDS, browse
 from amqp_spark.transactions.shown import printable, quoted
 from amqp_spark.transactions.writer import look_at_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.spec import Xid
@@ -31,6 +31,30 @@ ROLLBACK: Final = "rollback"
 LOCK_SECONDS: Final = 5.0
 """A writer holds its lock only while it commits a batch; it is tried for so long."""
 _BETWEEN_SECONDS: Final = 0.25
+
+
+_OF_ANOTHER: Final = (
+    "its transaction manager is not told: if that decides otherwise, a part of its transaction is lost or done that "
+    "should not be"
+)
+_UNDECIDED_COMMIT: Final = (
+    "its rows are published, although nobody has decided that, and may come twice: when its batch is run again, its "
+    "writer takes them over only if they are the same"
+)
+_CONSEQUENCES: Final[Mapping[tuple[str, str], str]] = {
+    (COMMIT, FOREIGN): _OF_ANOTHER,
+    (ROLLBACK, FOREIGN): _OF_ANOTHER,
+    (COMMIT, DECIDED): "its rows are published; that is what its writer would do at its next start",
+    (COMMIT, UNDECIDED): _UNDECIDED_COMMIT,
+    (ROLLBACK, UNDECIDED): (
+        "its rows are not published by it: if its batch is still under way, that fails and is replayed whole"
+    ),
+    (COMMIT, UNKNOWN): _UNDECIDED_COMMIT,
+    (ROLLBACK, UNKNOWN): "its rows are lost if its writer had decided to commit it; without its state nobody can say",
+    (COMMIT, ORPHAN): "its rows are published, and come twice: another attempt was decided, or its query was given up",
+    (ROLLBACK, ORPHAN): "its rows are not published by it, and need not be: its writer has gone on without it",
+}
+"""What happens, by what is done with a branch and how that stands; a decided one is never rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,29 +73,7 @@ class Resolution:
         else:
             of = "of a writer without state" if each.transactional_id is None else f"of {quoted(each.transactional_id)}"
             what = f"{each.standing}: batch {branch.batch}, partition {branch.partition} {of}"
-        return f"{self.action} {each.text}\n  {what}\n  {self._consequence()}"
-
-    def _consequence(self) -> str:
-        commits, standing = self.action == COMMIT, self.prepared.standing
-        if standing == FOREIGN:
-            return (
-                "its transaction manager is not told: if that decides otherwise, a part of its transaction is lost or "
-                "done that should not be"
-            )
-        if standing == DECIDED:
-            return "its rows are published; that is what its writer would do at its next start"
-        if commits and standing == ORPHAN:
-            return "its rows are published, and come twice: another attempt was decided, or its query was given up"
-        if commits:
-            return (
-                "its rows are published, although nobody has decided that, and may come twice: when its batch is run "
-                "again, its writer takes them over only if they are the same"
-            )
-        if standing == ORPHAN:
-            return "its rows are not published by it, and need not be: its writer has gone on without it"
-        if standing == UNDECIDED:
-            return "its rows are not published by it: if its batch is still under way, that fails and is replayed whole"
-        return "its rows are lost if its writer had decided to commit it; without its state nobody can say"
+        return f"{self.action} {each.text}\n  {what}\n  {_CONSEQUENCES[self.action, each.standing]}"
 
 
 def choose(client: Client, wanted: Sequence[tuple[str, Xid]], *, under_lock: bool = False) -> list[Resolution]:
