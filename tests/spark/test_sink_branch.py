@@ -1,0 +1,299 @@
+"""A task of an exactly-once sink: its steps, what it answers, and what becomes of the branch when it fails."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+from amqp_core.errors import (
+    AuthenticationFailed,
+    CommandInvalid,
+    ConnectionFailed,
+    ConnectionLost,
+    InvalidArgument,
+    MessageRejected,
+    NotImplementedByPeer,
+    TransactionFailed,
+    UnauthorizedAccess,
+)
+from amqp_spark import crashpoints
+from amqp_spark.errors import PublishFailed, RowError, StateError, Unroutable
+from amqp_spark.options import SinkOptions
+from amqp_spark.sink.branch import BranchDelivery
+from amqp_spark.sink.connections import Connections
+from amqp_spark.sink.encoding.messages import MessagePlan, Place
+from amqp_spark.sink.prepared import BATCH_WRITES, Prepared, same_rows
+from amqp_spark.state.xids import parse_branch, parse_xid, xid_text
+from tests.spark.branch_fakes import BranchBroker
+from tests.spark.sink_fakes import Script
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+SCHEMA = StructType().add("body", "string").add("routing_key", "string")
+BEGIN = ["declare", "select", "start", "set_timeout"]
+END = ["marker", "confirm", "end", "prepare"]
+
+
+def rows(count: int, begin: int = 0, **columns: list[str | None]) -> pa.RecordBatch:
+    """A batch whose bodies say which row they are."""
+    arrays: dict[str, Any] = {"body": pa.array([f"row-{number:04}" for number in range(begin, begin + count)])}
+    arrays["routing_key"] = pa.array(["k"] * count)
+    arrays |= {name: pa.array(values, pa.string()) for name, values in columns.items()}
+    return pa.RecordBatch.from_pydict(arrays)
+
+
+class Tasks:
+    """Tasks of one process against a broker."""
+
+    def __init__(self, broker: BranchBroker, **options: object) -> None:
+        given: dict[str, object] = {"url": "amqp://broker", "exchange": "amq.direct", "transactionalId": "w"}
+        self.options = SinkOptions.parse(given | {"deliveryGuarantee": "exactly-once"} | options)
+        self.broker = broker
+        self.pool = Connections(broker.connect)
+        self.waits: list[float] = []
+
+    def task(self, *, lineage: str | None = "query", partition: int = 3, attempt: int = 0) -> BranchDelivery:
+        plan = MessagePlan.build(SCHEMA, self.options)
+        place = Place(lineage, 12, partition)
+        pool, sleep = self.pool, self.waits.append
+        return BranchDelivery(plan, self.options, place, attempt=attempt, connections=pool, sleep=sleep)
+
+    def run(self, *batches: pa.RecordBatch) -> Prepared:
+        return self.run_from(batches)
+
+    def run_from(self, batches: Iterable[pa.RecordBatch]) -> Prepared:
+        task = self.task()
+        task.run(batches)
+        return task.prepared
+
+
+@pytest.fixture
+def fake() -> BranchBroker:
+    return BranchBroker()
+
+
+def test_rows_and_marker_are_prepared_in_one_branch(fake: BranchBroker) -> None:
+    task = Tasks(fake, transactionTimeout=100).task(partition=5, attempt=2)
+    statistics = task.run([rows(3), rows(0), rows(5000, 3)])
+    assert fake.calls == BEGIN + END
+    prepared = task.prepared
+    [marker] = fake.markers
+    assert marker == prepared
+    assert (prepared.lineage, prepared.batch, prepared.partition, prepared.rows) == ("query", 12, 5, 5003)
+    assert prepared.digest == hashlib.sha256(b"".join(fake.taken)).hexdigest()
+    assert [xid_text(xid) for xid in fake.prepared] == [prepared.xid]
+    branch = parse_branch(parse_xid(prepared.xid))
+    assert branch is not None
+    assert (branch.batch, branch.partition, branch.attempt, branch.is_of("w", "query")) == (12, 5, 2, True)
+    assert (statistics.messages, statistics.nbytes) == (5003, sum(map(len, fake.taken)))
+    assert fake.clients[0].transactions.timeout == 100
+
+
+def test_connections_are_kept_for_tasks_of_this_kind(fake: BranchBroker) -> None:
+    tasks = Tasks(fake)
+    first, second = tasks.run(rows(2)), tasks.run(rows(2))
+    assert fake.calls == [*BEGIN, *END, "declare", "start", "set_timeout", *END], "dtx is selected once"
+    assert (len(fake.clients), fake.clients[0].ended) == (1, "")
+    assert first.xid != second.xid
+    assert same_rows(first, second)
+
+
+def test_without_rows_there_is_no_branch(fake: BranchBroker) -> None:
+    assert Tasks(fake).run(rows(0), rows(0)) == Prepared("query", 12, 3)
+    assert fake.clients == []
+
+
+def test_what_is_no_stream_has_a_lineage_too(fake: BranchBroker) -> None:
+    task = Tasks(fake).task(lineage=None)
+    task.run([rows(1)])
+    assert task.prepared.lineage == BATCH_WRITES
+
+
+def test_a_digest_is_that_of_the_rows_and_their_order(fake: BranchBroker) -> None:
+    tasks = Tasks(fake)
+    digest = tasks.run(rows(4)).digest
+    assert tasks.run(rows(1), rows(3, 1)).digest == digest, "how Spark cuts its batches means nothing"
+    assert tasks.run(rows(4, routing_key=["k", "k", "k", "j"])).digest != digest
+    assert tasks.run(rows(2, 2), rows(2)).digest != digest
+
+
+# ------------------------------------------------------------------------------------------------------------ beginning
+def test_a_connection_that_cannot_be_made_is_tried_again(fake: BranchBroker) -> None:
+    fake.refuse = [ConnectionFailed("nobody listens")] * 3
+    tasks = Tasks(fake)
+    assert tasks.run(rows(2)).rows == 2
+    assert len(tasks.waits) == 3
+
+
+def test_attempts_to_connect_end(fake: BranchBroker) -> None:
+    fake.refuse = [ConnectionFailed("nobody listens")] * 4
+    tasks = Tasks(fake, **{"retry.maxAttempts": 3})
+    with pytest.raises(ConnectionFailed, match="nobody listens"):
+        tasks.run(rows(2))
+    assert (len(tasks.waits), fake.refuse) == (3, [])
+
+
+def test_a_login_that_is_refused_is_not_tried_again(fake: BranchBroker) -> None:
+    fake.refuse = [AuthenticationFailed("no"), ConnectionFailed("not asked")]
+    with pytest.raises(AuthenticationFailed):
+        Tasks(fake).run(rows(2))
+    assert len(fake.refuse) == 1
+
+
+@pytest.mark.parametrize("step", BEGIN)
+def test_a_connection_that_is_lost_before_the_first_row_is_made_again(fake: BranchBroker, step: str) -> None:
+    fake.fails[step] = [ConnectionLost("cut")]
+    tasks = Tasks(fake)
+    task = tasks.task()
+    assert task.run([rows(2)]).retries == 1
+    assert task.prepared.rows == 2
+    assert [client.ended for client in fake.clients] == ["discarded", ""]
+    assert (fake.calls[-8:], len(fake.prepared)) == (BEGIN + END, 1)
+
+
+def test_a_kept_connection_that_broke_costs_no_attempt(fake: BranchBroker) -> None:
+    tasks = Tasks(fake, **{"retry.maxAttempts": 0})
+    tasks.run(rows(1))
+    fake.fails["declare"] = [ConnectionLost("cut while nobody looked")]
+    assert tasks.run(rows(2)).rows == 2
+    assert tasks.waits == [0.0]
+
+
+def test_a_login_that_may_not_declare(fake: BranchBroker) -> None:
+    fake.fails["declare"] = [UnauthorizedAccess(403, 0, "Permission CREATE is denied")]
+    with pytest.raises(StateError, match=r"may not declare the queue 'amqp-spark\.markers\..*transactionalId 'w'.*403"):
+        Tasks(fake).run(rows(1))
+    assert (fake.clients[0].ended, fake.taken) == ("discarded", [])
+
+
+@pytest.mark.parametrize("step", ["select", "start"])
+def test_a_broker_without_distributed_transactions(fake: BranchBroker, step: str) -> None:
+    error = NotImplementedByPeer(540, 0, "no dtx") if step == "select" else CommandInvalid(503, 0, "not selected")
+    fake.fails[step] = [error]
+    with pytest.raises(StateError, match="does not let this login take part in distributed transactions"):
+        Tasks(fake).run(rows(1))
+    assert fake.clients[0].ended == "discarded"
+
+
+def test_a_timeout_that_the_broker_does_not_take() -> None:
+    fake = BranchBroker(qpidd=True)
+    fake.fails["set_timeout"] = [InvalidArgument(542, 0, "xid=..., timeout=7200")]
+    with pytest.raises(StateError, match=r"option 'transactionTimeout' is 7200, .*dtx-max-timeout, 3600 s"):
+        Tasks(fake, transactionTimeout=7200).run(rows(1))
+    assert fake.clients[0].ended == "discarded"
+
+
+# -------------------------------------------------------------------------------------------------------------- failing
+def test_a_connection_that_is_lost_among_the_rows_fails_the_task() -> None:
+    broker = BranchBroker(Script(breaks_after=3))
+    with pytest.raises(
+        PublishFailed, match=r"lost in the middle of the transaction, .*nothing of it is in doubt"
+    ) as told:
+        Tasks(broker).run(rows(2), rows(3, 2))
+    assert (told.value.partition, told.value.batch_id) == (3, 12)
+    assert (broker.prepared, len(broker.clients), broker.clients[0].ended) == ([], 1, "discarded")
+
+
+@pytest.mark.parametrize("step", END)
+def test_a_connection_that_is_lost_at_the_end_fails_the_task(fake: BranchBroker, step: str) -> None:
+    fake.fails[step] = [ConnectionLost("cut")]
+    with pytest.raises(PublishFailed, match="lost in the middle of the transaction"):
+        Tasks(fake).run(rows(2))
+    assert (fake.prepared, fake.clients[0].ended) == ([], "discarded")
+
+
+def test_rows_that_cannot_be_sent_roll_the_branch_back(fake: BranchBroker) -> None:
+    with pytest.raises(RowError):
+        Tasks(fake).run(rows(2), rows(1, 2, body=[None]))
+    assert fake.calls == [*BEGIN, "abandon"]
+    assert fake.clients[0].ended == "discarded"
+
+
+def test_rows_that_spark_does_not_compute_roll_the_branch_back(fake: BranchBroker) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield rows(2)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        Tasks(fake).run_from(failing())
+    assert fake.calls == [*BEGIN, "abandon"]
+
+
+def test_what_the_broker_rejects_fails_the_task() -> None:
+    broker = BranchBroker(Script(rejects={1: 1}))
+    with pytest.raises(Unroutable, match="row 1 of partition 3 in batch 12"):
+        Tasks(broker).run(rows(3))
+    assert broker.calls == [*BEGIN, "abandon"]
+
+
+def test_what_may_be_discarded_is_counted_and_the_digest_is_that_of_all_rows() -> None:
+    broker = BranchBroker(Script(rejects={1: 1}))
+    task = Tasks(broker, onUnroutable="discard").task()
+    assert task.run([rows(3)]).discarded == 1
+    other = BranchBroker()
+    assert same_rows(task.prepared, Tasks(other).run(rows(3)))
+    assert (len(broker.taken), len(other.taken)) == (4, 3), "it was sent once more, to learn whether a queue is full"
+
+
+def test_a_refused_row_fails_the_task_and_names_it() -> None:
+    broker = BranchBroker(Script(refuses=1))
+    with pytest.raises(PublishFailed, match="row 1 of partition 3 in batch 12"):
+        Tasks(broker).run(rows(3))
+    assert broker.clients[0].ended == "discarded"
+
+
+def test_a_marker_that_is_rejected_fails_the_task(fake: BranchBroker) -> None:
+    fake.fails["confirm"] = [MessageRejected(1, 1, "Unroutable")]
+    with pytest.raises(PublishFailed, match=r"its marker is not taken by the queue 'amqp-spark\.markers\."):
+        Tasks(fake).run(rows(3))
+    assert fake.calls[-1] == "abandon"
+
+
+@pytest.mark.parametrize(
+    ("step", "status", "told", "abandoned"),
+    [
+        ("end", 2, "transactionTimeout=3600 s: raise it", ["abandon ended"]),
+        ("prepare", 2, "transactionTimeout=3600 s: raise it", []),
+        ("prepare", 1, "a queue may be full", []),
+    ],
+)
+def test_a_branch_that_the_broker_rolls_back(
+    fake: BranchBroker, step: str, status: int, told: str, abandoned: list[str]
+) -> None:
+    fake.fails[step] = [TransactionFailed(f"dtx.{step}", status, "XA_RB")]
+    with pytest.raises(PublishFailed, match=told):
+        Tasks(fake).run(rows(3))
+    assert [call for call in fake.calls if call.startswith("abandon")] == abandoned
+    assert (fake.prepared, fake.clients[0].ended) == ([], "discarded")
+
+
+def test_the_points_of_a_task_are_passed_in_order(fake: BranchBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    passed: list[str] = []
+    monkeypatch.setattr(crashpoints, "reached", passed.append)
+    Tasks(fake).run(rows(3), rows(3))
+    assert passed == list(crashpoints.EXACTLY_ONCE_SINK_POINTS[: len(passed)])
+    assert passed[-1] == crashpoints.PREPARED
+
+
+# -------------------------------------------------------------------------------------------------------------- markers
+def test_a_marker_is_read_as_it_was_written() -> None:
+    marker = Prepared("query", 12, 3, "1:a:b", 7, "digest")
+    assert Prepared.load(marker.dump()) == marker
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"\xff", b"7", b"{}", b'{"version":2}', b'{"version":1,"lineage":"q"}', b'[{"version":1}]']
+)
+def test_what_is_no_marker_is_refused(body: bytes) -> None:
+    with pytest.raises(StateError, match="marker"):
+        Prepared.load(body)
+
+
+def test_a_marker_with_a_wrong_type_is_refused() -> None:
+    with pytest.raises(StateError, match="each of its type"):
+        Prepared.load(Prepared("q", 1, 2, "x", 3, "d").dump().replace(b"3", b'"3"'))
