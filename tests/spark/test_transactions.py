@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp_core.v0_10.spec import Xid
+from amqp_core.v0_10.messages import Message
+from amqp_core.v0_10.spec import ExchangeBoundResult, MessageAcceptMode, MessageAcquireMode, QueueQueryResult, Xid
 from amqp_spark.cli import EXIT_BROKER, EXIT_OPTIONS
 from amqp_spark.sink.prepared import Prepared as Marker
 from amqp_spark.state.names import WRITER, Names, hashed, lock_queue, state_queue
@@ -30,11 +31,14 @@ from amqp_spark.transactions.branches import (
     Prepared,
     standing_of,
 )
+from amqp_spark.transactions.look import find
 from amqp_spark.transactions.writer import COMMITTED, GONE, PREPARED, decisions_of
 from tests.spark.job_support import SECRET
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from amqp_core.v0_10.client import Client
 
 URL = "amqp://127.0.0.1:1/default"
 
@@ -222,3 +226,70 @@ def test_a_question_says_what_will_happen(action: str, standing_: str, said: str
     question = Resolution(action, Prepared(xid, parse_branch(xid), standing_, "w")).question()
     assert question.startswith(f"{action} {xid_text(xid)}")
     assert said in question
+
+
+# --- what a broker shows of a state that somebody holds
+
+
+class Browsed:
+    """A subscription of a broker that shows what nobody holds, and counts what its kind counts."""
+
+    def __init__(self, bodies: list[bytes]) -> None:
+        self._bodies = bodies
+
+    def grant(self, _messages: int) -> None: ...
+
+    def take_one(self, *, timeout: float) -> Message | None:
+        assert timeout > 0
+        return Message(self._bodies.pop(0)) if self._bodies else None
+
+    def flush(self) -> None: ...
+
+    def take_blocks(self, _timeout: float) -> list[object]:
+        return []
+
+    def cancel(self) -> None: ...
+
+
+class Shown:
+    """As much of a client as looking needs."""
+
+    def __init__(self, *, counted: int | None, seen: list[bytes], locked: bool, begun: bool = True) -> None:
+        self._counted = counted
+        self._seen = seen
+        self._locked = locked
+        self._begun = begun
+
+    def query_queue(self, queue: str) -> QueueQueryResult | None:
+        if queue == "lock":
+            return QueueQueryResult(queue=queue) if self._locked else None
+        return None if self._counted is None else QueueQueryResult(queue=queue, message_count=self._counted)
+
+    def subscribe(self, _queue: str, *, accept_mode: int, acquire_mode: int) -> Browsed:
+        assert (accept_mode, acquire_mode) == (MessageAcceptMode.NONE, MessageAcquireMode.NOT_ACQUIRED)
+        return Browsed(list(self._seen))
+
+    def bound(self, _exchange: str, *, queue: str, binding_key: str) -> ExchangeBoundResult:
+        assert (queue, binding_key) == ("state", "begun")
+        return ExchangeBoundResult(key_not_matched=not self._begun)
+
+
+@pytest.mark.parametrize(
+    ("client", "exists", "held", "problem"),
+    [
+        (Shown(counted=None, seen=[], locked=False), False, False, ""),
+        (Shown(counted=0, seen=[], locked=True), True, True, "held by a live query"),  # qpidd counts what is ready
+        (Shown(counted=1, seen=[], locked=True), True, True, "held by a live query"),  # Broker-J counts all
+        (Shown(counted=1, seen=[], locked=False), True, False, "a client that has no lock"),
+        (Shown(counted=0, seen=[], locked=False), True, False, "purged"),
+        (Shown(counted=0, seen=[], locked=False, begun=False), True, False, "no state has been put"),
+        (Shown(counted=1, seen=[b"{}"], locked=False), True, False, "not written by amqp_spark"),
+        (Shown(counted=1, seen=[A_WRITER.dump()], locked=False), True, False, ""),
+        (Shown(counted=1, seen=[A_WRITER.dump()], locked=True), True, True, ""),  # between lock and take
+    ],
+)
+def test_what_is_said_of_a_state_queue(client: Shown, exists: bool, held: bool, problem: str) -> None:
+    found = find(cast("Client", client), "state", "lock", WriterState, begun="begun")
+    assert (found.exists, found.held) == (exists, held)
+    assert problem in found.problem
+    assert (found.state == A_WRITER) == (exists and not problem)
