@@ -130,6 +130,8 @@ def test_a_batch_comes_back_byte_for_byte(spool: Spool) -> None:
     assert (batch.header.consumer_id, batch.header.queue) == (CONSUMER, QUEUE)
     assert spool.header(written.file) == batch.header
     spool.check(owned(spool, written))
+    spool.check(owned(spool, written), thorough=True)
+    assert spool.batch(written.file) == owned(spool, written)
 
 
 def test_large_and_small_parts_together(spool: Spool) -> None:

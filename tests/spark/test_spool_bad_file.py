@@ -111,6 +111,8 @@ def test_damage_in_an_object_store_is_found_when_it_is_read(tmp_path: Path) -> N
     path.write_bytes(data[:at] + b"X" + data[at + 1 :])
     spool.check(owned_of_small(written))  # the transfers would have to be fetched for that
     with pytest.raises(SpoolError, match="is damaged: the checksum of its contents is crc32:"):
+        spool.check(owned_of_small(written), thorough=True)
+    with pytest.raises(SpoolError, match="is damaged: the checksum of its contents is crc32:"):
         spool.read(written.file, written.checksum)
     for at in (0, 9, 13, 17, 25, len(data) - 1, len(data) - 10, len(data) - 15, len(data) - 25):
         path.write_bytes(data[:at] + bytes((data[at] ^ 4,)) + data[at + 1 :])
