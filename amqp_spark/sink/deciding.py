@@ -20,7 +20,6 @@ from amqp_spark.errors import StateError
 from amqp_spark.sink.markers import Markers
 from amqp_spark.sink.prepared import BATCH_WRITES, Prepared, same_rows
 from amqp_spark.state.names import lineage_key
-from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
 from amqp_spark.state.xids import parse_branch, xid_text
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.spec import Xid
     from amqp_spark.options import SinkOptions
-    from amqp_spark.state.names import Names
+    from amqp_spark.state.queue import StateQueue
 
 _log = logging.getLogger("amqp_spark.sink")
 
@@ -39,19 +38,6 @@ MARKER_SECONDS: Final = 10.0
 MOST_PAST: Final = 100
 """How many earlier lineages are remembered."""
 _TOOL: Final = "python -m amqp_spark.transactions"
-
-
-class WriterQueue(StateQueue):
-    """The state of a writer; tests may stop a decision before its commit."""
-
-    def __init__(self, client: Client, names: Names) -> None:
-        super().__init__(client, names)
-        self.deciding = False
-
-    def committing(self) -> None:
-        """See :meth:`StateQueue.committing`."""
-        if self.deciding:
-            crashpoints.reached(crashpoints.DECISION_SENT)
 
 
 class Raced(AmqpError):
@@ -69,7 +55,7 @@ class Deciding:
         options: of the sink.
     """
 
-    def __init__(self, client: Client, queue: WriterQueue, options: SinkOptions) -> None:
+    def __init__(self, client: Client, queue: StateQueue, options: SinkOptions) -> None:
         assert options.transactional_id is not None
         self._client = client
         self._queue = queue
@@ -197,9 +183,7 @@ class Deciding:
             if lineage != BATCH_WRITES and not self._queue.marked(key):
                 self._queue.mark(key)
         decided = WriterState(self._writer, lineage, batch, OPEN, tuple(chosen), past)
-        self._queue.deciding = True
-        self._queue.swap(decided.dump())
-        self._queue.deciding = False
+        self._queue.swap(decided.dump(), sent=_decision_sent)
         crashpoints.reached(crashpoints.DECISION_COMMITTED)
         if state.lineage not in {"", BATCH_WRITES, lineage}:
             self._queue.unmark(lineage_key(state.lineage))
@@ -412,6 +396,10 @@ class Deciding:
             "The broker commits prepared transactions when it is restarted (qpidd with its linear store), or another "
             f"client has committed one. Look for duplicates; {_TOOL} --forget then removes the state"
         )
+
+
+def _decision_sent() -> None:
+    crashpoints.reached(crashpoints.DECISION_SENT)
 
 
 def _named(lineage: str) -> str:

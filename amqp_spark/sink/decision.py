@@ -14,8 +14,9 @@ from amqp_core.errors import AmqpError, ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
 from amqp_spark.sink.connections import pause_before, shared
-from amqp_spark.sink.deciding import Deciding, WriterQueue
+from amqp_spark.sink.deciding import Deciding
 from amqp_spark.state.names import WRITER, Names
+from amqp_spark.state.queue import StateQueue
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -138,14 +139,14 @@ class Decision:
                 self._let_go(lease, deciding)
                 return result
 
-    def _locked(self, patience: float) -> tuple[Lease, WriterQueue]:
+    def _locked(self, patience: float) -> tuple[Lease, StateQueue]:
         """A connection that has the lock."""
         deadline = self._clock() + patience
         while True:
             lease = self._connections.lease(self._options.connect_options())
             queue = lease.notes.get(self._names.state)
-            if not isinstance(queue, WriterQueue):
-                queue = WriterQueue(lease.client, self._names)
+            if not isinstance(queue, StateQueue):
+                queue = StateQueue(lease.client, self._names)
                 lease.notes[self._names.state] = queue
             try:
                 queue.lock()

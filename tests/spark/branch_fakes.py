@@ -24,6 +24,7 @@ class BranchBroker(FakeBroker):
         self.fails: dict[str, list[AmqpError]] = {}
         """Errors of the next calls of a name; those of a connection end it."""
         self.prepared: list[Xid] = []
+        self.timeouts: list[int] = []
         self.markers: list[Prepared] = []
 
     def connect(self, options: ConnectOptions) -> Any:
@@ -72,7 +73,6 @@ class BranchTransactions:
 
     def __init__(self, client: BranchClient) -> None:
         self.client = client
-        self.timeout = 0
         self.open = ""
 
     def dtx_select(self) -> None:
@@ -85,7 +85,7 @@ class BranchTransactions:
     def set_timeout(self, xid: Xid, seconds: int) -> None:
         self.client.call("set_timeout")
         assert xid_text(xid) == self.open
-        self.timeout = seconds
+        self.client.broker.timeouts.append(seconds)
 
     def end(self, xid: Xid) -> None:
         self.client.call("end")

@@ -91,7 +91,7 @@ def test_rows_and_marker_are_prepared_in_one_branch(fake: BranchBroker) -> None:
     assert branch is not None
     assert (branch.batch, branch.partition, branch.attempt, branch.is_of("w", "query")) == (12, 5, 2, True)
     assert (statistics.messages, statistics.nbytes) == (5003, sum(map(len, fake.taken)))
-    assert fake.clients[0].transactions.timeout == 100
+    assert fake.timeouts == [100]
 
 
 def test_connections_are_kept_for_tasks_of_this_kind(fake: BranchBroker) -> None:
