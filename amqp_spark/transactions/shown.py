@@ -5,9 +5,10 @@ Names come from brokers and options: what could move a cursor is escaped. Xids a
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp_spark.state.records import OPEN
 from amqp_spark.transactions.branches import MEANINGS
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from amqp_spark.transactions.consumer import ConsumerQueue
     from amqp_spark.transactions.look import Found
     from amqp_spark.transactions.writer import Writer
+
+
+_NUMBER: Final = re.compile("[0-9,]+|-")
 
 
 def printable(text: str) -> str:
@@ -33,9 +37,9 @@ def quoted(text: str) -> str:
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, below: Sequence[str] | None = None) -> list[str]:
     """Lines of a table: numbers to the right, everything else to the left; ``below`` has a line for under each row."""
-    cells = [[_cell(each) for each in row] for row in rows]
-    right = [bool(cells) and all(row[column][1] for row in cells) for column in range(len(heads))]
-    texts = [list(heads), *([text for text, _ in row] for row in cells)]
+    cells = [["-" if each is None else printable(str(each)) for each in row] for row in rows]
+    right = [all(_NUMBER.fullmatch(row[column]) for row in cells) for column in range(len(heads))]
+    texts = [list(heads), *cells]
     widths = [max(len(row[column]) for row in texts) for column in range(len(heads))]
     lines = []
     for number, row in enumerate(texts):
@@ -47,12 +51,6 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, below: Sequ
         if number and below is not None:
             lines.append(f"  {below[number - 1]}")
     return lines
-
-
-def _cell(value: object) -> tuple[str, bool]:
-    if isinstance(value, int):
-        return f"{value:,}", True
-    return ("-", True) if value is None else (printable(str(value)), False)
 
 
 def indented(lines: Iterable[str], by: int = 2) -> list[str]:
@@ -113,8 +111,8 @@ def _consumer_queue(each: ConsumerQueue) -> list[str]:
             file.batch.sequence,
             file.batch.epoch,
             f"{file.batch.begin:,}-{file.batch.end:,}",
-            file.batch.count,
-            file.batch.nbytes,
+            f"{file.batch.count:,}",
+            f"{file.batch.nbytes:,}",
             file.spool,
         )
         for file in each.files
@@ -151,7 +149,7 @@ def writer_lines(writer: Writer, now: float) -> list[str]:
     elif state is not None:
         done = "open: branches may still have to be committed" if state.state == OPEN else "done"
         lines += indented([f"batch {state.batch} of lineage {quoted(state.lineage)}: {done}"])
-        rows = [(each.branch.partition, each.branch.rows, each.standing) for each in writer.decisions]
+        rows = [(each.branch.partition, f"{each.branch.rows:,}", each.standing) for each in writer.decisions]
         below = [printable(each.branch.xid) for each in writer.decisions]
         lines += indented(table(("partition", "rows", "branch"), rows, below=below), 4) if rows else []
     if state is not None and state.past:
@@ -159,7 +157,7 @@ def writer_lines(writer: Writer, now: float) -> list[str]:
     if writer.markers:
         lines += ["", f"markers left: {len(writer.markers)}"]
         known = [each for each in writer.markers if each.xid]
-        marked = [(each.batch, each.partition, each.rows, quoted(each.lineage)) for each in known]
+        marked = [(each.batch, each.partition, f"{each.rows:,}", quoted(each.lineage)) for each in known]
         below = [printable(each.xid) for each in known]
         lines += indented(table(("batch", "partition", "rows", "lineage"), marked, below=below)) if known else []
         if len(known) < len(writer.markers):
