@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
+from amqp_spark import crashpoints
 from amqp_spark.state.names import CONSUMER, Names
 from amqp_spark.state.records import ConsumerState
-from tests.broker.stream_support import Stream, depth, numbers, publish
+from tests.broker.stream_support import Stream, depth, numbers, publish, subscribers
 from tests.support.process import wait_until
+from tests.support.query_process import CrashPoints, Query, QueryProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
     from amqp_core.v0_10.client import Client
     from tests.support.fixtures import Broker, Connect
@@ -110,3 +116,177 @@ def test_a_running_query_leaves_nothing_behind_when_it_is_idle(
         query.stop()
     assert stream.bodies() == numbers(3000)
     assert consumer.state().owned == ()
+
+
+def test_several_queues_a_self_union_and_two_actions(
+    stream: Stream, consumer: Consumer, connect: Connect, durable_queue: str
+) -> None:
+    other = f"{durable_queue}-other"
+    consumer.client.declare_queue(other, durable=True)
+    try:
+        publish(consumer.client, durable_queue, numbers(900), persistent=True)
+        publish(consumer.client, other, numbers(600, 900), persistent=True)
+        one = frame(stream, consumer, f"{durable_queue},{other}", maxMessagesPerTrigger=700, transfer="pull")
+
+        def two_actions(batch: DataFrame, number: int) -> None:
+            first = sorted(row["body"] for row in batch.collect())
+            stream.collect(batch, number)
+            assert sorted(row["body"] for row in stream.batches[number]) == first
+
+        stream.drain(one.union(one), two_actions)
+        assert Counter(stream.bodies()) == dict.fromkeys(numbers(1500), 2)
+        assert consumer.files() == []
+        assert [consumer.state(index).queue for index in (0, 1)] == [durable_queue, other]
+    finally:
+        client = connect(consumer.vhost)
+        wait_until(lambda: subscribers(client, other) == 0, "the reader has gone", 60)
+        client.delete_queue(other)
+
+
+def fails_at(stream: Stream, batch: int, seen: list[Row]) -> Callable[[DataFrame, int], None]:
+    """A sink that reads a batch and fails, once."""
+
+    def each(frame: DataFrame, number: int) -> None:
+        if number == batch:
+            seen.extend(frame.collect())
+            raise RuntimeError("as it was told to")
+        stream.collect(frame, number)
+
+    return each
+
+
+def test_a_batch_that_failed_is_the_same_after_a_restart(
+    stream: Stream, consumer: Consumer, durable_queue: str
+) -> None:
+    publish(consumer.client, durable_queue, numbers(3000), persistent=True)
+    seen: list[Row] = []
+    options = {"maxMessagesPerTrigger": 1000, "transfer": "pull"}
+    with pytest.raises(StreamingQueryException, match="as it was told to"):
+        stream.drain(frame(stream, consumer, durable_queue, **options), fails_at(stream, 1, seen))
+    wait_until(lambda: depth(consumer.client, durable_queue) == 1000, "what was not planned is back", 60)
+    (file,) = [file for file in consumer.files() if file == consumer.state().owned[-1].file]
+    assert file
+    stream.drain(frame(stream, consumer, durable_queue, **options | {"numPartitions": 7, "transfer": "inline"}))
+    assert sorted(stream.batches[1]) == sorted(seen)
+    assert stream.bodies() == numbers(3000)
+    assert consumer.files() == []
+
+
+def test_after_available_now_and_a_pause_the_query_goes_on(
+    stream: Stream, consumer: Consumer, durable_queue: str
+) -> None:
+    for begin in (0, 100):
+        publish(consumer.client, durable_queue, numbers(100, begin), persistent=True)
+        stream.drain(frame(stream, consumer, durable_queue, heartbeat=1))
+        lock = Names(CONSUMER, consumer.consumer_id).lock
+        wait_until(lambda: consumer.client.query_queue(lock) is None, "every timer has run out", 60)  # noqa: B023
+        assert consumer.files() == []
+    assert stream.bodies() == numbers(200)
+
+
+def test_a_deleted_checkpoint_reads_what_is_owned_and_what_is_left(
+    stream: Stream, consumer: Consumer, durable_queue: str
+) -> None:
+    publish(consumer.client, durable_queue, numbers(300), persistent=True)
+    options = {"maxMessagesPerTrigger": 100}
+    with pytest.raises(StreamingQueryException, match="as it was told to"):
+        stream.drain(frame(stream, consumer, durable_queue, **options), fails_at(stream, 1, []))
+    stream.directory /= "new"
+    stream.drain(frame(stream, consumer, durable_queue, **options))
+    assert stream.bodies() == numbers(300)
+    assert consumer.files() == []
+
+
+def test_a_state_queue_that_was_deleted_is_an_error_until_the_spool_is_adopted(
+    stream: Stream, consumer: Consumer, durable_queue: str
+) -> None:
+    publish(consumer.client, durable_queue, numbers(300), persistent=True)
+    options = {"maxMessagesPerTrigger": 100}
+    with pytest.raises(StreamingQueryException, match="as it was told to"):
+        stream.drain(frame(stream, consumer, durable_queue, **options), fails_at(stream, 1, []))
+    consumer.state()
+    consumer.forget()
+    before = consumer.files()
+    with pytest.raises(StreamingQueryException, match="the broker has no state of this consumer"):
+        stream.drain(frame(stream, consumer, durable_queue, **options))
+    assert consumer.files() == before
+    stream.drain(frame(stream, consumer, durable_queue, adoptState="true", **options))
+    assert stream.bodies() == numbers(300)
+    assert consumer.files() == []
+
+
+def test_a_state_queue_that_is_deleted_while_the_query_runs(
+    stream: Stream, consumer: Consumer, durable_queue: str
+) -> None:
+    query = stream.start(frame(stream, consumer, durable_queue))
+    try:
+        publish(consumer.client, durable_queue, numbers(100), persistent=True)
+        wait_until(lambda: len(stream.rows) == 100 and not consumer.files(), "a batch", 60)
+        consumer.client.delete_queue(Names(CONSUMER, consumer.consumer_id).state)
+        publish(consumer.client, durable_queue, numbers(100, 100), persistent=True)
+        with pytest.raises(StreamingQueryException, match="StateError"):
+            query.awaitTermination(60)
+    finally:
+        query.stop()
+    wait_until(lambda: depth(consumer.client, durable_queue) == 100, "the messages are back", 60)
+    assert stream.bodies() == numbers(100)
+
+
+# --- readers that are suspended or orphaned
+
+
+@pytest.fixture
+def points() -> Iterator[CrashPoints]:
+    points = CrashPoints()
+    yield points
+    points.close()
+
+
+def test_a_suspended_reader_is_succeeded_and_stops_when_it_goes_on(
+    broker: Broker, consumer: Consumer, points: CrashPoints, durable_queue: str, tmp_path: Path
+) -> None:
+    publish(consumer.client, durable_queue, numbers(300), persistent=True)
+    query = query_over(broker, consumer, durable_queue, tmp_path)
+    with QueryProcess(points=points) as first, QueryProcess() as second:
+        reader = first.run_to_point(query, crashpoints.TX_COMMITTED, after=1)
+        os.kill(reader, signal.SIGSTOP)
+        # the successor fails with "in use" unless it gets the lock within two heartbeats and five seconds
+        second.drain([query])
+        points.release(crashpoints.TX_COMMITTED, reader)
+        os.kill(reader, signal.SIGCONT)
+        error = first.wait(query)
+        assert error is not None
+        assert "another query has taken the state over" in error
+    assert [row["body"] for row in query.rows()] == numbers(300)
+    assert consumer.state().owned == ()
+    assert consumer.files() == []
+
+
+def test_the_reader_of_a_killed_driver_lets_go(
+    broker: Broker, consumer: Consumer, points: CrashPoints, durable_queue: str, tmp_path: Path
+) -> None:
+    publish(consumer.client, durable_queue, numbers(300), persistent=True)
+    query = query_over(broker, consumer, durable_queue, tmp_path)
+    with QueryProcess(points=points) as driver:
+        driver.run_to_point(query, crashpoints.TX_SENT, after=1)
+        points.disarm()
+        assert driver.kill_driver() == []
+        driver.start()
+        driver.drain([query])
+    assert [row["body"] for row in query.rows()] == numbers(300)
+    assert consumer.state().owned == ()
+    assert consumer.files() == []
+
+
+def query_over(broker: Broker, consumer: Consumer, queue: str, directory: Path) -> Query:
+    """A query in a driver of its own."""
+    options = {
+        "url": broker.url(consumer.vhost),
+        "username": broker.username,
+        "password": broker.password,
+        "queue": queue,
+        "heartbeat": "2",
+        "maxMessagesPerTrigger": "100",
+        **consumer.options(),
+    }
+    return Query(name=queue, options=options, directory=directory, schema="body BINARY, position BIGINT")
