@@ -14,6 +14,7 @@ from amqp_core.errors import CommandFailed, MessageRejected, ResourceLocked, Una
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import DeliveryProperties, MessageDeliveryMode, MessageProperties
 from amqp_spark.errors import StateError
+from amqp_spark.state.names import hashed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -154,28 +155,33 @@ class StateQueue:
 
     def mark(self, key: str) -> None:
         """Bind the state queue with a key that says something about it (exchange.bind)."""
-        self._client.bind(self.names.state, EXCHANGE, key)
+        for each in (self._own(key), key):  # whoever finds the mark anywhere must be able to find out whose it is
+            self._client.bind(self.names.state, EXCHANGE, each)
 
     def unmark(self, key: str) -> None:
         """Take a mark away (exchange.unbind)."""
-        self._client.unbind(self.names.state, EXCHANGE, key)
+        for each in (key, self._own(key)):
+            if self.marked_anywhere(each):  # half of it, when whoever began was cut off
+                self._client.unbind(self.names.state, EXCHANGE, each)
 
     def marked(self, key: str) -> bool:
         """Whether the state queue has that mark (exchange.bound)."""
-        found = self._client.bound(EXCHANGE, queue=self.names.state, binding_key=key)
-        return not (
-            found.queue_not_found or found.exchange_not_found or found.queue_not_matched or found.key_not_matched
-        )
+        # Not asked by queue and key: where that pair is not bound, qpidd answers for each of the two by itself.
+        return self.marked_anywhere(self._own(key))
 
     def marked_anywhere(self, key: str) -> bool:
         """Whether any queue has that mark."""
         found = self._client.bound(EXCHANGE, binding_key=key)
         return not (found.exchange_not_found or found.key_not_matched)
 
+    def _own(self, key: str) -> str:
+        """A key like another that only this state queue is bound with."""
+        return f"{key}.{hashed(self.names.state)}"
+
     # --- inside
 
     def _has_begun(self) -> bool:
-        return self.marked(self.names.begun)
+        return self.marked_anywhere(self.names.begun)  # no other queue has that key
 
     def _subscribe(self) -> None:
         if self._subscription is None:
