@@ -14,6 +14,7 @@ from amqp_spark import crashpoints
 from tests.broker.crash_scenarios import Setting, shared_setting
 from tests.broker.exactly_once_support import Writer, nothing_is_left
 from tests.broker.sink_scenarios import Target, duplicates, put_file, taken
+from tests.support.process import wait_until
 from tests.support.query_process import Publishing, QueryProcess
 
 if TYPE_CHECKING:

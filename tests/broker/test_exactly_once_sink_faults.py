@@ -1,0 +1,220 @@
+"""Exactly-once in the sink when the broker does not take something, or connections break; on a real broker."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqp_core.v0_10 import spec
+from amqp_spark.errors import PublishFailed, StateError, Unroutable
+from tests.broker.exactly_once_support import Writer, batches, nothing_is_left, prepared_of
+from tests.broker.sink_scenarios import sync, taken, transfer
+from tests.broker.stream_support import depth
+from tests.support.proxy import FaultProxy
+from tests.support.triggers import operation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amqp_core.v0_10.client import Client
+    from tests.support.fixtures import Broker, Connect, OwnBroker
+    from tests.support.triggers import Trigger
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture
+def client(connect: Connect) -> Client:
+    return connect()
+
+
+@pytest.fixture
+def writer(broker: Broker, queue: str) -> Iterator[Writer]:
+    writer = Writer(broker, queue)
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def proxy(broker: Broker) -> Iterator[FaultProxy]:
+    host, port = broker.url().removeprefix("amqp://").split("/")[0].split(":")
+    with FaultProxy((host, int(port))) as proxy:
+        yield proxy
+
+
+# ---------------------------------------------------------------------------------------- what the broker does not take
+def test_a_row_without_a_queue_fails_the_task_and_nothing_is_prepared(client: Client, writer: Writer) -> None:
+    writer.given["routingKey"] = "no-such-queue"
+    with pytest.raises(Unroutable, match=r"3 message\(s\), the first is row 0 of partition 0 in batch 0"):
+        writer.run(0, range(3))
+    assert prepared_of(client, writer) == []
+
+
+def test_rows_without_a_queue_may_be_discarded(client: Client, writer: Writer) -> None:
+    writer.given |= {"routingKey": "no-such-queue", "onUnroutable": "discard"}
+    delivery = writer.delivery(0)
+    assert delivery.run(batches(["1", "2"])).discarded == 2
+    assert writer.decision.commit([delivery.prepared], 0)
+    nothing_is_left(client, writer)
+    assert depth(client, writer.queue) == 0
+
+
+def test_an_exchange_that_is_not_there(client: Client, writer: Writer) -> None:
+    writer.given["exchange"] = "no-such-exchange"
+    with pytest.raises(PublishFailed, match="there is no such exchange"):
+        writer.run(0, range(3))
+    assert prepared_of(client, writer) == []
+
+
+@pytest.mark.parametrize("on_unroutable", ["fail", "discard"])
+def test_a_queue_that_is_full(client: Client, broker: Broker, fresh_names: Iterator[str], on_unroutable: str) -> None:
+    """Broker-J counts what is in no branch: what overflows is refused when the branch is committed, or not at all."""
+    queue = next(fresh_names)
+    client.declare_queue(queue, arguments={"qpid.max_count": 10, "qpid.policy_type": "reject"})
+    writer = Writer(broker, queue, given={"onUnroutable": on_unroutable})
+    assert writer.publish(0, range(10))
+    with pytest.raises(PublishFailed):
+        writer.run(1, range(10, 12))
+    nothing_is_left(client, writer)
+    assert taken(client, queue) == Counter(range(10))
+    assert writer.publish(1, range(10, 12))
+    assert taken(client, queue) == Counter(range(10, 12))
+    writer.close()
+
+
+def test_a_login_that_may_not_declare(own_broker: OwnBroker, connect: Connect) -> None:
+    ours = own_broker(durable=False, acl=('ACL DENY trader CREATE QUEUE name="amqp-spark.*"',))
+    client = connect(broker=ours)
+    client.declare_queue("q")
+    trader = {"username": "trader", "password": ours.config.users["trader"]}
+    writer = Writer(ours, "q", given=trader)
+    with pytest.raises(StateError, match=r"may not declare the queue 'amqp-spark\.markers\.") as failed:
+        writer.run(0, range(3))
+    assert trader["password"] not in str(failed.value)
+
+    writer.given = {}
+    tasks = writer.run(0, range(3))
+    writer.given = trader
+    with pytest.raises(StateError, match=r"may not declare the queue 'amqp-spark\.lock\..*amqp-spark\.\*") as failed:
+        writer.decision.commit(tasks, 0)
+    assert trader["password"] not in str(failed.value)
+    assert depth(client, "q") == 0
+    writer.close()
+
+
+# ----------------------------------------------------------------------------------------------- connections that break
+def code(command: type[spec.Command], nth: int = 1, *, past: bool = False) -> Trigger:
+    return operation(command.CODE, nth=nth, past=past)
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        code(spec.DtxSelect),
+        code(spec.DtxStart),
+        code(spec.DtxStart, past=True),
+        code(spec.DtxSetTimeout, past=True),
+        transfer(50),
+        sync(1),
+        code(spec.DtxEnd),
+        code(spec.DtxEnd, past=True),
+        code(spec.DtxPrepare),
+        code(spec.DtxPrepare, past=True),
+    ],
+    ids=lambda trigger: None,
+)
+def test_the_connection_of_a_task_is_cut(client: Client, writer: Writer, proxy: FaultProxy, trigger: Trigger) -> None:
+    """Before the first row it is made again; then the task fails, and Spark runs it again: here we do."""
+    direct = writer.given
+    writer.given = {"url": f"amqp://127.0.0.1:{proxy.port}/default", "heartbeat": 5}
+    struck = proxy.to_broker.cut(trigger)
+    try:
+        tasks = writer.run(0, range(100))
+    except PublishFailed:
+        writer.tasks.close()
+        tasks = writer.run(0, range(100))
+    assert struck.struck.wait(10)
+    writer.given = direct
+    assert writer.decision.commit(tasks, 0)
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == Counter(range(100))
+
+
+@pytest.mark.parametrize(
+    "trigger",
+    [
+        code(spec.QueueDeclare, past=True),
+        code(spec.DtxRecover, 2),
+        code(spec.DtxSetTimeout, past=True),
+        code(spec.TxSelect, past=True),
+        code(spec.MessageAccept, past=True),
+        code(spec.TxCommit),
+        code(spec.TxCommit, past=True),
+        code(spec.DtxCommit),
+        code(spec.DtxCommit, past=True),
+        code(spec.DtxCommit, 2, past=True),
+        code(spec.TxCommit, 2),
+        code(spec.TxCommit, 2, past=True),
+        code(spec.DtxRollback),
+        code(spec.DtxRollback, past=True),
+        code(spec.QueueDelete),
+        code(spec.QueueDelete, past=True),
+    ],
+    ids=lambda trigger: None,
+)
+def test_the_connection_of_a_decision_is_cut(
+    client: Client, writer: Writer, proxy: FaultProxy, trigger: Trigger
+) -> None:
+    """It goes on by itself on the next connection, whatever the broker has done of what was sent."""
+    writer.given = {"url": f"amqp://127.0.0.1:{proxy.port}/default", "heartbeat": 5}
+    tasks = writer.run(0, range(10), range(10, 20))
+    writer.task(0, 0, range(10), attempt=1)
+    struck = proxy.to_broker.cut(trigger)
+    assert writer.decision.commit(tasks, 0)
+    assert struck.struck.wait(10)
+    assert taken(client, writer.queue) == Counter(range(20))
+    assert writer.publish(1, range(20, 30)), "what a lost connection leaves disturbs nobody"
+    nothing_is_left(client, writer)
+    assert taken(client, writer.queue) == Counter(range(20, 30))
+
+
+# ------------------------------------------------------------------------------------------------- brokers that restart
+def test_a_broker_with_a_store_is_killed_between_prepare_and_commit(own_broker: OwnBroker, connect: Connect) -> None:
+    ours = own_broker()
+    connect("durable", ours).declare_queue("q", durable=True)
+    writer = Writer(ours, "q", "durable")
+    assert writer.publish(0, range(10))
+    tasks = writer.run(1, range(10, 20), range(20, 30))
+    ours.kill9()
+    ours.start()
+    assert writer.decision.commit(tasks, 1)
+    client = connect("durable", ours)
+    nothing_is_left(client, writer)
+    assert taken(client, "q") == Counter(range(30))
+    writer.close()
+
+
+def test_a_broker_without_a_store_is_restarted_between_prepare_and_commit(
+    own_broker: OwnBroker, connect: Connect
+) -> None:
+    """Durable queues are there again, and empty: without its state nothing of the batch is published."""
+    ours = own_broker(durable=False)
+    connect(broker=ours).declare_queue("q")
+    writer = Writer(ours, "q")
+    assert writer.publish(0, range(10))
+    tasks = writer.run(1, range(10, 20), range(20, 30))
+    ours.kill9()
+    ours.start()
+    client = connect(broker=ours)
+    client.declare_queue("q")
+    with pytest.raises(StateError, match=r"the state queue .* has no message.*amqp_spark\.transactions --forget"):
+        writer.decision.commit(tasks, 1)
+    client.delete_queue(writer.names.state)
+    with pytest.raises(StateError, match=r"2 of 2 transactions are no longer prepared.*Nothing of them was committed"):
+        writer.decision.commit(tasks, 1)
+    assert writer.publish(1, range(10, 20), range(20, 30))
+    nothing_is_left(client, writer)
+    assert taken(client, "q") == Counter(range(10, 30))
+    writer.close()
