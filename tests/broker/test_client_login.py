@@ -233,7 +233,7 @@ def test_no_tls_to_a_port_with_it(listening: BrokerJ) -> None:
 
 def test_much_goes_through_tls(listening: BrokerJ) -> None:
     small, large = [b"%d:" % number + bytes(4000) for number in range(1500)], bytes(range(256)) * 20_000
-    with connect(listening, "tls", heartbeat=1, **LOGIN) as client:
+    with connect(listening, "tls", heartbeat=5, **LOGIN) as client:
         client.declare_queue("over-tls", exclusive=True, auto_delete=True)
         for body in (*small, large):
             client.publish(Message(body), routing_key="over-tls")

@@ -197,4 +197,6 @@ def test_driver_and_broker_killed_together(
     result = outcome(replace(place, client=connect("durable", ours)), scenario)
     assert result.lost == []
     assert result.left == 0
-    assert len(result.repeated) <= PER_BATCH
+    # The batch whose accept was cut off, and perhaps the one that Spark worked on meanwhile; not the one before.
+    assert min(result.repeated, default=PER_BATCH) >= PER_BATCH
+    assert len(result.repeated) <= 2 * PER_BATCH
