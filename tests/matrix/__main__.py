@@ -89,7 +89,7 @@ class Jobs:
             victim=case.victim,
             round=case.round,
             seed=self._seed,
-            problems=[f"the run broke off: {traceback.format_exc()[-4000:]}"],
+            problems=[f"the run broke off: {flows.shortened(traceback.format_exc())}"],
             log=place.driver.log(20_000) if place is not None and place.driver.running else "",
         )
 

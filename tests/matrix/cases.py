@@ -66,17 +66,17 @@ SOURCE_POINTS: Final = _named(
     Point(at.ACCEPT_UNSENT, "reader", (ALO,), least=0, most=1),
     Point(at.ACCEPT_SENT, "reader", (ALO,), least=0, most=1),
     Point(at.ACCEPT_CONFIRMED, "reader", (ALO,), at_end=True),
-    Point("lock-taken", "reader", (EO,)),
-    Point("epoch-raised", "reader", (EO,)),
-    Point("recovery-mid", "reader", (EO,)),
-    Point("spool-partial", "reader", (EO,), most=2),
-    Point("spool-synced", "reader", (EO,), most=2),
-    Point("spool-renamed", "reader", (EO,), most=2),
-    Point("tx-sent", "reader", (EO,), most=2),
-    Point("tx-committed", "reader", (EO,), most=2),
-    Point("finish-sent", "reader", (EO,), at_end=True),
-    Point("finish-confirmed", "reader", (EO,), at_end=True),
-    Point("spool-deleted", "reader", (EO,), at_end=True),
+    Point(at.LOCK_TAKEN, "reader", (EO,)),
+    Point(at.EPOCH_RAISED, "reader", (EO,)),
+    Point(at.RECOVERY_MID, "reader", (EO,)),
+    Point(at.SPOOL_PARTIAL, "reader", (EO,), most=2),
+    Point(at.SPOOL_SYNCED, "reader", (EO,), most=2),
+    Point(at.SPOOL_RENAMED, "reader", (EO,), most=2),
+    Point(at.TX_SENT, "reader", (EO,), most=2),
+    Point(at.TX_COMMITTED, "reader", (EO,), most=2),
+    Point(at.FINISH_SENT, "reader", (EO,), at_end=True),
+    Point(at.FINISH_CONFIRMED, "reader", (EO,), at_end=True),
+    Point(at.SPOOL_DELETED, "reader", (EO,), at_end=True),
 )
 SINK_POINTS: Final = _named(
     Point(at.TASK_STARTED, "worker", (ALO, EO), most=1),
@@ -84,19 +84,19 @@ SINK_POINTS: Final = _named(
     Point(at.CONNECTION_LOST, "worker", (ALO,)),
     Point(at.ALL_SENT, "worker", (ALO, EO), most=1),
     Point(at.SYNCED, "worker", (ALO, EO), most=1),
-    Point("branch-open", "worker", (EO,), most=1),
-    Point("ended", "worker", (EO,), most=1),
-    Point("prepared", "worker", (EO,), most=1),
+    Point(at.BRANCH_OPEN, "worker", (EO,), most=1),
+    Point(at.ENDED, "worker", (EO,), most=1),
+    Point(at.PREPARED, "worker", (EO,), most=1),
     Point(at.MESSAGE_RETURNED, "committer", (ALO, EO), most=1),
-    Point("sink-lock-taken", "committer", (EO,)),
-    Point("verified", "committer", (EO,), most=1),
-    Point("decision-sent", "committer", (EO,), most=1),
-    Point("decision-committed", "committer", (EO,), most=1),
-    Point("some-committed", "committer", (EO,), most=1),
-    Point("all-committed", "committer", (EO,), most=1),
-    Point("done-swapped", "committer", (EO,), most=1),
-    Point("mid-sweep", "committer", (EO,)),
-    Point("abort-entered", "committer", (EO,)),
+    Point(at.SINK_LOCK_TAKEN, "committer", (EO,)),
+    Point(at.VERIFIED, "committer", (EO,), most=1),
+    Point(at.DECISION_SENT, "committer", (EO,), most=1),
+    Point(at.DECISION_COMMITTED, "committer", (EO,), most=1),
+    Point(at.SOME_COMMITTED, "committer", (EO,), most=1),
+    Point(at.ALL_COMMITTED, "committer", (EO,), most=1),
+    Point(at.DONE_SWAPPED, "committer", (EO,), most=1),
+    Point(at.MID_SWEEP, "committer", (EO,)),
+    Point(at.ABORT_ENTERED, "committer", (EO,)),
 )
 POINTS: Final = SOURCE_POINTS | SINK_POINTS
 
@@ -116,6 +116,8 @@ BROKER: Final = "broker"
 """SIGKILL for a broker with a BDB store, which then starts again."""
 MEMORY_BROKER: Final = "memory-broker"
 """The same for a virtual host in memory, which loses everything."""
+EXPIRE: Final = "expire"
+"""Nobody is killed: the process goes on when the timers of the prepared transactions have ended."""
 FREEZE: Final = "freeze"
 """SIGSTOP for the reader until the broker has dropped it, then SIGCONT."""
 ORPHAN: Final = "orphan"
@@ -123,7 +125,7 @@ ORPHAN: Final = "orphan"
 PAUSE: Final = "pause"
 """At the end of AvailableNow: nothing runs until every timer has ended; then more messages come."""
 VICTIMS: Final = (
-    DRIVER, ABSENCE, READER, WORKER, COMMITTER, CONNECTION, BROKER, MEMORY_BROKER, FREEZE, ORPHAN, PAUSE,
+    DRIVER, ABSENCE, READER, WORKER, COMMITTER, CONNECTION, EXPIRE, BROKER, MEMORY_BROKER, FREEZE, ORPHAN, PAUSE,
 )  # fmt: skip
 TOGETHER: Final = (DRIVER, ABSENCE, BROKER, MEMORY_BROKER, FREEZE, ORPHAN, PAUSE)
 """Victims that strike several queries at once: each is held at its point until all are there."""
@@ -216,8 +218,8 @@ def left_out(case: Case) -> str | None:
     point = POINTS[step.point]
     if case.writes and case.reads and point.name == at.BATCH_DONE_UNCOMMITTED:
         return "reached by the sink of files only"
-    if point.name in {"mid-sweep", "abort-entered", at.CONNECTION_LOST}:
-        return "needs something that went wrong before: see PAIRS"
+    if point.name in {at.MID_SWEEP, at.ABORT_ENTERED, at.CONNECTION_LOST}:
+        return "needs something that went wrong before: see pairs"
     if step.victim in {READER, FREEZE, ORPHAN} and not case.reads:
         return "only a query that reads from a queue has a reader process"
     if step.victim in {FREEZE, ORPHAN} and point.where != "reader":
@@ -228,8 +230,8 @@ def left_out(case: Case) -> str | None:
         return "Spark commits in a worker for stream writers only; AmqpBatchSink commits in the driver"
     if step.victim in {ABSENCE, PAUSE, MEMORY_BROKER} and case.guarantee != EO:
         return "only exactly-once has something on the broker that a timer or a restart could end"
-    if step.victim == PAUSE:
-        return "at the end of AvailableNow only: see PAIRS"
+    if step.victim in {PAUSE, EXPIRE}:
+        return "where that matters: see pairs"
     if case.guarantee == AMO and step.victim in {BROKER, CONNECTION, FREEZE, ORPHAN, WORKER}:
         return "at-most-once: what the broker has sent is forgotten there; killed processes are enough to show it"
     if step.victim == MEMORY_BROKER and case.kind in CHAINS:
@@ -240,41 +242,43 @@ def left_out(case: Case) -> str | None:
 def pairs(kind: str) -> Iterator[tuple[Step, ...]]:
     """Crashes during the recovery from a crash, and points that are passed only after something went wrong."""
     if kind not in SINKS:
-        for second in ("lock-taken", "epoch-raised", "recovery-mid", at.LOGGED_BEFORE_PARTITIONS, "finish-sent"):
+        for second in (at.LOCK_TAKEN, at.EPOCH_RAISED, at.RECOVERY_MID, at.LOGGED_BEFORE_PARTITIONS, at.FINISH_SENT):
             yield Step(at.PARTITIONS_RETURNED, DRIVER), Step(second, DRIVER)
-        yield Step("tx-sent", DRIVER), Step("lock-taken", DRIVER)
-        yield Step("tx-committed", DRIVER), Step("recovery-mid", DRIVER)
+        yield Step(at.TX_SENT, DRIVER), Step(at.LOCK_TAKEN, DRIVER)
+        yield Step(at.TX_COMMITTED, DRIVER), Step(at.RECOVERY_MID, DRIVER)
         yield Step(at.END_RETURNED_UNLOGGED, DRIVER), Step(at.END_RETURNED_UNLOGGED, DRIVER)
-        yield Step("spool-renamed", DRIVER), Step("recovery-mid", DRIVER)
-        yield Step("tx-sent", READER), Step("epoch-raised", READER)
-        yield Step("tx-committed", READER), Step("tx-sent", READER)
-        yield Step(at.COMMIT_LOGGED, READER), Step("finish-sent", READER)
-        yield Step("tx-sent", CONNECTION), Step("lock-taken", READER)
-        yield Step("tx-sent", CONNECTION), Step("lock-taken", DRIVER)
-        yield Step("tx-committed", CONNECTION), Step("lock-taken", CONNECTION)
-        yield Step("tx-sent", BROKER), Step("lock-taken", BROKER)
-        yield Step("tx-sent", BROKER), Step("tx-sent", DRIVER)
-        yield Step("tx-sent", FREEZE), Step("lock-taken", READER)
+        yield Step(at.SPOOL_RENAMED, DRIVER), Step(at.RECOVERY_MID, DRIVER)
+        yield Step(at.TX_SENT, READER), Step(at.EPOCH_RAISED, READER)
+        yield Step(at.TX_COMMITTED, READER), Step(at.TX_SENT, READER)
+        yield Step(at.COMMIT_LOGGED, READER), Step(at.FINISH_SENT, READER)
+        yield Step(at.TX_SENT, CONNECTION), Step(at.LOCK_TAKEN, READER)
+        yield Step(at.TX_SENT, CONNECTION), Step(at.LOCK_TAKEN, DRIVER)
+        yield Step(at.TX_COMMITTED, CONNECTION), Step(at.LOCK_TAKEN, CONNECTION)
+        yield Step(at.TX_SENT, BROKER), Step(at.LOCK_TAKEN, BROKER)
+        yield Step(at.TX_SENT, BROKER), Step(at.TX_SENT, DRIVER)
+        yield Step(at.TX_SENT, FREEZE), Step(at.LOCK_TAKEN, READER)
     if kind != SOURCE:
-        yield Step("prepared", WORKER), Step("mid-sweep", DRIVER)
-        yield Step("prepared", WORKER), Step("mid-sweep", CONNECTION)
-        yield Step("prepared", WORKER), Step("mid-sweep", BROKER)
-        yield Step("prepared", DRIVER), Step("mid-sweep", DRIVER)
-        yield Step("decision-committed", DRIVER), Step("sink-lock-taken", DRIVER)
-        yield Step("decision-committed", DRIVER), Step("some-committed", DRIVER)
-        yield Step("some-committed", DRIVER), Step("all-committed", DRIVER)
-        yield Step("decision-sent", DRIVER), Step("verified", DRIVER)
-        yield Step("decision-sent", BROKER), Step("decision-committed", BROKER)
-        yield Step("all-committed", DRIVER), Step("done-swapped", DRIVER)
-        yield Step("decision-committed", CONNECTION), Step("sink-lock-taken", DRIVER)
+        yield Step(at.PREPARED, WORKER), Step(at.MID_SWEEP, DRIVER)
+        yield Step(at.PREPARED, WORKER), Step(at.MID_SWEEP, CONNECTION)
+        yield Step(at.PREPARED, WORKER), Step(at.MID_SWEEP, BROKER)
+        yield Step(at.PREPARED, DRIVER), Step(at.MID_SWEEP, DRIVER)
+        yield Step(at.DECISION_COMMITTED, DRIVER), Step(at.SINK_LOCK_TAKEN, DRIVER)
+        yield Step(at.DECISION_COMMITTED, DRIVER), Step(at.SOME_COMMITTED, DRIVER)
+        yield Step(at.SOME_COMMITTED, DRIVER), Step(at.ALL_COMMITTED, DRIVER)
+        yield Step(at.DECISION_SENT, DRIVER), Step(at.VERIFIED, DRIVER)
+        yield Step(at.DECISION_SENT, BROKER), Step(at.DECISION_COMMITTED, BROKER)
+        yield Step(at.ALL_COMMITTED, DRIVER), Step(at.DONE_SWAPPED, DRIVER)
+        yield Step(at.DECISION_COMMITTED, CONNECTION), Step(at.SINK_LOCK_TAKEN, DRIVER)
+        yield (Step(at.MESSAGE_RETURNED, EXPIRE),)
+        yield (Step(at.DECISION_COMMITTED, EXPIRE),)
+        yield Step(at.MESSAGE_RETURNED, EXPIRE), Step(at.ABORT_ENTERED, DRIVER)
+        yield Step(at.MESSAGE_RETURNED, EXPIRE), Step(at.ABORT_ENTERED, CONNECTION)
         if kind == "sink-stream" or kind == "chain-stream":
-            yield Step("decision-committed", COMMITTER), Step("abort-entered", DRIVER)
-            yield Step("some-committed", COMMITTER), Step("sink-lock-taken", DRIVER)
-        if kind in SINKS:
-            for victim in (DRIVER, CONNECTION, BROKER):
-                yield (Step("abort-entered", victim),)
-            if kind == "sink-stream":
-                yield (Step("abort-entered", COMMITTER),)
+            yield Step(at.DECISION_COMMITTED, COMMITTER), Step(at.ABORT_ENTERED, DRIVER)
+            yield Step(at.SOME_COMMITTED, COMMITTER), Step(at.SINK_LOCK_TAKEN, DRIVER)
+        if kind == "sink-stream":  # Spark calls abort for these when tasks fail, too
+            for victim in (DRIVER, CONNECTION, BROKER, COMMITTER):
+                yield (Step(at.ABORT_ENTERED, victim),)
     yield (Step(END, PAUSE),)
     yield Step(END, PAUSE), Step(END, PAUSE)
 
@@ -288,15 +292,19 @@ def lost_connection_pairs() -> Iterator[tuple[Step, ...]]:
 # Of the chains, what the source or the sink alone does not show: both sides at work in one batch.
 _CHAIN_SKIPS: Final = frozenset({(at.FETCH_MID, CONNECTION), (at.READ_STARTED, CONNECTION)})
 _FREEZE_POINTS: Final = frozenset(
-    {"lock-taken", "epoch-raised", "spool-synced", "tx-sent", "tx-committed", at.END_RETURNED_UNLOGGED,
-     at.COMMIT_LOGGED, at.RECEIVED_UNPLANNED, at.PARTITIONS_RETURNED, "finish-sent"}
+    {at.LOCK_TAKEN, at.EPOCH_RAISED, at.SPOOL_SYNCED, at.TX_SENT, at.TX_COMMITTED, at.END_RETURNED_UNLOGGED,
+     at.COMMIT_LOGGED, at.RECEIVED_UNPLANNED, at.PARTITIONS_RETURNED, at.FINISH_SENT}
 )  # fmt: skip
-_ORPHAN_POINTS: Final = frozenset({"tx-sent", "tx-committed", "spool-renamed", at.COMMIT_LOGGED, at.RECEIVED_UNPLANNED})
+_ORPHAN_POINTS: Final = frozenset(
+    {at.TX_SENT, at.TX_COMMITTED, at.SPOOL_RENAMED, at.COMMIT_LOGGED, at.RECEIVED_UNPLANNED}
+)
 _ABSENCE_POINTS: Final = frozenset(
-    {"tx-sent", "tx-committed", at.PARTITIONS_RETURNED, "prepared", "verified", "decision-committed", "some-committed",
-     "all-committed"}
+    {at.TX_SENT, at.TX_COMMITTED, at.PARTITIONS_RETURNED, at.PREPARED, at.VERIFIED, at.DECISION_COMMITTED,
+     at.SOME_COMMITTED, at.ALL_COMMITTED}
 )  # fmt: skip
-_MEMORY_POINTS: Final = frozenset({"tx-committed", "spool-renamed", at.COMMIT_LOGGED, "prepared", "decision-committed"})
+_MEMORY_POINTS: Final = frozenset(
+    {at.TX_COMMITTED, at.SPOOL_RENAMED, at.COMMIT_LOGGED, at.PREPARED, at.DECISION_COMMITTED}
+)
 _FEW: Final = {
     FREEZE: _FREEZE_POINTS,
     ORPHAN: _ORPHAN_POINTS,

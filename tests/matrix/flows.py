@@ -17,6 +17,7 @@ from tests.matrix.cases import (
     CONNECTION,
     DRIVER,
     END,
+    EXPIRE,
     FREEZE,
     MEMORY_BROKER,
     ORPHAN,
@@ -29,7 +30,7 @@ from tests.matrix.cases import (
 from tests.matrix.results import Result
 from tests.matrix.subjects import SHORT_TIMEOUT_S, Subject, judge
 from tests.support.process import wait_until
-from tests.support.query_process import QueryProcessFailed
+from tests.support.query_process import QueryProcessFailed, is_slow_start
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,9 +41,8 @@ _POLL_S = 0.03
 _REACH_S = 90.0
 _END_S = 150
 _SETTLE_S = 12.0
-_AT_ONCE = 3
+_AT_ONCE = 2
 _MOST_RESTARTS = 5
-_SLOW_START = "Timed out while waiting for the Python worker to connect back"
 _OURS = ("StateError", "OffsetError", "SpoolError", "NotFound")
 
 
@@ -91,10 +91,15 @@ def _result(place: Place, subject: Subject, seed: int, took: float) -> Result:
         restarts=subject.restarts,
         missed=subject.missed,
         problems=list(verdict.problems),
-        errors=[error[-1500:] for error in subject.errors],
+        errors=[shortened(error) for error in subject.errors],
         log=place.driver.log(20_000) if verdict.problems else "",
         plan=str(subject.plan),
     )
+
+
+def shortened(text: str, most: int = 4000) -> str:
+    """The beginning and the end of a long text."""
+    return text if len(text) <= most else f"{text[: most // 2]}\n[...]\n{text[-most // 2 :]}"
 
 
 class Group:
@@ -110,7 +115,7 @@ class Group:
         """Strike every query as often as its case says, and bring it to its end."""
         steps = len(self._subjects[0].case.steps)
         while any(subject.step < steps for subject in self._subjects):
-            waiting = [subject for subject in self._subjects if self._advance(subject)]
+            waiting = [subject for subject in self._subjects if self._advances(subject)]
             if not waiting:
                 break
             self._strike_together(waiting, waiting[0].case.steps[waiting[0].step].victim)
@@ -120,6 +125,14 @@ class Group:
         self._drain()
 
     # -- to the point --------------------------------------------------------------------------------------
+
+    def _advances(self, subject: Subject) -> bool:
+        try:
+            return self._advance(subject)
+        except (QueryProcessFailed, AssertionError, TimeoutError, psutil.Error) as error:
+            subject.problems.append(f"the run broke off: {shortened(repr(error) + str(error))}")
+            subject.step = len(subject.case.steps)
+            return False
 
     def _advance(self, subject: Subject) -> bool:
         """Go on until the query must wait for the others; False when it has been through all its steps."""
@@ -186,10 +199,11 @@ class Group:
         subject.reader = None
         self._driver.start_query(subject.query, **subject.trigger)
         subject.started, subject.ending = True, subject.plan.available_now
+        subject.behind = False
 
     def _again(self, subject: Subject, error: str) -> bool:
         """A query that has failed is started again, unless that goes on and on."""
-        if _SLOW_START not in error:
+        if not is_slow_start(error):
             subject.errors.append(error)
         if len(subject.errors) > _MOST_RESTARTS:
             return False
@@ -205,7 +219,7 @@ class Group:
             subject.started = False
             if error is None:
                 return
-            if _SLOW_START not in error:
+            if not is_slow_start(error):
                 subject.errors.append(error)
                 if len(subject.errors) > _MOST_RESTARTS:
                     subject.problems.append(f"it fails without having been struck: {error[-600:]}")
@@ -236,6 +250,9 @@ class Group:
         elif victim == CONNECTION:
             self._place.proxy.cut_all()
             self._points.release(point, held)
+        elif victim == EXPIRE:
+            time.sleep(_longer_than_timers())
+            self._points.release(point, held)
         else:
             raise AssertionError(victim)
         subject.held = None
@@ -248,6 +265,7 @@ class Group:
 
     def _late(self, subject: Subject) -> None:
         subject.send_late(self._place.client(subject.vhost))
+        subject.behind = not subject.case.reads and bool(subject.plan.late)
 
     def _strike_together(self, subjects: Sequence[Subject], victim: str) -> None:
         if victim in {DRIVER, ABSENCE}:
@@ -380,6 +398,7 @@ class Group:
         subject.restarts += 1
         self._driver.start_query(subject.query, availableNow=True)
         subject.started = subject.ending = True
+        subject.behind = False
 
     def _finish(self, subject: Subject) -> None:
         """Wait until an AvailableNow query has ended, and start it again as long as something is left."""
@@ -395,7 +414,7 @@ class Group:
             subject.started = False
             if error is None and not self._has_left(subject):
                 break
-            if error is not None and _SLOW_START not in error:
+            if error is not None and not is_slow_start(error):
                 subject.errors.append(error)
                 if MEMORY_BROKER in subject.case.victims and len(subject.errors) > 1:
                     if not any(name in error for name in _OURS):
@@ -403,13 +422,14 @@ class Group:
                     break
             subject.restarts += 1
             self._driver.start_query(subject.query, availableNow=True)
+            subject.behind = False
         else:
             subject.problems.append(f"not drained after {subject.restarts} starts: {subject.errors[-1:]}")
         subject.recover_s = round(time.monotonic() - subject.begun_s, 2)
 
     def _has_left(self, subject: Subject) -> bool:
         if not subject.case.reads:
-            return False
+            return subject.behind
         info = self._place.client(subject.vhost).query_queue(subject.source_queue)
         return bool(info is not None and info.message_count)
 

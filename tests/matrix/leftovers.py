@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqp_core.v0_10.messages import messages_of
 from amqp_core.v0_10.spec import MessageAcceptMode, MessageAcquireMode
 from amqp_spark.state.records import DONE, ConsumerState, WriterState
 from amqp_spark.state.xids import parse_branch, xid_text
@@ -25,9 +26,11 @@ def browse(client: Client, queue: str) -> list[bytes] | None:
     subscription = client.subscribe(
         queue, accept_mode=MessageAcceptMode.NONE, acquire_mode=MessageAcquireMode.NOT_ACQUIRED
     )
-    found = [message.body for message in subscription.take(max(1, info.message_count or 0), timeout=0.5)]
+    subscription.grant(max(1, info.message_count or 0))
+    subscription.flush()
+    blocks = subscription.take_blocks(0.0)
     subscription.cancel()
-    return found
+    return [message.body for block in blocks for message in messages_of(block)]
 
 
 def state_of(client: Client, names: Names) -> bytes | None:

@@ -52,7 +52,8 @@ class Place:
     _clients: dict[str, Client] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.driver = QueryProcess(points=self.points, settings={"spark.master": f"local[{self.slots},4]"})
+        settings = {"spark.master": f"local[{self.slots},4]"}
+        self.driver = QueryProcess(points=self.points, settings=settings)
         self._proxy: FaultProxy | None = None
 
     def __enter__(self) -> Self:

@@ -19,8 +19,10 @@ from tests.matrix.cases import (
     ABSENCE,
     ALO,
     BROKER,
+    COMMITTER,
     CONNECTION,
     EO,
+    EXPIRE,
     FREEZE,
     MEMORY_BROKER,
     ORPHAN,
@@ -47,7 +49,7 @@ HEARTBEAT_S = 2
 ORPHAN_HEARTBEAT_S = 6
 SHORT_TIMEOUT_S = 8
 _LONG_TIMEOUT_S = 300
-_SURVIVING = frozenset({WORKER, CONNECTION, BROKER, MEMORY_BROKER, FREEZE, PAUSE})
+_SURVIVING = frozenset({WORKER, COMMITTER, CONNECTION, EXPIRE, BROKER, MEMORY_BROKER, FREEZE, PAUSE})
 
 
 def body_of(number: int) -> bytes:
@@ -124,6 +126,7 @@ class Subject:
         reader: the reader process of the query.
         errors: of the query, at every time it failed.
         started, ending: whether it was started and nobody has seen its end, and whether it ends by itself.
+        behind: whether there are files that its run cannot see, since they are younger.
         restarts: how often it was started after it had been struck.
         missed: points that were not reached.
     """
@@ -142,6 +145,7 @@ class Subject:
     ending: bool = False
     struck: bool = False
     late_sent: bool = False
+    behind: bool = False
     errors: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     missed: list[str] = field(default_factory=list)
@@ -200,7 +204,7 @@ class Subject:
     @property
     def timeout_s(self) -> int:
         """Option transactionTimeout."""
-        return SHORT_TIMEOUT_S if {ABSENCE, PAUSE} & set(self.case.victims) else _LONG_TIMEOUT_S
+        return SHORT_TIMEOUT_S if {ABSENCE, PAUSE, EXPIRE} & set(self.case.victims) else _LONG_TIMEOUT_S
 
     def _common(self) -> dict[str, str]:
         return {

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).parents[2]
 _READER_MODULE = "python_streaming_source_runner"
 # Spark gives a reader process 10 s to start, whatever the load of the machine; then the query is started again.
-_SLOW_START = "Timed out while waiting for the Python worker to connect back"
+_SLOW_START = ("Timed out while waiting for the Python worker to connect back", "Python worker failed to connect back")
 _STARTS = 3
 _AT_ONCE = 2
 _POLL_S = 0.02
@@ -311,7 +311,7 @@ class QueryProcess:
         deadline = time.monotonic() + timeout_s
         while (pid := points.take(point)) is None:
             status = self._do("status", name=query.name)
-            if status["error"] is not None and _SLOW_START in status["error"]:
+            if is_slow_start(status["error"]):
                 self.start_query(query, **trigger)
             elif not status["active"] or time.monotonic() > deadline:
                 raise QueryProcessFailed(f"query {query.name} did not reach {point}: {status}\n{self.log()}")
@@ -397,7 +397,7 @@ class QueryProcess:
     def _must_end(self, query: AnyQuery, timeout_s: int) -> None:
         error = self.wait(query, timeout_s)
         for _ in range(_STARTS - 1):
-            if error is None or _SLOW_START not in error:
+            if not is_slow_start(error):
                 break
             self.start_query(query, availableNow=True)
             error = self.wait(query, timeout_s)
@@ -425,6 +425,11 @@ class QueryProcess:
             raise QueryProcessFailed(f"the driver is gone\n{self.log()}")
         answer: dict[str, Any] = json.loads(line)
         return answer
+
+
+def is_slow_start(error: str | None) -> bool:
+    """Whether a query has failed because the machine was too busy to start a Python process in Spark's time."""
+    return error is not None and any(text in error for text in _SLOW_START)
 
 
 def _alive(process: psutil.Process) -> bool:

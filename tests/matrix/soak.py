@@ -1,0 +1,360 @@
+"""``python -m tests.matrix.soak --minutes N``: a publisher, an exactly-once query to a queue, and a random killer.
+
+Ids that the publisher does not know the outcome of, since its broker was killed, may arrive or not, but not twice;
+every other one must arrive exactly once, with the bytes that were published. Exit code 1: they did not, or something
+is left.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import random
+import sys
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import psutil
+from tqdm import tqdm
+
+from amqp_core.errors import AmqpError, OutcomeUnknown
+from amqp_core.v0_10.messages import Message, messages_of
+from amqp_core.v0_10.spec import DeliveryProperties, MessageAcceptMode
+from amqp_spark.state.names import CONSUMER, WRITER, Names
+from tests.broker.stream_support import depth
+from tests.matrix import leftovers
+from tests.matrix.place import Place, connect
+from tests.support.query_process import Chain, QueryProcessFailed, is_slow_start
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from amqp_core.v0_10.client import Client
+
+NAME = "soak"
+SOURCE_QUEUE, TARGET_QUEUE = "soak-in", "soak-out"
+VHOST = "durable"
+HEARTBEAT_S = 2
+VICTIMS = ("driver", "reader", "worker", "broker", "connection", "freeze")
+_PER_CONFIRM = 20
+_MOST_BYTES = 3000
+_MOST_WAITING = 20_000
+"""Messages that may wait: the publisher is no faster than what is killed all the time."""
+
+
+def body_of(number: int) -> bytes:
+    """The id, and as many bytes as follow from it."""
+    draw = random.Random(number)
+    return f"{number}:".encode() + draw.randbytes(draw.randint(0, _MOST_BYTES))
+
+
+@dataclass
+class Ledger:
+    """What was published and what has arrived."""
+
+    sure: set[int] = field(default_factory=set)
+    unsure: set[int] = field(default_factory=set)
+    arrived: Counter[int] = field(default_factory=Counter)
+    damaged: int = 0
+
+    def take(self, found: Sequence[bytes]) -> None:
+        """Note what has arrived."""
+        for body in found:
+            number = int(body.partition(b":")[0] or b"-1")
+            self.damaged += body != body_of(number)
+            self.arrived[number] += 1
+
+    def problems(self) -> list[str]:
+        """What differs from exactly once: by set, count and sum of the ids."""
+        lost = sorted(self.sure - set(self.arrived))
+        twice = sorted(number for number, count in self.arrived.items() if count > 1)
+        foreign = sorted(set(self.arrived) - self.sure - self.unsure)
+        found = []
+        for what, numbers in (("lost", lost), ("duplicated", twice), ("never published", foreign)):
+            if numbers:
+                found.append(f"{len(numbers)} {what}, first {numbers[:10]}")
+        if self.damaged:
+            found.append(f"{self.damaged} arrived with other bytes")
+        expected = self.sure | (self.unsure & set(self.arrived))
+        if self.arrived.total() != len(expected):
+            found.append(f"{self.arrived.total()} arrived, not {len(expected)}")
+        if sum(number * count for number, count in self.arrived.items()) != sum(expected):
+            found.append("the sums of the ids differ")
+        return found
+
+
+class Publisher(threading.Thread):
+    """Publishes steadily, ids without a gap, until it is told to stop."""
+
+    def __init__(self, place: Place, ledger: Ledger, rate: float) -> None:
+        super().__init__(name="soak-publisher", daemon=True)
+        self._place = place
+        self._ledger = ledger
+        self._pause_s = _PER_CONFIRM / rate
+        self.stopping = threading.Event()
+        self.next = 0
+        self.failure: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self._run()
+        except BaseException as error:  # noqa: BLE001 - the main thread tells
+            self.failure = error
+
+    def _run(self) -> None:
+        client: Client | None = None
+        while not self.stopping.wait(self._pause_s):
+            numbers = range(self.next, self.next + _PER_CONFIRM)
+            try:
+                if client is None:
+                    client = connect(self._place.broker, VHOST)
+                if depth(client, SOURCE_QUEUE) > _MOST_WAITING:
+                    continue
+                self.next = numbers.stop
+                for number in numbers:
+                    client.publish(Message(body_of(number), _delivery()))
+                client.confirm()
+            except (AmqpError, OutcomeUnknown, OSError):
+                if self.next == numbers.stop:
+                    self._ledger.unsure.update(numbers)
+                if client is not None:
+                    with contextlib.suppress(AmqpError):
+                        client.discard()
+                client = None
+                self.stopping.wait(0.2)
+            else:
+                self._ledger.sure.update(numbers)
+        if client is not None:
+            client.close()
+
+
+def _delivery() -> DeliveryProperties:
+    return DeliveryProperties(routing_key=SOURCE_QUEUE, delivery_mode=2)
+
+
+class Soak:
+    """The query, and who kills it."""
+
+    def __init__(self, place: Place, entry: str, seed: int) -> None:
+        self._place = place
+        self._driver = place.driver
+        self._random = random.Random(seed)
+        self.ledger = Ledger()
+        self.kills: Counter[str] = Counter()
+        self.starts = 0
+        self.errors: list[str] = []
+        common = {
+            "url": f"amqp://127.0.0.1:{place.proxy.port}/{VHOST}",
+            "username": place.broker.username,
+            "password": place.broker.password,
+            "heartbeat": str(HEARTBEAT_S),
+            "retry.maxAttempts": "200",
+            "retry.maxDelay": "0.5",
+            "deliveryGuarantee": "exactly-once",
+        }
+        self._query = Chain(
+            name=NAME,
+            entry=entry,
+            source=common
+            | {
+                "queue": SOURCE_QUEUE,
+                "consumerId": NAME,
+                "spoolLocation": str(place.directory / "spool"),
+                "maxMessagesPerTrigger": "2000",
+            },
+            options=common | {"routingKey": TARGET_QUEUE, "transactionalId": NAME},
+            directory=place.directory,
+        )
+
+    def keep_running(self) -> None:
+        """Start the query if it does not run."""
+        if not self._driver.running:
+            self._driver.start()
+            self._start()
+            return
+        try:
+            active, error = self._driver.status(self._query)
+        except QueryProcessFailed as failure:
+            self.errors.append(str(failure))
+            self._driver.kill_driver(timeout_s=1.0)
+            return
+        if not active:
+            if error is not None and not is_slow_start(error):
+                self.errors.append(error)
+            self._start()
+
+    def _start(self) -> None:
+        self.starts += 1
+        self._driver.start_query(self._query)
+
+    def kill(self) -> str:
+        """One of them, at random."""
+        able: dict[str, Callable[[], bool]] = {
+            "driver": self._kill_driver,
+            "reader": self._kill_reader,
+            "worker": self._kill_worker,
+            "broker": self._kill_broker,
+            "connection": self._cut,
+            "freeze": self._freeze,
+        }
+        victim = self._random.choice(VICTIMS)
+        if able[victim]():
+            self.kills[victim] += 1
+        return victim
+
+    def _kill_driver(self) -> bool:
+        self._driver.kill_driver(timeout_s=2.0)
+        return True
+
+    def _kill_reader(self) -> bool:
+        readers = self._driver.readers()
+        return bool(readers) and self._kill_process(readers[0])
+
+    def _kill_worker(self) -> bool:
+        workers = self._driver.workers()
+        return bool(workers) and self._kill_process(self._random.choice(workers))
+
+    def _kill_process(self, pid: int) -> bool:
+        try:
+            self._driver.kill(pid)
+        except psutil.NoSuchProcess:
+            return False
+        return True
+
+    def _kill_broker(self) -> bool:
+        self._place.broker.kill9()
+        self._place.forget_clients()
+        self._place.broker.start()
+        return True
+
+    def _cut(self) -> bool:
+        self._place.proxy.cut_all()
+        return True
+
+    def _freeze(self) -> bool:
+        """Longer than the broker waits for it, or a little less."""
+        frozen = []
+        for pid in self._driver.readers():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process = psutil.Process(pid)
+                process.suspend()
+                frozen.append(process)
+        time.sleep(HEARTBEAT_S * self._random.uniform(0.5, 3.5))
+        for process in frozen:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.resume()
+        return bool(frozen)
+
+    def collect(self) -> None:
+        """Take what has arrived; nobody kills the broker meanwhile."""
+        client = self._place.client(VHOST)
+        count = depth(client, TARGET_QUEUE)
+        if count:
+            subscription = client.subscribe(TARGET_QUEUE, accept_mode=MessageAcceptMode.NONE)
+            subscription.grant(count)
+            subscription.flush()  # what is in a transaction is counted, and does not come
+            blocks = subscription.take_blocks(0.0)
+            subscription.cancel()
+            self.ledger.take([message.body for block in blocks for message in messages_of(block)])
+
+    def drain(self) -> None:
+        """Bring the query to the end of what is there."""
+        for _ in range(20):
+            if not self._driver.running:
+                self._driver.start()
+            else:
+                with contextlib.suppress(QueryProcessFailed):
+                    self._driver.stop_query(self._query)
+            try:
+                self._driver.start_query(self._query, availableNow=True)
+                error = self._driver.wait(self._query, 300)
+            except QueryProcessFailed as failure:
+                error = str(failure)
+            if error is not None:
+                self.errors.append(error)
+            elif not depth(self._place.client(VHOST), SOURCE_QUEUE):
+                return
+        raise AssertionError(f"the query does not come to an end: {self.errors[-1][:2000]}")
+
+    def left(self) -> list[str]:
+        """What should not be there at the end."""
+        client = self._place.client(VHOST)
+        found = leftovers.of_consumer(client, Names(CONSUMER, NAME))
+        found += leftovers.of_writer(client, Names(WRITER, NAME))
+        found += leftovers.of_branches(client, NAME)
+        return found + leftovers.of_spool(self._place.directory / "spool")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    arguments = argparse.ArgumentParser(
+        prog="python -m tests.matrix.soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--minutes", type=float, default=10.0, help="how long the killer is at it (default: 10)")
+    arguments.add_argument("--seed", type=int, default=None, help="of the killer (default: another one each time)")
+    arguments.add_argument("--rate", type=float, default=100.0, help="messages per second (default: 100)")
+    arguments.add_argument("--pause", type=float, default=15.0, help="most seconds between two kills (default: 15)")
+    arguments.add_argument("--entry", choices=("stream", "foreachBatch"), default="stream", help="how it publishes")
+    return arguments
+
+
+def run(options: argparse.Namespace, seed: int) -> list[str]:
+    """The soak; returns what went wrong."""
+    moments = random.Random(f"moments {seed}")
+    with Place(slots=4) as place:
+        soak = Soak(place, options.entry, seed)
+        for queue in (SOURCE_QUEUE, TARGET_QUEUE):
+            place.client(VHOST).declare_queue(queue, durable=True)
+        publisher = Publisher(place, soak.ledger, options.rate)
+        publisher.start()
+        end = time.monotonic() + 60 * options.minutes
+        bar = tqdm(total=round(60 * options.minutes), unit="s", file=sys.stderr, dynamic_ncols=True)
+        while (begun := time.monotonic()) < end and publisher.failure is None:
+            soak.keep_running()
+            pause = begun + moments.uniform(1.0, options.pause)
+            while time.monotonic() < min(pause, end):
+                time.sleep(0.5)
+                soak.collect()
+                soak.keep_running()
+            soak.kill()
+            bar.update(round(time.monotonic() - begun))
+            ledger = soak.ledger
+            shown = {"published": len(ledger.sure), "arrived": ledger.arrived.total(), "starts": soak.starts}
+            bar.set_postfix(shown | soak.kills)
+        publisher.stopping.set()
+        publisher.join(60)
+        bar.close()
+        soak.drain()
+        soak.collect()
+        problems = soak.ledger.problems() + soak.left()
+        if publisher.failure is not None:
+            problems.append(f"the publisher failed: {publisher.failure!r}")
+        if problems:
+            print(place.driver.log(20_000), file=sys.stderr)
+            print("\n".join(error[:2000] for error in soak.errors[-5:]), file=sys.stderr)
+    kills = ", ".join(f"{count} x {victim}" for victim, count in sorted(soak.kills.items()))
+    ledger = soak.ledger
+    print(
+        f"soak: {len(ledger.sure)} published, {len(ledger.unsure)} with unknown outcome, {ledger.arrived.total()} "
+        "arrived; "
+        f"{soak.kills.total()} kills ({kills}), {soak.starts} starts of the query, {len(soak.errors)} errors of it"
+    )
+    return problems
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run it; returns the exit code."""
+    options = parser().parse_args(argv)
+    seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
+    problems = run(options, seed)
+    for problem in problems:
+        print(f"soak: {problem}")
+    print(f"soak: {'FAILED' if problems else 'exactly once'} (--seed {seed})")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
