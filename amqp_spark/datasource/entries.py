@@ -23,11 +23,13 @@ class Entry:
         batch: what the state message says of it.
         held: its bytes, under its positions; ``None`` while they are in the spool only.
         finished: Spark has committed it; it is dropped from the state with the next transaction.
+        turn: what was planned together is offered together. 0 for what an earlier process has planned.
     """
 
     batch: OwnedBatch
     held: QueueBuffer | None = None
     finished: bool = False
+    turn: int = 0
 
     @property
     def offset(self) -> QueueOffset:

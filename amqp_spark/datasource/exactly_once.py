@@ -33,11 +33,25 @@ class ExactlyOnceRun(Run):
     def _new_receiver(self, options: LinkOptions, connector: Connector) -> OwningReceiver:
         return OwningReceiver(self._options, options, connector=connector)
 
+    def latest_offset(self, start: Mapping[str, object]) -> dict:  # type: ignore[type-arg]
+        """As for other guarantees; while Spark works on the batch that this names, the next one is planned."""
+        self._receiver.no_more_ahead()
+        end = super().latest_offset(start)
+        if end != start:
+            self._plan_ahead()
+        return end
+
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[InputPartition]:
         """As for other guarantees; and what is handed out is ours at this moment."""
         partitions = super().partitions(start, end)
         self._receiver.assure()
         return partitions
+
+    def _plan_ahead(self) -> None:
+        options = self._options
+        self._receiver.plan_ahead(
+            max_messages=options.max_messages_per_trigger, max_bytes=options.max_bytes_per_trigger
+        )
 
     def _offer(self, offsets: Mapping[str, QueueOffset], news: Mapping[str, QueueOffset]) -> dict:  # type: ignore[type-arg]
         end = super()._offer(offsets, news)

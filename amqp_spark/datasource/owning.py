@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
+import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from amqp_spark.datasource.ahead import Ahead
 from amqp_spark.datasource.entries import Entry, ends_of, load
 from amqp_spark.datasource.link import now
 from amqp_spark.datasource.ownership import Change, Ownership
 from amqp_spark.datasource.partitions import Range
 from amqp_spark.datasource.planning import measure_batch
-from amqp_spark.datasource.receiver import Receiver
+from amqp_spark.datasource.receiver import STOP_SECONDS, Receiver
 from amqp_spark.datasource.recovery import ADOPT, Consumer
 from amqp_spark.datasource.spool import Spool
 from amqp_spark.errors import OffsetError, SpoolError, StateError
@@ -42,6 +44,7 @@ class OwningReceiver(Receiver):
 
     def __init__(self, options: SourceOptions, link_options: LinkOptions, *, connector: Connector) -> None:
         self._owners: dict[str, Ownership] = {}
+        self._planning = threading.Lock()
         self._decided: set[str] = set()
         """Queues of which it is known where Spark stands."""
         queues = sorted(options.queues)
@@ -72,6 +75,7 @@ class OwningReceiver(Receiver):
             connector=connector,
             owners=owner,
         )
+        self._ahead = Ahead(self._held)
 
     # --- where Spark stands
 
@@ -91,15 +95,14 @@ class OwningReceiver(Receiver):
         self._raise_error()
 
     def unfinished(self) -> dict[str, QueueOffset]:
-        """The end of the first batch of each queue that Spark has not committed."""
-        found: dict[str, QueueOffset] = {}
+        """The ends of the first batch that Spark has not committed, for its queues."""
         with self._lock:
-            for queue, owner in self._owners.items():
-                for entry in owner.entries:
-                    if not entry.finished:
-                        found[queue] = entry.offset
-                        break
-        return found
+            first = {
+                queue: next((entry for entry in owner.entries if not entry.finished), None)
+                for queue, owner in self._owners.items()
+            }
+        turn = min((entry.turn for entry in first.values() if entry is not None), default=0)
+        return {queue: entry.offset for queue, entry in first.items() if entry is not None and entry.turn == turn}
 
     def owned_between(self, queue: str, start: QueueOffset, end: QueueOffset) -> list[Range]:
         """The batches after ``start`` up to ``end``, which Spark has logged; their bytes are in memory then."""
@@ -183,11 +186,37 @@ class OwningReceiver(Receiver):
             SpoolError: it could not be written; nothing was accepted.
             AmqpError: a link gave up.
         """
+        with self._planning:
+            return self._plan(max_messages, max_bytes)
+
+    def plan_ahead(self, *, max_messages: int | None, max_bytes: int) -> None:
+        """Spark has a batch to work on: own the next one meanwhile, once all of it is there."""
+        enough = min(max_bytes, self._held.budget_bytes // 2)
+
+        def full() -> bool:
+            if max_messages is not None and self._waiting() >= max_messages:
+                return True
+            return self._held.waiting_bytes >= enough
+
+        def plan() -> None:
+            with self._planning:
+                if self._ahead.wanted:
+                    self._plan(max_messages, max_bytes)
+
+        self._ahead.start(full, plan, enough if max_messages is None else 0)
+
+    def no_more_ahead(self) -> None:
+        """Spark asks: what is being planned ahead is finished first, and nothing new is begun."""
+        self._ahead.stop()
+        with self._planning:
+            pass
+
+    def _plan(self, max_messages: int | None, max_bytes: int) -> bool:
         with self._lock:
             self._turn += 1
             buffers = tuple(self._held.buffers.values())
             measured = measure_batch(buffers, max_messages=max_messages, max_bytes=max_bytes, turn=self._turn)
-            slices = [_Slice(self._owners[buffer.queue], buffer, end, size) for buffer, end, size in measured]
+            slices = [_Slice(self._owners[each.queue], each, end, size, self._turn) for each, end, size in measured]
         try:
             for each in slices:
                 each.write()
@@ -196,8 +225,13 @@ class OwningReceiver(Receiver):
                 each.discard()
             raise
         with self._lock:
-            for each in slices:
+            stopping = self._held.stopping
+            for each in () if stopping else slices:
                 each.owner.ask(each.change)
+        if stopping:
+            for each in slices:
+                each.discard()
+            return False
         for each in slices:
             self._link(each.owner).wake()
         owned = [self._outcome(each.owner, each.change) for each in slices]
@@ -213,6 +247,11 @@ class OwningReceiver(Receiver):
             wanted = [owner for owner in self._owners.values() if owner.drop_finished()]
         for owner in wanted:
             self._link(owner).wake()
+
+    def stop(self) -> None:
+        """Close the connections in order. What is owned stays in the spool, what is not goes back to its queue."""
+        super().stop()
+        self._ahead.join(STOP_SECONDS)
 
     def _made(self, owner: Ownership, change: Change) -> bool:
         with self._lock:
@@ -295,7 +334,7 @@ class OwningReceiver(Receiver):
 class _Slice:
     """A part of a batch on its way: measured, written, owned."""
 
-    def __init__(self, owner: Ownership, buffer: QueueBuffer, end: int, size: int) -> None:
+    def __init__(self, owner: Ownership, buffer: QueueBuffer, end: int, size: int, turn: int) -> None:
         state = owner.state
         assert state is not None
         self.owner = owner
@@ -310,7 +349,7 @@ class _Slice:
             checksum="",
         )
         self.change = Change(
-            entry=Entry(batch, held),
+            entry=Entry(batch, held, turn=turn),
             size=size,
             accept=held.ids(batch.begin, end),
             incarnation=buffer.incarnation,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -77,10 +78,10 @@ def test_a_batch_is_accepted_before_spark_hears_of_it(fake: FakeBroker, readers:
     while (end := driver.latest()) == driver.start:
         pass
     (state,) = states(fake)
-    (batch,) = state.owned
+    batch = state.owned[0]
     assert end == {"q": {"epoch": state.epoch, "position": batch.end, "version": 1}}
-    assert fake.accepted == numbers(batch.end)
-    assert files(readers) == [batch.file]
+    assert fake.accepted[: batch.end] == numbers(batch.end)
+    assert batch.file in files(readers)
 
 
 def test_batch_after_batch_and_nothing_is_left(fake: FakeBroker, readers: Consumers) -> None:
@@ -145,8 +146,6 @@ def test_a_batch_that_was_not_logged_is_offered_again(fake: FakeBroker, readers:
 def test_a_new_checkpoint_reads_what_is_owned_under_new_offsets(fake: FakeBroker, readers: Consumers) -> None:
     fake.publish("q", *numbers(30))
     first = planned(readers)
-    (before,) = states(fake)
-    assert [batch.sequence for batch in before.owned] == [1]
     second = fresh(readers, maxMessagesPerTrigger=10)
     rows = second.rows(20)
     assert sorted(bodies([*first.batches[0], *rows])) == numbers(30)
@@ -157,7 +156,7 @@ def test_a_new_checkpoint_reads_what_is_owned_under_new_offsets(fake: FakeBroker
     idle_until(second, lambda: not files(readers))
     (state,) = states(fake)
     assert state.owned == ()
-    assert state.sequence == 4
+    assert state.sequence >= 4
 
 
 def test_the_old_checkpoint_is_refused_once_a_new_one_went_on(fake: FakeBroker, readers: Consumers) -> None:
@@ -214,7 +213,7 @@ def test_a_state_that_is_gone_is_no_reason_to_delete_files(fake: FakeBroker, rea
     fake.states.clear()
     for _ in range(2):
         second = Driver(readers(), first)
-        with pytest.raises(StateError, match=r"no state of this consumer.*1 batch.*adoptState=true"):
+        with pytest.raises(StateError, match=r"no state of this consumer.*[12] batch.*adoptState=true"):
             second.restart_batch()
         stopped(second)
     assert files(readers) == before
@@ -450,3 +449,55 @@ def test_a_spool_that_is_full_loses_nothing(
     missing = 30 - sum(len(batch) for batch in driver.batches)
     rows = Driver(readers("q,r"), driver).rows(missing)
     assert sorted(bodies([row for batch in driver.batches for row in batch] + rows)) == numbers(30)
+
+
+# --- planning ahead
+
+
+def test_the_next_batch_is_owned_while_spark_works_on_one(fake: FakeBroker, readers: Consumers) -> None:
+    fake.publish("q", *numbers(40))
+    driver = Driver(readers(maxMessagesPerTrigger=10))
+    driver.trigger_until_rows()
+    fake.wait(lambda: len(states(fake)[0].owned) == 2)
+    fake.wait(lambda: fake.held() == 20)
+    assert len(states(fake)[0].owned) == 2  # one, and no more
+    driver.rows(40)
+    assert [row[1] for batch in driver.batches for row in batch] == list(range(40))
+
+
+def test_a_small_rest_is_not_planned_ahead(fake: FakeBroker, readers: Consumers) -> None:
+    fake.publish("q", *numbers(15))
+    driver = Driver(readers(maxMessagesPerTrigger=10))
+    assert len(driver.rows(10)) == 10
+    assert len(states(fake)[0].owned) == 1
+    assert bodies(driver.rows(15)) == numbers(15)
+
+
+def test_queues_that_were_planned_ahead_come_with_their_own_batch(fake: FakeBroker, readers: Consumers) -> None:
+    fake.publish("q", *numbers(40))
+    driver = Driver(readers("q,r", maxMessagesPerTrigger=10))
+    driver.trigger_until_rows()
+    fake.wait(lambda: len(states(fake)[0].owned) == 2)
+    fake.publish("r", *numbers(40, 40))
+    rows = driver.rows(80)
+    assert sorted(bodies(rows)) == numbers(80)
+    assert max(len(batch) for batch in driver.batches) == 10
+
+
+def test_a_spool_that_is_full_ahead_is_told_when_spark_asks(
+    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.publish("q", *numbers(40))
+    driver = Driver(readers(maxMessagesPerTrigger=10))
+    tried = Event()
+
+    def full(self: spool.Spool, **arguments: Any) -> spool.Written:
+        tried.set()
+        raise SpoolError("no space left")
+
+    driver.latest()
+    with monkeypatch.context() as patched:
+        patched.setattr(spool.Spool, "write", full)
+        with pytest.raises(SpoolError, match="no space left"):
+            driver.until(lambda rows: False)
+    assert tried.is_set()

@@ -1,0 +1,77 @@
+"""Planning the next batch while Spark works on one, so that writing and owning it cost no time of Spark's."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING
+
+from amqp_core.errors import AmqpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqp_spark.datasource.held import Held
+
+_log = logging.getLogger(__name__)
+
+
+class Ahead:
+    """A thread that plans one batch at a time, when it is told to and there is enough for one.
+
+    Attributes:
+        wanted: whether a batch is to be planned ahead; false again when it was begun.
+    """
+
+    def __init__(self, held: Held) -> None:
+        self.wanted = False
+        self._held = held
+        self._lock = held.changed
+        self._thread: threading.Thread | None = None
+        self._full: Callable[[], bool] = bool
+        self._plan: Callable[[], None] = _nothing
+
+    def start(self, full: Callable[[], bool], plan: Callable[[], None], wanted_bytes: int) -> None:
+        """Call ``plan`` once, as soon as ``full`` says that it is worth it; ``full`` is asked under the lock.
+
+        ``wanted_bytes``: it cannot be worth it with less, so nobody needs to be woken.
+        """
+        with self._lock:
+            self._full, self._plan, self.wanted = full, plan, True
+            self._held.wanted_bytes = wanted_bytes
+            self._lock.notify_all()
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="amqp-plan-ahead", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """Begin nothing new."""
+        with self._lock:
+            self.wanted = False
+            self._held.wanted_bytes = 0
+
+    def join(self, timeout: float) -> None:
+        """Wait for the thread to end after ``Held.stopping`` was set."""
+        if self._thread is not None:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                while not self._held.stopping and not (self.wanted and self._full()):
+                    self._lock.wait()
+                if self._held.stopping:
+                    return
+                self._held.wanted_bytes = 0
+            try:
+                self._plan()
+            except AmqpError as error:
+                _log.info("a batch could not be planned ahead: %s", error)  # Spark's next call tries, and tells
+            except Exception:  # noqa: BLE001  nothing depends on this thread
+                _log.exception("planning ahead has failed and is given up")
+                return
+            self.stop()
+
+
+def _nothing() -> None:
+    """Stand in until there is something to do."""
