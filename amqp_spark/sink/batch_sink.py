@@ -88,14 +88,14 @@ class AmqpBatchSink:
             schema = f"{_COUNTS}, {_PREPARED}"
         rows = [row.asDict() for row in frame.mapInArrow(task, schema).collect()]
         crashpoints.reached(crashpoints.MESSAGE_RETURNED)
-        fresh = self._decide(rows, batch_id) if self._options.exactly_once else True
+        note = self._decide(rows, batch_id) if self._options.exactly_once else ""
         self.last = sum((Statistics(**{name: row[name] for name in _NAMES}) for row in rows), Statistics())
         self.total += self.last
-        log_batch(self.last, batch_id, self._options, fresh=fresh)
+        log_batch(self.last, batch_id, note)
         if self._on_batch is not None:
             self._on_batch(batch_id, self.last)
 
-    def _decide(self, rows: list[dict[str, Any]], batch_id: int) -> bool:
+    def _decide(self, rows: list[dict[str, Any]], batch_id: int) -> str:
         from amqp_spark.sink.prepared import Prepared  # noqa: PLC0415 - nothing that other guarantees need
 
         names = [field.name for field in fields(Prepared)]

@@ -58,8 +58,8 @@ class _Writer(Portable):
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
         crashpoints.reached(crashpoints.MESSAGE_RETURNED)
-        fresh = decide(self._options, _prepared(messages), batch_id)
-        log_batch(total(messages), batch_id, self._options, fresh=fresh)
+        note = decide(self._options, _prepared(messages), batch_id)
+        log_batch(total(messages), batch_id, note)
 
     def _abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
         if self._options.exactly_once:
@@ -118,14 +118,19 @@ def publish(
     return statistics, prepared
 
 
-def decide(options: SinkOptions, tasks: Sequence[Prepared], batch_id: int | None) -> bool:
-    """With exactly-once, what the driver does with a batch whose tasks are done; see :meth:`Decision.commit`."""
+def decide(options: SinkOptions, tasks: Sequence[Prepared], batch_id: int | None) -> str:
+    """With exactly-once, what the driver does with a batch whose tasks are done; see :meth:`Decision.commit`.
+
+    Returns:
+        What the log shall say of it.
+    """
     if not options.exactly_once:
-        return True
+        return ""
     from amqp_spark.sink.decision import Decision  # noqa: PLC0415 - nothing that other guarantees need
 
     assert batch_id is not None
-    return Decision(options).commit(tasks, batch_id)
+    fresh = Decision(options).commit(tasks, batch_id)
+    return ", exactly once" if fresh else "; it had been published, and these were rolled back"
 
 
 def undo(options: SinkOptions, tasks: Sequence[Prepared], batch_id: int | None) -> None:
@@ -164,11 +169,10 @@ def _prepared(messages: Iterable[WriterCommitMessage | None]) -> list[Prepared]:
     return [each.prepared for each in messages if isinstance(each, Published) and each.prepared is not None]
 
 
-def log_batch(statistics: Statistics, batch_id: int | None, options: SinkOptions, *, fresh: bool = True) -> None:
+def log_batch(statistics: Statistics, batch_id: int | None, note: str = "") -> None:
     """One line in the driver's log for everything that a batch has published."""
     _be_heard()
-    once = "" if not options.exactly_once else ", exactly once" if fresh else "; had been published, and was not again"
-    _log.info("%s: %s%s", _name(batch_id), statistics, once)
+    _log.info("%s: %s%s", _name(batch_id), statistics, note)
 
 
 def log_abort(messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
