@@ -12,13 +12,15 @@ STAMP := .venv/.setup-done
 WORKERS ?= $(shell n=$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )); echo $$(( n < 4 ? n : 4 )))
 BROKER_ARGS := $(if $(PORT),--port $(PORT)) $(if $(HEAP),--heap $(HEAP))
 
-.PHONY: help setup prerequisites broker demo test lint format generate bench clean
+.PHONY: help setup prerequisites broker demo test lint format generate bench crash-matrix soak clean
 
 help:
 	@echo 'make setup                 .venv with the package (editable) and the development tools'
 	@echo 'make broker [PORT=n]       run a real broker in the foreground and print how to connect'
 	@echo 'make demo                  market data through a real broker and Spark into Parquet, a summary back'
 	@echo 'make test [ARGS="-k x"]    format, lint, types, layers, generated code, then all tests ($(WORKERS) at once: WORKERS=n)'
+	@echo 'make crash-matrix [ARGS=]  every process of a query killed at every point: a table (ARGS=--help says more)'
+	@echo 'make soak [MINUTES=n]      a random killer against an exactly-once query, and a count of what arrived'
 	@echo 'make bench [BENCH=name]    benchmarks: a table and build/bench.json'
 	@echo 'make lint | format         what make test checks before the tests | put it right'
 	@echo 'make generate              write the code and documents that are made from facts'
@@ -68,6 +70,14 @@ test: lint | prerequisites
 bench: $(STAMP) | prerequisites
 	@$(PY) -m tests.support.prefetch
 	@BENCH='$(BENCH)' $(PY) -m tests.bench $(ARGS)
+
+crash-matrix: $(STAMP) | prerequisites
+	@$(PY) -m tests.support.prefetch
+	@exec $(PY) -m tests.matrix $(ARGS)
+
+soak: $(STAMP) | prerequisites
+	@$(PY) -m tests.support.prefetch
+	@exec $(PY) -m tests.matrix.soak $(if $(MINUTES),--minutes $(MINUTES)) $(ARGS)
 
 clean:
 	rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -99,6 +99,8 @@ SINK_POINTS: Final = _named(
     Point(at.ABORT_ENTERED, "committer", (EO,)),
 )
 POINTS: Final = SOURCE_POINTS | SINK_POINTS
+ELSEWHERE: Final = frozenset({at.COMMIT_DENIED})
+"""No code of ours runs there, so nobody can be struck; the tests of the sink bring it about by speculation."""
 
 DRIVER: Final = "driver"
 """SIGKILL for the JVM, then for the driver's Python."""

@@ -304,11 +304,11 @@ class Group:
         broker.kill9()
         self._place.forget_clients()
         broker.start()
+        for subject in self._subjects:
+            if not subject.plan.durable:
+                subject.declare(self._place.client(subject.vhost))
         for subject in subjects:
             subject.struck = True
-            client = self._place.client(subject.vhost)
-            if not subject.plan.durable:
-                subject.declare(client)
             self._late(subject)
         for subject in subjects:
             self._go_on(subject)
@@ -425,7 +425,7 @@ class Group:
             subject.behind = False
         else:
             subject.problems.append(f"not drained after {subject.restarts} starts: {subject.errors[-1:]}")
-        subject.recover_s = round(time.monotonic() - subject.begun_s, 2)
+        subject.recover_s = round(time.monotonic() - subject.begun_s, 2) if subject.struck else 0.0
 
     def _has_left(self, subject: Subject) -> bool:
         if not subject.case.reads:

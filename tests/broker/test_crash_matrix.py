@@ -1,0 +1,55 @@
+"""A sample of the crash matrix (``make crash-matrix`` runs all of it): every point, with victims spread over them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqp_spark import crashpoints
+from tests.matrix import flows
+from tests.matrix.cases import ELSEWHERE, POINTS, Case, all_cases, groups, sample
+from tests.matrix.place import Place
+from tests.matrix.results import how_to_repeat
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+SEED = 5
+GROUPS = groups(sample(SEED), 8, SEED)
+
+
+def test_every_point_of_the_code_is_in_the_matrix() -> None:
+    named = {*crashpoints.POINTS, *crashpoints.SINK_POINTS}
+    named |= {*crashpoints.EXACTLY_ONCE_POINTS, *crashpoints.EXACTLY_ONCE_SINK_POINTS}
+    assert named == set(POINTS) | ELSEWHERE
+
+
+def test_the_sample_passes_every_point() -> None:
+    assert {step.point for case in sample(SEED) for step in case.steps} >= set(POINTS)
+
+
+def test_a_case_is_found_again_by_its_name() -> None:
+    cases = all_cases(2)
+    assert [Case.parse(str(case)) for case in cases] == cases
+    assert len({str(case) for case in cases}) == len(cases)
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Place]:
+    with Place() as place:
+        yield place
+
+
+@pytest.mark.spark
+@pytest.mark.broker
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group[0].victim} x {len(group)}")
+def test_promises_are_kept(place: Place, group: list[Case]) -> None:
+    results = flows.run(place, group, SEED)
+    bad = [result for result in results if not result.good]
+    assert not bad, "\n".join(
+        f"{result.case}: {result.problems or f'not reached: {result.missed}'}\n"
+        f"  {how_to_repeat(result)}\n  {result.errors}\n{result.log[-3000:]}"
+        for result in bad
+    )
