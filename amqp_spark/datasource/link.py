@@ -13,8 +13,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from amqp_core.errors import AmqpError, IllegalArgument, InvalidArgument, NotFound, ResourceDeleted, ResourceLocked
+from amqp_core.errors import AmqpError, NotFound, ResourceDeleted, ResourceLocked
 from amqp_spark import crashpoints
+from amqp_spark.datasource import opening
 from amqp_spark.datasource.planning import add_range
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ class QueueLink:
         try:
             if self.bounded:
                 self._set_target(client)
-            subscription = self._subscribe(client)
+            subscription = opening.subscribe(client, self.queue, self._options)
             self._served = True
             self._since = self._clock()
             _log.info("queue %r: receiving, incarnation %d", self.queue, self.buffer.incarnation)
@@ -191,7 +192,7 @@ class QueueLink:
                 self._client = client
             entered = False
             try:
-                self._prepare(client)
+                self._warned |= opening.prepare(client, self.queue, self._options, warn=not self._warned)
                 entered = self._owner is None or self._owner.enter(client)
                 if entered:
                     self.answered = asked
@@ -326,47 +327,6 @@ class QueueLink:
         return left
 
     # --- start of an incarnation
-
-    def _prepare(self, client: Client) -> None:
-        info = client.query_queue(self.queue)
-        if info is None:
-            if not self._options.declare:
-                raise NotFound(
-                    404,
-                    None,
-                    f"there is no queue {self.queue!r}; create it, or let option declare=ifMissing do so",
-                    "queue.query",
-                )
-            client.declare_queue(self.queue, durable=True)
-        elif info.subscriber_count and not self._warned:
-            self._warned = True
-            _log.warning(
-                "queue %r already has %d consumer(s): each gets a part of the messages, this query only what the "
-                "others do not take (a self-join of one stream starts two); option exclusive=true refuses this",
-                self.queue, info.subscriber_count,
-            )  # fmt: skip
-        for exchange, key in self._options.bind:
-            client.bind(self.queue, exchange, key)
-
-    def _subscribe(self, client: Client) -> Subscription:
-        try:
-            return client.subscribe(
-                self.queue,
-                accept=self._options.accept,
-                acquire=True,
-                exclusive=self._options.exclusive,
-                selector=self._options.selector,
-            )
-        except ResourceLocked as error:
-            error.add_note(
-                f"queue {self.queue!r} is consumed or owned exclusively, or option 'exclusive' is true and it has "
-                "consumers: stop them, or set exclusive to false"
-            )
-            raise
-        except (IllegalArgument, InvalidArgument) as error:
-            if self._options.selector is not None:
-                error.add_note(f"option 'selector' has the value {self._options.selector!r}: can the broker read it?")
-            raise
 
     def _set_target(self, client: Client) -> None:
         """AvailableNow: how far to go. After a reconnect what was planned and not accepted is on the queue again."""

@@ -8,16 +8,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark.datasource.ahead import Ahead
-from amqp_spark.datasource.entries import Entry, ends_of, load
+from amqp_spark.datasource.entries import Entry, load
 from amqp_spark.datasource.link import now
 from amqp_spark.datasource.ownership import Change, Ownership
 from amqp_spark.datasource.partitions import Range
 from amqp_spark.datasource.planning import measure_batch
 from amqp_spark.datasource.receiver import STOP_SECONDS, Receiver
 from amqp_spark.datasource.recovery import ADOPT, Consumer
+from amqp_spark.datasource.slices import Slice
 from amqp_spark.datasource.spool import Spool
 from amqp_spark.errors import OffsetError, SpoolError, StateError
-from amqp_spark.state.records import Mark, OwnedBatch
+from amqp_spark.state.records import Mark
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -216,7 +217,7 @@ class OwningReceiver(Receiver):
             self._turn += 1
             buffers = tuple(self._held.buffers.values())
             measured = measure_batch(buffers, max_messages=max_messages, max_bytes=max_bytes, turn=self._turn)
-            slices = [_Slice(self._owners[each.queue], each, end, size, self._turn) for each, end, size in measured]
+            slices = [Slice(self._owners[each.queue], each, end, size, self._turn) for each, end, size in measured]
         try:
             for each in slices:
                 each.write()
@@ -329,56 +330,6 @@ class OwningReceiver(Receiver):
         failure = self.failure()
         if failure is not None:
             raise failure
-
-
-class _Slice:
-    """A part of a batch on its way: measured, written, owned."""
-
-    def __init__(self, owner: Ownership, buffer: QueueBuffer, end: int, size: int, turn: int) -> None:
-        state = owner.state
-        assert state is not None
-        self.owner = owner
-        held = buffer.copy(buffer.planned, end)
-        batch = OwnedBatch(
-            epoch=state.epoch,
-            sequence=state.sequence,
-            begin=buffer.planned,
-            end=end,
-            nbytes=size,
-            file="",
-            checksum="",
-        )
-        self.change = Change(
-            entry=Entry(batch, held, turn=turn),
-            size=size,
-            accept=held.ids(batch.begin, end),
-            incarnation=buffer.incarnation,
-        )
-        self._held = held
-        self._file = ""
-
-    def write(self) -> None:
-        """Put it into the spool."""
-        entry = self.change.entry
-        assert entry is not None
-        batch = entry.batch
-        written = self.owner.spool.write(
-            epoch=batch.epoch,
-            sequence=batch.sequence,
-            begin=batch.begin,
-            parts=self._held.parts(batch.begin, batch.end),
-            ends=ends_of(self._held),
-        )
-        self._file = written.file
-        entry.batch = replace(batch, file=written.file, checksum=written.checksum)
-
-    def discard(self) -> None:
-        """It is not owned: the broker has its messages."""
-        if self._file:
-            try:
-                self.owner.spool.delete(self._file)
-            except SpoolError as error:
-                _log.warning("%s: a file that nobody owns stays: %s", self.owner.consumer.shown, error)
 
 
 def _index(owner: Ownership, offset: QueueOffset) -> int:

@@ -1,0 +1,60 @@
+"""The first commands of every incarnation of a link: the queue, its bindings, the subscription."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from amqp_core.errors import IllegalArgument, InvalidArgument, NotFound, ResourceLocked
+
+if TYPE_CHECKING:
+    from amqp_spark.datasource.broker import Client, Subscription
+    from amqp_spark.datasource.held import LinkOptions
+
+_log = logging.getLogger(__name__)
+
+
+def prepare(client: Client, queue: str, options: LinkOptions, *, warn: bool) -> bool:
+    """See that there is a queue, declare it if that is wanted, and bind it; whether it was warned of.
+
+    ``warn``: say who else consumes it.
+    """
+    info = client.query_queue(queue)
+    warned = False
+    if info is None:
+        if not options.declare:
+            raise NotFound(
+                404,
+                None,
+                f"there is no queue {queue!r}; create it, or let option declare=ifMissing do so",
+                "queue.query",
+            )
+        client.declare_queue(queue, durable=True)
+    elif info.subscriber_count and warn:
+        _log.warning(
+            "queue %r already has %d consumer(s): each gets a part of the messages, this query only what the others do "
+            "not take (a self-join of one stream starts two); option exclusive=true refuses this",
+            queue, info.subscriber_count,
+        )  # fmt: skip
+        warned = True
+    for exchange, key in options.bind:
+        client.bind(queue, exchange, key)
+    return warned
+
+
+def subscribe(client: Client, queue: str, options: LinkOptions) -> Subscription:
+    """Subscribe as the options say; errors name the option that is to blame."""
+    try:
+        return client.subscribe(
+            queue, accept=options.accept, acquire=True, exclusive=options.exclusive, selector=options.selector
+        )
+    except ResourceLocked as error:
+        error.add_note(
+            f"queue {queue!r} is consumed or owned exclusively, or option 'exclusive' is true and it has consumers: "
+            "stop them, or set exclusive to false"
+        )
+        raise
+    except (IllegalArgument, InvalidArgument) as error:
+        if options.selector is not None:
+            error.add_note(f"option 'selector' has the value {options.selector!r}: can the broker read it?")
+        raise
