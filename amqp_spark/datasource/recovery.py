@@ -143,10 +143,7 @@ def _with_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> Consu
             entries.check(batch, spool, thorough=consumer.adopt)
         except SpoolError as error:
             if not consumer.adopt:
-                error.add_note(
-                    f"{consumer.shown}: {batch.count} accepted message(s) are in this file and nowhere else. Bring the "
-                    f"file back to the spool; if it is lost for good, {ADOPT} without them"
-                )
+                error.add_note(f"{consumer.shown}: {batch.count} accepted message(s) are in this file")
                 raise
             _log.warning(
                 "%s: %d message(s) of batch %d are LOST, as adoptState=true allows: %s",
