@@ -70,16 +70,16 @@ def find(client: Client, queue: str, lock: str, record: _Record[S], *, begun: st
             return Found(queue, True, held, None, f"{extra}{error}", bodies[-1])
     if held:
         return Found(queue, True, held, None, "held by a live query, which shows it to nobody else")
-    return Found(queue, True, held, None, _empty(client, queue, found.message_count, begun))
+    return Found(queue, True, held, None, _empty(client, found.message_count, begun))
 
 
-def _empty(client: Client, queue: str, count: int | None, begun: str | None) -> str:
+def _empty(client: Client, count: int | None, begun: str | None) -> str:
     if count:
         return "a client that has no lock holds the message"
     if begun is None:
         return "the queue is empty"
-    bound = client.bound(EXCHANGE, queue=queue, binding_key=begun)
-    if bound.exchange_not_found or bound.queue_not_found or bound.queue_not_matched or bound.key_not_matched:
+    bound = client.bound(EXCHANGE, binding_key=begun)  # no other queue has that key
+    if bound.exchange_not_found or bound.key_not_matched:
         return "the queue was made, and no state has been put into it yet"
     return "the queue has lost its message: it was purged, or a client took it"
 

@@ -269,8 +269,8 @@ class Shown:
         assert (accept_mode, acquire_mode) == (MessageAcceptMode.NONE, MessageAcquireMode.NOT_ACQUIRED)
         return Browsed(list(self._seen))
 
-    def bound(self, _exchange: str, *, queue: str, binding_key: str) -> ExchangeBoundResult:
-        assert (queue, binding_key) == ("state", "begun")
+    def bound(self, _exchange: str, *, binding_key: str) -> ExchangeBoundResult:
+        assert binding_key == "begun"
         return ExchangeBoundResult(key_not_matched=not self._begun)
 
 
