@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 _CLOSE_TIMEOUT_S = 5.0
 # An idle receiver reports completion this late at most; a busy one does so by count (session.COMPLETE_EVERY).
 _COMPLETE_WITHIN_S = 1.0
+# How often to look while a peer that says nothing is waited for with patience; heartbeats still go out in time.
+_PATIENT_TICK_S = 0.5
 CHANNEL = 0
 
 
@@ -110,6 +112,7 @@ class Driver:
         self._closed = False
         self._opened = False
         self._next_tick: float | None = 0.0
+        self._patient_until = 0.0
         self._woken = False
         self._told_at = 0.0
 
@@ -214,14 +217,26 @@ class Driver:
         if self._broken is None and self.session.error is None and self.session.state is SessionState.ATTACHED:
             self.session.send(command)
 
-    def call(self, command: spec.Command, *, result: bool = False) -> object:
-        """Send a command with its sync bit set and wait until it is complete, and for its result if it has one."""
+    def call(self, command: spec.Command, *, result: bool = False, patience_s: float = 0.0) -> object:
+        """Send a command with its sync bit set and wait until it is complete, and for its result if it has one.
+
+        Parameters:
+            command: the command.
+            result: whether it has one.
+            patience_s: seconds for which the peer may work on it without a word, if that is longer than two heartbeats
+                or the call timeout.
+        """
         self.check()
         session = self.session
         command_id = session.send(command, sync=True)
-        deadline = monotonic() + self.call_timeout_s
-        while command_id not in session.results if result else not session.is_complete(command_id):
-            self.pump_until(deadline, f"the answer to {command.NAME}")
+        now = monotonic()
+        deadline = now + max(self.call_timeout_s, patience_s)
+        self._patient_until = now + patience_s
+        try:
+            while command_id not in session.results if result else not session.is_complete(command_id):
+                self.pump_until(deadline, f"the answer to {command.NAME}")
+        finally:
+            self._patient_until = 0.0
         session.forget_names(command_id + 1)
         return session.results.pop(command_id, None)
 
@@ -308,7 +323,9 @@ class Driver:
             return limit
         if self._next_tick is not None and now >= self._next_tick:
             self._next_tick, silent = self.connection.tick(now, reading=reading)
-            if silent:
+            if silent and now < self._patient_until:
+                self._next_tick = now + _PATIENT_TICK_S
+            elif silent:
                 raise ConnectionLost(f"{self.transport.peer} was silent for two heartbeat intervals")
         return limit if self._next_tick is None else min(limit, self._next_tick)
 

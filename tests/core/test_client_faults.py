@@ -64,6 +64,53 @@ def test_a_silent_peer_is_noticed_after_two_heartbeats() -> None:
             again(lambda: subscription.take_blocks(10.0))
 
 
+def _busy_with_commit(busy: threading.Event) -> Callable[[Peer], None]:
+    """A broker whose thread of the connection does nothing else while it commits, as Broker-J."""
+
+    def script(peer: Peer) -> None:
+        peer.hooks[spec.TxCommit] = lambda _: busy.wait(15)
+        peer.open()
+        peer.serve()
+
+    return script
+
+
+def test_a_broker_that_commits_may_be_silent_as_long_as_patience_lasts() -> None:
+    busy = threading.Event()
+    with FakePeer(_busy_with_commit(busy), heartbeat=1) as server:
+        client = server.connect(heartbeat=1, call_timeout_s=1.0)
+        client.transactions.select()
+        connection = client._driver.connection
+        tick, ticks = connection.tick, []
+
+        def ticking(now: float, *, reading: bool = True) -> tuple[float | None, bool]:
+            found = tick(now, reading=reading)
+            ticks.append(found[1])
+            if sum(ticks) == 3:
+                busy.set()  # it has been silent for too long three times
+            return found
+
+        connection.tick = ticking  # type: ignore[method-assign]
+        client.transactions.patience_s = 60.0
+        client.transactions.commit()
+        assert sum(ticks) >= 3
+        assert len(ticks) < 50, "nobody looks all the time"
+        connection.tick = tick  # type: ignore[method-assign]
+        client.sync()
+        client.close()
+
+
+def test_patience_is_for_what_commits_and_has_an_end() -> None:
+    busy = threading.Event()
+    with FakePeer(_busy_with_commit(busy), heartbeat=1) as server:
+        client = server.connect(heartbeat=1)
+        client.transactions.select()
+        client.transactions.patience_s = 0.5
+        with pytest.raises(ConnectionLost, match="silent for two heartbeat intervals"):
+            client.transactions.commit()
+        busy.set()
+
+
 def test_heartbeats_that_waited_while_nobody_looked_count() -> None:
     go_on, sent = threading.Event(), threading.Event()
 
