@@ -181,6 +181,10 @@ class Receiver:
         """AvailableNow: every queue was read to its end, or failed."""
         return all(link.exhausted or link.error is not None for link in self._links)
 
+    def finished(self) -> bool:
+        """AvailableNow: all that was taken is planned, and no more is to come. Or the query is being stopped."""
+        return (self.all_taken() and not self.waiting()) or self._held.stopping
+
     def failure(self) -> Exception | None:
         """The error of a link that gave up and has nothing left to plan."""
         for link in self._links:

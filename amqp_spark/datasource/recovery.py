@@ -6,13 +6,15 @@ Everything here happens under the lock, on the thread of the link, before the fi
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark import crashpoints
 from amqp_spark.datasource import entries
-from amqp_spark.errors import SpoolError, StateError
+from amqp_spark.datasource.spool import BatchLostError
+from amqp_spark.errors import StateError
 from amqp_spark.state.names import CONSUMER, Names
 from amqp_spark.state.records import ConsumerState, OwnedBatch
 
@@ -69,18 +71,21 @@ def recover(consumer: Consumer, client: Client, owner: StateOwner, spool: Spool)
     _no_more_queues(consumer, client)
     if body is None:
         state = _first(consumer, spool)
+        spool.instance = state.instance
         crashpoints.reached(crashpoints.RECOVERY_MID)
         owner.create(state.dump())
         crashpoints.reached(crashpoints.EPOCH_RAISED)
     else:
         found = ConsumerState.load(body)
         _check_ours(consumer, found)
+        _check_files(consumer, found, spool)
         state = _with_files(consumer, found, spool)
+        spool.instance = state.instance
         crashpoints.reached(crashpoints.RECOVERY_MID)
         state = replace(state, epoch=state.epoch + 1, spool=consumer.spool)
         owner.swap(state.dump())
         crashpoints.reached(crashpoints.EPOCH_RAISED)
-        _sweep(state, spool)
+        _sweep(found, spool)
     spool.sweep_partial()
     return state
 
@@ -117,7 +122,9 @@ def _check_ours(consumer: Consumer, found: ConsumerState) -> None:
 def _first(consumer: Consumer, spool: Spool) -> ConsumerState:
     """The state of a consumer that the broker does not know. Epochs begin with the time, so that none comes twice
     although a state may be deleted."""
-    state = ConsumerState(consumer.consumer_id, consumer.queue, consumer.spool, epoch=int(time.time()))
+    state = ConsumerState(
+        consumer.consumer_id, consumer.queue, consumer.spool, epoch=int(time.time()), instance=secrets.token_hex(4)
+    )
     files = spool.files()
     if not files:
         return state
@@ -132,7 +139,26 @@ def _first(consumer: Consumer, spool: Spool) -> ConsumerState:
     _log.warning("%s: %d batch(es) of the spool are adopted", consumer.shown, len(owned))
     epoch = max([state.epoch, *(batch.epoch + 1 for batch in owned)])
     sequence = max([0, *(batch.sequence + 1 for batch in owned)])
+    instances = {spool.instance_of(file) for file in files}
+    if len(instances) == 1:  # it goes on as the one that was lost
+        state = replace(state, instance=instances.pop())
     return replace(state, epoch=epoch, sequence=sequence, owned=tuple(owned))
+
+
+def _check_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> None:
+    """Files of another state of this consumer are not rubbish: that state may be in use, on another broker."""
+    owned = {batch.file for batch in found.owned}
+    foreign = [file for file in spool.files() if file not in owned and spool.instance_of(file) != found.instance]
+    if not foreign:
+        return
+    if not consumer.adopt:
+        raise StateError(
+            f"{consumer.shown}: its spool {consumer.spool!r} has {len(foreign)} batch(es) of another state of this "
+            "consumer: one with the same consumerId reads from another broker or virtual host with the same "
+            "spoolLocation, or this state was made anew. Nothing was touched. Give each of them a spoolLocation of its "
+            f"own; {ADOPT}: those batches stay where they are, and are not read"
+        )
+    _log.warning("%s: %d batch(es) of another state stay in the spool", consumer.shown, len(foreign))
 
 
 def _with_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> ConsumerState:
@@ -141,9 +167,16 @@ def _with_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> Consu
         try:
             # What adoptState gives up must be found now: later it is too late to leave it out.
             entries.check(batch, spool, thorough=consumer.adopt)
-        except SpoolError as error:
+        except BatchLostError as error:
             if not consumer.adopt:
                 error.add_note(f"{consumer.shown}: {batch.count} accepted message(s) are in this file")
+                raise
+            if found.spool != consumer.spool:
+                error.add_note(
+                    f"{consumer.shown}: {batch.count} accepted message(s) are in this file, which was in "
+                    f"{found.spool!r}: bring all files from there. What is lost for good can be given up only with "
+                    "option spoolLocation as it was"
+                )
                 raise
             _log.warning(
                 "%s: %d message(s) of batch %d are LOST, as adoptState=true allows: %s",
@@ -154,9 +187,12 @@ def _with_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> Consu
     return replace(found, owned=tuple(kept))
 
 
-def _sweep(state: ConsumerState, spool: Spool) -> None:
-    """Delete what no entry owns: it was written and never accepted, or dropped and never deleted."""
-    owned = {batch.file for batch in state.owned}
+def _sweep(found: ConsumerState, spool: Spool) -> None:
+    """Delete what no entry owns: it was written and never accepted, or dropped and never deleted.
+
+    ``found`` is the state as it was before this start gave anything up: a damaged file stays until the next one.
+    """
+    owned = {batch.file for batch in found.owned}
     for file in spool.files():
-        if file not in owned:
+        if file not in owned and spool.instance_of(file) == found.instance:
             spool.delete(file)

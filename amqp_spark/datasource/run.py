@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+EXACTLY_ONCE_EPOCHS: Final = 1 << 40
+"""Epochs of exactly-once are below (seconds since 1970, and restarts), those of other guarantees above."""
 IDLE_CALL_SECONDS: Final = 0.05
 """Calls closer than this with nothing new: the engine polls."""
 IDLE_WAIT_SECONDS: Final = 0.025
@@ -73,13 +75,17 @@ class Run:
             self._raise_failure()
             if receiver.plan(max_messages=max_messages, max_bytes=max_bytes):
                 return self._offer(offsets, self._planned_after(offsets))
-            if not self._bounded or receiver.sync():
+            if not self._bounded:
                 break
-            self._raise_failure()
-            if receiver.all_taken() and not receiver.waiting():
-                self._unconfirmed()
-                break
-            # The connection broke before the broker had the accept: what it sends again is read again.
+            if receiver.finished():
+                if receiver.sync():
+                    break
+                self._raise_failure()
+                if receiver.finished():
+                    self._unconfirmed()
+                    break
+            # The connection broke before the broker had the accept, or the transaction: what it sends again is read
+            # again.
         receiver.nothing_to_plan()
         self._last_idle = time.monotonic()
         return dict(start)
@@ -158,6 +164,7 @@ class Run:
 
     def _ranges(self, starts: Mapping[str, QueueOffset], ends: Mapping[str, QueueOffset]) -> list[Range]:
         """What a batch consists of. A range of an earlier epoch is empty: the broker sends it again."""
+        _refuse_owned(ends)
         return [
             Range(queue, self._receiver.epoch, self._receiver.begin_of(queue, offset.position), offset.position)
             for queue, offset in ends.items()
@@ -177,6 +184,7 @@ class Run:
 
     def _ours(self, offsets: Mapping[str, QueueOffset]) -> dict[str, int]:
         """The positions that are of this epoch. An earlier epoch's messages are on the broker, or were accepted."""
+        _refuse_owned(offsets)
         planned = self._receiver.planned()
         ours = {queue: offset.position for queue, offset in offsets.items() if offset.epoch == self._receiver.epoch}
         for queue, position in ours.items():
@@ -231,6 +239,17 @@ def _link_options(options: SourceOptions) -> LinkOptions:
         max_attempts=options.retry_max_attempts,
         max_delay=options.retry_max_delay,
     )
+
+
+def _refuse_owned(offsets: Mapping[str, QueueOffset]) -> None:
+    """What exactly-once has planned is in its spool, and not on the broker, which would send it again."""
+    for queue, offset in offsets.items():
+        if isinstance(offset.epoch, int) and offset.epoch < EXACTLY_ONCE_EPOCHS:
+            raise OffsetError(
+                f"queue {queue!r}: the checkpoint was written with deliveryGuarantee=exactly-once, and messages of it "
+                "may be in the spool and nowhere else. Set the option back until nothing is owned any more "
+                "(python -m amqp_spark.transactions shows it), then use a new checkpoint location for another guarantee"
+            )
 
 
 def _key(offsets: Mapping[str, QueueOffset]) -> str:

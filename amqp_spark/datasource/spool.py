@@ -12,6 +12,7 @@ import errno
 import json
 import re
 import secrets
+import time
 from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,8 +22,8 @@ from pyarrow import ArrowException, fs
 
 from amqp_spark import crashpoints
 from amqp_spark.datasource import spool_format
-from amqp_spark.datasource.spool_files import PARTIAL, ClaimedError, directory
-from amqp_spark.datasource.spool_format import Checksum, Header, Unreadable
+from amqp_spark.datasource.spool_files import CLAIM, PARTIAL, ClaimedError, directory
+from amqp_spark.datasource.spool_format import Checksum, Header, OtherVersion, Unreadable
 from amqp_spark.errors import SpoolError
 from amqp_spark.state.names import hashed
 from amqp_spark.state.records import OwnedBatch
@@ -37,6 +38,8 @@ IDENTITY: Final = "amqp-spark-spool.json"
 """The file that says whose directory it is."""
 _IDENTITY_VERSION: Final = 1
 _MAX_IDENTITY_BYTES: Final = 1 << 16
+_EMPTY_LOOKS: Final = 20
+_EMPTY_SECONDS: Final = 0.1
 _ENDING: Final = ".spool"
 _CHECK_BYTES: Final = 4 << 20
 _MAX_REASON: Final = 300
@@ -48,6 +51,10 @@ _LOST: Final = (
     "the messages of this batch were accepted and are nowhere else: bring the spool back as it was. If it is lost for "
     "good, option adoptState=true, for one start, goes on without them"
 )
+
+
+class BatchLostError(SpoolError):
+    """The file of a batch is not there, or is not what was written. Waiting does not help."""
 
 
 class Written(NamedTuple):
@@ -98,6 +105,9 @@ class Spool:
         self._prefix = f"{hashed(consumer_id, queue)}-"
         self._own = re.compile(re.escape(self._prefix) + r"[0-9]+-[0-9]+-[0-9a-f]+" + re.escape(_ENDING))
         self._directory: Directory | None = None
+        self.instance = ""
+        """Hexadecimal; ends the names of files that are written, so that one can tell whose they are: there may be
+        consumers of the same name on several brokers."""
 
     def open(self) -> None:
         """Create the directory where there is none, and see that it is this consumer's and can be written."""
@@ -138,7 +148,8 @@ class Spool:
         if (int(offsets[-1]) if len(offsets) else 0) != nbytes:
             raise ValueError(f"the ends say {offsets[-1:]} bytes, the parts have {nbytes}")
         header = Header(self._consumer_id, self._queue, epoch, sequence, begin, len(offsets), nbytes)
-        name = f"{self._prefix}{epoch:010d}-{sequence:012d}-{secrets.token_hex(4)}{_ENDING}"
+        own = f"{secrets.token_hex(4)}{self.instance}"
+        name = f"{self._prefix}{epoch:010d}-{sequence:012d}-{own}{_ENDING}"
         checksum = Checksum()
         pieces = spool_format.pieces(header, parts, offsets.view("u1").data, checksum)
         with self._told(
@@ -209,6 +220,11 @@ class Spool:
         with self._told("cannot be listed"):
             return sorted(name for name in self._place.names() if self._own.fullmatch(name))
 
+    @staticmethod
+    def instance_of(file: str) -> str:
+        """The ``instance`` of the spool that wrote a file."""
+        return file.rpartition("-")[2].removesuffix(_ENDING)[8:]
+
     def delete(self, file: str) -> None:
         """Delete a file; one that is gone is no error."""
         self._check_name(file)
@@ -218,8 +234,10 @@ class Spool:
     def sweep_partial(self) -> None:
         """Delete what an earlier process of this consumer was writing for this queue when it died."""
         with self._told("cannot be cleaned"):
+            claims = f"{IDENTITY}.{hashed(self._consumer_id)}."
             for name in self._place.names():
-                if name.startswith(self._prefix) and name.endswith(PARTIAL):
+                partial = name.startswith(self._prefix) and name.endswith(PARTIAL)
+                if partial or (name.startswith(claims) and name.endswith(CLAIM)):
                     self._place.delete(name)
 
     # --- whose directory it is
@@ -248,11 +266,16 @@ class Spool:
         return self._identity_content(place)
 
     def _identity_content(self, place: Directory) -> bytes | None:
-        try:
-            with place.open(IDENTITY) as opened:
-                return bytes(opened.read_at(0, _MAX_IDENTITY_BYTES))
-        except FileNotFoundError:
-            return None
+        for _ in range(_EMPTY_LOOKS):
+            try:
+                with place.open(IDENTITY) as opened:
+                    content = bytes(opened.read_at(0, _MAX_IDENTITY_BYTES))
+            except FileNotFoundError:
+                return None
+            if content:
+                return content
+            time.sleep(_EMPTY_SECONDS)  # somebody is about to write it, where a file shows before it is complete
+        return b""
 
     def _check_identity(self, content: bytes | None) -> None:
         try:
@@ -284,9 +307,12 @@ class Spool:
             with self._told(f"cannot read {file}", _LOST), self._place.open(file) as opened:
                 yield opened
         except FileNotFoundError:
-            raise self._error(f"has no file {file}: {_LOST}") from None
+            raise BatchLostError(f"the spool {self.shown} has no file {file}: {_LOST}") from None
         except Unreadable as error:
-            raise self._error(f"cannot be used: file {file} {error}; {_LOST}") from None
+            text = f"cannot be used: file {file} {error}; {_LOST}"
+            if isinstance(error, OtherVersion):
+                raise self._error(text) from None
+            raise BatchLostError(f"the spool {self.shown} {text}") from None
 
     def _header(self, opened: File) -> Header:
         head = opened.read_at(0, spool_format.HEAD_BYTES)

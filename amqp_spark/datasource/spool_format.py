@@ -44,6 +44,10 @@ class Unreadable(Exception):
     """A file that cannot be used; the text says why."""
 
 
+class OtherVersion(Unreadable):
+    """A file that another version of this program can use."""
+
+
 @dataclass(frozen=True, slots=True)
 class Header:
     """What a file says of its batch: transfers ``[begin, begin + count)`` of an epoch, of ``nbytes`` in all."""
@@ -113,7 +117,7 @@ def header_length(head: Bytes) -> int:
     if magic != _MAGIC:
         raise Unreadable("does not begin as a file of the spool does: something else was put there")
     if version != VERSION:
-        raise Unreadable(
+        raise OtherVersion(
             f"has version {version}; this amqp_spark knows version {VERSION}: use the one that wrote it, or a newer one"
         )
     if length > _MAX_HEADER_BYTES:

@@ -74,6 +74,8 @@ class ConsumerState:
         sequence: of the batch that is owned next.
         finished: the end of the last batch that Spark has committed and that is no longer owned.
         owned: oldest first.
+        instance: which state this is of those that the consumer has had, or has on several brokers; random. The names
+            of its files hold it.
     """
 
     consumer_id: str
@@ -83,6 +85,7 @@ class ConsumerState:
     sequence: int = 0
     finished: Mark | None = None
     owned: tuple[OwnedBatch, ...] = ()
+    instance: str = ""
 
     def dump(self) -> bytes:
         """The body of the state message."""

@@ -283,7 +283,7 @@ def test_files_that_nobody_owns_are_deleted_at_the_start(fake: FakeBroker, reade
     fake.publish("q", *numbers(30))
     planned(readers)
     owned = files(readers)
-    orphan = readers.spool / f"{owned[0][:-13]}deadbeef.spool"
+    orphan = readers.spool / f"{owned[0][:-22]}deadbeef{owned[0][-14:]}"
     orphan.write_bytes(b"rubbish")
     part = readers.spool / f"{owned[0].split('-')[0]}-abc.part"
     part.write_bytes(b"rubbish")
