@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from amqp_core.errors import (
     AmqpError,
     CommandFailed,
+    IllegalState,
     InvalidArgument,
     MessageRejected,
     NotFound,
@@ -47,6 +48,8 @@ _log = logging.getLogger("amqp_spark.sink")
 
 POOL: Final = "branches"
 """Connections of their own: a session that has taken part in branches takes part in nothing else."""
+ROLL_BACK_ATTEMPTS: Final = 4
+"""How often a task whose connection broke tries to roll its branch back on another one."""
 _SELECTED: Final = "dtx"
 
 
@@ -84,6 +87,7 @@ class BranchDelivery(Publishing):
         self._xid: Xid | None = None
         """The branch, as long as it is this task's to roll back."""
         self._is_ended = False
+        self._is_lost = False
         self.prepared = Prepared(self._lineage, self._batch, place.partition)
 
     def _encoded(self, batch: pa.RecordBatch) -> Iterator[EncodedBlock]:
@@ -131,9 +135,33 @@ class BranchDelivery(Publishing):
         link.lease.give_back()
 
     def _abandon(self, link: Link) -> None:
-        if self._xid is not None:
+        if self._xid is not None and not self._is_lost:
             link.lease.client.transactions.abandon(self._xid, ended=self._is_ended)
         super()._abandon(link)
+        if self._xid is not None and self._is_lost:
+            self._roll_back_elsewhere(self._xid)
+
+    def _roll_back_elsewhere(self, xid: Xid) -> None:
+        """As well as it goes: Broker-J keeps a branch whose session ended, with all its rows, until its timer ends."""
+        for attempt in range(1, ROLL_BACK_ATTEMPTS + 1):
+            try:
+                lease = self._connections.lease(self._options.connect_options())
+            except AmqpError:
+                return
+            try:
+                lease.client.transactions.rollback_branch(xid)
+            except IllegalState:
+                lease.abort()  # the broker has not seen that the other session has ended
+                self._sleep(pause_before(attempt, self._options.retry_max_delay))
+            except AmqpError:
+                lease.abort()  # it is gone (404), or the broker is
+                return
+            except BaseException:
+                lease.abort()
+                raise
+            else:
+                lease.give_back()
+                return
 
     # --- beginning
 
@@ -214,8 +242,9 @@ class BranchDelivery(Publishing):
     # --- failing
 
     def _gone(self, error: AmqpError) -> NoReturn:
+        self._is_lost = True
         raise self._failure(
-            f"the connection was lost in the middle of the transaction, which is rolled back by that ({error}); "
+            f"the connection was lost in the middle of the transaction, which will never be committed ({error}); "
             "nothing of it is in doubt: the task has to start again"
         ) from error
 

@@ -61,7 +61,9 @@ class Deciding:
         self._queue = queue
         self._writer = options.transactional_id
         self._timeout = options.transaction_timeout
-        self._markers = Markers(client, queue.names.markers)
+        self._markers = Markers(client, queue.names)
+        self._kept = True
+        """Whether the queue of markers is the one that it was when the state was written last."""
 
     # --- what Decision asks for
 
@@ -110,19 +112,27 @@ class Deciding:
 
     def _state(self, *, create: bool) -> WriterState | None:
         body = self._queue.take()
+        self._kept = self._markers.are_kept()
         if body is None:
+            if self._kept:
+                raise self._deleted()
             if not create:
                 return None
-            state = WriterState(self._writer)
-            self._queue.create(state.dump())
-            return state
+            body = WriterState(self._writer).dump()
+            self._queue.create(body)
         state = WriterState.load(body)
         if state.transactional_id != self._writer:
             raise StateError(
                 f"the state queue {self._queue.names.state!r} is that of transactionalId "
                 f"{state.transactional_id[:200]!r}, not of {self._writer!r}"
             )
+        if not self._kept and not state.lineage:  # nothing was decided yet
+            self._keep()
         return state
+
+    def _keep(self) -> None:
+        self._markers.keep()
+        self._kept = True
 
     def _lineage(self, tasks: Sequence[Prepared], batch: int) -> str:
         lineage = tasks[0].lineage
@@ -147,7 +157,9 @@ class Deciding:
             raise StateError(
                 f"{_named(lineage)} has published under another transactionalId before, and would now under "
                 f"{self._writer!r}: its latest batch may come twice. Set option transactionalId back to what it was; a "
-                "new checkpoint makes a new query, which may have any"
+                "new checkpoint makes a new query, which may have any. Or the query has two sinks with exactly-once on "
+                "this broker, which is not possible: write both with one of them (exchangeFromColumn), or let each "
+                "have a query of its own"
             )
 
     def _rolled_back_checkpoint(self, state: WriterState, batch: int) -> StateError:
@@ -166,11 +178,18 @@ class Deciding:
 
     def _decide(self, state: WriterState, branches: Sequence[Prepared], lineage: str, batch: int) -> WriterState:
         """Check all branches, and write that they are to be committed: before this none is, afterwards all will be."""
+        if not self._kept:
+            self._keep()
+            raise StateError(
+                f"the queue {self._queue.names.markers!r} was deleted, and with it what proves the commit of this "
+                f"batch. Nothing of batch {batch} was committed; it is there again now: run the batch again"
+            )
         listed = self._listed()
         published = state.batch if lineage == state.lineage else -1
         keep = {branch.xid for branch in branches} | {branch.xid for branch in state.branches}
         self._sweep(lineage, published, keep, listed)
         self._markers.look()
+        self._tell_strays(state)
         chosen = self._chosen(branches, lineage, batch)
         self._renew([branch for branch in chosen if branch.xid not in self._markers.found])
         crashpoints.reached(crashpoints.VERIFIED)
@@ -248,22 +267,31 @@ class Deciding:
         """
         wanted = {branch.xid for branch in state.branches}
         self._markers.look()
-        self._commit_listed(wanted - self._markers.found.keys())
+        committed = self._commit_listed(wanted - self._markers.found.keys())
         crashpoints.reached(crashpoints.ALL_COMMITTED)
-        self._markers.wait_for(wanted, MARKER_SECONDS)
+        if self._kept:
+            self._markers.wait_for(wanted, MARKER_SECONDS)
+            committed = set()
         self._check_markers(state)
-        lost = [branch for branch in state.branches if branch.xid not in self._markers.found]
+        proved = self._markers.found.keys() | committed
+        lost = [branch for branch in state.branches if branch.xid not in proved]
+        if lost and not self._kept:
+            raise self._unknown(state, lost)
         if lost:
             return self._finish(self._substituted(state, lost, repeated), {})
         done = replace(state, state=DONE)
         finished = self._finished_markers(state)
         self._queue.swap(done.dump(), accept=self._markers.ranges(finished))
         self._markers.accepted(finished)
+        if not self._kept:
+            self._keep()
         crashpoints.reached(crashpoints.DONE_SWAPPED)
         return done
 
-    def _commit_listed(self, xids: Collection[str]) -> None:
+    def _commit_listed(self, xids: Collection[str]) -> set[str]:
+        """Commit those that are prepared; return them."""
         listed = self._listed() if xids else {}
+        committed = set()
         for number, text in enumerate(text for text in listed if text in xids):
             try:
                 self._client.transactions.commit_branch(listed[text])
@@ -271,8 +299,11 @@ class Deciding:
                 raise Raced(f"the branch {text} was resolved by somebody else just now") from error
             except TransactionFailed as error:
                 _log.warning("the branch %s cannot be committed: %s", text, error)
+            else:
+                committed.add(text)
             if not number:
                 crashpoints.reached(crashpoints.SOME_COMMITTED)
+        return committed
 
     def _check_markers(self, state: WriterState) -> None:
         """No partition of the batch may have been committed twice."""
@@ -281,6 +312,19 @@ class Deciding:
             is_of_batch = (marker.lineage, marker.batch) == (state.lineage, state.batch)
             if is_of_batch and wanted.get(marker.partition) != marker.xid:
                 raise self._twice(state.batch, marker, wanted.get(marker.partition, "nothing"))
+
+    def _tell_strays(self, state: WriterState) -> None:
+        """Tell of markers of what was done before: its own were accepted when it was, so others have published too."""
+        for xid in self._finished_markers(state):
+            marker = self._markers.found[xid]
+            if (marker.lineage, marker.batch) == (state.lineage, state.batch):
+                _log.error("%s", self._twice(state.batch, marker, "another"))
+            else:
+                _log.error(
+                    "partition %d of batch %d of %s with transactionalId %r was committed by %s, which nobody has "
+                    "decided for: its %d row(s) may be there twice",
+                    marker.partition, marker.batch, _named(marker.lineage), self._writer, xid, marker.rows,
+                )  # fmt: skip
 
     def _finished_markers(self, state: WriterState) -> list[str]:
         """Of all that are found those that nobody will ask for: of this batch and of those before."""
@@ -329,6 +373,8 @@ class Deciding:
                 raise self._differs(state.batch, before, branch)
         if decided:
             raise self._differs(state.batch, next(iter(decided.values())), None)
+        self._markers.look()
+        self._tell_strays(state)
         self._sweep_after(state)
         ours = {branch.xid for branch in state.branches}
         return all(branch.xid in ours for branch in branches)
@@ -378,6 +424,22 @@ class Deciding:
         return {xid_text(xid): xid for xid in self._client.transactions.recover()}
 
     # --- errors
+
+    def _deleted(self) -> StateError:
+        return StateError(
+            f"the state queue {self._queue.names.state!r} of transactionalId {self._writer!r} was deleted: what of a "
+            "batch that Spark runs again was published cannot be known. See docs/delivery.md; "
+            f"{_TOOL} --forget lets the next batch begin anew, and what Spark runs again then comes twice"
+        )
+
+    def _unknown(self, state: WriterState, lost: Sequence[DecidedBranch]) -> StateError:
+        return StateError(
+            f"the queue {self._queue.names.markers!r} was deleted while batch {state.batch} of {_named(state.lineage)} "
+            f"was being committed: whether {len(lost)} of its {len(state.branches)} transactions are committed cannot "
+            f"be known, the first is {lost[0].xid} of partition {lost[0].partition} with {lost[0].rows:,} row(s). Look "
+            f"whether these rows are there. {_TOOL} --forget then removes the decision: the batch is published again, "
+            "whole, when Spark runs it again"
+        )
 
     def _differs(self, batch: int, before: DecidedBranch | None, now: Prepared | None) -> StateError:
         partition = now.partition if now is not None else before.partition if before is not None else 0

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from amqp_spark.errors import StateError
 from amqp_spark.sink.prepared import Prepared
+from amqp_spark.state.queue import EXCHANGE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -13,6 +15,7 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.messages import Message
     from amqp_core.v0_10.subscription import Subscription
+    from amqp_spark.state.names import Names
 
 _AT_ONCE: Final = 1000
 """How many markers are asked for at a time."""
@@ -25,12 +28,23 @@ class Markers:
         found: what was received and not accepted, by xid.
     """
 
-    def __init__(self, client: Client, queue: str) -> None:
+    def __init__(self, client: Client, names: Names) -> None:
         self.found: dict[str, Prepared] = {}
         self._client = client
-        self._queue = queue
+        self._queue = names.markers
+        self._mark = names.kept
         self._subscription: Subscription | None = None
         self._ids: dict[str, int] = {}
+
+    def are_kept(self) -> bool:
+        """Whether the queue is the one that was there when the state began: a binding of it ends with it."""
+        found = self._client.bound(EXCHANGE, binding_key=self._mark)  # no other queue has that key
+        return not (found.exchange_not_found or found.key_not_matched)
+
+    def keep(self) -> None:
+        """From now on :meth:`are_kept` tells."""
+        self._subscribed()
+        self._client.bind(self._queue, EXCHANGE, self._mark)
 
     def look(self) -> None:
         """Receive all that are visible now (message.flush)."""
@@ -89,7 +103,13 @@ class Markers:
 
     def _receive(self, message: Message) -> str:
         assert message.command_id is not None
-        marker = Prepared.load(message.body)
+        try:
+            marker = Prepared.load(message.body)
+        except StateError as error:
+            raise StateError(
+                f"the queue {self._queue!r} is for markers of exactly-once only, and holds something else: {error}. "
+                "Let another client take that message away"
+            ) from error
         self._ids[marker.xid] = message.command_id
         self.found[marker.xid] = marker
         return marker.xid

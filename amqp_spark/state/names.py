@@ -64,6 +64,11 @@ class Names:
         return f"amqp-spark.begun.{self._hash}"
 
     @property
+    def kept(self) -> str:
+        """Binding key at ``amq.direct`` of the queue of markers: it is there since the state began, both undeleted."""
+        return f"amqp-spark.kept.{self._hash}"
+
+    @property
     def _hash(self) -> str:
         text = hashed(self.kind, self.identity)
         return f"{text}.{self.index}" if self.index else text

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
+from amqp_core.errors import ConnectionLost
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.branch import BranchDelivery
 from amqp_spark.sink.connections import Connections
@@ -124,3 +126,44 @@ def nothing_is_left(client: Client, writer: Writer) -> None:
     assert depth(client, writer.names.markers) == 0
     assert client.query_queue(writer.names.lock) is None
     assert depth(client, writer.names.state) == 1
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+class Fate:
+    """What happens at a crash point, once."""
+
+    def __init__(self) -> None:
+        self.point = ""
+        self.error: BaseException = Killed()
+
+    def __call__(self, point: str) -> None:
+        if point == self.point:
+            self.point = ""
+            raise self.error
+
+    def kill_at(self, point: str) -> None:
+        """The process that gets there is killed."""
+        self.point, self.error = point, Killed()
+
+    def cut_at(self, point: str) -> None:
+        """The connection breaks there."""
+        self.point, self.error = point, ConnectionLost("the connection was cut")
+
+
+def anew(writer: Writer) -> None:
+    """The next process of the query."""
+    writer.close()
+    writer.tasks, writer.drivers = Connections(), Connections()
+
+
+def orphan(writer: Writer, batch: int) -> str:
+    """One more attempt at a task, that Spark says nothing of."""
+    return writer.task(batch, 0, ["1000"], attempt=1).xid
+
+
+def rows(*ranges: range) -> Counter[int]:
+    """As :func:`tests.broker.sink_scenarios.taken` tells that they are there once."""
+    return Counter(row for each in ranges for row in each)

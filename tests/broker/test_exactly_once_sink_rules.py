@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import contextlib
-import time
 import uuid
 from collections import Counter
 from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_core.errors import ConnectionLost
 from amqp_core.v0_10.spec import Xid
 from amqp_spark import crashpoints
-from amqp_spark.errors import PublishFailed, StateError
-from amqp_spark.sink import deciding
-from amqp_spark.sink.connections import Connections
+from amqp_spark.errors import StateError
 from amqp_spark.sink.decision import Decision, forget_all
 from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import DONE, OPEN
-from amqp_spark.state.xids import parse_xid
-from tests.broker.exactly_once_support import Writer, batches, nothing_is_left, prepared_of, state_of
+from tests.broker.exactly_once_support import (
+    Fate,
+    Killed,
+    Writer,
+    anew,
+    nothing_is_left,
+    orphan,
+    prepared_of,
+    rows,
+    state_of,
+)
 from tests.broker.sink_scenarios import taken
 from tests.broker.stream_support import depth, publish
-from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    import pyarrow as pa
 
     from amqp_core.v0_10.client import Client
     from amqp_spark.sink.prepared import Prepared
@@ -49,29 +51,6 @@ DRIVER_POINTS = [
 UNKNOWN = crashpoints.DECISION_SENT
 """The broker may have the decision or not."""
 DECIDED = DRIVER_POINTS[DRIVER_POINTS.index(crashpoints.DECISION_COMMITTED) :]
-
-
-class Killed(BaseException):
-    """The process ends here."""
-
-
-class Fate:
-    """What happens at a crash point, once."""
-
-    def __init__(self) -> None:
-        self.point = ""
-        self.error: BaseException = Killed()
-
-    def __call__(self, point: str) -> None:
-        if point == self.point:
-            self.point = ""
-            raise self.error
-
-    def kill_at(self, point: str) -> None:
-        self.point, self.error = point, Killed()
-
-    def cut_at(self, point: str) -> None:
-        self.point, self.error = point, ConnectionLost("the connection was cut")
 
 
 @pytest.fixture
@@ -103,27 +82,12 @@ def writer(broker: Broker, place: tuple[str, str]) -> Iterator[Writer]:
 memory_only = pytest.mark.parametrize("place", ["default"], indirect=True)
 
 
-def anew(writer: Writer) -> None:
-    """The next process of the query."""
-    writer.close()
-    writer.tasks, writer.drivers = Connections(), Connections()
-
-
-def orphan(writer: Writer, batch: int) -> str:
-    """One more attempt at a task, that Spark says nothing of."""
-    return writer.task(batch, 0, ["1000"], attempt=1).xid
-
-
 def is_decided(client: Client, writer: Writer, tasks: list[Prepared], point: str) -> bool:
     """Whether a driver that was killed at a point had decided for these tasks."""
     found = client.query_queue(writer.names.state) is not None
     found = found and {each.xid for each in state_of(client, writer).branches} == {each.xid for each in tasks}
     assert found == (point in DECIDED) or point == UNKNOWN
     return found
-
-
-def rows(*ranges: range) -> Counter[int]:
-    return Counter(row for each in ranges for row in each)
 
 
 def test_batches_are_published_one_after_the_other(client: Client, writer: Writer) -> None:
@@ -403,152 +367,3 @@ def test_the_lock_is_held_by_another(connect: Connect, client: Client, writer: W
     lock.unlock()
     assert writer.decision.commit(tasks, 1)
     nothing_is_left(client, writer)
-
-
-# ------------------------------------------------------------------------------------ branches with a fate of their own
-@memory_only
-def test_a_batch_that_outlives_its_timeout_fails_whole(client: Client, writer: Writer) -> None:
-    writer.given["transactionTimeout"] = 2
-    early = writer.task(0, 0, range(10))
-    wait_until(lambda: not prepared_of(client, writer), "the timer of the first task")
-    late = writer.task(0, 1, range(10, 20))
-    with pytest.raises(StateError, match=r"1 of 2 transactions are no longer prepared.*Nothing of them was committed"):
-        writer.decision.commit([early, late], 0)
-    writer.decision.abort([early, late], 0)
-    assert depth(client, writer.queue) == 0
-    assert writer.publish(0, range(10), range(10, 20))
-    nothing_is_left(client, writer)
-
-
-@memory_only
-def test_a_task_that_outlives_its_timeout_fails(client: Client, writer: Writer) -> None:
-    writer.given["transactionTimeout"] = 2
-    delivery = writer.delivery(0)
-
-    def slow() -> Iterator[pa.RecordBatch]:
-        yield from batches(["1"])
-        time.sleep(3)
-        yield from batches(["2"])
-
-    with pytest.raises(PublishFailed, match=r"rolled the transaction back .*option transactionTimeout=2 s: raise it"):
-        delivery.run(slow())
-    assert depth(client, writer.queue) == 0
-    assert client.transactions.recover() == [] or not prepared_of(client, writer)
-
-
-def test_decided_branches_have_no_timer(client: Client, writer: Writer, fate: Fate) -> None:
-    """Broker-J: once a batch is decided, its driver may be away for as long as it likes."""
-    writer.given["transactionTimeout"] = 2
-    tasks = writer.run(0, range(10))
-    fate.kill_at(crashpoints.DECISION_COMMITTED)
-    with pytest.raises(Killed):
-        writer.decision.commit(tasks, 0)
-    assert client.transactions.get_timeout(parse_xid(tasks[0].xid)) == 0
-
-
-def test_a_branch_that_another_client_has_rolled_back(client: Client, writer: Writer) -> None:
-    tasks = writer.run(0, range(10), range(10, 20))
-    client.transactions.rollback_branch(parse_xid(tasks[1].xid))
-    with pytest.raises(StateError, match="1 of 2 transactions are no longer prepared"):
-        writer.decision.commit(tasks, 0)
-    writer.decision.abort(tasks, 0)
-    assert depth(client, writer.queue) == 0
-    assert writer.publish(0, range(10), range(10, 20))
-    nothing_is_left(client, writer)
-
-
-def test_a_branch_that_is_committed_before_the_decision_counts(client: Client, writer: Writer) -> None:
-    """As qpidd's linear store does when it is restarted; the rows of the new attempt are the same."""
-    before = writer.run(0, range(10), range(10, 20))
-    client.transactions.commit_branch(parse_xid(before[1].xid))
-    assert depth(client, writer.queue) == 10
-    anew(writer)
-    after = writer.run(0, range(10), range(10, 20))
-    assert writer.decision.commit(after, 0)
-    assert [each.xid for each in state_of(client, writer).branches] == [after[0].xid, before[1].xid]
-    nothing_is_left(client, writer)
-    assert taken(client, writer.queue) == rows(range(20))
-
-
-def test_every_branch_is_committed_before_the_decision(client: Client, writer: Writer) -> None:
-    tasks = writer.run(0, range(10), range(10, 20))
-    for task in tasks:
-        client.transactions.commit_branch(parse_xid(task.xid))
-    assert writer.decision.commit(tasks, 0)
-    nothing_is_left(client, writer)
-    assert taken(client, writer.queue) == rows(range(20))
-
-
-@memory_only
-@pytest.mark.parametrize("again", [[range(10), range(10, 21)], [range(10)]], ids=["more rows", "fewer tasks"])
-def test_a_branch_that_is_committed_before_the_decision_with_other_rows(
-    client: Client, writer: Writer, again: list[range]
-) -> None:
-    before = writer.run(0, range(10), range(10, 20))
-    client.transactions.commit_branch(parse_xid(before[1].xid))
-    tasks = writer.run(0, *again)
-    with pytest.raises(StateError, match=r"batch 0 was published .* before, and is not the same now: partition 1"):
-        writer.decision.commit(tasks, 0)
-    writer.decision.abort(tasks, 0)
-    assert taken(client, writer.queue) == rows(range(10, 20))
-
-
-@memory_only
-def test_two_attempts_at_a_task_are_committed(client: Client, writer: Writer) -> None:
-    both = [writer.task(0, 0, range(10)), writer.task(0, 0, range(10), attempt=1)]
-    for task in both:
-        client.transactions.commit_branch(parse_xid(task.xid))
-    tasks = writer.run(0, range(10))
-    with pytest.raises(StateError, match=r"partition 0 of batch 0 .* was committed by .* which was not decided for"):
-        writer.decision.commit(tasks, 0)
-
-
-@memory_only
-def test_an_orphan_is_committed_after_the_decision(client: Client, writer: Writer, fate: Fate) -> None:
-    tasks = writer.run(0, range(10))
-    stray = orphan(writer, 0)
-    fate.kill_at(crashpoints.DECISION_COMMITTED)
-    with pytest.raises(Killed):
-        writer.decision.commit(tasks, 0)
-    client.transactions.commit_branch(parse_xid(stray))
-    anew(writer)
-    with pytest.raises(StateError, match=f"was committed by {stray}.*Look for duplicates"):
-        writer.publish(0, range(10))
-
-
-def test_a_decided_branch_is_lost_and_its_repetition_takes_its_place(
-    client: Client, writer: Writer, fate: Fate, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(deciding, "MARKER_SECONDS", 0.5)
-    tasks = writer.run(0, range(10), range(10, 20), range(20, 30))
-    fate.kill_at(crashpoints.DECISION_COMMITTED)
-    with pytest.raises(Killed):
-        writer.decision.commit(tasks, 0)
-    client.transactions.rollback_branch(parse_xid(tasks[1].xid))
-    anew(writer)
-    with pytest.raises(StateError, match=f"{tasks[1].xid} of partition 1 in batch 0 .* 1 of 3 .* not run it again yet"):
-        writer.decision.commit(tasks, 0)  # the same attempt: it cannot help itself
-    with pytest.raises(StateError, match="its repetition has other rows"):
-        writer.publish(0, range(10), range(11, 20), range(20, 30))
-    others = writer.run(1, range(30, 40))
-    with pytest.raises(StateError, match="not run it again yet"):
-        writer.decision.commit(others, 1)
-    writer.decision.abort(others, 1)
-    assert depth(client, writer.queue) == 20
-    again = writer.run(0, range(10), range(10, 20), range(20, 30))
-    assert not writer.decision.commit(again, 0)
-    assert [each.xid for each in state_of(client, writer).branches] == [tasks[0].xid, again[1].xid, tasks[2].xid]
-    nothing_is_left(client, writer)
-    assert taken(client, writer.queue) == rows(range(30))
-
-
-def test_a_decided_branch_is_committed_by_another_client(client: Client, writer: Writer, fate: Fate) -> None:
-    tasks = writer.run(0, range(10), range(10, 20))
-    fate.kill_at(crashpoints.DECISION_COMMITTED)
-    with pytest.raises(Killed):
-        writer.decision.commit(tasks, 0)
-    client.transactions.commit_branch(parse_xid(tasks[1].xid))
-    anew(writer)
-    assert not writer.publish(0, range(10), range(10, 20))
-    nothing_is_left(client, writer)
-    assert taken(client, writer.queue) == rows(range(20))

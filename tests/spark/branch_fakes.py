@@ -24,6 +24,7 @@ class BranchBroker(FakeBroker):
         self.fails: dict[str, list[AmqpError]] = {}
         """Errors of the next calls of a name; those of a connection end it."""
         self.prepared: list[Xid] = []
+        self.rolled_back: list[str] = []
         self.timeouts: list[int] = []
         self.markers: list[Prepared] = []
 
@@ -100,6 +101,10 @@ class BranchTransactions:
         assert xid_text(xid) == self.open
         self.open = ""
         self.client.broker.prepared.append(xid)
+
+    def rollback_branch(self, xid: Xid) -> None:
+        self.client.call("rollback")
+        self.client.broker.rolled_back.append(xid_text(xid))
 
     def abandon(self, xid: Xid, *, ended: bool) -> None:
         self.client.broker.calls.append("abandon ended" if ended else "abandon")

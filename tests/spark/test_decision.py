@@ -32,6 +32,7 @@ class FakeBroker:
     def __init__(self, *, qpidd: bool = False) -> None:
         self.qpidd = qpidd
         self.state: bytes | None = None
+        self.kept = False
         self.marks: set[str] = set()
         self.elsewhere: set[str] = set()
         """Marks of other state queues."""
@@ -167,10 +168,16 @@ class FakeQueue(StateQueue):
 class FakeMarkers:
     """See :class:`amqp_spark.sink.markers.Markers`; a marker's command id is the place of its branch among all."""
 
-    def __init__(self, client: FakeClient, queue: str) -> None:
-        assert queue == Names(WRITER, "w").markers
+    def __init__(self, client: FakeClient, names: Names) -> None:
+        assert names == Names(WRITER, "w")
         self.broker = client.broker
         self.found: dict[str, Prepared] = {}
+
+    def are_kept(self) -> bool:
+        return self.broker.kept
+
+    def keep(self) -> None:
+        self.broker.kept = True
 
     def look(self) -> None:
         self.found = dict(self.broker.markers)

@@ -16,6 +16,7 @@ from amqp_core.errors import (
     ConnectionLost,
     InvalidArgument,
     MessageRejected,
+    NotFound,
     NotImplementedByPeer,
     TransactionFailed,
     UnauthorizedAccess,
@@ -196,7 +197,30 @@ def test_a_connection_that_is_lost_among_the_rows_fails_the_task() -> None:
     ) as told:
         Tasks(broker).run(rows(2), rows(3, 2))
     assert (told.value.partition, told.value.batch_id) == (3, 12)
-    assert (broker.prepared, len(broker.clients), broker.clients[0].ended) == ([], 1, "discarded")
+    assert (broker.prepared, [client.ended for client in broker.clients]) == ([], ["discarded", ""])
+    [xid] = broker.rolled_back
+    assert (branch := parse_branch(parse_xid(xid))) is not None
+    assert branch.is_of("w"), "on another connection, since Broker-J keeps what it holds"
+
+
+@pytest.mark.parametrize("step", ["connect", "rollback"])
+def test_a_branch_that_cannot_be_rolled_back_elsewhere_is_left_to_its_timer(fake: BranchBroker, step: str) -> None:
+    fake.fails["end"] = [ConnectionLost("cut")]
+    fake.fails["rollback"] = [NotFound(404, 0, "no such branch")] if step == "rollback" else []
+    tasks = Tasks(fake)
+    task = tasks.task()
+    connected = fake.connect
+
+    def connect(options: Any) -> Any:
+        if step == "connect" and fake.clients:
+            raise ConnectionFailed("nobody listens")
+        return connected(options)
+
+    tasks.pool._connect = connect  # the broker goes away
+    with pytest.raises(PublishFailed, match="lost in the middle of the transaction"):
+        task.run([rows(2)])
+    assert fake.rolled_back == []
+    assert {client.ended for client in fake.clients} == {"discarded"}
 
 
 @pytest.mark.parametrize("step", END)
