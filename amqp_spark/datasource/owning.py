@@ -7,6 +7,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
+from amqp_spark import crashpoints
 from amqp_spark.datasource.ahead import Ahead
 from amqp_spark.datasource.entries import Entry, load
 from amqp_spark.datasource.link import now
@@ -89,8 +90,11 @@ class OwningReceiver(Receiver):
                 self._decide(owner, offset)
                 self._decided.add(queue)
             with self._lock:
-                at = _index(owner, offset)
-                for entry in owner.entries[: at + 1]:
+                news = any(not entry.finished for entry in owner.entries[: _index(owner, offset) + 1])
+            if news:
+                crashpoints.reached(crashpoints.COMMIT_LOGGED)
+            with self._lock:
+                for entry in owner.entries[: _index(owner, offset) + 1]:
                     if not entry.finished:
                         entry.finish()
         self._raise_error()
