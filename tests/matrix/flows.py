@@ -292,12 +292,18 @@ class Group:
     def _kill_driver(self, subjects: Sequence[Subject], *, absence: bool = False) -> None:
         self._driver.kill_driver(timeout_s=1.0)  # a worker that waits at a point does not see that its JVM is gone
         self._points.disarm()
+        self._nothing_runs()
         for subject in subjects:
-            subject.started, subject.struck = False, True
+            subject.struck = True
             self._late(subject)
         if absence:
             time.sleep(_longer_than_timers())
         self._driver.start()
+
+    def _nothing_runs(self) -> None:
+        """The driver is gone with all queries, also those that were not struck."""
+        for subject in self._subjects:
+            subject.started = False
 
     def _kill_broker(self, subjects: Sequence[Subject]) -> None:
         broker = self._place.broker
@@ -356,8 +362,9 @@ class Group:
             orphans.append(process)
         self._driver.kill_driver(timeout_s=1.0, spare={process.pid for process in orphans})
         self._driver.start()
+        self._nothing_runs()
         for subject in subjects:
-            subject.started, subject.struck = False, True
+            subject.struck = True
             self._late(subject)
         early = subjects[0].plan.late > 0  # by the seed: before anybody has taken over, or after
         for number, subject in enumerate(subjects):
