@@ -32,8 +32,8 @@ class Transactions:
 
     Attributes:
         patience_s: seconds for which the broker may be silent while it commits or prepares, if that is longer than two
-            heartbeats. Broker-J stores what a branch holds inside dtx.prepare, in the thread that sends heartbeats: 5 to
-            10 s for 100,000 durable messages on a busy machine. Set it by what the transaction holds.
+            heartbeats. Broker-J stores what a branch holds inside dtx.prepare, by the thread that sends heartbeats:
+            up to 10 s for 100,000 durable messages on a busy machine. Set it by what the transaction holds.
     """
 
     def __init__(self, client: _Caller) -> None:
