@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
 import numpy as np
-from pyarrow import fs
+from pyarrow import ArrowException, fs
 
 from amqp_spark import crashpoints
 
@@ -68,7 +68,7 @@ class Directory(Protocol):
         """A new file: complete, durable and visible when this returns, and else not there."""
 
     def put(self, name: str, content: bytes) -> None:
-        """The same for a small file that is no batch; aside is not needed."""
+        """Write a small file under a name that nobody else writes or reads meanwhile."""
 
     def open(self, name: str) -> contextlib.AbstractContextManager[File]:
         """FileNotFoundError when there is no such file."""
@@ -166,12 +166,21 @@ class LocalDirectory:
             except OSError as error:
                 if error.errno not in _NO_LINKS:
                     raise
-                with contextlib.suppress(FileExistsError):
-                    _write_synced(target, (content,))
+                self._write_first(target, content)
             _sync(self._path)
         finally:
             with contextlib.suppress(OSError):
                 aside.unlink()
+
+    def _write_first(self, target: Path, content: bytes) -> None:
+        try:
+            _write_synced(target, (content,))
+        except FileExistsError:
+            pass
+        except BaseException:
+            with contextlib.suppress(OSError):
+                target.unlink()
+            raise
 
 
 class _LocalFile:
@@ -241,16 +250,7 @@ class ArrowDirectory:
 
     def write(self, name: str, pieces: Iterable[Bytes]) -> None:
         """See :class:`Directory`."""
-        if self._puts:
-            self._write(name, pieces)
-        else:
-            aside = _aside(self._prefix)
-            self._write(aside, pieces)
-            try:
-                self._fs.move(self._at(aside), self._at(name))
-            except BaseException:
-                self._discard(aside, name)
-                raise
+        self._publish(name, pieces, batch=True)
         crashpoints.reached(crashpoints.SPOOL_RENAMED)
 
     def put(self, name: str, content: bytes) -> None:
@@ -267,26 +267,48 @@ class ArrowDirectory:
 
     def delete(self, name: str) -> None:
         """See :class:`Directory`."""
-        if self._fs.get_file_info(self._at(name)).type != fs.FileType.NotFound:
+        if self._has(name):
             self._fs.delete_file(self._at(name))
 
     def claim(self, name: str, content: bytes, token: str) -> None:
         """See :class:`Directory`. Nothing here can be made only where nothing is, but what was put is listed at once:
         of two who both put a claim before they look, at least one sees the other's; and who looks after the other has
         removed its claim sees its file."""
-        mine = f"{name}.{token}{CLAIM}"
+        family = f"{name}.{token}."
+        mine = f"{family}{secrets.token_hex(4)}{CLAIM}"  # threads of one consumer do not remove each other's
         self.put(mine, content)
         try:
-            others = [each for each in self.names() if each.startswith(name) and each.endswith(CLAIM) and each != mine]
-            if self._fs.get_file_info(self._at(name)).type != fs.FileType.NotFound:  # asked after the claims
+            claims = [each for each in self.names() if each.startswith(f"{name}.") and each.endswith(CLAIM)]
+            if self._has(name):  # asked after the claims
                 return
-            if others:
-                raise ClaimedError(others[0])
-            self.put(name, content)
+            for each in claims:
+                if not each.startswith(family):
+                    raise ClaimedError(each)
+            try:
+                self._publish(name, (content,), batch=False)
+            except (OSError, ArrowException):
+                if not self._has(name):  # where files are not moved over others, and another thread of ours was first
+                    raise
         finally:
             self._discard(mine)
 
-    def _write(self, name: str, pieces: Iterable[Bytes], *, batch: bool = True) -> None:
+    def _publish(self, name: str, pieces: Iterable[Bytes], *, batch: bool) -> None:
+        """A file that is complete when it shows."""
+        if self._puts:
+            self._write(name, pieces, batch=batch)
+            return
+        aside = _aside(self._prefix)
+        self._write(aside, pieces, batch=batch)
+        try:
+            self._fs.move(self._at(aside), self._at(name))
+        except BaseException:
+            self._discard(aside, *([name] if batch else []))
+            raise
+
+    def _has(self, name: str) -> bool:
+        return bool(self._fs.get_file_info(self._at(name)).type != fs.FileType.NotFound)
+
+    def _write(self, name: str, pieces: Iterable[Bytes], *, batch: bool) -> None:
         try:
             stream = self._fs.open_output_stream(self._at(name))
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 from amqp_spark.datasource.spool import Spool
+from amqp_spark.errors import SpoolError
 from amqp_spark.state.records import OwnedBatch
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class Faulty(fs.FileSystemHandler):
         root: the directory; paths are below it.
         type_name: what kind it says it is. ``s3`` makes the spool put its files; here as there, one shows when its
             stream is closed, also after an error.
+        moves_over: whether a file can be moved over another.
         room: bytes that can be written before the error of ``when_full``; ``None``: any number.
         fails: operation -> the error that it raises.
         before: operation -> called before it, with its path.
@@ -64,6 +67,7 @@ class Faulty(fs.FileSystemHandler):
 
     root: Path
     type_name: str = "remote"
+    moves_over: bool = True
     room: int | None = None
     when_full: OSError = field(default_factory=lambda: OSError(28, "No space left on device"))
     fails: dict[str, Exception] = field(default_factory=dict)
@@ -110,7 +114,12 @@ class Faulty(fs.FileSystemHandler):
         self._local.delete_file(self._enter("delete", path))
 
     def move(self, src: str, dest: str) -> None:
-        self._local.move(self._enter("move", src), self.path(dest))
+        source, target = self._enter("move", src), Path(self.path(dest))
+        if self.moves_over:
+            self._local.move(source, str(target))
+        else:
+            target.hardlink_to(source)
+            Path(source).unlink()
 
     def open_input_file(self, path: str) -> Any:
         return pa.PythonFile(Path(self._enter("read", path)).open("rb"), mode="r")
@@ -163,3 +172,29 @@ def faulty_spool(
     """A spool on a :class:`Faulty` file system, not open; its files are in ``root/spool``."""
     faulty = Faulty(root, **faults)
     return Spool(location, consumer_id=consumer_id, queue=queue, resolve=faulty.resolve), faulty
+
+
+def outcome_of(call: Callable[[], None]) -> SpoolError | None:
+    """What a call says."""
+    try:
+        call()
+    except SpoolError as error:
+        return error
+    return None
+
+
+def at_once(*spools: Spool) -> list[SpoolError | None]:
+    """Open all of them at the same time."""
+    barrier = threading.Barrier(len(spools))
+    outcomes: list[SpoolError | None] = [None] * len(spools)
+
+    def start(index: int) -> None:
+        barrier.wait(60)
+        outcomes[index] = outcome_of(spools[index].open)
+
+    threads = [threading.Thread(target=start, args=(index,)) for index in range(len(spools))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return outcomes

@@ -22,7 +22,7 @@ from amqp_spark import crashpoints
 from amqp_spark.datasource.spool import IDENTITY, Spool
 from amqp_spark.errors import SpoolError
 from amqp_spark.state.names import hashed
-from tests.spark.spool_support import CONSUMER, QUEUE, Faulty, faulty_spool, owned, write
+from tests.spark.spool_support import CONSUMER, QUEUE, Faulty, at_once, faulty_spool, owned, write
 from tests.support.objectstore import BUCKET
 from tests.support.query_process import CrashPoints
 
@@ -411,6 +411,7 @@ def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest
         raise OSError(1, "Operation not permitted")
 
     monkeypatch.setattr(Path, "hardlink_to", refuse)
+    assert at_once(*(Spool(str(tmp_path), consumer_id=CONSUMER, queue=queue) for queue in "abc")) == [None] * 3
     Spool(str(tmp_path), consumer_id=CONSUMER, queue=QUEUE).open()
     Spool(str(tmp_path), consumer_id=CONSUMER, queue=QUEUE).open()
     assert [each.name for each in tmp_path.iterdir()] == [IDENTITY]

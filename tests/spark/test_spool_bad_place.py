@@ -7,7 +7,6 @@ import os
 import pickle
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,7 @@ import pytest
 from amqp_spark.datasource.spool import IDENTITY, Spool
 from amqp_spark.datasource.spool_files import CLAIM
 from amqp_spark.errors import SpoolError
-from tests.spark.spool_support import CONSUMER, QUEUE, faulty_spool, owned, write
+from tests.spark.spool_support import CONSUMER, QUEUE, at_once, faulty_spool, outcome_of, owned, write
 from tests.support.objectstore import ObjectStore
 
 if TYPE_CHECKING:
@@ -188,23 +187,6 @@ def test_an_identity_that_is_not_ours(content: bytes, told: str, tmp_path: Path)
     assert remains(tmp_path) == [IDENTITY]
 
 
-def at_once(*spools: Spool) -> list[SpoolError | None]:
-    """Open all of them at the same time."""
-    barrier = threading.Barrier(len(spools))
-    outcomes: list[SpoolError | None] = [None] * len(spools)
-
-    def start(index: int) -> None:
-        barrier.wait(60)
-        outcomes[index] = outcome_of(spools[index].open)
-
-    threads = [threading.Thread(target=start, args=(index,)) for index in range(len(spools))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return outcomes
-
-
 def test_two_consumers_that_start_at_once(tmp_path: Path) -> None:
     for attempt in range(30):
         outcomes = at_once(*(local(tmp_path / str(attempt), consumer_id=name) for name in ("one", "two", "three")))
@@ -226,13 +208,22 @@ def test_two_consumers_that_start_at_once_elsewhere(type_name: str, tmp_path: Pa
         assert set(remains(tmp_path / str(attempt) / "spool")) <= {IDENTITY}
 
 
-def test_processes_of_one_consumer_that_start_at_once(tmp_path: Path) -> None:
+@pytest.mark.parametrize("type_name", ["local", "remote", "s3"])
+@pytest.mark.parametrize("over", [True, False])
+def test_threads_of_one_consumer_that_start_at_once(type_name: str, over: bool, tmp_path: Path) -> None:
+    # Each queue of a query opens its spool in a thread of its own. Not every file system moves a file over another.
     for attempt in range(10):
-        assert at_once(*(local(tmp_path / str(attempt), queue=queue) for queue in "abc")) == [None] * 3
+        root = tmp_path / str(attempt)
+        root.mkdir()
+        spools = [local(root / "spool", queue=queue) for queue in "abc"]
+        if type_name != "local":
+            spools = [faulty_spool(root, queue=queue, type_name=type_name, moves_over=over)[0] for queue in "abc"]
+        assert at_once(*spools) == [None] * 3
+        assert remains(root / "spool") == [IDENTITY]
 
 
 @KINDS
-@pytest.mark.parametrize("moment", ["write", "list", "info"])
+@pytest.mark.parametrize("moment", ["write", "list", "info", "move"])
 def test_a_rival_at_the_worst_moment(moment: str, type_name: str, tmp_path: Path) -> None:
     # Whatever the operation of the first one before which the second one comes, goes all the way and ends.
     for nth in range(12):
@@ -251,14 +242,6 @@ def test_a_rival_at_the_worst_moment(moment: str, type_name: str, tmp_path: Path
         outcomes.append(outcome_of(first.open))
         assert outcomes.count(None) <= 1, f"both succeed when the rival comes at {moment} {nth}"
         assert len(outcomes) == 1 or outcomes != [None, None]
-
-
-def outcome_of(call: Callable[[], None]) -> SpoolError | None:
-    try:
-        call()
-    except SpoolError as error:
-        return error
-    return None
 
 
 def test_a_claim_of_a_dead_consumer_is_named(tmp_path: Path) -> None:
