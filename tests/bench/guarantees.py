@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amqp_spark.state.names import CONSUMER, WRITER, Names
-from amqp_spark.state.records import ConsumerState, WriterState
+from amqp_spark.state.records import DONE, ConsumerState, WriterState
 from amqp_spark.transactions.look import find
+from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +33,11 @@ def consumer(env: Environment) -> Iterator[dict[str, str]]:
     try:
         yield {**EXACTLY_ONCE, "consumerId": identity, "spoolLocation": str(spool)}
         with env.client() as client:
-            state = find(client, names.state, names.lock, ConsumerState).state
+            wait_until(lambda: client.query_queue(names.lock) is None, "the end of the reader", 60.0)
+            found = find(client, names.state, names.lock, ConsumerState)
         files = [path.name for path in spool.glob("*.spool")]
-        if state is None or state.owned or files:
-            raise RuntimeError(f"not clean at the end: state {state}, files {files}")
+        if found.state is None or found.state.owned or files:
+            raise RuntimeError(f"not clean at the end: {found}, files {files}")
     finally:
         _forget(env, names.state)
 
@@ -52,10 +54,10 @@ def writer(env: Environment) -> Iterator[dict[str, str]]:
     try:
         yield {**EXACTLY_ONCE, "transactionalId": identity}
         with env.client() as client:
-            state = find(client, names.state, names.lock, WriterState).state
+            found = find(client, names.state, names.lock, WriterState)
         markers = env.depth(names.markers)
-        if state is None or state.state != "done" or markers:
-            raise RuntimeError(f"not clean at the end: state {state}, {markers} markers")
+        if found.state is None or found.state.state != DONE or markers:
+            raise RuntimeError(f"not clean at the end: {found}, {markers} markers")
     finally:
         _forget(env, names.state, names.markers)
 
