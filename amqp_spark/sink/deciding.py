@@ -19,6 +19,7 @@ from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
 from amqp_spark.sink.markers import Markers
 from amqp_spark.sink.prepared import BATCH_WRITES, Prepared, same_rows
+from amqp_spark.sink.refusals import Refusals, named
 from amqp_spark.state.names import lineage_key
 from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
 from amqp_spark.state.xids import parse_branch, xid_text
@@ -62,6 +63,7 @@ class Deciding:
         self._writer = options.transactional_id
         self._timeout = options.transaction_timeout
         self._markers = Markers(client, queue.names)
+        self._refuse = Refusals(queue.names)
         self._kept = True
         """Whether the queue of markers is the one that it was when the state was written last."""
 
@@ -79,7 +81,7 @@ class Deciding:
             state = self._finish(state, {each.partition: each for each in repeated})
         if lineage == state.lineage:
             if batch < state.batch:
-                raise self._rolled_back_checkpoint(state, batch)
+                raise self._refuse.gone_back(state, batch)
             if batch == state.batch:
                 return self._repeated(state, branches)
         else:
@@ -115,7 +117,7 @@ class Deciding:
         self._kept = self._markers.are_kept()
         if body is None:
             if self._kept:
-                raise self._deleted()
+                raise self._refuse.state_deleted()
             if not create:
                 return None
             body = WriterState(self._writer).dump()
@@ -145,34 +147,10 @@ class Deciding:
     def _check_lineage(self, state: WriterState, lineage: str) -> None:
         """A lineage that is not that of the state must be a new one."""
         if lineage in state.past:
-            raise StateError(
-                f"two queries share transactionalId {self._writer!r}: {_named(lineage)} has published with it until "
-                f"batch {state.past[lineage]}, then {_named(state.lineage)} did, and now the first comes back. Give "
-                f"each its own transactionalId. If the other one is gone for good: stop the query, and let "
-                f"{_TOOL} --forget remove what is known of this transactionalId; batches that it has published and "
-                "Spark has not logged then come twice"
-            )
+            raise self._refuse.shared(state, lineage)
         key = lineage_key(lineage)
         if lineage != BATCH_WRITES and self._queue.marked_anywhere(key) and not self._queue.marked(key):
-            raise StateError(
-                f"{_named(lineage)} has published under another transactionalId before, and would now under "
-                f"{self._writer!r}: its latest batch may come twice. Set option transactionalId back to what it was; a "
-                "new checkpoint makes a new query, which may have any. Or the query has two sinks with exactly-once on "
-                "this broker, which is not possible: write both with one of them (exchangeFromColumn), or let each "
-                "have a query of its own"
-            )
-
-    def _rolled_back_checkpoint(self, state: WriterState, batch: int) -> StateError:
-        if state.lineage == BATCH_WRITES:
-            return StateError(
-                f"option batchId is {batch}, and transactionalId {self._writer!r} has published {state.batch} already: "
-                f"allowed are {state.batch} with the same rows (a repetition: it publishes nothing), and greater ones"
-            )
-        return StateError(
-            f"Spark runs batch {batch} of {_named(state.lineage)}, and transactionalId {self._writer!r} has published "
-            f"batch {state.batch} of it already: the checkpoint was rolled back, or a copy of it is in use. Restore "
-            f"the checkpoint of batch {state.batch}, or start with a new one, which publishes all that it reads"
-        )
+            raise self._refuse.published_elsewhere(lineage)
 
     # --- deciding
 
@@ -215,18 +193,18 @@ class Deciding:
             if (marker.lineage, marker.batch) == (lineage, batch) and done.setdefault(marker.partition, marker) is not (
                 marker
             ):
-                raise self._twice(batch, marker, done[marker.partition].xid)
+                raise self._refuse.twice(batch, marker, done[marker.partition].xid)
         chosen = []
         superfluous = set()
         for branch in branches:
             marker = done.pop(branch.partition, branch)
             if not same_rows(marker, branch):
-                raise self._differs(batch, marker.decided, branch)
+                raise self._refuse.differs(batch, marker.decided, branch)
             if marker.xid != branch.xid:
                 superfluous.add(branch.xid)
             chosen.append(marker.decided)
         if done:
-            raise self._differs(batch, next(iter(done.values())).decided, None)
+            raise self._refuse.differs(batch, next(iter(done.values())).decided, None)
         self._roll_back(superfluous, self._listed() if superfluous else {})
         return chosen
 
@@ -276,7 +254,7 @@ class Deciding:
         proved = self._markers.found.keys() | committed
         lost = [branch for branch in state.branches if branch.xid not in proved]
         if lost and not self._kept:
-            raise self._unknown(state, lost)
+            raise self._refuse.unknown(state, lost)
         if lost:
             return self._finish(self._substituted(state, lost, repeated), {})
         done = replace(state, state=DONE)
@@ -311,19 +289,19 @@ class Deciding:
         for marker in self._markers.found.values():
             is_of_batch = (marker.lineage, marker.batch) == (state.lineage, state.batch)
             if is_of_batch and wanted.get(marker.partition) != marker.xid:
-                raise self._twice(state.batch, marker, wanted.get(marker.partition, "nothing"))
+                raise self._refuse.twice(state.batch, marker, wanted.get(marker.partition, "nothing"))
 
     def _tell_strays(self, state: WriterState) -> None:
         """Tell of markers of what was done before: its own were accepted when it was, so others have published too."""
         for xid in self._finished_markers(state):
             marker = self._markers.found[xid]
             if (marker.lineage, marker.batch) == (state.lineage, state.batch):
-                _log.error("%s", self._twice(state.batch, marker, "another"))
+                _log.error("%s", self._refuse.twice(state.batch, marker, "another"))
             else:
                 _log.error(
                     "partition %d of batch %d of %s with transactionalId %r was committed by %s, which nobody has "
                     "decided for: its %d row(s) may be there twice",
-                    marker.partition, marker.batch, _named(marker.lineage), self._writer, xid, marker.rows,
+                    marker.partition, marker.batch, named(marker.lineage), self._writer, xid, marker.rows,
                 )  # fmt: skip
 
     def _finished_markers(self, state: WriterState) -> list[str]:
@@ -346,7 +324,7 @@ class Deciding:
                 why = "its repetition has other rows" if again else "Spark has not run it again yet: restart the query"
                 raise StateError(
                     f"the transaction {branch.xid} of partition {branch.partition} in batch {state.batch} of "
-                    f"{_named(state.lineage)} was to be committed, and is neither prepared nor committed: {len(lost)} "
+                    f"{named(state.lineage)} was to be committed, and is neither prepared nor committed: {len(lost)} "
                     f"of {len(state.branches)} transactions of that batch are lost, the others are published. The "
                     "broker has rolled them back, since a timer ended or since it does not keep them over a restart, "
                     f"or another client has. The same rows would take their place, but {why}. See docs/delivery.md; "
@@ -370,9 +348,9 @@ class Deciding:
         for branch in branches:
             before = decided.pop(branch.partition, None)
             if before is None or not same_rows(before, branch):
-                raise self._differs(state.batch, before, branch)
+                raise self._refuse.differs(state.batch, before, branch)
         if decided:
-            raise self._differs(state.batch, next(iter(decided.values())), None)
+            raise self._refuse.differs(state.batch, next(iter(decided.values())), None)
         self._markers.look()
         self._tell_strays(state)
         self._sweep_after(state)
@@ -423,46 +401,6 @@ class Deciding:
         """What is prepared, of everybody."""
         return {xid_text(xid): xid for xid in self._client.transactions.recover()}
 
-    # --- errors
-
-    def _deleted(self) -> StateError:
-        return StateError(
-            f"the state queue {self._queue.names.state!r} of transactionalId {self._writer!r} was deleted: what of a "
-            "batch that Spark runs again was published cannot be known. See docs/delivery.md; "
-            f"{_TOOL} --forget lets the next batch begin anew, and what Spark runs again then comes twice"
-        )
-
-    def _unknown(self, state: WriterState, lost: Sequence[DecidedBranch]) -> StateError:
-        return StateError(
-            f"the queue {self._queue.names.markers!r} was deleted while batch {state.batch} of {_named(state.lineage)} "
-            f"was being committed: whether {len(lost)} of its {len(state.branches)} transactions are committed cannot "
-            f"be known, the first is {lost[0].xid} of partition {lost[0].partition} with {lost[0].rows:,} row(s). Look "
-            f"whether these rows are there. {_TOOL} --forget then removes the decision: the batch is published again, "
-            "whole, when Spark runs it again"
-        )
-
-    def _differs(self, batch: int, before: DecidedBranch | None, now: Prepared | None) -> StateError:
-        partition = now.partition if now is not None else before.partition if before is not None else 0
-        return StateError(
-            f"batch {batch} was published with transactionalId {self._writer!r} before, and is not the same now: "
-            f"partition {partition} had {before.rows if before else 0:,} row(s) and has {now.rows if now else 0:,}"
-            f"{' others' if before and now and before.rows == now.rows else ''}. What was published stays as it was; "
-            "nothing of the new attempt is. Exactly-once needs a source and a query that give the same rows in the "
-            "same order and partitions when a batch is run again; a batch write with other rows needs another batchId"
-        )
-
-    def _twice(self, batch: int, marker: Prepared, other: str) -> StateError:
-        return StateError(
-            f"partition {marker.partition} of batch {batch} with transactionalId {self._writer!r} was committed by "
-            f"{marker.xid}, which was not decided for ({other} was): its {marker.rows:,} row(s) may be there twice. "
-            "The broker commits prepared transactions when it is restarted (qpidd with its linear store), or another "
-            f"client has committed one. Look for duplicates; {_TOOL} --forget then removes the state"
-        )
-
 
 def _decision_sent() -> None:
     crashpoints.reached(crashpoints.DECISION_SENT)
-
-
-def _named(lineage: str) -> str:
-    return "a batch write" if lineage == BATCH_WRITES else f"the query {lineage}"

@@ -1,0 +1,100 @@
+"""Why a batch is not committed, in words that say what is published and what to do."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqp_spark.errors import StateError
+from amqp_spark.sink.prepared import BATCH_WRITES, Prepared
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amqp_spark.state.names import Names
+    from amqp_spark.state.records import DecidedBranch, WriterState
+
+_TOOL: Final = "python -m amqp_spark.transactions"
+
+
+class Refusals:
+    """The errors of one writer; ``names`` are those of its queues."""
+
+    def __init__(self, names: Names) -> None:
+        self._names = names
+        self._writer = names.identity
+
+    def shared(self, state: WriterState, lineage: str) -> StateError:
+        """A lineage that comes back after another one."""
+        return StateError(
+            f"two queries share transactionalId {self._writer!r}: {named(lineage)} has published with it until "
+            f"batch {state.past[lineage]}, then {named(state.lineage)} did, and now the first comes back. Give "
+            f"each its own transactionalId. If the other one is gone for good: stop the query, and let "
+            f"{_TOOL} --forget remove what is known of this transactionalId; batches that it has published and "
+            "Spark has not logged then come twice"
+        )
+
+    def published_elsewhere(self, lineage: str) -> StateError:
+        """A lineage that another writer has begun."""
+        return StateError(
+            f"{named(lineage)} has published under another transactionalId before, and would now under "
+            f"{self._writer!r}: its latest batch may come twice. Set option transactionalId back to what it was; a "
+            "new checkpoint makes a new query, which may have any. Or the query has two sinks with exactly-once on "
+            "this broker, which is not possible: write both with one of them (exchangeFromColumn), or let each "
+            "have a query of its own"
+        )
+
+    def gone_back(self, state: WriterState, batch: int) -> StateError:
+        """A batch before the latest one that was published."""
+        if state.lineage == BATCH_WRITES:
+            return StateError(
+                f"option batchId is {batch}, and transactionalId {self._writer!r} has published {state.batch} already: "
+                f"allowed are {state.batch} with the same rows (a repetition: it publishes nothing), and greater ones"
+            )
+        return StateError(
+            f"Spark runs batch {batch} of {named(state.lineage)}, and transactionalId {self._writer!r} has published "
+            f"batch {state.batch} of it already: the checkpoint was rolled back, or a copy of it is in use. Restore "
+            f"the checkpoint of batch {state.batch}, or start with a new one, which publishes all that it reads"
+        )
+
+    def state_deleted(self) -> StateError:
+        """The state queue is not there, and once was."""
+        return StateError(
+            f"the state queue {self._names.state!r} of transactionalId {self._writer!r} was deleted: what of a "
+            "batch that Spark runs again was published cannot be known. See docs/delivery.md; "
+            f"{_TOOL} --forget lets the next batch begin anew, and what Spark runs again then comes twice"
+        )
+
+    def unknown(self, state: WriterState, lost: Sequence[DecidedBranch]) -> StateError:
+        """The proofs of these branches went with the queue of markers."""
+        return StateError(
+            f"the queue {self._names.markers!r} was deleted while batch {state.batch} of {named(state.lineage)} "
+            f"was being committed: whether {len(lost)} of its {len(state.branches)} transactions are committed cannot "
+            f"be known, the first is {lost[0].xid} of partition {lost[0].partition} with {lost[0].rows:,} row(s). Look "
+            f"whether these rows are there. {_TOOL} --forget then removes the decision: the batch is published again, "
+            "whole, when Spark runs it again"
+        )
+
+    def differs(self, batch: int, before: DecidedBranch | None, now: Prepared | None) -> StateError:
+        """A batch that is run again and is another."""
+        partition = now.partition if now is not None else before.partition if before is not None else 0
+        return StateError(
+            f"batch {batch} was published with transactionalId {self._writer!r} before, and is not the same now: "
+            f"partition {partition} had {before.rows if before else 0:,} row(s) and has {now.rows if now else 0:,}"
+            f"{' others' if before and now and before.rows == now.rows else ''}. What was published stays as it was; "
+            "nothing of the new attempt is. Exactly-once needs a source and a query that give the same rows in the "
+            "same order and partitions when a batch is run again; a batch write with other rows needs another batchId"
+        )
+
+    def twice(self, batch: int, marker: Prepared, other: str) -> StateError:
+        """A partition of which two attempts are committed."""
+        return StateError(
+            f"partition {marker.partition} of batch {batch} with transactionalId {self._writer!r} was committed by "
+            f"{marker.xid}, which was not decided for ({other} was): its {marker.rows:,} row(s) may be there twice. "
+            "The broker commits prepared transactions when it is restarted (qpidd with its linear store), or another "
+            f"client has committed one. Look for duplicates; {_TOOL} --forget then removes the state"
+        )
+
+
+def named(lineage: str) -> str:
+    """A lineage in a sentence."""
+    return "a batch write" if lineage == BATCH_WRITES else f"the query {lineage}"
