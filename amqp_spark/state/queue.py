@@ -83,10 +83,13 @@ class StateQueue:
 
         Raises:
             StateError: the queue is there and once had a state, but none comes: it was purged, or something else holds
-                it.
+                it. Or it has several messages.
         """
-        if not self.exists():
+        found = self._client.query_queue(self.names.state)
+        if found is None:
             return None
+        if (found.message_count or 0) > 1:
+            raise self._several(f"it has {found.message_count}")
         self._subscribe()
         if not self._receive(timeout):
             if not self._has_begun():
@@ -134,12 +137,15 @@ class StateQueue:
         """
         if not self._client.transactions.is_local:
             self._client.transactions.select()
+        expected = self.body
         if self._held is None and not self._receive(TAKE_SECONDS):
             raise StateError(
                 f"the state queue {self.names.state!r} of {self._whose()} has lost its message while it was in use: "
                 "was it purged or deleted? See docs/delivery.md for what to do"
             )
         assert self._held is not None
+        if self.body != expected:
+            raise self._several("another one came")
         self._client.accept([*accept, _id_range(self._held)])
         self._publish(body)
         self.committing()
@@ -210,6 +216,14 @@ class StateQueue:
         # qpidd says nothing about what it could not route
         if self._client.is_qpidd and not self.exists():
             raise self._gone("it was deleted")
+
+    def _several(self, reason: str) -> StateError:
+        # With two of them it would be luck which one counts: what the other says would be undone, or done twice.
+        return StateError(
+            f"the state queue {self.names.state!r} of {self._whose()} must have one message, and {reason}: somebody "
+            "else has published there, or copied or moved messages. Nothing was changed. Take the messages away that "
+            "are not the latest state (a queue browser shows them), then start again"
+        )
 
     def _gone(self, reason: str) -> StateError:
         return StateError(

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from amqp_core.errors import AmqpError, ResourceLocked
+from amqp_spark.errors import StateError
 from amqp_spark.state.names import CONSUMER, Names
 from amqp_spark.state.queue import StateQueue
 from tests.broker.stream_support import depth, numbers, publish
@@ -99,3 +100,16 @@ def test_a_connection_that_ends_before_the_commit_changes_nothing(
     other, found = locked(connect, names)
     assert found.take() == b"one"
     wait_until(lambda: depth(other, durable_queue) == 10, "the messages are back", 30)
+
+
+def test_a_second_message_in_the_state_queue_is_noticed(connect: Connect, names: Names) -> None:
+    client, state = locked(connect, names)
+    state.create(b"one")
+    publish(connect("durable"), names.state, [b"not ours"], persistent=True)
+    state.swap(b"two")
+    with pytest.raises(StateError, match="must have one message, and another one came"):
+        state.swap(b"three")
+    client.close()
+    _, again = locked(connect, names)
+    with pytest.raises(StateError, match=r"must have one message, and it has 2.*Nothing was changed"):
+        again.take()
