@@ -163,9 +163,11 @@ def test_a_batch_that_failed_is_the_same_after_a_restart(
     options = {"maxMessagesPerTrigger": 1000, "transfer": "pull"}
     with pytest.raises(StreamingQueryException, match="as it was told to"):
         stream.drain(frame(stream, consumer, durable_queue, **options), fails_at(stream, 1, seen))
-    wait_until(lambda: depth(consumer.client, durable_queue) == 1000, "what was not planned is back", 60)
-    (file,) = [file for file in consumer.files() if file == consumer.state().owned[-1].file]
-    assert file
+    # batch 1 is owned, and batch 2 if it was planned while Spark worked; what was dropped may still have its file
+    owned = consumer.state().owned
+    assert len(owned) in {1, 2}
+    assert owned[0].count == 1000
+    assert {batch.file for batch in owned} <= set(consumer.files())
     stream.drain(frame(stream, consumer, durable_queue, **options | {"numPartitions": 7, "transfer": "inline"}))
     assert sorted(stream.batches[1]) == sorted(seen)
     assert stream.bodies() == numbers(3000)
