@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 TAKE_SECONDS: Final = 10.0
 """How long the state message is waited for: a session that just died may still hold it."""
+SLOWEST_ACCEPTS: Final = 1000.0
+"""Accepts per second of a broker on a busy machine: while it commits durable ones it may not send heartbeats."""
 EXCHANGE: Final = "amq.direct"
 """Where state queues are bound with keys that nobody publishes with: a binding is a mark that lasts."""
 
@@ -149,6 +151,7 @@ class StateQueue:
         self._client.accept([*accept, _id_range(self._held)])
         self._publish(body)
         self.committing()
+        self._client.transactions.patience_s = sum(last - first + 1 for first, last in accept) / SLOWEST_ACCEPTS
         self._client.transactions.commit(sent)
         self._held, self.body = None, body
         assert self._subscription is not None
