@@ -71,6 +71,9 @@ class ExactlyOnceRun(Run):
                 ranges += self._receiver.owned_between(queue, starts[queue], end)
         return ranges
 
+    def _assure(self) -> None:
+        self._receiver.assure()
+
     def _unconfirmed(self) -> None:
         _log.warning(
             "the broker did not confirm in time that the last batches are finished: they stay in the state and the "

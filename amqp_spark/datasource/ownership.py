@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from amqp_spark.datasource.held import Held
     from amqp_spark.datasource.planning import QueueBuffer
     from amqp_spark.datasource.spool import Spool
+    from amqp_spark.state.records import Mark
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class Change:
         size: bytes of its transfers.
         accept: its inclusive ranges of command ids, of this ``incarnation``.
         relabelled: the entries that are to replace all others; the epoch is raised once more.
+        finished: what is to count as finished, whatever did before.
         done: whether its outcome is known.
         committed: the outcome.
     """
@@ -50,6 +52,7 @@ class Change:
     accept: Sequence[tuple[int, int]] = ()
     incarnation: int | None = None
     relabelled: list[Entry] | None = None
+    finished: Mark | None = None
     done: bool = False
     committed: bool = False
 
@@ -216,11 +219,14 @@ class Ownership:
             kept = [*kept, change.entry]
         if kept:
             sequence = max(sequence, kept[-1].batch.sequence + 1)
+        mark = finished[-1].batch.mark if finished else before.finished
+        if change is not None and change.finished is not None:
+            mark = change.finished
         after = replace(
             before,
             epoch=epoch,
             sequence=sequence,
-            finished=finished[-1].batch.mark if finished else before.finished,
+            finished=mark,
             owned=tuple(entry.batch for entry in kept),
         )
         return _Attempt(before=before, after=after, change=change, entries=kept, dropped=finished)

@@ -97,6 +97,9 @@ class OwningReceiver(Receiver):
                 for entry in owner.entries[: _index(owner, offset) + 1]:
                     if not entry.finished:
                         entry.finish()
+            if news:
+                for link in self._links:  # all of them: they may wait for a part of the budget
+                    link.wake()
         self._raise_error()
 
     def unfinished(self) -> dict[str, QueueOffset]:
@@ -158,10 +161,10 @@ class OwningReceiver(Receiver):
             "with %d owned batch(es)",
             consumer.shown, _shown(offset), len(owner.entries),
         )  # fmt: skip
-        if owner.entries:
-            self._relabel(owner)
+        # The state fits this checkpoint from now on, so that the next start needs no option.
+        self._relabel(owner, None if isinstance(offset.epoch, str) else Mark(offset.epoch, offset.position))
 
-    def _relabel(self, owner: Ownership) -> None:
+    def _relabel(self, owner: Ownership, finished: Mark | None = None) -> None:
         """Offer all owned batches again, under numbers that no checkpoint has seen."""
         state = owner.state
         assert state is not None
@@ -177,10 +180,8 @@ class OwningReceiver(Receiver):
             )
             relabelled.append(Entry(batch))
             position, sequence = batch.end, sequence + 1
-        change = Change(relabelled=relabelled)
-        while not self._made(owner, change):
+        while not self._made(owner, Change(relabelled=relabelled, finished=finished)) and not self._held.stopping:
             self._wait_until_ready()
-            change = Change(relabelled=relabelled)
 
     # --- planning
 
@@ -228,6 +229,7 @@ class OwningReceiver(Receiver):
         except SpoolError:
             for each in slices:
                 each.discard()
+            self.assure()  # a successor takes away what was half written here: it is to blame, and not the place
             raise
         with self._lock:
             stopping = self._held.stopping

@@ -25,11 +25,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_core.address import format_address
+from amqp_core.errors import AmqpError
 from amqp_spark import crashpoints
-from amqp_spark.errors import AmqpSparkError, TransferError
+from amqp_spark.errors import TransferError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 _log = logging.getLogger(__name__)
 
@@ -73,10 +74,17 @@ class Endpoint:
 
 
 class PullServer:
-    """Serves planned ranges from daemon threads, one per connection, until closed."""
+    """Serves planned ranges from daemon threads, one per connection, until closed.
 
-    def __init__(self, ranges: Ranges, *, bind: str, port: int, advertise: str) -> None:
+    ``assure`` is called before a range is served and before its end is: it returns while ranges may be served, or
+    raises an AmqpError.
+    """
+
+    def __init__(
+        self, ranges: Ranges, *, bind: str, port: int, advertise: str, assure: Callable[[], None] | None = None
+    ) -> None:
         self._ranges = ranges
+        self._assure = assure or _nothing
         try:
             family = socket.getaddrinfo(bind or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
             self._socket = socket.create_server((bind, port), family=family, backlog=128)
@@ -124,12 +132,13 @@ class PullServer:
         try:
             if operation == _FETCH:
                 begin, end = _RANGE.unpack(rest)
+                self._assure()
                 parts: Sequence[memoryview] = self._ranges.parts(queue, epoch, begin, end)
             else:
                 text, positions = _unpack_reject(rest)
                 self._ranges.reject(queue, epoch, positions, text)
                 parts = ()
-        except AmqpSparkError as error:
+        except AmqpError as error:
             reason = str(error).encode()[:60_000]
             connection.sendall(bytes((_REFUSED,)) + _U16.pack(len(reason)) + reason)
             return
@@ -143,6 +152,10 @@ class PullServer:
                 connection.sendall(_U32.pack(len(piece)))
                 crashpoints.reached(crashpoints.FETCH_MID)
                 connection.sendall(piece)
+        try:
+            self._assure()  # this process may have been suspended meanwhile: only the end makes the bytes count
+        except AmqpError as error:
+            raise _BadRequest(f"what was asked for is no longer ours: {error}") from error
         connection.sendall(_U32.pack(0))
 
     def _request(self, connection: socket.socket) -> tuple[int, int, str, bytes]:
@@ -190,6 +203,10 @@ def report_rejects(endpoint: Endpoint, *, queue: str, epoch: int, positions: Seq
                 _check_status(stream)
             except OSError as error:
                 raise _unreachable(endpoint, error) from error
+
+
+def _nothing() -> None:
+    """Ranges may always be served."""
 
 
 class _BadRequest(Exception):

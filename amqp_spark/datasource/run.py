@@ -171,6 +171,9 @@ class Run:
             if offset.epoch == self._receiver.epoch and offset != starts[queue]
         ]
 
+    def _assure(self) -> None:
+        """What was planned may be handed out at this moment; else an AmqpError says why not."""
+
     def _unconfirmed(self) -> None:
         """AvailableNow: the end, although the broker did not answer."""
         _log.warning("the broker did not confirm in time that it took the last accept: it may send those again")
@@ -214,7 +217,9 @@ class Run:
             host = self._options.transfer_host or driver_env.driver_host(self._settings)
             bind = driver_env.bind_address(host)
             ranges = self._receiver if self._may_pull() else _RejectsOnly(self._receiver)
-            self._pull = PullServer(ranges, bind=bind, port=self._options.transfer_port, advertise=host)
+            self._pull = PullServer(
+                ranges, bind=bind, port=self._options.transfer_port, advertise=host, assure=self._assure
+            )
         return self._pull.endpoint
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import errno
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_spark.datasource import spool, spool_files
-from amqp_spark.errors import OffsetError, SpoolError, StateError
+from amqp_spark.datasource import link, spool, spool_files
+from amqp_spark.errors import OffsetError, SpoolError, StateError, TransferError
 from tests.spark.driver import Driver, bodies
 from tests.spark.fake_client import FakeBroker
 from tests.spark.reader_support import Readers
@@ -72,7 +74,7 @@ def test_a_file_that_cannot_be_read_at_the_moment_is_not_given_up(
 ) -> None:
     fake.publish("q", *numbers(30))
     first = planned(readers)
-    (owned,) = files(readers)
+    owned = states(fake)[0].owned[0].file
     real = spool_files.LocalDirectory.open
 
     def failing(self: spool_files.LocalDirectory, name: str) -> contextlib.AbstractContextManager[Any]:
@@ -86,7 +88,7 @@ def test_a_file_that_cannot_be_read_at_the_moment_is_not_given_up(
         with pytest.raises(SpoolError, match="Input/output error"):
             second.restart_batch()
         stopped(second)
-    assert files(readers) == [owned]
+    assert owned in files(readers)
     third = Driver(readers(adoptState="true"), first)
     assert bodies(third.restart_batch() or []) == numbers(10, 10)
 
@@ -94,13 +96,14 @@ def test_a_file_that_cannot_be_read_at_the_moment_is_not_given_up(
 def test_a_damaged_file_that_was_given_up_stays_for_one_start(fake: FakeBroker, readers: Consumers) -> None:
     fake.publish("q", *numbers(30))
     first = planned(readers)
-    (owned,) = files(readers)
+    owned = states(fake)[0].owned[0].file
     (readers.spool / owned).write_bytes(b"AMQPSPOL")
     second = Driver(readers(adoptState="true"), first)
     assert second.restart_batch() == []
     assert owned in files(readers)
+    second.latest()
     stopped(second)
-    third = Driver(readers(adoptState="true"), second)
+    third = Driver(readers(), second)
     third.latest()
     assert owned not in files(readers)
 
@@ -160,3 +163,106 @@ def test_available_now_does_not_end_because_a_batch_was_not_owned(
         pass
     assert sorted(bodies([row for batch in driver.batches for row in batch])) == numbers(60)
     assert cuts
+
+
+@pytest.mark.parametrize("owned", [True, False])
+def test_adopt_state_is_needed_for_one_start_only(fake: FakeBroker, readers: Consumers, owned: bool) -> None:
+    fake.publish("q", *numbers(30))
+    first = Driver(readers(maxMessagesPerTrigger=10))
+    first.rows(20)
+    while owned and first.trigger(fail=True) is None:
+        pass
+    stopped(first)
+    first.offsets, first.commits = first.offsets[:1], 1
+    second = Driver(readers(adoptState="true", maxMessagesPerTrigger=10), first)
+    while second.trigger(fail=True) is None:  # it ends before Spark has committed its first batch
+        pass
+    stopped(second)
+    third = Driver(readers(maxMessagesPerTrigger=10), second)
+    assert third.restart_batch()
+
+
+def succeeded(fake: FakeBroker, readers: Consumers, checkpoint: Driver, count: int) -> None:
+    """The connection of a reader is cut, and a query takes its state over before it can connect again."""
+    fake.cut()
+    successor = Driver(readers(), checkpoint)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(successor.rows, count).result(60)
+    stopped(successor)
+
+
+@pytest.fixture
+def slow_to_return(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link, "LOCK_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(link.QueueLink, "_delay", lambda self, attempt: 2.0)
+
+
+@pytest.mark.usefixtures("slow_to_return")
+def test_a_reader_that_was_succeeded_serves_no_pulls(fake: FakeBroker, readers: Consumers) -> None:
+    fake.publish("q", *numbers(30))
+    old = Driver(readers(maxMessagesPerTrigger=10, transfer="pull"))
+    while old.trigger(fail=True) is None:
+        pass
+    succeeded(fake, readers, Driver(readers()), 30)
+    with pytest.raises(TransferError, match="another query has taken the state over"):
+        old.read(old.last_partitions)
+
+
+@pytest.mark.usefixtures("slow_to_return")
+def test_a_pull_that_a_successor_overtakes_does_not_end_well(
+    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.publish("q", *numbers(30))
+    old = Driver(readers(maxMessagesPerTrigger=10, transfer="pull"))
+    while old.trigger(fail=True) is None:
+        pass
+    holder = type(old.reader._run._receiver)  # type: ignore[union-attr]
+    parts = holder.parts
+    overtaken: list[int] = []
+
+    def suspended(self: Any, *what: Any) -> list[memoryview]:
+        found: list[memoryview] = parts(self, *what)
+        if not overtaken:
+            overtaken.append(1)
+            succeeded(fake, readers, Driver(readers()), 30)
+        return found
+
+    monkeypatch.setattr(holder, "parts", suspended)
+    with pytest.raises(TransferError, match="ended early"):
+        old.read(old.last_partitions)
+
+
+@pytest.mark.usefixtures("slow_to_return")
+def test_a_reader_that_was_succeeded_while_it_wrote_does_not_blame_the_place(
+    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.publish("q", *numbers(30))
+    old = Driver(readers(maxMessagesPerTrigger=20))
+    old.rows(20)
+    write = spool_files._write_synced
+    overtaken: list[int] = []
+
+    def suspended(path: Path, pieces: Any) -> None:
+        write(path, pieces)
+        if not overtaken and threading.current_thread() is threading.main_thread():
+            overtaken.append(1)
+            succeeded(fake, readers, old, 10)
+
+    monkeypatch.setattr(spool_files, "_write_synced", suspended)
+    with pytest.raises(StateError, match="another query has taken the state over"):
+        old.until(lambda rows: False)
+    assert overtaken
+
+
+def test_what_a_batch_leaves_of_the_budget_is_told_to_all_queues(fake: FakeBroker, readers: Consumers) -> None:
+    fake.publish("q", *[bytes(3000)] * 40)
+    driver = Driver(readers("q,r", maxBytesPerTrigger=40_000, bufferBytes=40_000))
+    while driver.trigger(fail=True) is None:
+        pass
+    wakes = [each._wakes for each in driver.reader._run._receiver._links]  # type: ignore[union-attr]
+    driver.commits += 1
+    driver.reader.commit(driver.offsets[-1])
+    assert all(
+        each._wakes > before
+        for each, before in zip(driver.reader._run._receiver._links, wakes, strict=True)  # type: ignore[union-attr]
+    )
