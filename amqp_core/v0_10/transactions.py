@@ -31,7 +31,7 @@ class Transactions:
     """The transactional commands of one client's session.
 
     Attributes:
-        patience_s: seconds for which the broker may be silent while it commits or prepares, if that is longer than two
+        patience_s: seconds for which the broker may be silent while it prepares or resolves, if that is longer than two
             heartbeats. Broker-J stores what a branch holds inside dtx.prepare, by the thread that sends heartbeats:
             up to 10 s for 100,000 durable messages on a busy machine. Set it by what the transaction holds.
     """
@@ -108,7 +108,7 @@ class Transactions:
 
     def rollback_branch(self, xid: spec.Xid) -> None:
         """Roll a branch back (dtx.rollback)."""
-        self._xa(spec.DtxRollback(xid=xid))
+        self._xa(spec.DtxRollback(xid=xid), patiently=True)
 
     def forget(self, xid: spec.Xid) -> None:
         """Forget a heuristically completed branch (dtx.forget); qpidd does not implement it."""

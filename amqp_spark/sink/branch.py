@@ -51,6 +51,9 @@ POOL: Final = "branches"
 ROLL_BACK_ATTEMPTS: Final = 4
 """How often a task whose connection broke tries to roll its branch back on another one."""
 _SELECTED: Final = "dtx"
+SLOWEST_ROWS: Final = 1000.0
+SLOWEST_NBYTES: Final = 1e6
+"""Per second, of a broker on a busy machine: Broker-J stores all of a branch in dtx.prepare, and says nothing then."""
 
 
 class BranchDelivery(Publishing):
@@ -121,6 +124,7 @@ class BranchDelivery(Publishing):
             self._is_ended = True  # also if it ends with another status
             client.transactions.end(xid)
             crashpoints.reached(crashpoints.ENDED)
+            client.transactions.patience_s = self._rows / SLOWEST_ROWS + self._nbytes / SLOWEST_NBYTES
             client.transactions.prepare(xid)
         except TransactionFailed as error:
             self._rolled_back(error)

@@ -38,6 +38,8 @@ MARKER_SECONDS: Final = 10.0
 """How long a marker is waited for: a session that just died may still hold it."""
 MOST_PAST: Final = 100
 """How many earlier lineages are remembered."""
+SLOWEST_ROWS: Final = 1000.0
+"""Per second, of a broker on a busy machine: while it commits a branch or rolls it back it may not send heartbeats."""
 _TOOL: Final = "python -m amqp_spark.transactions"
 
 
@@ -64,6 +66,7 @@ class Deciding:
         self._timeout = options.transaction_timeout
         self._markers = Markers(client, queue.names)
         self._refuse = Refusals(queue.names)
+        self._patience = 0.0
         self._kept = True
         """Whether the queue of markers is the one that it was when the state was written last."""
 
@@ -73,6 +76,7 @@ class Deciding:
         """See :meth:`Decision.commit`."""
         branches = [task for task in tasks if task.xid]
         lineage = self._lineage(tasks, batch)
+        self._be_patient_with(branches)
         state = self._state(create=bool(branches))
         if state is None:
             return True
@@ -94,6 +98,7 @@ class Deciding:
 
     def abort(self, tasks: Sequence[Prepared]) -> None:
         """See :meth:`Decision.abort`."""
+        self._be_patient_with(tasks)
         state = self._state(create=False)
         decided: set[str] = set()
         if state is not None:
@@ -244,6 +249,7 @@ class Deciding:
             repeated: new attempts at the same batch, by partition: they may take the place of what is lost.
         """
         wanted = {branch.xid for branch in state.branches}
+        self._be_patient_with(state.branches)
         self._markers.look()
         committed = self._commit_listed(wanted - self._markers.found.keys())
         crashpoints.reached(crashpoints.ALL_COMMITTED)
@@ -270,6 +276,7 @@ class Deciding:
         """Commit those that are prepared; return them."""
         listed = self._listed() if xids else {}
         committed = set()
+        self._client.transactions.patience_s = self._patience
         for number, text in enumerate(text for text in listed if text in xids):
             try:
                 self._client.transactions.commit_branch(listed[text])
@@ -386,7 +393,12 @@ class Deciding:
         except AmqpError as error:
             _log.warning("transactionalId %r: rolling back orphans failed: %s", self._writer, error)
 
+    def _be_patient_with(self, branches: Sequence[Prepared | DecidedBranch]) -> None:
+        """Resolving one of these, or another attempt at it, may take its time."""
+        self._patience = max([self._patience, *(branch.rows / SLOWEST_ROWS for branch in branches)])
+
     def _roll_back(self, xids: Collection[str], listed: Mapping[str, Xid]) -> None:
+        self._client.transactions.patience_s = self._patience
         for number, text in enumerate(text for text in listed if text in xids):
             try:
                 self._client.transactions.rollback_branch(listed[text])

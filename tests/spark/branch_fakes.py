@@ -75,6 +75,7 @@ class BranchTransactions:
     def __init__(self, client: BranchClient) -> None:
         self.client = client
         self.open = ""
+        self.patience_s = 0.0
 
     def dtx_select(self) -> None:
         self.client.call("select")

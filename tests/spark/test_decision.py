@@ -81,6 +81,7 @@ class FakeClient:
     def __init__(self, broker: FakeBroker) -> None:
         self.broker = broker
         self.transactions = self
+        self.patience_s = 0.0
         self.ended = False
 
     @property
@@ -100,11 +101,13 @@ class FakeClient:
     def commit_branch(self, xid: Xid) -> None:
         text = xid_text(xid)
         self.broker.fail("commit")
+        assert self.patience_s >= self.broker.holds[text].rows / 1000, "it may be silent meanwhile"
         self.broker.markers[text] = self.broker.holds[text]
         del self.broker.prepared[text]
 
     def rollback_branch(self, xid: Xid) -> None:
         self.broker.fail("rollback")
+        assert self.patience_s >= self.broker.holds[xid_text(xid)].rows / 1000, "it may be silent meanwhile"
         del self.broker.prepared[xid_text(xid)]
 
     def service(self) -> None:

@@ -29,7 +29,7 @@ from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.encoding.messages import MessagePlan, Place
 from amqp_spark.sink.prepared import BATCH_WRITES, Prepared, same_rows
 from amqp_spark.state.xids import parse_branch, parse_xid, xid_text
-from tests.spark.branch_fakes import BranchBroker
+from tests.spark.branch_fakes import BranchBroker, BranchClient
 from tests.spark.sink_fakes import Script
 
 if TYPE_CHECKING:
@@ -93,6 +93,9 @@ def test_rows_and_marker_are_prepared_in_one_branch(fake: BranchBroker) -> None:
     assert (branch.batch, branch.partition, branch.attempt, branch.is_of("w", "query")) == (12, 5, 2, True)
     assert (statistics.messages, statistics.nbytes) == (5003, sum(map(len, fake.taken)))
     assert fake.timeouts == [100]
+    [client] = fake.clients
+    assert isinstance(client, BranchClient)
+    assert client.transactions.patience_s > 5.0, "the broker may be silent while it stores 5003 rows"
 
 
 def test_connections_are_kept_for_tasks_of_this_kind(fake: BranchBroker) -> None:
