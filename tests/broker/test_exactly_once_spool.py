@@ -312,6 +312,10 @@ def test_a_damaged_file_is_given_up_when_somebody_says_so(case: Case, remote: St
     assert "is damaged" in case.fail()
     case.run(adoptState="true")
     assert case.rows() == ALL[:FIRST] + ALL[FIRST + OWNED :]
+    assert remote.names() == [file], "what was given up stays until the next start, for whoever wants to look at it"
+    case.publish(FIRST + OWNED + LEFT, 200)
+    case.run()
+    assert case.rows() == ALL[:FIRST] + numbers(200)[FIRST + OWNED :]
     case.nothing_is_left(remote)
 
 
