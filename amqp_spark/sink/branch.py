@@ -259,7 +259,7 @@ class BranchDelivery(Publishing):
                 f"it took longer than option transactionTimeout={self._options.transaction_timeout} s: raise it, or "
                 "let batches be smaller"
             )
-        if error.operation == "dtx.prepare":
+        if (error.operation, error.status) == ("dtx.prepare", DtxXaStatus.XA_RBTIMEOUT):
             self._xid = None  # the broker has forgotten it: asking again would end the session
         raise self._failure(f"the broker has rolled the transaction back ({error}): {why}") from error
 
