@@ -20,7 +20,6 @@ from amqp_core.errors import (
     MessageRejected,
     NotFound,
     TransactionFailed,
-    UnauthorizedAccess,
 )
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import DeliveryProperties, DtxXaStatus, MessageDeliveryMode, MessageProperties
@@ -30,6 +29,7 @@ from amqp_spark.sink.connections import pause_before, shared
 from amqp_spark.sink.prepared import BATCH_WRITES, Prepared
 from amqp_spark.sink.publishing import Publishing, link_of
 from amqp_spark.state.names import WRITER, Names
+from amqp_spark.state.queue import allowed
 from amqp_spark.state.xids import new_branch, xid_text
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ class BranchDelivery(Publishing):
             self._rolled_back(error)
         except MessageRejected as error:
             raise self._failure(f"its marker is not taken by the queue {self._names.markers!r}: {error}") from error
-        except CommandFailed as error:
+        except (CommandFailed, StateError) as error:
             raise self._failure(str(error)) from error
         except AmqpError as error:
             self._gone(error)
@@ -205,14 +205,8 @@ class BranchDelivery(Publishing):
     def _begin(self, lease: Lease) -> None:
         client, transactions = lease.client, lease.client.transactions
         markers, timeout = self._names.markers, self._options.transaction_timeout
-        try:
+        with allowed(f"declare the queue {markers!r}", f"transactionalId {self._writer!r}"):
             client.declare_queue(markers, durable=True)
-        except UnauthorizedAccess as error:
-            raise StateError(
-                f"the login may not declare the queue {markers!r}, which deliveryGuarantee=exactly-once needs for "
-                f"transactionalId {self._writer!r}: let the broker's administrator allow it to create, publish to and "
-                f"consume queues named amqp-spark.* ({error})"
-            ) from error
         xid = new_branch(self._writer, self._lineage, self._batch, self._place.partition, self._attempt)
         try:
             if not lease.notes.get(_SELECTED):
@@ -234,14 +228,14 @@ class BranchDelivery(Publishing):
         self._xid, self._is_ended = xid, False
 
     def _publish_marker(self, client: Client) -> None:
-        client.publish(
-            Message(
-                self.prepared.dump(),
-                DeliveryProperties(routing_key=self._names.markers, delivery_mode=MessageDeliveryMode.PERSISTENT),
-                MessageProperties(content_type="application/json"),
-            )
+        marker = Message(
+            self.prepared.dump(),
+            DeliveryProperties(routing_key=self._names.markers, delivery_mode=MessageDeliveryMode.PERSISTENT),
+            MessageProperties(content_type="application/json"),
         )
-        client.confirm()
+        with allowed(f"publish to the queue {self._names.markers!r}", f"transactionalId {self._writer!r}"):
+            client.publish(marker)
+            client.confirm()
 
     # --- failing
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_spark.errors import StateError
 from amqp_spark.sink.prepared import Prepared
-from amqp_spark.state.queue import EXCHANGE
+from amqp_spark.state.queue import EXCHANGE, allowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,6 +32,7 @@ class Markers:
         self.found: dict[str, Prepared] = {}
         self._client = client
         self._queue = names.markers
+        self._whose = f"{names.kind} {names.identity!r}"
         self._mark = names.kept
         self._subscription: Subscription | None = None
         self._ids: dict[str, int] = {}
@@ -44,7 +45,8 @@ class Markers:
     def keep(self) -> None:
         """From now on :meth:`are_kept` tells."""
         self._subscribed()
-        self._client.bind(self._queue, EXCHANGE, self._mark)
+        with allowed(f"bind to {EXCHANGE} the queue {self._queue!r}", self._whose):
+            self._client.bind(self._queue, EXCHANGE, self._mark)
 
     def look(self) -> None:
         """Receive all that are visible now (message.flush)."""
@@ -97,8 +99,9 @@ class Markers:
 
     def _subscribed(self) -> Subscription:
         if self._subscription is None:
-            self._client.declare_queue(self._queue, durable=True)  # somebody may have deleted it
-            self._subscription = self._client.subscribe(self._queue)
+            with allowed(f"declare and consume the queue {self._queue!r}", self._whose):
+                self._client.declare_queue(self._queue, durable=True)  # somebody may have deleted it
+                self._subscription = self._client.subscribe(self._queue)
         return self._subscription
 
     def _receive(self, message: Message) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.errors import CommandFailed, MessageRejected, ResourceLocked, UnauthorizedAccess
+from amqp_core.errors import CommandFailed, MessageRejected, UnauthorizedAccess
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import DeliveryProperties, MessageDeliveryMode, MessageProperties
 from amqp_spark.errors import StateError
@@ -58,7 +58,7 @@ class StateQueue:
             ResourceLocked: somebody else has it. The session is over: try again on a new one.
             StateError: the login may not declare queues.
         """
-        with self._allowed(f"declare the queue {self.names.lock!r}"):
+        with allowed(f"declare the queue {self.names.lock!r}", self._whose()):
             self._client.declare_queue(self.names.lock, exclusive=True, auto_delete=True)
 
     def unlock(self) -> None:
@@ -103,7 +103,7 @@ class StateQueue:
                 "docs/delivery.md for what that means"
             )
         if not self._has_begun():  # the one who created it got no further
-            self._client.bind(self.names.state, EXCHANGE, self.names.begun)
+            self._bind(self.names.begun)
         return self.body
 
     def create(self, body: bytes) -> None:
@@ -112,12 +112,12 @@ class StateQueue:
         Raises:
             StateError: the login may not, or the broker does not keep the message.
         """
-        with self._allowed(f"declare the queue {self.names.state!r}"):
+        with self._allowed("declare the queue"):
             self._client.declare_queue(self.names.state, durable=True)
         self._publish(body)
         if self._client.transactions.is_local:  # the session has served another state before
             self._client.transactions.commit()
-        self._client.bind(self.names.state, EXCHANGE, self.names.begun)
+        self._bind(self.names.begun)
         self._subscribe()
         if not self._receive(TAKE_SECONDS):
             raise StateError(f"the state message that was put into {self.names.state!r} does not come back")
@@ -165,7 +165,7 @@ class StateQueue:
     def mark(self, key: str) -> None:
         """Bind the state queue with a key that says something about it (exchange.bind)."""
         for each in (self._own(key), key):  # whoever finds the mark anywhere must be able to find out whose it is
-            self._client.bind(self.names.state, EXCHANGE, each)
+            self._bind(each)
 
     def unmark(self, key: str) -> None:
         """Take a mark away (exchange.unbind)."""
@@ -189,12 +189,17 @@ class StateQueue:
 
     # --- inside
 
+    def _bind(self, key: str) -> None:
+        with self._allowed(f"bind to {EXCHANGE} the queue"):
+            self._client.bind(self.names.state, EXCHANGE, key)
+
     def _has_begun(self) -> bool:
         return self.marked_anywhere(self.names.begun)  # no other queue has that key
 
     def _subscribe(self) -> None:
         if self._subscription is None:
-            self._subscription = self._client.subscribe(self.names.state)
+            with self._allowed("consume the queue"):
+                self._subscription = self._client.subscribe(self.names.state)
             self._subscription.grant(1)
 
     def _receive(self, timeout: float) -> bool:
@@ -211,9 +216,10 @@ class StateQueue:
             DeliveryProperties(routing_key=self.names.state, delivery_mode=MessageDeliveryMode.PERSISTENT),
             MessageProperties(content_type="application/json"),
         )
-        self._client.publish(message)
         try:
-            self._client.confirm()
+            with self._allowed("publish to the queue"):
+                self._client.publish(message)
+                self._client.confirm()
         except MessageRejected as error:
             raise self._gone(str(error)) from error
         # qpidd says nothing about what it could not route
@@ -237,19 +243,33 @@ class StateQueue:
     def _whose(self) -> str:
         return f"{self.names.kind} {self.names.identity!r}"
 
-    @contextlib.contextmanager
-    def _allowed(self, what: str) -> Iterator[None]:
-        try:
-            yield
-        except ResourceLocked:
+    def _allowed(self, what: str) -> contextlib.AbstractContextManager[None]:
+        return allowed(f"{what} {self.names.state!r}", self._whose())
+
+
+@contextlib.contextmanager
+def allowed(what: str, whose: str) -> Iterator[None]:
+    """Say of what the broker refuses what it is for, and who can change that.
+
+    Parameters:
+        what: is done with which queue.
+        whose: the queue is.
+
+    Raises:
+        StateError: the login may not, or the broker does not let it. What may be tried again stays what it is.
+    """
+    try:
+        yield
+    except UnauthorizedAccess as error:
+        raise StateError(
+            f"the login may not {what}, which exactly-once needs for {whose}: let the broker's administrator allow it "
+            "to create, publish to, bind (to amq.direct), consume and delete queues named amqp-spark.* "
+            f"({error})"
+        ) from error
+    except CommandFailed as error:
+        if error.retryable:
             raise
-        except UnauthorizedAccess as error:
-            raise StateError(
-                f"the login may not {what}, which exactly-once needs for {self._whose()}: let the broker's "
-                f"administrator allow it to create, publish to and consume queues named amqp-spark.* ({error})"
-            ) from error
-        except CommandFailed as error:
-            raise StateError(f"the broker does not let {self._whose()} {what}: {error}") from error
+        raise StateError(f"the broker does not let {whose} {what}: {error}") from error
 
 
 def _id_range(message: Message) -> tuple[int, int]:

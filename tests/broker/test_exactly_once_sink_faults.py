@@ -104,6 +104,43 @@ def test_a_login_that_may_not_declare(own_broker: OwnBroker, connect: Connect) -
     writer.close()
 
 
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        ('CONSUME QUEUE name="amqp-spark.*"', r"may not consume the queue 'amqp-spark\.state\."),
+        ('CONSUME QUEUE name="amqp-spark.markers.*"', r"may not declare and consume the queue 'amqp-spark\.markers\."),
+        (
+            'PUBLISH EXCHANGE name="" routingkey="amqp-spark.state.*"',
+            r"may not publish to the queue 'amqp-spark\.state\.",
+        ),
+    ],
+)
+def test_a_login_that_may_not_all_that_it_takes(own_broker: OwnBroker, connect: Connect, rule: str, what: str) -> None:
+    ours = own_broker(durable=False, acl=(f"ACL DENY trader {rule}",))
+    client = connect(broker=ours)
+    client.declare_queue("q")
+    trader = {"username": "trader", "password": ours.config.users["trader"]}
+    writer = Writer(ours, "q", given=trader)
+    tasks = writer.run(0, range(3))
+    with pytest.raises(StateError, match=f"{what}.*let the broker's administrator allow it") as failed:
+        writer.decision.commit(tasks, 0)
+    assert trader["password"] not in str(failed.value)
+    assert depth(client, "q") == 0
+    writer.given = {}
+    assert writer.decision.commit(tasks, 0)
+    writer.close()
+
+
+def test_a_login_that_may_not_publish_markers(own_broker: OwnBroker, connect: Connect) -> None:
+    rule = 'ACL DENY trader PUBLISH EXCHANGE name="" routingkey="amqp-spark.markers.*"'
+    ours = own_broker(durable=False, acl=(rule,))
+    connect(broker=ours).declare_queue("q")
+    writer = Writer(ours, "q", given={"username": "trader", "password": ours.config.users["trader"]})
+    with pytest.raises(PublishFailed, match=r"partition 0 in batch 0: the login may not publish to the queue"):
+        writer.run(0, range(3))
+    writer.close()
+
+
 # ----------------------------------------------------------------------------------------------- connections that break
 def code(command: type[spec.Command], nth: int = 1, *, past: bool = False) -> Trigger:
     return operation(command.CODE, nth=nth, past=past)
