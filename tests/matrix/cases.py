@@ -316,19 +316,21 @@ _FEW: Final = {
 
 
 def all_cases(rounds: int = 1) -> list[Case]:
-    """The whole matrix."""
-    return [replace(case, round=number) for number in range(rounds) for case in _one_round()]
+    """The whole matrix. What chains repeat of source and sink alone takes turns, from round to round."""
+    return [replace(case, round=number) for number in range(rounds) for case in _one_round(number)]
 
 
-def _one_round() -> Iterator[Case]:
+def _one_round(number: int) -> Iterator[Case]:
     for kind in KINDS:
         guarantees = {SOURCE: (EO, ALO, AMO)}.get(kind, (EO, ALO) if kind in SINKS else (EO,))
         for guarantee in guarantees:
-            for point in points_of(kind, guarantee):
-                for victim in VICTIMS:
-                    case = Case(kind, guarantee, (Step(point.name, victim),))
-                    if left_out(case) is None and _is_wanted(case):
-                        yield case
+            for index, point in enumerate(points_of(kind, guarantee)):
+                cases = [Case(kind, guarantee, (Step(point.name, victim),)) for victim in VICTIMS]
+                cases = [case for case in cases if left_out(case) is None and _is_wanted(case)]
+                if kind in CHAINS and len(cases) > 1:
+                    turn = index + number + CHAINS.index(kind)
+                    cases = [cases[0], cases[1 + turn % (len(cases) - 1)]]
+                yield from cases
             if guarantee == EO:
                 yield from (Case(kind, guarantee, steps) for steps in pairs(kind))
             elif kind in SINKS:

@@ -86,6 +86,7 @@ def _result(place: Place, subject: Subject, seed: int, took: float) -> Result:
         messages=subject.sent,
         lost=verdict.lost,
         duplicated=verdict.duplicated,
+        gone=verdict.gone,
         recover_s=subject.recover_s,
         took_s=round(took, 2),
         restarts=subject.restarts,

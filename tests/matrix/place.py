@@ -17,7 +17,7 @@ from tests.matrix.cases import CONNECTION
 from tests.matrix.subjects import Plan, Subject
 from tests.support.brokerj import BrokerConfig, BrokerJ
 from tests.support.proxy import FaultProxy
-from tests.support.query_process import CrashPoints, QueryProcess
+from tests.support.query_process import WARM, CrashPoints, QueryProcess
 
 if TYPE_CHECKING:
     from tests.matrix.cases import Case
@@ -53,7 +53,7 @@ class Place:
 
     def __post_init__(self) -> None:
         settings = {"spark.master": f"local[{self.slots},4]"}
-        self.driver = QueryProcess(points=self.points, settings=settings)
+        self.driver = QueryProcess(points=self.points, settings=settings, environment=WARM)
         self._proxy: FaultProxy | None = None
 
     def __enter__(self) -> Self:

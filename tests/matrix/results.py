@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import json
+import os
 import statistics
+import subprocess
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +31,8 @@ class Result:
     messages: int = 0
     lost: int = 0
     duplicated: int = 0
+    gone: int = 0
+    """Lost with the memory of a broker."""
     recover_s: float | None = None
     took_s: float = 0.0
     restarts: int = 0
@@ -36,11 +41,24 @@ class Result:
     errors: list[str] = field(default_factory=list)
     log: str = ""
     plan: str = ""
+    code: str = field(default_factory=lambda: code_version())
+    """The commit that was run."""
 
     @property
     def good(self) -> bool:
         """Whether every promise was kept, and every point reached."""
         return not self.problems and not self.missed
+
+
+@functools.cache
+def code_version() -> str:
+    """What is run: the commit, or what ``AMQP_SPARK_CODE`` says where there is none."""
+    given = os.environ.get("AMQP_SPARK_CODE")
+    if given is not None:
+        return given
+    command = ["git", "describe", "--always", "--dirty"]
+    found = subprocess.run(command, cwd=BUILD.parent, capture_output=True, text=True, check=False)
+    return found.stdout.strip()
 
 
 class Record:
@@ -121,7 +139,10 @@ def table(results: Iterable[Result]) -> str:
     for key, found in sorted(rows.items(), key=lambda item: (item[0][3], item[0][2], item[0][0], item[0][1])):
         lost, twice = sum(each.lost for each in found), sum(each.duplicated for each in found)
         bad = sum(not each.good for each in found)
-        cells = [*key, f"{len(found)}{f' ({bad} failed)' if bad else ''}", str(lost), str(twice), _seconds(found)]
+        gone = sum(each.gone for each in found)
+        runs = f"{len(found)} ({bad} failed)" if bad else str(len(found))
+        shown = f"{lost} (and {gone} with the broker's memory)" if gone else str(lost)
+        cells = [*key, runs, shown, str(twice), _seconds(found)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

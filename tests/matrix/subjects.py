@@ -362,11 +362,13 @@ class Verdict:
         lost: messages that have not arrived.
         duplicated: messages that have arrived more than once, counted once each.
         problems: what breaks a promise.
+        gone: messages that were lost with the memory of the broker.
     """
 
     lost: int
     duplicated: int
     problems: tuple[str, ...]
+    gone: int = 0
 
 
 def judge(subject: Subject, copies: Counter[int], dirt: list[str]) -> Verdict:
@@ -386,4 +388,4 @@ def judge(subject: Subject, copies: Counter[int], dirt: list[str]) -> Verdict:
         problems.append(f"{sum(foreign.values())} arrived that nobody published: {sorted(foreign)[:5]}")
     if not gone:
         problems += dirt
-    return Verdict(len(lost), len(twice), tuple(problems))
+    return Verdict(0 if gone else len(lost), len(twice), tuple(problems), len(lost) if gone else 0)

@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
 _ROOT = Path(__file__).parents[2]
+WARM: Mapping[str, str] = {
+    "PYTHONPATH": os.pathsep.join([str(_ROOT), str(Path(__file__).with_name("warm"))]),
+    "OPENBLAS_NUM_THREADS": "1",  # what is forked must have no threads
+}
+"""Environment of a driver whose workers start quickly."""
 _READER_MODULE = "python_streaming_source_runner"
 # Spark gives a reader process 10 s to start, whatever the load of the machine; then the query is started again.
 _SLOW_START = ("Timed out while waiting for the Python worker to connect back", "Python worker failed to connect back")
@@ -194,8 +199,15 @@ class CrashPoints:
 class QueryProcess:
     """One driver; a context manager that starts it and ends it with everything that it started."""
 
-    def __init__(self, *, points: CrashPoints | None = None, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        points: CrashPoints | None = None,
+        settings: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self._settings = _SETTINGS | dict(settings or {})
+        self._environment = dict(environment or {})
         self._points = points
         self._directory = Path(tempfile.mkdtemp(prefix="amqp-spark-driver-"))
         self._process: subprocess.Popen[str] | None = None
@@ -211,12 +223,16 @@ class QueryProcess:
 
     def start(self) -> None:
         """Start the driver and wait for its Spark session."""
-        environment = os.environ | {
-            "PYSPARK_PYTHON": sys.executable,
-            "PYSPARK_DRIVER_PYTHON": sys.executable,
-            "SPARK_LOCAL_IP": "127.0.0.1",
-            "SPARK_LOCAL_DIRS": str(self._directory / "local"),
-        }
+        environment = (
+            os.environ
+            | {
+                "PYSPARK_PYTHON": sys.executable,
+                "PYSPARK_DRIVER_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+                "SPARK_LOCAL_DIRS": str(self._directory / "local"),
+            }
+            | self._environment
+        )
         if self._points is not None:
             environment[crashpoints.VARIABLE] = str(self._points.directory)
         settings = self._settings | {"spark.sql.warehouse.dir": str(self._directory / "warehouse")}
