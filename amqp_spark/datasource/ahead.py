@@ -25,6 +25,7 @@ class Ahead:
 
     def __init__(self, held: Held) -> None:
         self.wanted = False
+        self._wishes = 0
         self._held = held
         self._lock = held.changed
         self._thread: threading.Thread | None = None
@@ -38,6 +39,7 @@ class Ahead:
         """
         with self._lock:
             self._full, self._plan, self.wanted = full, plan, True
+            self._wishes += 1
             self._held.wanted_bytes = wanted_bytes
             self._lock.notify_all()
         if self._thread is None:
@@ -63,6 +65,7 @@ class Ahead:
                 if self._held.stopping:
                     return
                 self._held.wanted_bytes = 0
+                wish = self._wishes
             try:
                 self._plan()
             except AmqpError as error:
@@ -70,7 +73,9 @@ class Ahead:
             except Exception:  # noqa: BLE001  nothing depends on this thread
                 _log.exception("planning ahead has failed and is given up")
                 return
-            self.stop()
+            with self._lock:
+                if wish == self._wishes:  # else Spark has had this batch already, and wishes for the next one
+                    self.stop()
 
 
 def _nothing() -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from amqp_spark.datasource import link, spool, spool_files
+from amqp_spark.datasource.ahead import Ahead
+from amqp_spark.datasource.held import Held
 from amqp_spark.errors import OffsetError, SpoolError, StateError, TransferError
 from tests.spark.driver import Driver, bodies
 from tests.spark.fake_client import FakeBroker
@@ -266,3 +269,27 @@ def test_what_a_batch_leaves_of_the_budget_is_told_to_all_queues(fake: FakeBroke
         each._wakes > before
         for each, before in zip(driver.reader._run._receiver._links, wakes, strict=True)  # type: ignore[union-attr]
     )
+
+
+def test_a_wish_for_the_next_batch_is_kept_while_one_is_being_planned() -> None:
+    held = Held(("q",), 1 << 20, time.monotonic)
+    ahead = Ahead(held)
+    planned_at: list[int] = []
+    done = threading.Event()
+
+    def second() -> None:
+        planned_at.append(2)
+        done.set()
+
+    def first() -> None:
+        planned_at.append(1)
+        ahead.stop()  # Spark's next call comes, takes this batch, and wishes for another one
+        ahead.start(lambda: True, second, 0)
+
+    ahead.start(lambda: True, first, 0)
+    assert done.wait(20)
+    assert planned_at == [1, 2]
+    with held.changed:
+        held.stopping = True
+        held.changed.notify_all()
+    ahead.join(20)
