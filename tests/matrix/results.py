@@ -17,6 +17,17 @@ if TYPE_CHECKING:
 BUILD = Path(__file__).parents[2] / "build"
 
 
+@functools.cache
+def code_version() -> str:
+    """What is run: the commit, or what ``AMQP_SPARK_CODE`` says where there is none."""
+    given = os.environ.get("AMQP_SPARK_CODE")
+    if given is not None:
+        return given
+    command = ["git", "describe", "--always", "--dirty"]
+    found = subprocess.run(command, cwd=BUILD.parent, capture_output=True, text=True, check=False)
+    return found.stdout.strip()
+
+
 @dataclass
 class Result:
     """One run of a case."""
@@ -41,24 +52,13 @@ class Result:
     errors: list[str] = field(default_factory=list)
     log: str = ""
     plan: str = ""
-    code: str = field(default_factory=lambda: code_version())
+    code: str = field(default_factory=code_version)
     """The commit that was run."""
 
     @property
     def good(self) -> bool:
         """Whether every promise was kept, and every point reached."""
         return not self.problems and not self.missed
-
-
-@functools.cache
-def code_version() -> str:
-    """What is run: the commit, or what ``AMQP_SPARK_CODE`` says where there is none."""
-    given = os.environ.get("AMQP_SPARK_CODE")
-    if given is not None:
-        return given
-    command = ["git", "describe", "--always", "--dirty"]
-    found = subprocess.run(command, cwd=BUILD.parent, capture_output=True, text=True, check=False)
-    return found.stdout.strip()
 
 
 class Record:
