@@ -41,6 +41,8 @@ QUIET_SECONDS: Final = 0.1
 """AvailableNow: silence after which a flush asks the broker whether there is more."""
 HELD_ELSEWHERE_SECONDS: Final = 5.0
 """AvailableNow: how long empty flush rounds go on while the broker counts messages, which others then hold."""
+HELD_BY_NOBODY_SECONDS: Final = 30.0
+"""The same where the broker knows of no other consumer: it is busy, or a transaction or a dying session holds them."""
 LOCK_RETRY_SECONDS: Final = 0.5
 """Between two attempts to make a new session ours."""
 LOCKED_ATTEMPTS: Final = 5
@@ -104,6 +106,8 @@ class QueueLink:
         self._target: int | None = None
         self._last_arrival = 0.0
         self._empty_since: float | None = None
+        self._alone = False
+        """Whether the broker knew of no other consumer when it was last asked."""
         self._empty_rounds = 0
         self._next_flush = 0.0
         self._last_survey = 0.0
@@ -318,6 +322,7 @@ class QueueLink:
         if info is None:
             # Broker-J says nothing to the consumers of a queue that is deleted: it just sends no more.
             raise ResourceDeleted(408, None, f"the queue {self.queue!r} was deleted under the stream", "queue.query")
+        self._alone = info.subscriber_count is not None and info.subscriber_count <= 1
         if info.message_count is None:
             return None
         with self._lock:
@@ -367,11 +372,12 @@ class QueueLink:
             self._exhaust()
             return
         self._empty_since = now if self._empty_since is None else self._empty_since
-        if now - self._empty_since >= HELD_ELSEWHERE_SECONDS:
+        if now - self._empty_since >= (HELD_BY_NOBODY_SECONDS if self._alone else HELD_ELSEWHERE_SECONDS):
             _log.warning(
-                "queue %r: the broker counts %d message(s) that it does not send: other consumers hold them; this "
-                "AvailableNow query ends without them",
-                self.queue, left,
+                "queue %r: the broker counts %d message(s) that it does not send: %s; this AvailableNow query ends "
+                "without them",
+                self.queue, left, "a transaction or a dying session holds them" if self._alone
+                else "other consumers hold them",
             )  # fmt: skip
             self._exhaust()
         self._next_flush = now + min(1.0, QUIET_SECONDS * 2**self._empty_rounds)

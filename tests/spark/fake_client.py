@@ -100,6 +100,8 @@ class FakeBroker:
         self.refuse: list[Exception] = []
         """Errors of the next connections."""
         self.held_elsewhere: dict[str, int] = dict.fromkeys(queues, 0)
+        self.holders_are_seen = True
+        """Whether those who hold messages elsewhere are counted as consumers."""
         self.consumers: dict[str, int] = dict.fromkeys(queues, 0)
         self.early_flushes = 0
         """So many flush rounds end before they send anything, as on Broker-J with competing consumers."""
@@ -188,7 +190,8 @@ class FakeClient:
             if self.broker.counts_held:
                 held = sum(1 for client in self.broker.clients for queue, _ in client.held.values() if queue == name)
                 count += held + self.broker.held_elsewhere[name]
-            return FakeInfo(count, self.broker.consumers[name])
+            others = self.broker.holders_are_seen and bool(self.broker.held_elsewhere.get(name))
+            return FakeInfo(count, self.broker.consumers[name] + others)
 
     def declare_queue(self, name: str, *, durable: bool) -> None:
         with self.broker.changed:

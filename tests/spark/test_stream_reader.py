@@ -702,6 +702,19 @@ def test_available_now_ends_with_a_warning_when_others_hold_messages(
     assert "7 message(s) that it does not send" in caplog.text
 
 
+def test_available_now_is_patient_with_a_broker_that_knows_of_no_other_consumer(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(link, "HELD_ELSEWHERE_SECONDS", 0.0)
+    monkeypatch.setattr(link, "HELD_BY_NOBODY_SECONDS", 0.3)
+    fake.publish("q", *numbers(10))
+    fake.held_elsewhere["q"] = 7
+    fake.holders_are_seen = False
+    driver = run_available_now(readers())
+    assert len(driver.batches[0]) == 10
+    assert "a transaction or a dying session holds them" in caplog.text
+
+
 def test_available_now_is_not_fooled_by_a_flush_that_ends_early(fake: FakeBroker, readers: Readers) -> None:
     fake.publish("q", *numbers(10))
     fake.early_flushes = 2
