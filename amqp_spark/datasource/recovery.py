@@ -8,8 +8,9 @@ from __future__ import annotations
 import logging
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_spark import crashpoints
 from amqp_spark.datasource import entries
@@ -19,11 +20,17 @@ from amqp_spark.state.names import CONSUMER, Names
 from amqp_spark.state.records import ConsumerState, OwnedBatch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from amqp_spark.datasource.broker import Client, StateOwner
     from amqp_spark.datasource.spool import Spool
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
+KEEP_ALIVE_SECONDS: Final = 0.5
+"""Between two signs of life: a quarter of the shortest time after which a broker gives up a silent client."""
 ADOPT: Final = "option adoptState=true, for one start, takes what is there as it is"
 
 
@@ -66,11 +73,11 @@ def recover(consumer: Consumer, client: Client, owner: StateOwner, spool: Spool)
         StateError: it is not ours, or gone although the spool has batches.
         SpoolError: the spool cannot be used, or does not have what the state says.
     """
-    spool.open()
+    _meanwhile(client, spool.open)
     body = owner.take()
     _no_more_queues(consumer, client)
     if body is None:
-        state = _first(consumer, spool)
+        state = _meanwhile(client, lambda: _first(consumer, spool))
         spool.instance = state.instance
         crashpoints.reached(crashpoints.RECOVERY_MID)
         owner.create(state.dump())
@@ -78,16 +85,25 @@ def recover(consumer: Consumer, client: Client, owner: StateOwner, spool: Spool)
     else:
         found = ConsumerState.load(body)
         _check_ours(consumer, found)
-        _check_files(consumer, found, spool)
-        state = _with_files(consumer, found, spool)
+        _meanwhile(client, lambda: _check_files(consumer, found, spool))
+        state = _meanwhile(client, lambda: _with_files(consumer, found, spool))
         spool.instance = state.instance
         crashpoints.reached(crashpoints.RECOVERY_MID)
         state = replace(state, epoch=state.epoch + 1, spool=consumer.spool)
         owner.swap(state.dump())
         crashpoints.reached(crashpoints.EPOCH_RAISED)
-        _sweep(found, spool)
-    spool.sweep_partial()
+        _meanwhile(client, lambda: _sweep(found, spool))
+    _meanwhile(client, spool.sweep_partial)
     return state
+
+
+def _meanwhile(client: Client, work: Callable[[], T]) -> T:
+    """Work on the spool, however slow, while the session is kept alive: a silent client loses it, and the lock."""
+    with ThreadPoolExecutor(1, "amqp-spool") as pool:
+        working = pool.submit(work)
+        while not wait([working], KEEP_ALIVE_SECONDS).done:
+            client.sync()
+        return working.result()
 
 
 def _no_more_queues(consumer: Consumer, client: Client) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_spark.datasource import link, spool, spool_files
+from amqp_spark.datasource import link, recovery, spool, spool_files
 from amqp_spark.datasource.ahead import Ahead
 from amqp_spark.datasource.held import Held
 from amqp_spark.errors import OffsetError, SpoolError, StateError, TransferError
@@ -293,3 +293,18 @@ def test_a_wish_for_the_next_batch_is_kept_while_one_is_being_planned() -> None:
         held.stopping = True
         held.changed.notify_all()
     ahead.join(20)
+
+
+def test_a_slow_spool_does_not_cost_the_session(
+    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(recovery, "KEEP_ALIVE_SECONDS", 0.01)
+    real = spool.Spool.open
+
+    def slow(self: spool.Spool) -> None:
+        fake.wait(lambda: fake.syncs > 2)  # the broker hears of this reader while it waits for its spool
+        real(self)
+
+    monkeypatch.setattr(spool.Spool, "open", slow)
+    fresh(readers).latest()
+    assert fake.connects == 1
