@@ -31,7 +31,7 @@ class Transactions:
     """The transactional commands of one client's session.
 
     Attributes:
-        patience_s: seconds for which the broker may be silent while it prepares or resolves, if that is longer than two
+        patience_s: seconds for which the broker may be silent when a transaction ends, if that is longer than two
             heartbeats. Broker-J stores what a branch holds inside dtx.prepare, by the thread that sends heartbeats:
             up to 10 s for 100,000 durable messages on a busy machine. Set it by what the transaction holds.
     """
@@ -96,7 +96,7 @@ class Transactions:
 
     def end(self, xid: spec.Xid, *, fail: bool = False, suspend: bool = False) -> None:
         """End the association (dtx.end). ``suspend`` without an active branch crashes qpidd: avoid it."""
-        self._xa(spec.DtxEnd(xid=xid, fail=fail, suspend=suspend))
+        self._xa(spec.DtxEnd(xid=xid, fail=fail, suspend=suspend), patiently=True)
 
     def prepare(self, xid: spec.Xid) -> None:
         """Prepare a branch that was ended (dtx.prepare)."""

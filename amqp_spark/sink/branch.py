@@ -51,6 +51,8 @@ POOL: Final = "branches"
 ROLL_BACK_ATTEMPTS: Final = 4
 """How often a task whose connection broke tries to roll its branch back on another one."""
 _SELECTED: Final = "dtx"
+OTHERS_SECONDS: Final = 300.0
+"""Broker-J prepares one branch at a time: what those of other tasks before this one may take."""
 SLOWEST_ROWS: Final = 1000.0
 SLOWEST_NBYTES: Final = 1e6
 """Per second, of a broker on a busy machine: Broker-J stores all of a branch in dtx.prepare, and says nothing then."""
@@ -119,12 +121,13 @@ class BranchDelivery(Publishing):
         self.prepared = Prepared(
             self._lineage, self._batch, self._place.partition, xid_text(xid), self._rows, self._digest.hexdigest()
         )
+        own = self._rows / SLOWEST_ROWS + self._nbytes / SLOWEST_NBYTES
         try:
             self._publish_marker(client)
+            client.transactions.patience_s = OTHERS_SECONDS + own
             self._is_ended = True  # also if it ends with another status
             client.transactions.end(xid)
             crashpoints.reached(crashpoints.ENDED)
-            client.transactions.patience_s = self._rows / SLOWEST_ROWS + self._nbytes / SLOWEST_NBYTES
             client.transactions.prepare(xid)
         except TransactionFailed as error:
             self._rolled_back(error)
@@ -205,6 +208,7 @@ class BranchDelivery(Publishing):
     def _begin(self, lease: Lease) -> None:
         client, transactions = lease.client, lease.client.transactions
         markers, timeout = self._names.markers, self._options.transaction_timeout
+        transactions.patience_s = 0.0  # the task before had its own
         with allowed(f"declare the queue {markers!r}", f"transactionalId {self._writer!r}"):
             client.declare_queue(markers, durable=True)
         xid = new_branch(self._writer, self._lineage, self._batch, self._place.partition, self._attempt)
