@@ -133,8 +133,8 @@ class Deciding:
                 f"the state queue {self._queue.names.state!r} is that of transactionalId "
                 f"{state.transactional_id[:200]!r}, not of {self._writer!r}"
             )
-        if not self._kept and not state.lineage:  # nothing was decided yet
-            self._keep()
+        if not self._kept and not state.lineage and self._markers.exist():  # nothing was decided yet
+            self._keep()  # where it is not there, it was deleted: every task with rows has declared it
         return state
 
     def _keep(self) -> None:

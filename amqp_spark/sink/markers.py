@@ -37,6 +37,10 @@ class Markers:
         self._subscription: Subscription | None = None
         self._ids: dict[str, int] = {}
 
+    def exist(self) -> bool:
+        """Whether there is a queue of markers (queue.query)."""
+        return self._client.query_queue(self._queue) is not None
+
     def are_kept(self) -> bool:
         """Whether the queue is the one that was there when the state began: a binding of it ends with it."""
         found = self._client.bound(EXCHANGE, binding_key=self._mark)  # no other queue has that key

@@ -176,6 +176,9 @@ class FakeMarkers:
         self.broker = client.broker
         self.found: dict[str, Prepared] = {}
 
+    def exist(self) -> bool:
+        return True
+
     def are_kept(self) -> bool:
         return self.broker.kept
 
