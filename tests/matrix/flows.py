@@ -180,7 +180,6 @@ class Group:
                 self._points.unarm(point)
                 return (held := self._points.take(point)) is not None and self._hold(subject, held)
             if time.monotonic() > deadline:
-                subject.problems.append(f"{point} was not reached in {_REACH_S:g} s, and the query has not ended")
                 self._points.unarm(point)
                 return False
             time.sleep(_POLL_S)
