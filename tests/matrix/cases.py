@@ -380,4 +380,4 @@ def groups(cases: Sequence[Case], size: int, seed: int) -> list[list[Case]]:
         by_victims.setdefault((case.round, case.victims, alone), []).append(case)
     found = [some[begin : begin + size] for some in by_victims.values() for begin in range(0, len(some), size)]
     order.shuffle(found)
-    return found
+    return sorted(found, key=lambda group: group[0].round)
