@@ -90,8 +90,11 @@ class Record:
         with self.path.open("a", encoding="utf-8") as out:
             out.write(json.dumps(value) + "\n")
         self._keep(result)
-        if not result.good:
-            self._keep_evidence(result)
+        evidence = self._evidence(result)
+        if result.good:
+            evidence.unlink(missing_ok=True)  # of an earlier run
+        else:
+            self._keep_evidence(result, evidence)
 
     def has(self, case: str, seed: int) -> bool:
         """Whether it was run and came to a good end."""
@@ -105,10 +108,11 @@ class Record:
     def _keep(self, result: Result) -> None:
         self.results[result.case, result.seed] = result
 
-    def _keep_evidence(self, result: Result) -> None:
-        directory = self.path.parent / f"{self.path.stem}-failures"
-        directory.mkdir(exist_ok=True)
+    def _evidence(self, result: Result) -> Path:
         name = "".join(c if c.isalnum() or c in "-#@+" else "_" for c in result.case)
+        return self.path.parent / f"{self.path.stem}-failures" / f"{name}.{result.seed}.txt"
+
+    def _keep_evidence(self, result: Result, path: Path) -> None:
         parts = [
             f"{result.case} (seed {result.seed})",
             f"repeat it: {how_to_repeat(result)}",
@@ -118,7 +122,8 @@ class Record:
             *(f"error of the query:\n{error}" for error in result.errors),
             f"end of the driver's log:\n{result.log}",
         ]
-        (directory / f"{name}.{result.seed}.txt").write_text("\n\n".join(parts), encoding="utf-8")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("\n\n".join(parts), encoding="utf-8")
 
 
 def how_to_repeat(result: Result) -> str:
