@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_spark import crashpoints
-from tests.matrix import flows
+from tests.matrix import runs
 from tests.matrix.cases import ELSEWHERE, POINTS, Case, all_cases, groups, sample
 from tests.matrix.place import Place
 from tests.matrix.results import how_to_repeat
@@ -46,7 +46,7 @@ def place() -> Iterator[Place]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group[0].victim} x {len(group)}")
 def test_promises_are_kept(place: Place, group: list[Case]) -> None:
-    results = flows.run(place, group, SEED)
+    results = runs.run(place, group, SEED)
     bad = [result for result in results if not result.good]
     assert not bad, "\n".join(
         f"{result.case}: {result.problems or f'not reached: {result.missed}'}\n"

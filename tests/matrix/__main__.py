@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from tests.matrix import flows
+from tests.matrix import flows, runs
 from tests.matrix.cases import KINDS, VICTIMS, Case, all_cases, groups, sample
 from tests.matrix.place import Place
 from tests.matrix.results import BUILD, Record, Result, how_to_repeat, summary, table
@@ -69,7 +69,7 @@ class Jobs:
                     if place is None:
                         place = Place()
                         place.__enter__()
-                    results = flows.run(place, group, self._seed)
+                    results = runs.run(place, group, self._seed)
                 except Exception:  # noqa: BLE001 - whatever it is, the other groups shall be run
                     results = [self._broken(case, place) for case in group]
                     if place is not None:

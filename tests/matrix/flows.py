@@ -25,10 +25,8 @@ from tests.matrix.cases import (
     READER,
     TOGETHER,
     WORKER,
-    Case,
 )
-from tests.matrix.results import Result
-from tests.matrix.subjects import SHORT_TIMEOUT_S, Subject, judge
+from tests.matrix.subjects import SHORT_TIMEOUT_S, Subject
 from tests.support.process import wait_until
 from tests.support.query_process import QueryProcessFailed, is_slow_start
 
@@ -40,62 +38,9 @@ if TYPE_CHECKING:
 _POLL_S = 0.03
 _REACH_S = 90.0
 _END_S = 150
-_SETTLE_S = 12.0
 _AT_ONCE = 2
 _MOST_RESTARTS = 5
 _OURS = ("StateError", "OffsetError", "SpoolError", "NotFound")
-
-
-def run(place: Place, cases: Sequence[Case], seed: int) -> list[Result]:
-    """Run cases with the same victims; one result for each."""
-    place.revive()
-    results = _run(place, cases, seed)
-    again = [case for case, result in zip(cases, results, strict=True) if result.missed and not result.problems]
-    if again:  # the query was faster than the point: it counts from the first time on then
-        better = {result.case: result for result in _run(place, again, seed, relaxed=True)}
-        results = [better.get(result.case, result) for result in results]
-    return results
-
-
-def _run(place: Place, cases: Sequence[Case], seed: int, *, relaxed: bool = False) -> list[Result]:
-    begun = time.monotonic()
-    subjects = [place.subject(case, seed, relaxed=relaxed) for case in cases]
-    Group(place, subjects).run()
-    took = (time.monotonic() - begun) / len(subjects)
-    results = [_result(place, subject, seed, took) for subject in subjects]
-    for subject in subjects:
-        subject.remove(place.client(subject.vhost))
-    return results
-
-
-def _result(place: Place, subject: Subject, seed: int, took: float) -> Result:
-    client = place.client(subject.vhost)
-    deadline = time.monotonic() + _SETTLE_S
-    while (dirt := subject.dirt(client)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    verdict = judge(subject, subject.copies(client), dirt)
-    case = subject.case
-    return Result(
-        case=str(case),
-        kind=case.kind,
-        guarantee=case.guarantee,
-        point=case.point,
-        victim=case.victim,
-        round=case.round,
-        seed=seed,
-        messages=subject.sent,
-        lost=verdict.lost,
-        duplicated=verdict.duplicated,
-        gone=verdict.gone,
-        recover_s=subject.recover_s,
-        took_s=round(took, 2),
-        restarts=subject.restarts,
-        missed=subject.missed,
-        problems=list(verdict.problems),
-        errors=[shortened(error) for error in subject.errors],
-        log=place.driver.log(20_000) if verdict.problems else "",
-        plan=str(subject.plan),
-    )
 
 
 def shortened(text: str, most: int = 4000) -> str:
