@@ -6,7 +6,9 @@
         --exchange amq.topic --checkpoint /data/ticks.bridge
 
 Bodies and application headers are passed on octet by octet, timestamps as the numbers that they are on the wire. A
-message is accepted on the one broker after the other has it, so a crash may publish some twice and loses none.
+message is accepted on the one broker after the other has it, so a crash may publish some twice and loses none. With
+deliveryGuarantee=exactly-once in --from-option (with consumerId, spoolLocation) and in --to-option (with
+transactionalId) none comes twice.
 
 Expressions of --filter and --routing-key-expr see the columns of docs/columns.md (timestamp and expiration as
 numbers, application_headers encoded), and 'headers', the application headers decoded: MAP<STRING,STRING>, or what

@@ -196,10 +196,13 @@ class QueueLink:
                 self._client = client
             entered = False
             try:
-                self._warned |= opening.prepare(client, self.queue, self._options, warn=not self._warned)
-                entered = self._owner is None or self._owner.enter(client)
-                if entered:
+                info = opening.prepare(client, self.queue, self._options)
+                if self._owner is None or self._owner.enter(client):
+                    if self._owner is not None:  # whoever had the lock until now is nobody to be warned of
+                        info = client.query_queue(self.queue)
+                    self._warned = self._warned or opening.warn_of_others(self.queue, info)
                     self.answered = asked
+                    entered = True
                     return client
             finally:
                 if not entered:

@@ -8,19 +8,15 @@ from typing import TYPE_CHECKING
 from amqp_core.errors import IllegalArgument, InvalidArgument, NotFound, ResourceLocked
 
 if TYPE_CHECKING:
-    from amqp_spark.datasource.broker import Client, Subscription
+    from amqp_spark.datasource.broker import Client, QueueInfo, Subscription
     from amqp_spark.datasource.held import LinkOptions
 
 _log = logging.getLogger(__name__)
 
 
-def prepare(client: Client, queue: str, options: LinkOptions, *, warn: bool) -> bool:
-    """See that there is a queue, declare it if that is wanted, and bind it; whether it was warned of.
-
-    ``warn``: say who else consumes it.
-    """
+def prepare(client: Client, queue: str, options: LinkOptions) -> QueueInfo | None:
+    """See that there is a queue, declare it if that is wanted, and bind it; what the broker said of it before."""
     info = client.query_queue(queue)
-    warned = False
     if info is None:
         if not options.declare:
             raise NotFound(
@@ -30,16 +26,21 @@ def prepare(client: Client, queue: str, options: LinkOptions, *, warn: bool) -> 
                 "queue.query",
             )
         client.declare_queue(queue, durable=True)
-    elif info.subscriber_count and warn:
-        _log.warning(
-            "queue %r already has %d consumer(s): each gets a part of the messages, this query only what the others do "
-            "not take (a self-join of one stream starts two); option exclusive=true refuses this",
-            queue, info.subscriber_count,
-        )  # fmt: skip
-        warned = True
     for exchange, key in options.bind:
         client.bind(queue, exchange, key)
-    return warned
+    return info
+
+
+def warn_of_others(queue: str, info: QueueInfo | None) -> bool:
+    """Say who else consumes a queue; whether there is anybody."""
+    if info is None or not info.subscriber_count:
+        return False
+    _log.warning(
+        "queue %r already has %d consumer(s): each gets a part of the messages, this query only what the others do "
+        "not take (a self-join of one stream starts two); option exclusive=true refuses this",
+        queue, info.subscriber_count,
+    )  # fmt: skip
+    return True
 
 
 def subscribe(client: Client, queue: str, options: LinkOptions) -> Subscription:

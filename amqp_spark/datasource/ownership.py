@@ -174,10 +174,13 @@ class Ownership:
 
     def _refused(self, error: ResourceLocked) -> None:
         now = self._clock()
+        limit = 2 * self.consumer.heartbeat + LOCK_SECONDS
         if self._refused_since is None:
             self._refused_since = now
-            _log.info("%s: somebody else has the lock; waiting for it", self.consumer.shown)
-        limit = 2 * self.consumer.heartbeat + LOCK_SECONDS
+            _log.warning(
+                "%s: somebody else has the lock; waiting up to %.0f s for it, in case that is a query which was killed",
+                self.consumer.shown, limit,
+            )  # fmt: skip
         if now - self._refused_since >= limit:
             raise StateError(
                 f"{self.consumer.shown}: the state is in use by another query, which holds the lock "

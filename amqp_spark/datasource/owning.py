@@ -354,14 +354,21 @@ def _is_finished(owner: Ownership, offset: QueueOffset) -> bool:
 def _mismatch(owner: Ownership, offset: QueueOffset, what: str) -> OffsetError:
     state, consumer = owner.state, owner.consumer
     assert state is not None
+    if state.finished is None and not owner.entries:
+        return OffsetError(
+            f"{consumer.shown}: the checkpoint {what} {_shown(offset)}, and the broker knows nothing of this consumer: "
+            "no batch is owned or was finished. Is it the broker, the virtual host and the consumerId of this "
+            "checkpoint? Or was its state deleted, or lost by a broker that was restarted and keeps nothing? "
+            f"{ADOPT}: the query goes on with what is on the queue"
+        )
     finished = "nothing" if state.finished is None else f"what ends at {_place(state.finished)}"
     owned = ", ".join(_place(entry.batch.mark) for entry in owner.entries) or "nothing"
     return OffsetError(
         f"{consumer.shown}: the checkpoint {what} {_shown(offset)}. The state on the broker says that {finished} was "
         f"finished last, and that what ends at {owned} is owned (spool {consumer.spool!r}). The checkpoint is older "
-        "than what was finished (rolled back), or that of another query, or the state is a new one: use the checkpoint "
-        f"that belongs to it. {ADOPT}: owned batches are read again with this checkpoint, and the query goes on with "
-        "what is on the queue"
+        "than what was finished (rolled back), or that of another query, or the state was begun anew: use the "
+        f"checkpoint that belongs to it. {ADOPT}: owned batches are read again with this checkpoint, and the query "
+        "goes on with what is on the queue"
     )
 
 

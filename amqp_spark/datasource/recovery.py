@@ -31,7 +31,8 @@ T = TypeVar("T")
 
 KEEP_ALIVE_SECONDS: Final = 0.5
 """Between two signs of life: a quarter of the shortest time after which a broker gives up a silent client."""
-ADOPT: Final = "option adoptState=true, for one start, takes what is there as it is"
+_TOOL: Final = "python -m amqp_spark.transactions"
+ADOPT: Final = "option adoptState=true, until a batch has been committed, takes what is there as it is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,8 +114,8 @@ def _no_more_queues(consumer: Consumer, client: Client) -> None:
     if client.owner(beyond).exists():
         raise StateError(
             f"consumerId {consumer.consumer_id!r} has state of more than {consumer.count} queue(s) on this broker "
-            f"({beyond.state!r}): it was used with another list of queues. Use the same queues, or another consumerId "
-            "for these"
+            f"({beyond.state!r}): it was used with another list of queues, which `{_TOOL} URL --consumer-id ID` shows. "
+            "Use the same queues, or another consumerId for these; when nothing is owned, --forget begins anew"
         )
 
 
@@ -126,7 +127,7 @@ def _check_ours(consumer: Consumer, found: ConsumerState) -> None:
         raise StateError(
             f"consumerId {consumer.consumer_id!r} was used with another list of queues: its state {where!r} is of "
             f"queue {found.queue!r}, now it is queue {consumer.queue!r}. Use the same queues, or another consumerId "
-            "for these"
+            f"for these; when nothing is owned, `{_TOOL} URL --consumer-id ID --forget` begins anew"
         )
     if found.spool != consumer.spool and not consumer.adopt:
         raise StateError(
@@ -195,8 +196,9 @@ def _with_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> Consu
                 )
                 raise
             _log.warning(
-                "%s: %d message(s) of batch %d are LOST, as adoptState=true allows: %s",
-                consumer.shown, batch.count, batch.sequence, error,
+                "%s: %d message(s) of the batch with sequence %d are LOST, as adoptState=true allows: its file %r "
+                "cannot be read",
+                consumer.shown, batch.count, batch.sequence, batch.file,
             )  # fmt: skip
         else:
             kept.append(batch)

@@ -49,7 +49,7 @@ _PLAIN: Final = frozenset({"endpoint_override", "scheme", "region", "allow_bucke
 """Parameters of a URI whose values may be seen in messages."""
 _LOST: Final = (
     "the messages of this batch were accepted and are nowhere else: bring the spool back as it was. If it is lost for "
-    "good, option adoptState=true, for one start, goes on without them"
+    "good, option adoptState=true, until a batch has been committed, goes on without them"
 )
 
 

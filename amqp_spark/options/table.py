@@ -132,7 +132,7 @@ SOURCE: tuple[Option, ...] = (
         "adoptState", "adopt_state", kinds.boolean(), "false", False,
         "Exactly-once only: take over the state of `consumerId` although it does not fit the checkpoint (rolled back, "
         "copied, of another query), or the broker has lost it. What is owned and not finished is offered again; what "
-        "the checkpoint lacks may be lost to it, or come twice. For one start; then leave it out again.",
+        "the checkpoint lacks may be lost to it, or come twice. Leave it out again once a batch is committed.",
     ),
     Option(
         "maxMessagesPerTrigger", "max_messages_per_trigger", kinds.integer(1, 2**31 - 1), "no limit", None,

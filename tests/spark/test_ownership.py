@@ -240,7 +240,7 @@ def test_a_checkpoint_without_state_is_refused(fake: FakeBroker, readers: Consum
     stopped(first)
     fake.states.clear()
     second = Driver(readers(), first)
-    with pytest.raises(OffsetError, match=r"the state is a new one.*adoptState=true"):
+    with pytest.raises(OffsetError, match=r"knows nothing of this consumer.*adoptState=true"):
         second.latest()
     stopped(second)
     fake.publish("q", *numbers(5, 30))
@@ -275,7 +275,7 @@ def test_a_lost_file_is_told_and_with_adopt_state_given_up(
     lost.unlink()
     without = Driver(readers(adoptState="true"), first)
     assert without.restart_batch() == []
-    assert "10 message(s) of batch 1 are LOST" in caplog.text
+    assert "10 message(s) of the batch with sequence 1 are LOST" in caplog.text
     assert bodies(without.rows(10)) == numbers(10, 20)
 
 
