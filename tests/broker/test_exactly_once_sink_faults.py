@@ -250,6 +250,8 @@ def test_a_broker_without_a_store_is_restarted_between_prepare_and_commit(
         writer.decision.commit(tasks, 1)
     for queue in (writer.names.state, writer.names.markers):  # as --forget does
         client.delete_queue(queue)
+    with pytest.raises(StateError, match=r"the queue .* was deleted, .*Nothing of batch 1 was committed"):
+        writer.decision.commit(tasks, 1)
     with pytest.raises(StateError, match=r"2 of 2 transactions are no longer prepared.*Nothing of them was committed"):
         writer.decision.commit(tasks, 1)
     assert writer.publish(1, range(10, 20), range(20, 30))

@@ -54,7 +54,7 @@ def test_help_lists_what_can_be_given(drain: Any, capsys: pytest.CaptureFixture[
     shown = help_of(drain, capsys)
     assert "exit codes: 0 done" in shown
     for option in (*CONNECTION, *SOURCE):
-        assert (f"  {option.name} " in shown) is not (option.secret or option.name == "spoolLocation")
+        assert (f"  {option.name} " in shown) is not option.secret
 
 
 def test_an_empty_report(drain: Any) -> None:
