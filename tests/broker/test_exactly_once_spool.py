@@ -282,7 +282,7 @@ def test_a_lost_directory_is_given_up_when_somebody_says_so(case: Case, local: L
     case.run(adoptState="true")
     assert case.rows() == ALL[:FIRST] + ALL[FIRST + OWNED :]
     case.nothing_is_left(local)
-    assert f"{OWNED} message(s) of batch" in case.driver.log(60_000)
+    assert f"{OWNED} message(s) of the batch with sequence" in case.driver.log(60_000)
     case.publish(FIRST + OWNED + LEFT, 200)
     case.run()
     assert case.rows() == ALL[:FIRST] + numbers(200)[FIRST + OWNED :]
