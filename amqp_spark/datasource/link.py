@@ -7,7 +7,6 @@ wake it. A failure or the back-pressure of one queue so stays with that queue.
 from __future__ import annotations
 
 import logging
-import random
 import threading
 import time
 from collections import deque
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_core.errors import AmqpError, NotFound, ResourceDeleted, ResourceLocked
 from amqp_spark import crashpoints
+from amqp_spark.backoff import pause_before
 from amqp_spark.datasource import opening
 from amqp_spark.datasource.planning import add_range
 
@@ -47,7 +47,6 @@ LOCK_RETRY_SECONDS: Final = 0.5
 """Between two attempts to make a new session ours."""
 LOCKED_ATTEMPTS: Final = 5
 """How often an exclusive subscription is tried: a consumer that died may still be seen by the broker."""
-FIRST_DELAY_SECONDS: Final = 0.2
 LASTING_SECONDS: Final = 30.0
 """A session that lived so long, or settled something, was a success: attempts are counted from one again."""
 
@@ -154,7 +153,7 @@ class QueueLink:
                 if not self._may_retry(error, attempt):
                     self._fail(error)
                     return
-                delay = self._delay(attempt)
+                delay = pause_before(attempt, self._options.max_delay)
                 _log.warning(
                     "queue %r: %s; attempt %d of %d to connect again follows in %.1f s",
                     self.queue, error, attempt, self._options.max_attempts, delay,
@@ -400,10 +399,6 @@ class QueueLink:
         if isinstance(error, ResourceLocked):
             return attempt <= min(LOCKED_ATTEMPTS, self._options.max_attempts)
         return error.retryable and attempt <= self._options.max_attempts
-
-    def _delay(self, attempt: int) -> float:
-        longest = min(self._options.max_delay, FIRST_DELAY_SECONDS * 2.0 ** min(attempt - 1, 30))
-        return longest * random.uniform(0.5, 1.0)  # noqa: S311  jitter, not a secret
 
     def _wait(self, seconds: float) -> None:
         until = self._clock() + seconds

@@ -24,8 +24,9 @@ from amqp_core.errors import (
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import DeliveryProperties, DtxXaStatus, MessageDeliveryMode, MessageProperties
 from amqp_spark import crashpoints
+from amqp_spark.backoff import pause_before
 from amqp_spark.errors import PublishFailed, StateError, place_text
-from amqp_spark.sink.connections import pause_before, shared
+from amqp_spark.sink.connections import shared
 from amqp_spark.sink.prepared import BATCH_WRITES, Prepared
 from amqp_spark.sink.publishing import Publishing, link_of
 from amqp_spark.state.names import WRITER, Names

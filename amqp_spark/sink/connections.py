@@ -12,7 +12,6 @@ import atexit
 import contextlib
 import logging
 import os
-import random
 import threading
 import time
 import weakref
@@ -30,7 +29,6 @@ _log = logging.getLogger("amqp_spark.sink")
 
 IDLE_SECONDS: Final = 30.0
 """How long a connection waits for the next task; micro-batches that come less often log in anew."""
-FIRST_DELAY_SECONDS: Final = 0.2
 """Most time before the first attempt to connect again."""
 LONGEST_PAUSE_SECONDS: Final = 1.0
 """Most time between two looks at connections that nobody uses."""
@@ -232,12 +230,6 @@ def shared(purpose: str = "") -> Connections:
         if purpose not in _shared:
             _shared[purpose] = Connections()
         return _shared[purpose]
-
-
-def pause_before(attempt: int, longest: float) -> float:
-    """How many seconds to wait before the ``attempt``-th attempt (from 1) to connect again: jittered, and growing."""
-    delay = min(longest, FIRST_DELAY_SECONDS * 2.0 ** min(attempt - 1, 30))
-    return delay * random.uniform(0.5, 1.0)  # noqa: S311  jitter, not a secret
 
 
 def _after_fork_in_child() -> None:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_core.errors import AmqpError, ResourceLocked
 from amqp_spark import crashpoints
+from amqp_spark.backoff import pause_before
 from amqp_spark.errors import StateError
-from amqp_spark.sink.connections import pause_before, shared
+from amqp_spark.sink.connections import shared
 from amqp_spark.sink.deciding import Deciding
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import StateQueue

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, NoReturn
 
 from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown
 from amqp_spark import crashpoints
+from amqp_spark.backoff import pause_before
 from amqp_spark.errors import PublishFailed, place_text
-from amqp_spark.sink.connections import pause_before, shared
+from amqp_spark.sink.connections import shared
 from amqp_spark.sink.publishing import Link, Publishing, link_of
 from amqp_spark.sink.runs import origin_of
 

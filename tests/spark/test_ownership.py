@@ -390,8 +390,7 @@ def test_a_zombie_stops_for_ever(fake: FakeBroker, readers: Consumers, monkeypat
     monkeypatch.setattr(link, "LOCK_RETRY_SECONDS", 0.02)
     zombie = Driver(readers(maxMessagesPerTrigger=10, retry__maxDelay=1000))
     zombie.rows(10)
-    delay = link.QueueLink._delay
-    monkeypatch.setattr(link.QueueLink, "_delay", lambda self, attempt: 3.0 + 0 * delay(self, attempt))
+    monkeypatch.setattr(link, "pause_before", lambda attempt, longest: 3.0)
     fake.cut()
     successor = Driver(readers(), zombie)
     rows = successor.rows(50)
