@@ -150,15 +150,11 @@ class StateQueue:
             raise self._several("another one came")
         self._client.accept([*accept, _id_range(self._held)])
         self._publish(body)
-        self.committing()
         self._client.transactions.patience_s = sum(last - first + 1 for first, last in accept) / SLOWEST_ACCEPTS
         self._client.transactions.commit(sent)
         self._held, self.body = None, body
         assert self._subscription is not None
         self._subscription.grant(1)  # it comes while something else is done
-
-    def committing(self) -> None:
-        """Everything of a swap was sent but its commit; a place for the hooks of tests."""
 
     # --- marks that last
 

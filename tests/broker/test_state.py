@@ -102,16 +102,17 @@ def test_a_swap_replaces_the_message_and_accepts_in_one_transaction(connect: Con
     assert taken(other, names).body == b"third"
 
 
-def test_what_is_not_committed_is_undone(connect: Connect, names: Names, queue: str) -> None:
+def test_what_is_not_committed_is_undone(
+    connect: Connect, names: Names, queue: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = connect()
     state = taken(client, names)
     accept = fill(client, queue, 5)
-    committing = RuntimeError("here the process would have died")
 
-    def die() -> None:
-        raise committing
+    def die(_sent: object) -> None:
+        raise RuntimeError("here the process would have died")
 
-    state.committing = die  # type: ignore[method-assign]  # the hook of a test
+    monkeypatch.setattr(client.transactions, "commit", die)
     with pytest.raises(RuntimeError, match="would have died"):
         state.swap(b"second", accept=accept)
     client.abort()

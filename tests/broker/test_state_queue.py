@@ -15,7 +15,7 @@ from tests.broker.stream_support import depth, numbers, publish
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from amqp_core.v0_10.blocks import Block
     from amqp_core.v0_10.client import Client
@@ -88,13 +88,19 @@ def test_a_connection_that_ends_when_all_was_sent(
 
 
 def test_a_connection_that_ends_before_the_commit_changes_nothing(
-    connect: Connect, names: Names, durable_queue: str
+    connect: Connect, names: Names, durable_queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, state = locked(connect, names)
     state.create(b"one")
     publish(client, durable_queue, numbers(10), persistent=True)
     ranges = received(client, durable_queue, 10)
-    state.committing = client.abort  # type: ignore[method-assign]
+    commit = client.transactions.commit
+
+    def cut_off(sent: Callable[[], None] | None) -> None:
+        client.abort()
+        commit(sent)
+
+    monkeypatch.setattr(client.transactions, "commit", cut_off)
     with pytest.raises(AmqpError):
         state.swap(b"two", accept=ranges)
     other, found = locked(connect, names)
