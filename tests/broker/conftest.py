@@ -8,12 +8,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_spark import crashpoints
+from tests.broker.crash_scenarios import Setting, shared_setting
+from tests.broker.exactly_once_support import Fate, Writer
+from tests.support.query_process import QueryProcess
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pyspark.sql import SparkSession
 
-    from tests.support.fixtures import Connect
+    from amqp_core.v0_10.client import Client
+    from tests.support.fixtures import Broker, Connect
 
 
 @pytest.fixture(params=["default", "durable"])
@@ -51,3 +57,49 @@ def small_batches(spark: SparkSession) -> Iterator[None]:
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1000")
     yield
     spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+
+
+@pytest.fixture
+def client(connect: Connect, place: tuple[str, str]) -> Client:
+    """A client of the virtual host of ``place``."""
+    return connect(place[0])
+
+
+@pytest.fixture
+def writer(broker: Broker, place: tuple[str, str]) -> Iterator[Writer]:
+    """A writer with exactly-once to the queue of ``place``."""
+    vhost, queue = place
+    writer = Writer(broker, queue, vhost)
+    yield writer
+    writer.close()
+
+
+@pytest.fixture
+def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
+    """What happens at the crash points of this process."""
+    fate = Fate()
+    monkeypatch.setattr(crashpoints, "reached", fate)
+    return fate
+
+
+@pytest.fixture(scope="module")
+def setting(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
+    """Where the queries of a module run that are killed at crash points."""
+    with shared_setting(broker, tmp_path_factory.mktemp("crash")) as setting:
+        yield setting
+
+
+@pytest.fixture(scope="module")
+def _process(setting: Setting) -> Iterator[QueryProcess]:
+    # every query or write that waits at a point inside a task holds a slot
+    process = QueryProcess(points=setting.points, settings={"spark.master": "local[16,4]"})
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def driver(_process: QueryProcess) -> QueryProcess:
+    """A driver that runs: that of the test before unless it was killed."""
+    if not _process.running:
+        _process.start()
+    return _process

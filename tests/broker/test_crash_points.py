@@ -28,45 +28,21 @@ from tests.broker.crash_scenarios import (
     points_of,
     prepare,
     run_to_point,
-    shared_setting,
 )
 from tests.broker.stream_support import depth, subscribers
 from tests.support.process import wait_until
-from tests.support.query_process import QueryProcess
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.fixtures import Broker, Connect, OwnBroker
+    from tests.support.fixtures import Connect, OwnBroker
+    from tests.support.query_process import QueryProcess
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
 
 ROUNDS = range(int(os.environ.get("AMQP_SPARK_CRASH_ROUNDS", "1")))
 GUARANTEES = ("at-least-once", "at-most-once")
 WORKER_POINTS = (crashpoints.READ_STARTED, crashpoints.READ_MID, crashpoints.FETCH_MID)
-
-
-@pytest.fixture(scope="module")
-def setting(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
-    with shared_setting(broker, tmp_path_factory.mktemp("crash")) as setting:
-        yield setting
-
-
-@pytest.fixture(scope="module")
-def _process(setting: Setting) -> Iterator[QueryProcess]:
-    # every query that waits at a point inside a task holds a slot
-    process = QueryProcess(points=setting.points, settings={"spark.master": "local[10,4]"})
-    yield process
-    process.close()
-
-
-@pytest.fixture
-def driver(_process: QueryProcess) -> QueryProcess:
-    """A driver that runs: that of the test before unless it was killed."""
-    if not _process.running:
-        _process.start()
-    return _process
 
 
 def _scenarios(setting: Setting, points: list[str], guarantee: str, *, skip_written: bool) -> list[Scenario]:

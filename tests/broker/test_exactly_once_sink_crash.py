@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from amqp_spark import crashpoints
-from tests.broker.crash_scenarios import Setting, shared_setting
+from tests.broker.crash_scenarios import Setting
 from tests.broker.exactly_once_support import Writer, nothing_is_left
 from tests.broker.sink_scenarios import Target, duplicates, put_file, taken
 from tests.support.process import wait_until
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.support.fixtures import Broker, Connect, OwnBroker
+    from tests.support.fixtures import Connect, OwnBroker
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
 
@@ -51,28 +51,6 @@ DRIVER_POINTS = [
     crashpoints.ALL_COMMITTED,
     crashpoints.DONE_SWAPPED,
 ]
-
-
-@pytest.fixture(scope="module")
-def setting(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
-    with shared_setting(broker, tmp_path_factory.mktemp("exactly-once-sink-crash")) as setting:
-        yield setting
-
-
-@pytest.fixture(scope="module")
-def _process(setting: Setting) -> Iterator[QueryProcess]:
-    # every write that waits at a point inside a task holds a slot
-    process = QueryProcess(points=setting.points, settings={"spark.master": "local[16,4]"})
-    yield process
-    process.close()
-
-
-@pytest.fixture
-def driver(_process: QueryProcess) -> QueryProcess:
-    """A driver that runs: that of the test before unless it was killed."""
-    if not _process.running:
-        _process.start()
-    return _process
 
 
 @dataclass(frozen=True)

@@ -36,35 +36,8 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.spec import Xid
     from amqp_spark.sink.connections import Lease
-    from tests.support.fixtures import Broker, Connect
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture
-def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
-    fate = Fate()
-    monkeypatch.setattr(crashpoints, "reached", fate)
-    return fate
-
-
-@pytest.fixture(params=["default", "durable"])
-def place(request: pytest.FixtureRequest) -> tuple[str, str]:
-    vhost: str = request.param
-    return vhost, request.getfixturevalue("queue" if vhost == "default" else "durable_queue")
-
-
-@pytest.fixture
-def client(connect: Connect, place: tuple[str, str]) -> Client:
-    return connect(place[0])
-
-
-@pytest.fixture
-def writer(broker: Broker, place: tuple[str, str]) -> Iterator[Writer]:
-    vhost, queue = place
-    writer = Writer(broker, queue, vhost)
-    yield writer
-    writer.close()
 
 
 memory_only = pytest.mark.parametrize("place", ["default"], indirect=True)

@@ -30,8 +30,6 @@ from tests.broker.sink_scenarios import taken
 from tests.broker.stream_support import depth, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from amqp_core.v0_10.client import Client
     from amqp_spark.sink.prepared import Prepared
     from tests.support.fixtures import Broker, Connect
@@ -51,32 +49,6 @@ DRIVER_POINTS = [
 UNKNOWN = crashpoints.DECISION_SENT
 """The broker may have the decision or not."""
 DECIDED = DRIVER_POINTS[DRIVER_POINTS.index(crashpoints.DECISION_COMMITTED) :]
-
-
-@pytest.fixture
-def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
-    fate = Fate()
-    monkeypatch.setattr(crashpoints, "reached", fate)
-    return fate
-
-
-@pytest.fixture(params=["default", "durable"])
-def place(request: pytest.FixtureRequest) -> tuple[str, str]:
-    vhost: str = request.param
-    return vhost, request.getfixturevalue("queue" if vhost == "default" else "durable_queue")
-
-
-@pytest.fixture
-def client(connect: Connect, place: tuple[str, str]) -> Client:
-    return connect(place[0])
-
-
-@pytest.fixture
-def writer(broker: Broker, place: tuple[str, str]) -> Iterator[Writer]:
-    vhost, queue = place
-    writer = Writer(broker, queue, vhost)
-    yield writer
-    writer.close()
 
 
 memory_only = pytest.mark.parametrize("place", ["default"], indirect=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_spark import crashpoints
-from tests.broker.crash_scenarios import Setting, shared_setting
+from tests.broker.crash_scenarios import Setting
 from tests.broker.sink_scenarios import Target, duplicates, put_file, taken, transfer
 from tests.support.proxy import FaultProxy
 from tests.support.query_process import Publishing, QueryProcess
@@ -31,28 +31,6 @@ PER_FILE = 300
 FILES = 6
 """Each is a task; one or two are a batch of a stream."""
 COUNT = FILES * PER_FILE
-
-
-@pytest.fixture(scope="module")
-def setting(broker: Broker, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Setting]:
-    with shared_setting(broker, tmp_path_factory.mktemp("sink-crash")) as setting:
-        yield setting
-
-
-@pytest.fixture(scope="module")
-def _process(setting: Setting) -> Iterator[QueryProcess]:
-    # every write that waits at a point inside a task holds a slot
-    process = QueryProcess(points=setting.points, settings={"spark.master": "local[16,4]"})
-    yield process
-    process.close()
-
-
-@pytest.fixture
-def driver(_process: QueryProcess) -> QueryProcess:
-    """A driver that runs: that of the test before unless it was killed."""
-    if not _process.running:
-        _process.start()
-    return _process
 
 
 @pytest.fixture
