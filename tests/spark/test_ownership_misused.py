@@ -197,7 +197,7 @@ def succeeded(fake: FakeBroker, readers: Consumers, checkpoint: Driver, count: i
 @pytest.fixture
 def slow_to_return(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "LOCK_RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(link.QueueLink, "_delay", lambda self, attempt: 2.0)
+    monkeypatch.setattr(link, "pause_before", lambda attempt, longest: 2.0)
 
 
 @pytest.mark.usefixtures("slow_to_return")
