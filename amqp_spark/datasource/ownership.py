@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
+from amqp_spark.datasource.disposal import Disposal
 from amqp_spark.datasource.entries import Entry
 from amqp_spark.datasource.recovery import ADOPT, Consumer, recover
-from amqp_spark.errors import SpoolError, StateError
+from amqp_spark.errors import StateError
 from amqp_spark.state.records import ConsumerState
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ class Ownership:
         self.spool = spool
         self.state: ConsumerState | None = None
         self.entries: list[Entry] = []
+        self._disposal = Disposal(spool, consumer.shown)
         self._lock = held.changed
         self._clock = held.clock
         self._buffer = buffer
@@ -108,6 +110,10 @@ class Ownership:
         """Have what is finished dropped, as nothing else is to be changed; whether there is anything."""
         self._drop_wanted = any(entry.finished for entry in self.entries)
         return self._drop_wanted
+
+    def close(self, timeout: float) -> None:
+        """Nothing changes any more. Wait so long at most for files that are being deleted. Not under the lock."""
+        self._disposal.close(timeout)
 
     # --- on the link's thread
 
@@ -249,11 +255,7 @@ class Ownership:
         if attempt.dropped:
             crashpoints.reached(crashpoints.FINISH_CONFIRMED)
         for entry in attempt.dropped:
-            try:
-                self.spool.delete(entry.batch.file)
-            except SpoolError as error:
-                _log.warning("%s: a file that is no longer needed stays: %s", self.consumer.shown, error)
-            crashpoints.reached(crashpoints.SPOOL_DELETED)
+            self._disposal.delete(entry.batch.file)
 
     def _dropped(self, attempt: _Attempt) -> None:
         if attempt.change is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -259,6 +260,9 @@ class OwningReceiver(Receiver):
         """Close the connections in order. What is owned stays in the spool, what is not goes back to its queue."""
         super().stop()
         self._ahead.join(STOP_SECONDS)
+        deadline = time.monotonic() + STOP_SECONDS
+        for owner in self._owners.values():
+            owner.close(max(0.0, deadline - time.monotonic()))
 
     def _made(self, owner: Ownership, change: Change) -> bool:
         with self._lock:

@@ -7,6 +7,7 @@ left; or it is named which messages were given up, because somebody said so.
 from __future__ import annotations
 
 import shutil
+import time
 import uuid
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +22,7 @@ from tests.broker.stream_support import depth, numbers, publish
 from tests.matrix.leftovers import state_of
 from tests.support.objectstore import BUCKET
 from tests.support.process import wait_until
+from tests.support.proxy import HOST, FaultProxy
 from tests.support.query_process import CrashPoints, Query, QueryProcess, is_slow_start
 
 if TYPE_CHECKING:
@@ -214,6 +216,13 @@ def remote(object_store: ObjectStore, tmp_path: Path) -> StorePlace:
     return StorePlace(object_store, f"{tmp_path.name}/spool")
 
 
+@pytest.fixture
+def network(object_store: ObjectStore) -> Iterator[FaultProxy]:
+    """Between a query and the object store."""
+    with FaultProxy((HOST, object_store.port), record=False) as proxy:
+        yield proxy
+
+
 @pytest.fixture(params=["local", "remote"])
 def place(request: pytest.FixtureRequest) -> Place:
     found: Place = request.getfixturevalue(request.param)
@@ -316,6 +325,51 @@ def test_a_damaged_file_is_given_up_when_somebody_says_so(case: Case, remote: St
     case.publish(FIRST + OWNED + LEFT, 200)
     case.run()
     assert case.rows() == ALL[:FIRST] + numbers(200)[FIRST + OWNED :]
+    case.nothing_is_left(remote)
+
+
+def test_a_store_that_stalls_for_longer_than_the_heartbeat_costs_nothing(
+    case: Case, remote: StorePlace, network: FaultProxy
+) -> None:
+    case.location = remote.store.url(remote.directory, network.port)
+    case.publish(0, FIRST)
+    query = case.query(heartbeat="1", **{"retry.maxAttempts": "0"})
+    case.driver.start_query(query)
+    wait_until(lambda: len(query.rows()) == FIRST, "the first batch", 120)
+    stalled = network.to_broker.stall(times=None)
+    case.publish(FIRST, len(ALL))
+    assert stalled.struck.wait(60)
+    begun = time.monotonic()
+    # A session that says nothing is ended after two heartbeats; with no attempt to connect again the query would fail.
+    wait_until(lambda: time.monotonic() - begun > 2.5, "more than two heartbeats", 60)
+    assert len(query.rows()) == FIRST
+    network.clear()
+    network.resume()
+    wait_until(lambda: len(query.rows()) == len(ALL), "the rest", 120)
+    case.driver.stop_query(query)
+    assert case.rows() == ALL
+    case.run()
+    case.nothing_is_left(remote)
+
+
+def test_a_store_that_goes_away_and_comes_back(case: Case, remote: StorePlace, network: FaultProxy) -> None:
+    case.location = remote.store.url(remote.directory, network.port)
+    case.publish(0, FIRST)
+    query = case.query()
+    case.driver.start_query(query)
+    wait_until(lambda: len(query.rows()) == FIRST, "the first batch", 120)
+    network.refuse()
+    network.cut_all()
+    case.publish(FIRST, len(ALL))
+    error = case.driver.wait(query)
+    assert error is not None
+    assert "cannot take batch" in error
+    assert "Nothing of it was accepted: the broker has its messages" in error
+    wait_until(lambda: depth(case.client, case.queue) == len(ALL) - FIRST, "the messages to be back", 60)
+    assert "cannot be used" in case.fail()
+    network.listen_again()
+    case.run()
+    assert case.rows() == ALL
     case.nothing_is_left(remote)
 
 

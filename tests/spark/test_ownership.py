@@ -107,6 +107,26 @@ def test_a_planned_batch_is_the_same_after_a_restart(fake: FakeBroker, readers: 
     assert sorted(bodies([*first.batches[0], *second.rows(60)])) == numbers(100)
 
 
+def test_a_store_that_is_slow_to_delete_stops_nothing_else(
+    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, delete = Event(), spool.Spool.delete
+
+    def slow(self: spool.Spool, file: str) -> None:
+        assert goes_on.wait(60)
+        delete(self, file)
+
+    monkeypatch.setattr(spool.Spool, "delete", slow)
+    fake.publish("q", *numbers(100))
+    driver = Driver(readers(maxMessagesPerTrigger=30))
+    assert sorted(bodies(driver.rows(100))) == numbers(100)
+    idle_until(driver, lambda: not states(fake)[0].owned)
+    assert len(files(readers)) == 4, "all of them are waiting to be deleted"
+    goes_on.set()
+    stopped(driver)
+    assert not files(readers), "what was begun is done when the query has ended"
+
+
 # --- what a start says about the state
 
 

@@ -52,9 +52,10 @@ class ObjectStore:
     ) -> None:
         self.stop()
 
-    def url(self, directory: str) -> str:
-        """The URI of a directory, as option ``spoolLocation`` takes it."""
-        return f"s3://{BUCKET}/{directory}?endpoint_override=127.0.0.1:{self.port}&scheme=http&region={REGION}"
+    def url(self, directory: str, port: int | None = None) -> str:
+        """The URI of a directory, as option ``spoolLocation`` takes it; ``port``: of a proxy."""
+        endpoint = f"127.0.0.1:{port or self.port}"
+        return f"s3://{BUCKET}/{directory}?endpoint_override={endpoint}&scheme=http&region={REGION}"
 
     def filesystem(self, attempts: int = 3) -> fs.S3FileSystem:
         """The whole store, for what a test does to it; paths begin with the bucket."""
