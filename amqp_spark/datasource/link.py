@@ -57,7 +57,7 @@ def now() -> float:
 
 
 class Owner(Protocol):
-    """What exactly-once adds to a link, on its thread; :class:`amqp_spark.datasource.ownership.Ownership` does it."""
+    """What exactly-once adds to a link, on its thread; :class:`.owned.ownership.Ownership` does it."""
 
     def enter(self, client: Client) -> bool:
         """Make a new session ours; False when it cannot be yet: try again on another one."""

@@ -111,7 +111,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _new_run(self, *, bounded: bool) -> Run:
         if self._options.exactly_once:
-            from amqp_spark.datasource.exactly_once import ExactlyOnceRun  # noqa: PLC0415  others do not pay for it
+            from amqp_spark.datasource.owned.run import ExactlyOnceRun  # noqa: PLC0415  others do not pay for it
 
             return ExactlyOnceRun(self._options, self._connector, bounded=bounded)
         return Run(self._options, self._connector, bounded=bounded)

@@ -12,7 +12,7 @@ from amqp_spark.transactions.look import Found, find
 
 if TYPE_CHECKING:
     from amqp_core.v0_10.client import Client
-    from amqp_spark.datasource.spool import Spool
+    from amqp_spark.spool.spool import Spool
     from amqp_spark.state.records import OwnedBatch
 
 EXISTS: Final = "exists"
@@ -90,7 +90,7 @@ def look_into_spool(state: ConsumerState, location: str) -> tuple[OwnedFile, ...
     """Look for the file of each owned batch; nothing is made or changed."""
     if not state.owned:
         return ()
-    from amqp_spark.datasource.spool import Spool  # noqa: PLC0415 - imports Arrow: other looks need not wait for that
+    from amqp_spark.spool.spool import Spool  # noqa: PLC0415 - imports Arrow: other looks need not wait for that
 
     spool = Spool(location, consumer_id=state.consumer_id, queue=state.queue)
     try:
@@ -104,10 +104,8 @@ def look_into_spool(state: ConsumerState, location: str) -> tuple[OwnedFile, ...
 def _look_at_file(spool: Spool, batch: OwnedBatch, there: set[str]) -> OwnedFile:
     if batch.file not in there:
         return OwnedFile(batch, MISSING)
-    from amqp_spark.datasource import entries  # noqa: PLC0415 - the same
-
     try:
-        entries.check(batch, spool)
+        spool.check(batch)
     except SpoolError as error:
         return OwnedFile(batch, DAMAGED, str(error))
     return OwnedFile(batch, EXISTS)

@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from amqp_spark import crashpoints
+from amqp_spark.spool.identity import IDENTITY
 from amqp_spark.state.names import CONSUMER, Names
 from amqp_spark.state.records import ConsumerState
 from tests.broker.stream_support import depth, numbers, publish
@@ -37,7 +38,6 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 FIRST, OWNED, LEFT = 40, 50, 30
 """Messages that are finished, that are in the spool only, and that are on the queue, after :meth:`Case.leave_owned`."""
-IDENTITY = "amqp-spark-spool.json"
 
 
 class Place(Protocol):
@@ -333,7 +333,7 @@ def test_a_store_that_stalls_for_longer_than_the_heartbeat_costs_nothing(
 ) -> None:
     case.location = remote.store.url(remote.directory, network.port)
     case.publish(0, FIRST)
-    query = case.query(heartbeat="1", **{"retry.maxAttempts": "0"})
+    query = case.query(None, heartbeat="1", **{"retry.maxAttempts": "0"})
     case.driver.start_query(query)
     wait_until(lambda: len(query.rows()) == FIRST, "the first batch", 120)
     stalled = network.to_broker.stall(times=None)

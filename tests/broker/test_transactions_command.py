@@ -17,8 +17,8 @@ import pytest
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import Xid
 from amqp_spark.cli import EXIT_BROKER, EXIT_DONE, EXIT_FAILED
-from amqp_spark.datasource.spool import Spool
 from amqp_spark.sink.prepared import Prepared as Marker
+from amqp_spark.spool.spool import Spool
 from amqp_spark.state.names import CONSUMER, WRITER, Names
 from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import DONE, OPEN, ConsumerState, DecidedBranch, Mark, OwnedBatch, WriterState

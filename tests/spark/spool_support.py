@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyarrow import fs
 
-from amqp_spark.datasource.spool import Spool
 from amqp_spark.errors import SpoolError
+from amqp_spark.spool.spool import Spool
 from amqp_spark.state.records import OwnedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from amqp_spark.datasource.spool import Written
+    from amqp_spark.spool.spool import Written
 
 CONSUMER = "orders-loader"
 QUEUE = "orders"

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_core.errors import ConnectionLost
-from amqp_spark.datasource import link, ownership, spool
+from amqp_spark.datasource import link
+from amqp_spark.datasource.owned import ownership
 from amqp_spark.errors import OffsetError, SpoolError, StateError
+from amqp_spark.spool import spool
 from amqp_spark.state.records import ConsumerState
 from tests.spark.driver import Driver, bodies
 from tests.spark.fake_client import FakeBroker, SwapOutcome

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_spark.datasource import link, recovery, spool, spool_files
-from amqp_spark.datasource.ahead import Ahead
+from amqp_spark.datasource import link
 from amqp_spark.datasource.held import Held
+from amqp_spark.datasource.owned import recovery
+from amqp_spark.datasource.owned.ahead import Ahead
 from amqp_spark.errors import OffsetError, SpoolError, StateError, TransferError
+from amqp_spark.spool import directories, spool
 from tests.spark.driver import Driver, bodies
 from tests.spark.fake_client import FakeBroker
 from tests.spark.reader_support import Readers
@@ -78,15 +80,15 @@ def test_a_file_that_cannot_be_read_at_the_moment_is_not_given_up(
     fake.publish("q", *numbers(30))
     first = planned(readers)
     owned = states(fake)[0].owned[0].file
-    real = spool_files.LocalDirectory.open
+    real = directories.LocalDirectory.open
 
-    def failing(self: spool_files.LocalDirectory, name: str) -> contextlib.AbstractContextManager[Any]:
+    def failing(self: directories.LocalDirectory, name: str) -> contextlib.AbstractContextManager[Any]:
         if name == owned:
             raise OSError(errno.EIO, "Input/output error")
         return real(self, name)
 
     with monkeypatch.context() as patched:
-        patched.setattr(spool_files.LocalDirectory, "open", failing)
+        patched.setattr(directories.LocalDirectory, "open", failing)
         second = Driver(readers(adoptState="true"), first)
         with pytest.raises(SpoolError, match="Input/output error"):
             second.restart_batch()
@@ -242,7 +244,7 @@ def test_a_reader_that_was_succeeded_while_it_wrote_does_not_blame_the_place(
     fake.publish("q", *numbers(30))
     old = Driver(readers(maxMessagesPerTrigger=20))
     old.rows(20)
-    write = spool_files._write_synced
+    write = directories._write_synced
     overtaken: list[int] = []
 
     def suspended(path: Path, pieces: Any) -> None:
@@ -251,7 +253,7 @@ def test_a_reader_that_was_succeeded_while_it_wrote_does_not_blame_the_place(
             overtaken.append(1)
             succeeded(fake, readers, old, 10)
 
-    monkeypatch.setattr(spool_files, "_write_synced", suspended)
+    monkeypatch.setattr(directories, "_write_synced", suspended)
     with pytest.raises(StateError, match="another query has taken the state over"):
         old.until(lambda rows: False)
     assert overtaken

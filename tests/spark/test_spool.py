@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp_spark import crashpoints
-from amqp_spark.datasource.spool import IDENTITY, Spool
 from amqp_spark.errors import SpoolError
+from amqp_spark.spool.identity import IDENTITY
+from amqp_spark.spool.spool import Spool
 from amqp_spark.state.names import hashed
 from tests.spark.spool_support import CONSUMER, QUEUE, Faulty, at_once, faulty_spool, owned, write
 from tests.support.objectstore import BUCKET
@@ -288,7 +289,7 @@ def test_any_batch_in_any_parts(
 
 CRASHER = """
 import sys
-from amqp_spark.datasource.spool import Spool
+from amqp_spark.spool.spool import Spool
 spool = Spool(sys.argv[1], consumer_id="orders-loader", queue="orders")
 spool.open()
 body = b"x" * 3_000_000

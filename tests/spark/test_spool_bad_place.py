@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_spark.datasource.spool import IDENTITY, Spool
-from amqp_spark.datasource.spool_files import CLAIM
 from amqp_spark.errors import SpoolError
+from amqp_spark.spool.directories import CLAIM
+from amqp_spark.spool.identity import IDENTITY
+from amqp_spark.spool.spool import Spool
 from tests.spark.spool_support import CONSUMER, QUEUE, at_once, faulty_spool, outcome_of, owned, write
 from tests.support.objectstore import ObjectStore
 
@@ -277,7 +278,7 @@ def test_full_in_the_middle(type_name: str, room: int, tmp_path: Path) -> None:
 
 FULL = """
 import resource, sys
-from amqp_spark.datasource.spool import Spool
+from amqp_spark.spool.spool import Spool
 from amqp_spark.errors import SpoolError
 spool = Spool(sys.argv[1], consumer_id="orders-loader", queue="orders")
 spool.open()

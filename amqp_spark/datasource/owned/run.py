@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from amqp_spark.datasource.owning import OwningReceiver
+from amqp_spark.datasource.owned.receiver import OwningReceiver
 from amqp_spark.datasource.run import Run
 
 if TYPE_CHECKING:

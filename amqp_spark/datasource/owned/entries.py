@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,7 +11,7 @@ from amqp_spark.datasource.planning import HeldBlock, QueueBuffer
 from amqp_spark.offsets import QueueOffset
 
 if TYPE_CHECKING:
-    from amqp_spark.datasource.spool import Spool
+    from amqp_spark.spool.spool import Spool
     from amqp_spark.state.records import OwnedBatch
 
 
@@ -67,24 +67,3 @@ def ends_of(held: QueueBuffer) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
         found.append(shifted)
         before = int(shifted[-1])
     return np.concatenate(found)
-
-
-def check(batch: OwnedBatch, spool: Spool, *, thorough: bool = False) -> None:
-    """SpoolError unless the file of a batch is there and is the one that was accepted.
-
-    ``thorough``: read all of it, also where that takes its time.
-
-    The positions in the file are those that the batch was planned with; a batch that was adopted has others in the
-    state. That it is the same file is what the checksum says.
-    """
-    header = spool.header(batch.file)
-    spool.check(
-        replace(
-            batch,
-            epoch=header.epoch,
-            sequence=header.sequence,
-            begin=header.begin,
-            end=header.begin + batch.count,
-        ),
-        thorough=thorough,
-    )

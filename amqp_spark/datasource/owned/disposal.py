@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import logging
 import threading
-from queue import SimpleQueue
+from collections import deque
 from typing import TYPE_CHECKING
 
 from amqp_spark import crashpoints
 from amqp_spark.errors import SpoolError
 
 if TYPE_CHECKING:
-    from amqp_spark.datasource.spool import Spool
+    from amqp_spark.spool.spool import Spool
 
 _log = logging.getLogger(__name__)
 
 
 class Disposal:
-    """Deletes what is no longer needed. What it does not come to is deleted by the next start, which owns it no more.
+    """Deletes what is no longer needed. What it does not come to is deleted at the next start: no state owns it.
 
     Parameters:
         spool: open when the first file is given.
@@ -27,26 +27,35 @@ class Disposal:
     def __init__(self, spool: Spool, shown: str) -> None:
         self._spool = spool
         self._shown = shown
-        self._files: SimpleQueue[str | None] = SimpleQueue()
+        self._changed = threading.Condition()
+        self._files: deque[str] = deque()
+        """The first is being deleted."""
         self._thread: threading.Thread | None = None
 
     def delete(self, file: str) -> None:
         """Have a file deleted soon; returns at once."""
-        self._files.put(file)
+        with self._changed:
+            self._files.append(file)
+            self._changed.notify_all()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="amqp-spool-delete", daemon=True)
             self._thread.start()
 
-    def close(self, timeout: float) -> None:
-        """Wait, for so many seconds at most, until everything was deleted; nothing is taken any more."""
-        if self._thread is not None:
-            self._files.put(None)
-            self._thread.join(timeout)
+    def wait(self, timeout: float) -> None:
+        """Return when everything was deleted, or after so many seconds."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._files, timeout)
 
     def _run(self) -> None:
-        while (file := self._files.get()) is not None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._files)
+                file = self._files[0]
             try:
                 self._spool.delete(file)
             except SpoolError as error:
                 _log.warning("%s: a file that is no longer needed stays: %s", self._shown, error)
             crashpoints.reached(crashpoints.SPOOL_DELETED)
+            with self._changed:
+                self._files.popleft()
+                self._changed.notify_all()

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
-from amqp_spark.datasource.disposal import Disposal
-from amqp_spark.datasource.entries import Entry
-from amqp_spark.datasource.recovery import ADOPT, Consumer, recover
+from amqp_spark.datasource.owned.disposal import Disposal
+from amqp_spark.datasource.owned.entries import Entry
+from amqp_spark.datasource.owned.recovery import ADOPT, Consumer, recover
 from amqp_spark.errors import StateError
 from amqp_spark.state.records import ConsumerState
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from amqp_spark.datasource.broker import Client, StateOwner
     from amqp_spark.datasource.held import Held
     from amqp_spark.datasource.planning import QueueBuffer
-    from amqp_spark.datasource.spool import Spool
+    from amqp_spark.spool.spool import Spool
     from amqp_spark.state.records import Mark
 
 _log = logging.getLogger(__name__)
@@ -111,9 +111,9 @@ class Ownership:
         self._drop_wanted = any(entry.finished for entry in self.entries)
         return self._drop_wanted
 
-    def close(self, timeout: float) -> None:
-        """Nothing changes any more. Wait so long at most for files that are being deleted. Not under the lock."""
-        self._disposal.close(timeout)
+    def wait_for_disposal(self, timeout: float) -> None:
+        """Wait so long at most until files that nobody owns any more are deleted. Not under the lock."""
+        self._disposal.wait(timeout)
 
     # --- on the link's thread
 

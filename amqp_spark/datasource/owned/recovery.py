@@ -13,9 +13,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_spark import crashpoints
-from amqp_spark.datasource import entries
-from amqp_spark.datasource.spool import BatchLostError
 from amqp_spark.errors import StateError
+from amqp_spark.spool.spool import BatchLostError
 from amqp_spark.state.names import CONSUMER, Names
 from amqp_spark.state.records import ConsumerState, OwnedBatch
 
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqp_spark.datasource.broker import Client, StateOwner
-    from amqp_spark.datasource.spool import Spool
+    from amqp_spark.spool.spool import Spool
 
 _log = logging.getLogger(__name__)
 
@@ -183,7 +182,7 @@ def _with_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> Consu
     for batch in found.owned:
         try:
             # What adoptState gives up must be found now: later it is too late to leave it out.
-            entries.check(batch, spool, thorough=consumer.adopt)
+            spool.check(batch, thorough=consumer.adopt)
         except BatchLostError as error:
             if not consumer.adopt:
                 error.add_note(f"{consumer.shown}: {batch.count} accepted message(s) are in this file")

@@ -6,13 +6,13 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amqp_spark.datasource.entries import Entry, ends_of
-from amqp_spark.datasource.ownership import Change
+from amqp_spark.datasource.owned.entries import Entry, ends_of
+from amqp_spark.datasource.owned.ownership import Change
 from amqp_spark.errors import SpoolError
 from amqp_spark.state.records import OwnedBatch
 
 if TYPE_CHECKING:
-    from amqp_spark.datasource.ownership import Ownership
+    from amqp_spark.datasource.owned.ownership import Ownership
     from amqp_spark.datasource.planning import QueueBuffer
 
 _log = logging.getLogger(__name__)

@@ -9,17 +9,17 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark import crashpoints
-from amqp_spark.datasource.ahead import Ahead
-from amqp_spark.datasource.entries import Entry, load
 from amqp_spark.datasource.link import now
-from amqp_spark.datasource.ownership import Change, Ownership
+from amqp_spark.datasource.owned.ahead import Ahead
+from amqp_spark.datasource.owned.entries import Entry, load
+from amqp_spark.datasource.owned.ownership import Change, Ownership
+from amqp_spark.datasource.owned.recovery import ADOPT, Consumer
+from amqp_spark.datasource.owned.slices import Slice
 from amqp_spark.datasource.partitions import Range
 from amqp_spark.datasource.planning import measure_batch
-from amqp_spark.datasource.receiver import STOP_SECONDS, Receiver
-from amqp_spark.datasource.recovery import ADOPT, Consumer
-from amqp_spark.datasource.slices import Slice
-from amqp_spark.datasource.spool import Spool
+from amqp_spark.datasource.receiver import STOP_SECONDS, SYNC_SECONDS, Receiver
 from amqp_spark.errors import OffsetError, SpoolError, StateError
+from amqp_spark.spool.spool import Spool
 from amqp_spark.state.records import Mark
 
 if TYPE_CHECKING:
@@ -260,9 +260,18 @@ class OwningReceiver(Receiver):
         """Close the connections in order. What is owned stays in the spool, what is not goes back to its queue."""
         super().stop()
         self._ahead.join(STOP_SECONDS)
-        deadline = time.monotonic() + STOP_SECONDS
+        self._wait_for_disposal(STOP_SECONDS)
+
+    def sync(self) -> bool:
+        """As for other guarantees; and what was finished has left the spool, unless that takes too long."""
+        done = super().sync()
+        self._wait_for_disposal(SYNC_SECONDS)
+        return done
+
+    def _wait_for_disposal(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
         for owner in self._owners.values():
-            owner.close(max(0.0, deadline - time.monotonic()))
+            owner.wait_for_disposal(max(0.0, deadline - time.monotonic()))
 
     def _made(self, owner: Ownership, change: Change) -> bool:
         with self._lock:

@@ -8,45 +8,33 @@ valid file is a loss, and told as one.
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
 import re
 import secrets
-import time
 from array import array
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
-from pyarrow import ArrowException, fs
+from pyarrow import fs
 
 from amqp_spark import crashpoints
-from amqp_spark.datasource import spool_format
-from amqp_spark.datasource.spool_files import CLAIM, PARTIAL, ClaimedError, directory
-from amqp_spark.datasource.spool_format import Checksum, Header, OtherVersion, Unreadable
 from amqp_spark.errors import SpoolError
+from amqp_spark.spool import format as spool_format
+from amqp_spark.spool.directories import CLAIM, PARTIAL, directory
+from amqp_spark.spool.format import Checksum, Header, OtherVersion, Unreadable
+from amqp_spark.spool.identity import Identity
+from amqp_spark.spool.location import Location
 from amqp_spark.state.names import hashed
 from amqp_spark.state.records import OwnedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from amqp_spark.datasource.spool_files import Directory, File
-    from amqp_spark.datasource.spool_format import Bytes
+    from amqp_spark.spool.directories import Directory, File
+    from amqp_spark.spool.format import Bytes
 
-IDENTITY: Final = "amqp-spark-spool.json"
-"""The file that says whose directory it is."""
-_IDENTITY_VERSION: Final = 1
-_MAX_IDENTITY_BYTES: Final = 1 << 16
-_EMPTY_LOOKS: Final = 20
-_EMPTY_SECONDS: Final = 0.1
 _ENDING: Final = ".spool"
 _CHECK_BYTES: Final = 4 << 20
-_MAX_REASON: Final = 300
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-_PLAIN: Final = frozenset({"endpoint_override", "scheme", "region", "allow_bucket_creation", "allow_bucket_deletion"})
-"""Parameters of a URI whose values may be seen in messages."""
 _LOST: Final = (
     "the messages of this batch were accepted and are nowhere else: bring the spool back as it was. If it is lost for "
     "good, option adoptState=true, until a batch has been committed, goes on without them"
@@ -96,9 +84,8 @@ class Spool:
         queue: str,
         resolve: Callable[[str], tuple[fs.FileSystem, str]] = fs.FileSystem.from_uri,
     ) -> None:
-        self.location = location
-        self.shown = _shown(location)
-        """The location for messages: without the query of a URI, and without a login."""
+        self.location = Location(location)
+        self._identity = Identity(self.location, consumer_id)
         self._consumer_id = consumer_id
         self._queue = queue
         self._resolve = resolve
@@ -111,26 +98,26 @@ class Spool:
 
     def open(self) -> None:
         """Create the directory where there is none, and see that it is this consumer's and can be written."""
-        with self._told("cannot be used"):
+        with self.location.told("cannot be used"):
             place = self._resolved()
             place.create()
-            content = self._identity_content(place)
+            content = self._identity.content(place)
         if content is not None:
-            self._check_identity(content)
-        with self._told("cannot be used"):
+            self._identity.check(content)
+        with self.location.told("cannot be used"):
             self._prove_writable(place)
             if content is None:
-                content = self._claimed(place)
-        self._check_identity(content)
+                content = self._identity.claim(place)
+        self._identity.check(content)
         self._directory = place
 
     def look(self) -> None:
         """Open for reading: nothing is created or written. A directory of another consumer is refused as well."""
-        with self._told("cannot be read"):
+        with self.location.told("cannot be read"):
             place = self._resolved()
             place.names()
-            content = self._identity_content(place)
-        self._check_identity(content)
+            content = self._identity.content(place)
+        self._identity.check(content)
         self._directory = place
 
     def write(
@@ -152,7 +139,7 @@ class Spool:
         name = f"{self._prefix}{epoch:010d}-{sequence:012d}-{own}{_ENDING}"
         checksum = Checksum()
         pieces = spool_format.pieces(header, parts, offsets.view("u1").data, checksum)
-        with self._told(
+        with self.location.told(
             f"cannot take batch {sequence} of queue {self._queue!r} ({nbytes:,} bytes)",
             "Nothing of it was accepted: the broker has its messages",
         ):
@@ -175,15 +162,17 @@ class Spool:
 
     def check(self, batch: OwnedBatch, *, thorough: bool = False) -> None:
         """That a batch that the state message owns is there as it says: all of it where reading is cheap, or if it is
-        to be ``thorough``; elsewhere everything but the transfers, whose checksum is computed when they are read."""
+        to be ``thorough``; elsewhere everything but the transfers, whose checksum is computed when they are read.
+
+        The positions in a file are those that the batch was planned with, and an adopted one has others in the state:
+        that it is the same file is what the checksum says.
+        """
         with self._opened(batch.file) as opened:
             header = self._header(opened)
-            found = (header.epoch, header.sequence, header.begin, header.count, header.nbytes)
-            if found != (batch.epoch, batch.sequence, batch.begin, batch.count, batch.nbytes):
+            if (header.count, header.nbytes) != (batch.count, batch.nbytes):
                 raise Unreadable(
-                    f"holds another batch: {header.sequence} of epoch {header.epoch}, positions {header.begin} to "
-                    f"{header.begin + header.count}, instead of {batch.sequence} of epoch {batch.epoch}, positions "
-                    f"{batch.begin} to {batch.end}"
+                    f"holds another batch: {header.sequence} of epoch {header.epoch}, with {header.count} messages of "
+                    f"{header.nbytes} bytes, instead of {batch.count} of {batch.nbytes} bytes"
                 )
             _compare(_footer(opened, header), batch.checksum)
             if thorough or self._place.cheap:
@@ -217,7 +206,7 @@ class Spool:
 
     def files(self) -> list[str]:
         """The files of this queue of this consumer, sorted: so the oldest of an epoch is first."""
-        with self._told("cannot be listed"):
+        with self.location.told("cannot be listed"):
             return sorted(name for name in self._place.names() if self._own.fullmatch(name))
 
     @staticmethod
@@ -228,75 +217,16 @@ class Spool:
     def delete(self, file: str) -> None:
         """Delete a file; one that is gone is no error."""
         self._check_name(file)
-        with self._told(f"cannot delete {file}", "It is no longer needed, but its space is"):
+        with self.location.told(f"cannot delete {file}", "It is no longer needed, but its space is"):
             self._place.delete(file)
 
     def sweep_partial(self) -> None:
         """Delete what an earlier process of this consumer was writing for this queue when it died."""
-        with self._told("cannot be cleaned"):
-            claims = f"{IDENTITY}.{hashed(self._consumer_id)}."
+        with self.location.told("cannot be cleaned"):
             for name in self._place.names():
                 partial = name.startswith(self._prefix) and name.endswith(PARTIAL)
-                if partial or (name.startswith(claims) and name.endswith(CLAIM)):
+                if partial or (name.startswith(self._identity.claims) and name.endswith(CLAIM)):
                     self._place.delete(name)
-
-    # --- whose directory it is
-
-    def _resolved(self) -> Directory:
-        if self.location.startswith("/"):  # a path is what it is, also with a "%" or "?" in it
-            return directory(fs.LocalFileSystem(), self.location, self._prefix)
-        filesystem, path = self._resolve(self.location)
-        return directory(filesystem, path, self._prefix)
-
-    def _prove_writable(self, place: Directory) -> None:
-        name = f"{self._prefix}probe-{secrets.token_hex(6)}{PARTIAL}"
-        place.put(name, b"can this be written?\n")
-        place.delete(name)
-
-    def _claimed(self, place: Directory) -> bytes | None:
-        """Say whose directory it is, and return what it says then: of two who do so, one reads the other's name."""
-        value = {"version": _IDENTITY_VERSION, "consumerId": self._consumer_id}
-        try:
-            place.claim(IDENTITY, json.dumps(value).encode() + b"\n", hashed(self._consumer_id))
-        except ClaimedError as error:
-            raise self._error(
-                "is about to be shared by two consumers: another one claims it at this moment. Give each "
-                f"consumerId a spoolLocation of its own (if no query runs, delete {error})"
-            ) from None
-        return self._identity_content(place)
-
-    def _identity_content(self, place: Directory) -> bytes | None:
-        for _ in range(_EMPTY_LOOKS):
-            try:
-                with place.open(IDENTITY) as opened:
-                    content = bytes(opened.read_at(0, _MAX_IDENTITY_BYTES))
-            except FileNotFoundError:
-                return None
-            if content:
-                return content
-            time.sleep(_EMPTY_SECONDS)  # somebody is about to write it, where a file shows before it is complete
-        return b""
-
-    def _check_identity(self, content: bytes | None) -> None:
-        try:
-            value = None if content is None else json.loads(content)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict) or "version" not in value:
-            raise self._error(
-                f"has no readable {IDENTITY}, which says whose it is: bring that file back, or use an empty directory "
-                "as spoolLocation"
-            )
-        if value["version"] != _IDENTITY_VERSION:
-            raise self._error(
-                f"has version {str(value['version'])[:20]}; this amqp_spark knows version {_IDENTITY_VERSION}: use the "
-                "one that wrote it, or a newer one"
-            )
-        if value.get("consumerId") != self._consumer_id:
-            raise self._error(
-                f"belongs to consumer {str(value.get('consumerId'))[:200]!r}, not to {self._consumer_id!r}: a spool "
-                "cannot be shared by two consumers; give each consumerId a spoolLocation of its own"
-            )
 
     # --- one file
 
@@ -304,15 +234,18 @@ class Spool:
     def _opened(self, file: str) -> Iterator[File]:
         self._check_name(file)
         try:
-            with self._told(f"cannot read {file}", _LOST), self._place.open(file) as opened:
+            with (
+                self.location.told(f"cannot read {file}", _LOST, but_missing=True),
+                self._place.open(file) as opened,
+            ):
                 yield opened
         except FileNotFoundError:
-            raise BatchLostError(f"the spool {self.shown} has no file {file}: {_LOST}") from None
+            raise BatchLostError(f"the spool {self.location.shown} has no file {file}: {_LOST}") from None
         except Unreadable as error:
             text = f"cannot be used: file {file} {error}; {_LOST}"
             if isinstance(error, OtherVersion):
-                raise self._error(text) from None
-            raise BatchLostError(f"the spool {self.shown} {text}") from None
+                raise self.location.error(text) from None
+            raise BatchLostError(f"the spool {self.location.shown} {text}") from None
 
     def _header(self, opened: File) -> Header:
         head = opened.read_at(0, spool_format.HEAD_BYTES)
@@ -327,44 +260,30 @@ class Spool:
     def _check_name(self, file: str) -> None:
         # The name comes from the broker: it must not lead out of the directory, nor to somebody else's file.
         if not self._own.fullmatch(file):
-            raise self._error(
+            raise self.location.error(
                 f"has no file {file[:200]!r} of consumer {self._consumer_id!r} and queue {self._queue!r}: the name "
                 "is of another consumer, queue or version"
             )
 
-    # --- errors
+    # --- the directory
+
+    def _resolved(self) -> Directory:
+        location = self.location
+        if location.is_path:  # a path is what it is, also with a "%" or "?" in it
+            return directory(fs.LocalFileSystem(), location.text, self._prefix)
+        filesystem, path = self._resolve(location.text)
+        return directory(filesystem, path, self._prefix)
+
+    def _prove_writable(self, place: Directory) -> None:
+        name = f"{self._prefix}probe-{secrets.token_hex(6)}{PARTIAL}"
+        place.put(name, b"can this be written?\n")
+        place.delete(name)
 
     @property
     def _place(self) -> Directory:
         if self._directory is None:
-            raise self._error("is not open")
+            raise self.location.error("is not open")
         return self._directory
-
-    def _error(self, text: str) -> SpoolError:
-        return SpoolError(f"the spool {self.shown} {text}")
-
-    @contextlib.contextmanager
-    def _told(self, what: str, consequence: str = "") -> Iterator[None]:
-        """Errors of the file system as SpoolError; a file that is not there stays what it is for :meth:`_opened`."""
-        try:
-            yield
-        except (OSError, ArrowException, NotImplementedError) as error:
-            if isinstance(error, FileNotFoundError) and consequence == _LOST:
-                raise
-            text = f"{what}: {self._reason(error)}. {_advice(error)}"
-            raise self._error(f"{text}. {consequence}" if consequence else text) from None
-
-    def _reason(self, error: BaseException) -> str:
-        number = getattr(error, "errno", None)
-        strerror = getattr(error, "strerror", None)
-        text = str(strerror) if number and strerror else str(error)
-        # Arrow quotes the URI that it cannot use, and a query may hold what must not be seen.
-        text = " ".join(text.replace(self.location, self.shown).split())
-        query = self.location.partition("?")[2] if not self.location.startswith("/") else ""
-        for name, _, value in (pair.partition("=") for pair in query.split("&")):
-            if (value or name) and name not in _PLAIN:
-                text = text.replace(value or name, "…")
-        return text[:_MAX_REASON].rstrip(".") or type(error).__name__
 
 
 def _announced(pieces: Iterator[Bytes], total: int) -> Iterator[Bytes]:
@@ -392,22 +311,3 @@ def _compare(found: str, expected: str) -> None:
 def _verify(summed: Checksum, expected: str) -> None:
     if summed.text != expected:
         raise Unreadable(f"is damaged: the checksum of its contents is {summed.text} instead of {expected}")
-
-
-def _shown(location: str) -> str:
-    if location.startswith("/"):
-        return location
-    scheme, separator, rest = location.partition("?")[0].partition("://")
-    authority, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}" if separator else scheme
-
-
-def _advice(error: BaseException) -> str:
-    number = getattr(error, "errno", None)
-    if number in _FULL:
-        return "Make room there, or let maxBytesPerTrigger ask for less at once, and start the query again"
-    if number in _FORBIDDEN:
-        return "The user that runs the driver needs to read and write there"
-    if isinstance(error, NotADirectoryError):
-        return "spoolLocation must be a directory"
-    return "See that the place is there and can be reached and written, and that spoolLocation names it rightly"

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from pyarrow import NativeFile
 
-    from amqp_spark.datasource.spool_format import Bytes
+    from amqp_spark.spool.format import Bytes
 
 PARTIAL: Final = ".part"
 """Ends the name of a file that is being written."""

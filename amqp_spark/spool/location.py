@@ -1,0 +1,88 @@
+"""Where a spool is, as messages may say it, and the errors of that place as ones that say what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+from typing import TYPE_CHECKING, Final
+
+from pyarrow import ArrowException
+
+from amqp_spark.errors import SpoolError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MAX_REASON: Final = 300
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_PLAIN: Final = frozenset({"endpoint_override", "scheme", "region", "allow_bucket_creation", "allow_bucket_deletion"})
+"""Parameters of a URI whose values may be seen in messages."""
+
+
+class Location:
+    """The value of option ``spoolLocation``.
+
+    Parameters:
+        text: an absolute path, or a URI.
+
+    Attributes:
+        text: as given; a query in it may hold what must not be seen.
+        is_path: whether it is a path, with whatever characters.
+        shown: for messages: without the query of a URI, and without a login.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.is_path = text.startswith("/")
+        self.shown = text if self.is_path else _without_secrets(text)
+
+    def error(self, text: str) -> SpoolError:
+        """An error of the spool here."""
+        return SpoolError(f"the spool {self.shown} {text}")
+
+    @contextlib.contextmanager
+    def told(self, what: str, consequence: str = "", *, but_missing: bool = False) -> Iterator[None]:
+        """Errors of the file system become a SpoolError that says what could not be done, why, and what to do.
+
+        Parameters:
+            what: ends "the spool …".
+            consequence: what follows for the messages.
+            but_missing: FileNotFoundError stays what it is: the caller knows more of it.
+        """
+        try:
+            yield
+        except (OSError, ArrowException, NotImplementedError) as error:
+            if isinstance(error, FileNotFoundError) and but_missing:
+                raise
+            text = f"{what}: {self._reason(error)}. {_advice(error)}"
+            raise self.error(f"{text}. {consequence}" if consequence else text) from None
+
+    def _reason(self, error: BaseException) -> str:
+        number = getattr(error, "errno", None)
+        strerror = getattr(error, "strerror", None)
+        text = str(strerror) if number and strerror else str(error)
+        # Arrow quotes the URI that it cannot use, and a query may hold what must not be seen.
+        text = " ".join(text.replace(self.text, self.shown).split())
+        query = "" if self.is_path else self.text.partition("?")[2]
+        for name, _, value in (pair.partition("=") for pair in query.split("&")):
+            if (value or name) and name not in _PLAIN:
+                text = text.replace(value or name, "…")
+        return text[:_MAX_REASON].rstrip(".") or type(error).__name__
+
+
+def _without_secrets(uri: str) -> str:
+    scheme, separator, rest = uri.partition("?")[0].partition("://")
+    authority, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}" if separator else scheme
+
+
+def _advice(error: BaseException) -> str:
+    number = getattr(error, "errno", None)
+    if number in _FULL:
+        return "Make room there, or let maxBytesPerTrigger ask for less at once, and start the query again"
+    if number in _FORBIDDEN:
+        return "The user that runs the driver needs to read and write there"
+    if isinstance(error, NotADirectoryError):
+        return "spoolLocation must be a directory"
+    return "See that the place is there and can be reached and written, and that spoolLocation names it rightly"
