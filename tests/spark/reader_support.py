@@ -1,4 +1,10 @@
-"""Makes stream readers over a fake broker and stops them."""
+"""Makes stream readers over a fake broker and stops them.
+
+The tests of the stream reader (``test_stream_reader_*.py``) check the contract of behaviour, point by point, on a fake
+broker and a driver without a JVM. Each test named ``test_point_<n>_...`` belongs to the point of that number in the
+list of what a source over a queue has to keep: 1 where messages are received, 2 batches fixed when planned, 3 decoding
+late, 4 the accept signal, 5 epochs, 6 incarnations, 7 transport of bytes, 8 credit, 9 the end of the reader.
+"""
 
 from __future__ import annotations
 
@@ -31,3 +37,8 @@ class Readers:
     def stop(self) -> None:
         for reader in self.made:
             reader.stop()
+
+
+def numbers(count: int, begin: int = 0) -> list[bytes]:
+    """Bodies of the same length, each with its number."""
+    return [b"%06d" % number for number in range(begin, begin + count)]

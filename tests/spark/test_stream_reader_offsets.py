@@ -1,0 +1,254 @@
+"""What an offset says to a stream reader and what it reports: when messages are accepted, epochs: points 1, 4 and 5.
+
+The points, in the names of tests too, are those of the list in :mod:`tests.spark.reader_support`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp_spark.compat import ReadAllAvailable, ReadMaxRows
+from amqp_spark.datasource import link
+from amqp_spark.errors import OffsetError, UnsupportedModeError
+from tests.spark.driver import Driver, bodies, dumps
+from tests.spark.fake_client import FakeBroker, transfer_frames
+from tests.spark.reader_support import Readers, numbers
+
+# --- 1 receive where the accept must happen
+
+
+def test_point_1_the_session_that_received_is_the_one_that_accepts(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(120))
+    driver = Driver(readers())
+    assert bodies(driver.rows(120)) == numbers(120)
+    driver.trigger()
+    fake.wait(lambda: len(fake.accepted) == 120)  # the fake session raises on ids that it does not hold
+    assert fake.connects == 1
+
+
+def test_point_1_constructing_and_pickling_a_reader_holds_nothing(fake: FakeBroker, readers: Readers) -> None:
+    reader = readers()
+    reader.initialOffset()
+    reader.getDefaultReadLimit()
+    reader.commit(reader.initialOffset())
+    assert reader.reportLatestOffset() is None
+    assert fake.connects == 0
+    dumps(reader)
+
+
+def test_point_1_each_queue_has_a_connection_of_its_own(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(10))
+    fake.publish("r", *numbers(10, 100))
+    rows = Driver(readers("q,r")).rows(20)
+    assert [body for queue, _, body in rows if queue == "r"] == numbers(10, 100)
+    assert fake.connects == 2
+
+
+# --- 4 the accept signal
+
+
+def test_point_4_latest_offset_accepts_everything_up_to_start(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(10))
+    driver = Driver(readers())
+    driver.rows(10)
+    assert len(fake.accepted) < 10  # the last batch is in the commit log, and Spark has not said so yet
+    driver.latest()
+    fake.wait(lambda: fake.accepted == numbers(10))
+    driver.latest()
+    assert fake.depth("q") == 0
+
+
+def test_point_4_a_batch_that_failed_is_not_accepted(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(10))
+    reader = readers()
+    driver = Driver(reader)
+    while driver.trigger(fail=True) is None:
+        pass
+    driver.latest()
+    reader.stop()
+    assert fake.accepted == []
+    assert [message.body for message in fake.queues["q"]] == numbers(10)
+    assert all(message.redelivered for message in fake.queues["q"])
+
+
+def test_point_4_commit_accepts_too_and_both_are_idempotent(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(10))
+    driver = Driver(readers())
+    driver.rows(10)
+    end = driver.start
+    for _ in range(3):
+        driver.reader.commit(end)
+        driver.latest()
+    fake.wait(lambda: fake.accepted == numbers(10))
+
+
+def test_point_4_an_idle_stream_drains(fake: FakeBroker, readers: Readers) -> None:
+    driver = Driver(readers())
+    for round_ in range(3):
+        fake.publish("q", *numbers(5, 5 * round_))
+        driver.rows(5 * round_ + 5)
+        driver.latest()
+        fake.wait(lambda done=5 * round_ + 5: len(fake.accepted) == done)  # type: ignore[misc]
+    assert fake.depth("q") == 0
+
+
+def test_point_4_trigger_once_is_refused(fake: FakeBroker, readers: Readers) -> None:
+    reader = readers()
+    with pytest.raises(UnsupportedModeError, match=r"Trigger\.Once.*availableNow"):
+        reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert fake.connects == 0
+
+
+def test_point_4_asynchronous_progress_tracking_is_recognised(fake: FakeBroker, readers: Readers) -> None:
+    reader = readers(maxMessagesPerTrigger=5)
+    fake.publish("q", *numbers(10))
+    driver = Driver(reader)
+    while not driver.offsets:
+        driver.trigger()
+    end = driver.latest()
+    while end == driver.start:
+        end = driver.latest()
+    with pytest.raises(UnsupportedModeError, match="asyncProgressTrackingEnabled"):
+        reader.partitions(driver.start, end)  # no commit(start) came before
+
+
+def test_point_4_at_most_once_is_settled_on_transfer(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(10))
+    driver = Driver(readers(deliveryGuarantee="at-most-once"))
+    assert bodies(driver.rows(10)) == numbers(10)
+    driver.latest()
+    driver.reader.stop()
+    assert fake.subscriptions[0]["accept"] is False
+    assert fake.accepted == []
+    assert fake.depth("q") == 0
+
+
+def test_point_4_rejected_messages_are_rejected_at_the_accept_signal(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", b"good 1", b"bad 1", b"good 2", b"bad 2")
+    driver = Driver(readers(mode="REJECT"))
+    rows = driver.until(lambda rows: b"good 2" in bodies(rows))
+    assert bodies(rows) == [b"good 1", b"good 2"]
+    driver.read(driver.last_partitions)  # a second attempt of the task reports the same again
+    driver.latest()
+    fake.wait(lambda: fake.depth("q") == 0)
+    assert fake.accepted == [b"good 1", b"good 2"]
+    assert fake.rejected == [(b"bad 1", "a bad body"), (b"bad 2", "a bad body")]
+
+
+# --- 5 offsets name an epoch
+
+
+def test_point_5_the_initial_offset_is_a_constant(readers: Readers) -> None:
+    offsets = [readers("r,q").initialOffset() for _ in range(2)]
+    assert offsets[0] == offsets[1] == {"q": {"position": 0, "version": 1}, "r": {"position": 0, "version": 1}}
+
+
+def test_point_5_a_range_of_an_earlier_epoch_is_an_empty_batch_and_the_broker_redelivers(
+    fake: FakeBroker, readers: Readers
+) -> None:
+    fake.publish("q", *numbers(10))
+    first = Driver(readers())
+    while first.trigger(fail=True) is None:
+        pass
+    first.reader.stop()
+    fake.publish("q", *numbers(5, 10))
+    second = Driver(readers(), first)
+    assert second.restart_batch() == []
+    assert bodies(second.rows(15)) == numbers(15)
+    assert second.offsets[-1]["q"]["epoch"] != first.offsets[-1]["q"]["epoch"]
+
+
+def test_point_5_a_committed_offset_of_an_earlier_epoch_goes_on_with_what_the_broker_has(
+    fake: FakeBroker, readers: Readers
+) -> None:
+    fake.publish("q", *numbers(10))
+    first = Driver(readers())
+    first.rows(10)
+    first.latest()
+    first.reader.stop()
+    fake.publish("q", *numbers(5, 10))
+    second = Driver(readers(), first)
+    assert second.restart_batch() is None
+    second.until(lambda rows: bodies(rows) == numbers(5, 10))
+
+
+def test_point_5_mixed_epochs_in_one_offset(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(10))
+    fake.publish("r", *numbers(10, 100))
+    first = Driver(readers("q,r"))
+    first.rows(20)
+    first.latest()
+    first.reader.stop()
+    fake.publish("r", *numbers(5, 110))
+    second = Driver(readers("q,r"), first)
+    second.until(lambda rows: bodies(rows) == numbers(5, 110))
+    end = second.offsets[-1]
+    assert end["q"] == first.offsets[-1]["q"]
+    assert end["r"]["epoch"] != end["q"]["epoch"]
+    fake.publish("q", *numbers(5, 10))
+    second.until(lambda rows: bodies(rows) == numbers(5, 110) + numbers(5, 10))
+    second.latest()
+    fake.wait(lambda: fake.depth("q") + fake.depth("r") == 0)
+
+
+def test_point_5_batch_0_asked_for_from_the_initial_offset_after_a_restart(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(3))
+    first = Driver(readers())
+    while first.trigger(fail=True) is None:
+        pass
+    first.reader.stop()
+    reader = readers()
+    assert list(reader.partitions(reader.initialOffset(), first.offsets[0])) == []
+
+
+@pytest.mark.parametrize(
+    ("offset", "problem"),
+    [
+        ({"q": 5}, "not of this source"),
+        ({"other": {"epoch": 1, "position": 5, "version": 1}}, "belongs to 'other', the query now reads 'q'"),
+        ({"q": {"epoch": 1, "position": 5, "version": 2}}, "version 2"),
+    ],
+)
+def test_point_5_an_offset_of_another_format_or_queue_is_named(
+    readers: Readers, offset: dict[str, object], problem: str
+) -> None:
+    reader = readers()
+    with pytest.raises(OffsetError, match=problem):
+        reader.latestOffset(offset, ReadMaxRows(1))
+
+
+def test_point_5_a_position_of_this_epoch_that_was_never_planned_is_named(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(3))
+    driver = Driver(readers())
+    driver.rows(3)
+    beyond = driver.start | {"q": driver.start["q"] | {"position": 99}}
+    with pytest.raises(OffsetError, match="position 99"):
+        driver.reader.latestOffset(beyond, driver.limit)
+
+
+# --- the report
+
+
+def test_the_report_comes_from_memory_and_a_query_now_and_then(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(link, "SURVEY_SECONDS", 0.0)
+    monkeypatch.setattr(link, "IDLE_SECONDS", 0.01)
+    size = len(transfer_frames(b"0" * 6))
+    fake.publish("q", *numbers(100))
+    driver = Driver(readers(maxMessagesPerTrigger=5, bufferBytes=10 * size, maxBytesPerTrigger=10 * size))
+    driver.rows(5)
+
+    def backlog() -> object:
+        driver.latest()
+        report = driver.reader.reportLatestOffset()
+        assert report is not None
+        assert report["q"].keys() <= {"epoch", "position", "version", "backlog"}
+        return report["q"].get("backlog")
+
+    fake.wait(lambda: backlog() == 95 - (driver.latest()["q"]["position"] - 5))
+    monkeypatch.setattr(link, "SURVEY_SECONDS", 1e9)
+    queries = fake.queries
+    for _ in range(50):
+        driver.reader.reportLatestOffset()
+    assert fake.queries == queries
