@@ -16,6 +16,7 @@ from amqp_core.errors import AmqpError, NotFound, ResourceDeleted, ResourceLocke
 from amqp_spark import crashpoints
 from amqp_spark.backoff import pause_before
 from amqp_spark.datasource import opening
+from amqp_spark.datasource.ending import QUIET_SECONDS, Ending
 from amqp_spark.datasource.planning import add_range
 
 if TYPE_CHECKING:
@@ -37,12 +38,6 @@ SURVEY_SECONDS: Final = 10.0
 """Least time between two queries for the backlog: on qpidd each one scans the queue."""
 IDLE_SECONDS: Final = 5.0
 """Longest wait for transfers; commands of other threads wake the wait."""
-QUIET_SECONDS: Final = 0.1
-"""AvailableNow: silence after which a flush asks the broker whether there is more."""
-HELD_ELSEWHERE_SECONDS: Final = 5.0
-"""AvailableNow: how long empty flush rounds go on while the broker counts messages, which others then hold."""
-HELD_BY_NOBODY_SECONDS: Final = 30.0
-"""The same where the broker knows of no other consumer: it is busy, or a transaction or a dying session holds them."""
 LOCK_RETRY_SECONDS: Final = 0.5
 """Between two attempts to make a new session ours."""
 LOCKED_ATTEMPTS: Final = 5
@@ -102,13 +97,7 @@ class QueueLink:
         self._wakes = 0
         self._largest = FIRST_GUESS_BYTES
         self._paused = False
-        self._target: int | None = None
-        self._last_arrival = 0.0
-        self._empty_since: float | None = None
-        self._alone = False
-        """Whether the broker knew of no other consumer when it was last asked."""
-        self._empty_rounds = 0
-        self._next_flush = 0.0
+        self._ending = Ending(queue, selector=options.selector is not None, clock=held.clock)
         self._last_survey = 0.0
         self._survey_call = 0.0
         self._served = False
@@ -171,7 +160,7 @@ class QueueLink:
             return
         try:
             if self.bounded:
-                self._set_target(client)
+                self._begin_ending(client)
             subscription = opening.subscribe(client, self.queue, self._options)
             self._served = True
             self._since = self._clock()
@@ -283,9 +272,7 @@ class QueueLink:
             crashpoints.reached(crashpoints.RECEIVED_UNPLANNED)
             if first or self._held.waiting_bytes >= self._held.wanted_bytes:
                 self._lock.notify_all()
-        self._last_arrival = self._clock()
-        self._empty_since = None
-        self._empty_rounds = 0
+        self._ending.arrived()
 
     def _regulate(self, client: Client, subscription: Subscription) -> None:
         """Credit from the free part of the budget; at the bound the socket is not read (design: credit)."""
@@ -303,8 +290,8 @@ class QueueLink:
         if self.bounded:
             if self.exhausted:
                 want = 0
-            elif self._target is not None:
-                want = min(want, self._target - received)
+            elif self._ending.target is not None:
+                want = min(want, self._ending.target - received)
         credit = subscription.credit
         if credit < want and credit <= want // 2:
             subscription.grant(want - credit)
@@ -324,7 +311,7 @@ class QueueLink:
         if info is None:
             # Broker-J says nothing to the consumers of a queue that is deleted: it just sends no more.
             raise ResourceDeleted(408, None, f"the queue {self.queue!r} was deleted under the stream", "queue.query")
-        self._alone = info.subscriber_count is not None and info.subscriber_count <= 1
+        self._ending.alone = info.subscriber_count is not None and info.subscriber_count <= 1
         if info.message_count is None:
             return None
         with self._lock:
@@ -333,56 +320,29 @@ class QueueLink:
             self.end_estimate = self.buffer.received + left
         return left
 
-    # --- start of an incarnation
+    # --- AvailableNow
 
-    def _set_target(self, client: Client) -> None:
-        """AvailableNow: how far to go. After a reconnect what was planned and not accepted is on the queue again."""
+    def _begin_ending(self, client: Client) -> None:
         info = client.query_queue(self.queue)
         there = info.message_count if info is not None and info.message_count is not None else 0
         with self._lock:
-            if self._target is not None:
-                confirmed = self._confirmed if self._owner is None else self.buffer.accepted
-                there = min(there, self._target - confirmed)
-            # With a selector the broker counts what is left out, too: an end that a busy producer cannot push away.
-            self._target = self.buffer.received + there
+            confirmed = self._confirmed if self._owner is None else self.buffer.accepted
+            target = self._ending.begin(there, received=self.buffer.received, confirmed=confirmed)
             if self._options.selector is None:
-                self.end_estimate = self._target
-        now = self._clock()
-        self._last_arrival, self._empty_since, self._empty_rounds, self._next_flush = now, None, 0, now
+                self.end_estimate = target
 
     def _look_for_end(self, client: Client, subscription: Subscription) -> None:
-        """AvailableNow: the target is reached, or an empty flush round and the broker's count agree on it."""
-        if self._target is not None and self.buffer.received >= self._target:
+        if self._ending.reached(self.buffer.received):
             self._exhaust()
             return
-        now = self._clock()
-        if self._paused or subscription.credit == 0 or now < max(self._last_arrival + QUIET_SECONDS, self._next_flush):
+        if self._paused or subscription.credit == 0 or not self._ending.wants_flush():
             return
         subscription.flush()
         blocks = subscription.take_blocks(0)
         if blocks:
             self._store(blocks)
-            return
-        self._empty_rounds += 1
-        if self._options.selector is not None:
-            # A competing consumer can end a flush early on Broker-J, so one empty round is no proof.
-            if self._empty_rounds >= 2:
-                self._exhaust()
-            return
-        left = self._ask_end(client)
-        if not left:
+        elif self._ending.empty_round(lambda: self._ask_end(client)):
             self._exhaust()
-            return
-        self._empty_since = now if self._empty_since is None else self._empty_since
-        if now - self._empty_since >= (HELD_BY_NOBODY_SECONDS if self._alone else HELD_ELSEWHERE_SECONDS):
-            _log.warning(
-                "queue %r: the broker counts %d message(s) that it does not send: %s; this AvailableNow query ends "
-                "without them",
-                self.queue, left, "a transaction or a dying session holds them" if self._alone
-                else "other consumers hold them",
-            )  # fmt: skip
-            self._exhaust()
-        self._next_flush = now + min(1.0, QUIET_SECONDS * 2**self._empty_rounds)
 
     def _exhaust(self) -> None:
         with self._lock:

@@ -14,21 +14,20 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.errors import AmqpError, NotFound, TransactionFailed
+from amqp_core.errors import AmqpError
 from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
 from amqp_spark.sink.markers import Markers
 from amqp_spark.sink.prepared import BATCH_WRITES, Prepared, same_rows
 from amqp_spark.sink.refusals import Refusals, named
+from amqp_spark.sink.resolving import Branches
 from amqp_spark.state.names import lineage_key
 from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
-from amqp_spark.state.xids import parse_branch, xid_text
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from amqp_core.v0_10.client import Client
-    from amqp_core.v0_10.spec import Xid
     from amqp_spark.options import SinkOptions
     from amqp_spark.state.queue import StateQueue
 
@@ -38,15 +37,7 @@ MARKER_SECONDS: Final = 10.0
 """How long a marker is waited for: a session that just died may still hold it."""
 MOST_PAST: Final = 100
 """How many earlier lineages are remembered."""
-SLOWEST_ROWS: Final = 1000.0
-"""Per second, of a broker on a busy machine: while it commits a branch or rolls it back it may not send heartbeats."""
 _TOOL: Final = "python -m amqp_spark.transactions"
-
-
-class Raced(AmqpError):
-    """Somebody else resolved a branch between our look at it and our command, which ended the session: look again."""
-
-    retryable = True
 
 
 class Deciding:
@@ -64,9 +55,9 @@ class Deciding:
         self._queue = queue
         self._writer = options.transactional_id
         self._timeout = options.transaction_timeout
+        self._branches = Branches(client, self._writer)
         self._markers = Markers(client, queue.names)
         self._refuse = Refusals(queue.names)
-        self._patience = 0.0
         self._kept = True
         """Whether the queue of markers is the one that it was when the state was written last."""
 
@@ -76,7 +67,7 @@ class Deciding:
         """See :meth:`Decision.commit`."""
         branches = [task for task in tasks if task.xid]
         lineage = self._lineage(tasks, batch)
-        self._be_patient_with(branches)
+        self._branches.be_patient_with(task.rows for task in branches)
         state = self._state(create=bool(branches))
         if state is None:
             return True
@@ -98,7 +89,7 @@ class Deciding:
 
     def abort(self, tasks: Sequence[Prepared]) -> None:
         """See :meth:`Decision.abort`."""
-        self._be_patient_with(tasks)
+        self._branches.be_patient_with(task.rows for task in tasks)
         state = self._state(create=False)
         decided: set[str] = set()
         if state is not None:
@@ -108,7 +99,7 @@ class Deciding:
                     self._finish(state, {})
                 except StateError as error:
                     _log.warning("transactionalId %r: %s", self._writer, error)
-        self._roll_back({task.xid for task in tasks if task.xid} - decided, self._listed())
+        self._branches.roll_back({task.xid for task in tasks if task.xid} - decided)
 
     def close(self) -> None:
         """Give everything back, and the lock away."""
@@ -167,10 +158,9 @@ class Deciding:
                 f"the queue {self._queue.names.markers!r} was deleted, and with it what proves the commit of this "
                 f"batch. Nothing of batch {batch} was committed; it is there again now: run the batch again"
             )
-        listed = self._listed()
         published = state.batch if lineage == state.lineage else -1
         keep = {branch.xid for branch in branches} | {branch.xid for branch in state.branches}
-        self._sweep(lineage, published, keep, listed)
+        self._branches.sweep(lineage, published, keep)
         self._markers.look()
         self._tell_strays(state)
         chosen = self._chosen(branches, lineage, batch)
@@ -210,7 +200,7 @@ class Deciding:
             chosen.append(marker.decided)
         if done:
             raise self._refuse.differs(batch, next(iter(done.values())).decided, None)
-        self._roll_back(superfluous, self._listed() if superfluous else {})
+        self._branches.roll_back(superfluous)
         return chosen
 
     def _renew(self, branches: Sequence[DecidedBranch]) -> None:
@@ -218,16 +208,11 @@ class Deciding:
         self._must_be_listed(branches)
         # Broker-J: 0 is no timer at all. qpidd: 0 ends a branch at once, and an unchanged value starts no new term.
         seconds = self._timeout - 1 if self._client.is_qpidd else 0
-        listed = self._listed()
-        for branch in branches:
-            try:
-                self._client.transactions.set_timeout(listed[branch.xid], seconds)
-            except (KeyError, NotFound) as error:
-                raise Raced(f"the branch {branch.xid} was resolved by somebody else just now") from error
+        self._branches.set_timeout([branch.xid for branch in branches], seconds)
         self._must_be_listed(branches)  # the timer of one that has ended can be set as well
 
     def _must_be_listed(self, branches: Sequence[DecidedBranch]) -> None:
-        listed = self._listed()
+        listed = self._branches.listed()
         gone = [branch for branch in branches if branch.xid not in listed]
         if gone:
             committed = "Nothing of them" if not self._markers.found else "Nothing but what the broker did by itself"
@@ -249,9 +234,9 @@ class Deciding:
             repeated: new attempts at the same batch, by partition: they may take the place of what is lost.
         """
         wanted = {branch.xid for branch in state.branches}
-        self._be_patient_with(state.branches)
+        self._branches.be_patient_with(branch.rows for branch in state.branches)
         self._markers.look()
-        committed = self._commit_listed(wanted - self._markers.found.keys())
+        committed = self._branches.commit(wanted - self._markers.found.keys())
         crashpoints.reached(crashpoints.ALL_COMMITTED)
         if self._kept:
             self._markers.wait_for(wanted, MARKER_SECONDS)
@@ -271,24 +256,6 @@ class Deciding:
             self._keep()
         crashpoints.reached(crashpoints.DONE_SWAPPED)
         return done
-
-    def _commit_listed(self, xids: Collection[str]) -> set[str]:
-        """Commit those that are prepared; return them."""
-        listed = self._listed() if xids else {}
-        committed = set()
-        self._client.transactions.patience_s = self._patience
-        for number, text in enumerate(text for text in listed if text in xids):
-            try:
-                self._client.transactions.commit_branch(listed[text])
-            except NotFound as error:
-                raise Raced(f"the branch {text} was resolved by somebody else just now") from error
-            except TransactionFailed as error:
-                _log.warning("the branch %s cannot be committed: %s", text, error)
-            else:
-                committed.add(text)
-            if not number:
-                crashpoints.reached(crashpoints.SOME_COMMITTED)
-        return committed
 
     def _check_markers(self, state: WriterState) -> None:
         """No partition of the batch may have been committed twice."""
@@ -364,54 +331,12 @@ class Deciding:
         ours = {branch.xid for branch in state.branches}
         return all(branch.xid in ours for branch in branches)
 
-    # --- rolling back
-
-    def _sweep(self, lineage: str, batch: int, keep: Collection[str], listed: Mapping[str, Xid]) -> None:
-        """Roll back what nobody will ever decide for.
-
-        Spark does not tell the driver of attempts that lost: they are found by their names. What a later batch has
-        prepared is left alone, and so is everything that is not of this writer.
-
-        Parameters:
-            lineage, batch: what is published; of other lineages everything is swept.
-            keep: what may still be needed.
-            listed: what is prepared.
-        """
-        orphans = []
-        for text, xid in listed.items():
-            branch = parse_branch(xid)
-            if branch is None or not branch.is_of(self._writer) or text in keep:
-                continue
-            if not branch.is_of(self._writer, lineage) or branch.batch <= batch:
-                orphans.append(text)
-        self._roll_back(orphans, listed)
-
     def _sweep_after(self, state: WriterState) -> None:
         """Sweep at the end, when all that matters is done."""
         try:
-            self._sweep(state.lineage, state.batch, {branch.xid for branch in state.branches}, self._listed())
+            self._branches.sweep(state.lineage, state.batch, {branch.xid for branch in state.branches})
         except AmqpError as error:
             _log.warning("transactionalId %r: rolling back orphans failed: %s", self._writer, error)
-
-    def _be_patient_with(self, branches: Sequence[Prepared | DecidedBranch]) -> None:
-        """Resolving one of these, or another attempt at it, may take its time."""
-        self._patience = max([self._patience, *(branch.rows / SLOWEST_ROWS for branch in branches)])
-
-    def _roll_back(self, xids: Collection[str], listed: Mapping[str, Xid]) -> None:
-        self._client.transactions.patience_s = self._patience
-        for number, text in enumerate(text for text in listed if text in xids):
-            try:
-                self._client.transactions.rollback_branch(listed[text])
-            except TransactionFailed:
-                pass  # its timer was faster
-            except NotFound as error:
-                raise Raced(f"the branch {text} was resolved by somebody else just now") from error
-            if not number:
-                crashpoints.reached(crashpoints.MID_SWEEP)
-
-    def _listed(self) -> dict[str, Xid]:
-        """What is prepared, of everybody."""
-        return {xid_text(xid): xid for xid in self._client.transactions.recover()}
 
 
 def _decision_sent() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from amqp_core.address import ConnectOptions
 from amqp_core.errors import ConnectionLost, LimitExceeded
+from amqp_spark.datasource import ending
 from amqp_spark.datasource import link as links
 from amqp_spark.datasource import receiver as receivers
 from amqp_spark.datasource.held import LinkOptions
@@ -288,7 +289,7 @@ def test_who_waits_for_a_batch_is_woken_when_there_is_enough(monkeypatch: pytest
     for module, name in (
         (receivers, "GROWTH_SECONDS"),
         (receivers, "TRICKLE_SECONDS"),
-        (links, "HELD_ELSEWHERE_SECONDS"),
+        (ending, "HELD_ELSEWHERE_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 1000.0)  # nothing else ends the wait
     fake = FakeBroker("q", block_messages=5)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core.errors import AuthenticationFailed, ConnectionLost, NotFound, ResourceDeleted, ResourceLocked
-from amqp_spark.datasource import link
+from amqp_spark.datasource import ending, link
 from tests.spark.driver import Driver, bodies
 from tests.spark.reader_support import Readers, numbers
 
@@ -219,7 +219,7 @@ def test_available_now_ends_when_others_took_a_part(fake: FakeBroker, readers: R
 def test_available_now_ends_with_a_warning_when_others_hold_messages(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(link, "HELD_ELSEWHERE_SECONDS", 0.3)
+    monkeypatch.setattr(ending, "HELD_ELSEWHERE_SECONDS", 0.3)
     fake.publish("q", *numbers(10))
     fake.held_elsewhere["q"] = 7
     driver = run_available_now(readers())
@@ -230,8 +230,8 @@ def test_available_now_ends_with_a_warning_when_others_hold_messages(
 def test_available_now_is_patient_with_a_broker_that_knows_of_no_other_consumer(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(link, "HELD_ELSEWHERE_SECONDS", 0.0)
-    monkeypatch.setattr(link, "HELD_BY_NOBODY_SECONDS", 0.3)
+    monkeypatch.setattr(ending, "HELD_ELSEWHERE_SECONDS", 0.0)
+    monkeypatch.setattr(ending, "HELD_BY_NOBODY_SECONDS", 0.3)
     fake.publish("q", *numbers(10))
     fake.held_elsewhere["q"] = 7
     fake.holders_are_seen = False
