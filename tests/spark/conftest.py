@@ -8,8 +8,10 @@ import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from tests.spark.fake_client import FakeBroker
+    from tests.spark.ownership_support import Consumers
     from tests.spark.reader_support import Readers
 
 
@@ -29,3 +31,14 @@ def readers(fake: FakeBroker) -> Iterator[Readers]:
     readers = Readers(fake)
     yield readers
     readers.stop()
+
+
+@pytest.fixture
+def consumers(fake: FakeBroker, tmp_path: Path) -> Iterator[Consumers]:
+    """Builds readers of that broker with exactly-once, one consumer with one spool; stops them after the test."""
+    from tests.spark.ownership_support import Consumers  # noqa: PLC0415
+
+    consumers = Consumers(fake)
+    consumers.spool = tmp_path / "spool"
+    yield consumers
+    consumers.stop()

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from amqp_spark.columns import ColumnPlan
 
 
-@pytest.fixture
-def fake() -> FakeBroker:
-    return FakeBroker("q", "r")
-
-
 def make(fake: FakeBroker, queue: str = "q", **options: str) -> AmqpBatchReader:
     given = {"url": "amqp://localhost", "queue": queue, "username": "u", "password": "s3cret-word"} | options
     plan = cast("ColumnPlan", BodyPlan())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from threading import Event
@@ -15,102 +14,52 @@ from amqp_spark.datasource import link
 from amqp_spark.datasource.owned import ownership
 from amqp_spark.errors import OffsetError, SpoolError, StateError
 from amqp_spark.spool import spool
-from amqp_spark.state.records import ConsumerState
 from tests.spark.driver import Driver, bodies
 from tests.spark.fake_client import FakeBroker, SwapOutcome
-from tests.spark.reader_support import Readers
+from tests.spark.ownership_support import Consumers, files, fresh, idle_until, planned, states, stopped
+from tests.spark.reader_support import numbers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from amqp_spark.datasource.stream_reader import AmqpStreamReader
 
-
-@pytest.fixture
-def fake() -> FakeBroker:
-    return FakeBroker("q", "r")
-
-
-class Consumers(Readers):
-    """Readers of one consumer."""
-
-    spool: Path
-
-    def __call__(self, queue: str = "q", **options: str | int) -> AmqpStreamReader:
-        given: dict[str, str | int] = {
-            "deliveryGuarantee": "exactly-once",
-            "consumerId": "me",
-            "spoolLocation": str(self.spool),
-        }
-        return super().__call__(queue, **(given | options))
-
-
-@pytest.fixture
-def readers(fake: FakeBroker, tmp_path: Path) -> Iterator[Consumers]:
-    readers = Consumers(fake)
-    readers.spool = tmp_path / "spool"
-    yield readers
-    readers.stop()
-
-
-def numbers(count: int, begin: int = 0) -> list[bytes]:
-    return [b"%06d" % number for number in range(begin, begin + count)]
-
-
-def idle_until(driver: Driver, condition: Callable[[], bool]) -> None:
-    """Let Spark ask, with nothing new, until a condition holds."""
-    deadline = time.monotonic() + 20
-    while driver.trigger() is None and not condition():
-        assert time.monotonic() < deadline, "the condition did not come true"
-    assert condition()
-
-
-def files(readers: Consumers) -> list[str]:
-    return sorted(path.name for path in readers.spool.glob("*.spool"))
-
-
-def states(fake: FakeBroker) -> list[ConsumerState]:
-    return [ConsumerState.load(body) for _, body in sorted(fake.states.items())]
-
-
-def test_a_batch_is_accepted_before_spark_hears_of_it(fake: FakeBroker, readers: Consumers) -> None:
+def test_a_batch_is_accepted_before_spark_hears_of_it(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
-    driver = Driver(readers())
+    driver = Driver(consumers())
     while (end := driver.latest()) == driver.start:
         pass
     (state,) = states(fake)
     batch = state.owned[0]
     assert end == {"q": {"epoch": state.epoch, "position": batch.end, "version": 1}}
     assert fake.accepted[: batch.end] == numbers(batch.end)
-    assert batch.file in files(readers)
+    assert batch.file in files(consumers)
 
 
-def test_batch_after_batch_and_nothing_is_left(fake: FakeBroker, readers: Consumers) -> None:
+def test_batch_after_batch_and_nothing_is_left(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(100))
     fake.publish("r", *numbers(100, 100))
-    driver = Driver(readers("q,r", maxMessagesPerTrigger=30))
+    driver = Driver(consumers("q,r", maxMessagesPerTrigger=30))
     assert sorted(bodies(driver.rows(200))) == numbers(200)
     idle_until(driver, lambda: not any(state.owned for state in states(fake)))
-    fake.wait(lambda: not files(readers))
+    fake.wait(lambda: not files(consumers))
     assert sorted(fake.accepted) == numbers(200)
     assert [state.queue for state in states(fake)] == ["q", "r"]
 
 
-def test_a_planned_batch_is_the_same_after_a_restart(fake: FakeBroker, readers: Consumers) -> None:
+def test_a_planned_batch_is_the_same_after_a_restart(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(100))
-    first = Driver(readers(maxMessagesPerTrigger=40))
+    first = Driver(consumers(maxMessagesPerTrigger=40))
     first.rows(40)
     while (rows := first.trigger(fail=True)) is None:
         pass
     first.reader.stop()
-    second = Driver(readers(maxMessagesPerTrigger=7, numPartitions=5), first)
+    second = Driver(consumers(maxMessagesPerTrigger=7, numPartitions=5), first)
     assert second.restart_batch() == rows
     assert sorted(bodies([*first.batches[0], *second.rows(60)])) == numbers(100)
 
 
 def test_a_store_that_is_slow_to_delete_stops_nothing_else(
-    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     goes_on, delete = Event(), spool.Spool.delete
 
@@ -120,55 +69,34 @@ def test_a_store_that_is_slow_to_delete_stops_nothing_else(
 
     monkeypatch.setattr(spool.Spool, "delete", slow)
     fake.publish("q", *numbers(100))
-    driver = Driver(readers(maxMessagesPerTrigger=30))
+    driver = Driver(consumers(maxMessagesPerTrigger=30))
     assert sorted(bodies(driver.rows(100))) == numbers(100)
     idle_until(driver, lambda: not states(fake)[0].owned)
-    assert len(files(readers)) == 4, "all of them are waiting to be deleted"
+    assert len(files(consumers)) == 4, "all of them are waiting to be deleted"
     goes_on.set()
     stopped(driver)
-    assert not files(readers), "what was begun is done when the query has ended"
+    assert not files(consumers), "what was begun is done when the query has ended"
 
 
 # --- what a start says about the state
 
 
-def stopped(driver: Driver) -> Driver:
-    """The driver's reader is gone, as after a crash or a stop."""
-    driver.reader.stop()
-    return driver
-
-
-def planned(readers: Consumers, batches: int = 1) -> Driver:
-    """Some batches of 10 were processed; one more is in the log and not committed. The reader is gone."""
-    driver = Driver(readers(maxMessagesPerTrigger=10))
-    for _ in range(batches):
-        driver.trigger_until_rows()
-    while driver.trigger(fail=True) is None:
-        pass
-    return stopped(driver)
-
-
-def fresh(readers: Consumers, queue: str = "q", **options: str | int) -> Driver:
-    """A query with a new checkpoint."""
-    return Driver(readers(queue, **options))
-
-
-def test_a_batch_that_was_not_logged_is_offered_again(fake: FakeBroker, readers: Consumers) -> None:
+def test_a_batch_that_was_not_logged_is_offered_again(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
-    first = Driver(readers(maxMessagesPerTrigger=10))
+    first = Driver(consumers(maxMessagesPerTrigger=10))
     first.rows(10)
     while (end := first.latest()) == first.start:
         pass
     stopped(first)
-    second = Driver(readers(), first)
+    second = Driver(consumers(), first)
     assert second.latest() == end
     assert sorted(bodies([*first.batches[0], *second.rows(20)])) == numbers(30)
 
 
-def test_a_new_checkpoint_reads_what_is_owned_under_new_offsets(fake: FakeBroker, readers: Consumers) -> None:
+def test_a_new_checkpoint_reads_what_is_owned_under_new_offsets(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
-    first = planned(readers)
-    second = fresh(readers, maxMessagesPerTrigger=10)
+    first = planned(consumers)
+    second = fresh(consumers, maxMessagesPerTrigger=10)
     rows = second.rows(20)
     assert sorted(bodies([*first.batches[0], *rows])) == numbers(30)
     assert [len(batch) for batch in second.batches] == [10, 10]
@@ -176,78 +104,78 @@ def test_a_new_checkpoint_reads_what_is_owned_under_new_offsets(fake: FakeBroker
     assert [row[1] for row in rows] in ([*range(10), *range(10)], [*range(20)])
     old = {offset["q"]["epoch"] for offset in first.offsets}
     assert not old & {offset["q"]["epoch"] for offset in second.offsets}
-    idle_until(second, lambda: not files(readers))
+    idle_until(second, lambda: not files(consumers))
     (state,) = states(fake)
     assert state.owned == ()
     assert state.sequence >= 4
 
 
-def test_the_old_checkpoint_is_refused_once_a_new_one_went_on(fake: FakeBroker, readers: Consumers) -> None:
+def test_the_old_checkpoint_is_refused_once_a_new_one_went_on(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
-    first = planned(readers)
-    stopped(planned_again := fresh(readers, maxMessagesPerTrigger=10))
-    second = fresh(readers, maxMessagesPerTrigger=10)
+    first = planned(consumers)
+    stopped(planned_again := fresh(consumers, maxMessagesPerTrigger=10))
+    second = fresh(consumers, maxMessagesPerTrigger=10)
     second.trigger_until_rows()
     stopped(second)
     assert planned_again.batches == []
-    third = Driver(readers(), first)
+    third = Driver(consumers(), first)
     with pytest.raises(OffsetError, match=r"consumerId 'me', queue 'q'.*asks for a batch.*adoptState=true"):
         third.restart_batch()
 
 
-def test_a_checkpoint_that_was_rolled_back_is_refused(fake: FakeBroker, readers: Consumers) -> None:
+def test_a_checkpoint_that_was_rolled_back_is_refused(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(50))
-    driver = Driver(readers(maxMessagesPerTrigger=10))
+    driver = Driver(consumers(maxMessagesPerTrigger=10))
     driver.rows(30)
     driver.trigger_until_rows()
     stopped(driver)
-    old = Driver(readers(), driver)
+    old = Driver(consumers(), driver)
     old.offsets, old.commits = old.offsets[:1], 1
     with pytest.raises(OffsetError, match=r"is at epoch \d+, position 10.*rolled back.*adoptState=true"):
         old.latest()
     stopped(old)
-    replayed = Driver(readers(), driver)
+    replayed = Driver(consumers(), driver)
     replayed.offsets, replayed.commits = replayed.offsets[:2], 1
     with pytest.raises(OffsetError, match="asks for a batch that ends at"):
         replayed.restart_batch()
 
 
-def test_a_checkpoint_that_was_rolled_back_goes_on_with_adopt_state(fake: FakeBroker, readers: Consumers) -> None:
+def test_a_checkpoint_that_was_rolled_back_goes_on_with_adopt_state(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(50))
-    driver = Driver(readers(maxMessagesPerTrigger=10))
+    driver = Driver(consumers(maxMessagesPerTrigger=10))
     driver.rows(30)
     stopped(driver)
     assert states(fake)[0].owned
     for offsets, commits in ((1, 1), (2, 1)):
-        old = Driver(readers(adoptState="true"), driver)
+        old = Driver(consumers(adoptState="true"), driver)
         old.offsets, old.commits = old.offsets[:offsets], commits
         assert old.restart_batch() in (None, [])
         stopped(old)
-    old = Driver(readers(adoptState="true"), driver)
+    old = Driver(consumers(adoptState="true"), driver)
     old.offsets, old.commits = old.offsets[:1], 1
     rows = old.rows(20)
     assert sorted(bodies(rows))[-20:] == numbers(20, 30)
 
 
-def test_a_state_that_is_gone_is_no_reason_to_delete_files(fake: FakeBroker, readers: Consumers) -> None:
+def test_a_state_that_is_gone_is_no_reason_to_delete_files(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
-    first = planned(readers)
-    before = files(readers)
+    first = planned(consumers)
+    before = files(consumers)
     fake.states.clear()
     for _ in range(2):
-        second = Driver(readers(), first)
+        second = Driver(consumers(), first)
         with pytest.raises(StateError, match=r"no state of this consumer.*[12] batch.*adoptState=true"):
             second.restart_batch()
         stopped(second)
-    assert files(readers) == before
+    assert files(consumers) == before
     assert fake.states == {}
 
 
-def test_with_adopt_state_a_lost_state_is_made_of_the_spool(fake: FakeBroker, readers: Consumers) -> None:
+def test_with_adopt_state_a_lost_state_is_made_of_the_spool(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
-    first = planned(readers)
+    first = planned(consumers)
     fake.states.clear()
-    second = Driver(readers(adoptState="true"), first)
+    second = Driver(consumers(adoptState="true"), first)
     rows = second.restart_batch()
     assert rows is not None
     assert len(rows) == 10
@@ -255,31 +183,31 @@ def test_with_adopt_state_a_lost_state_is_made_of_the_spool(fake: FakeBroker, re
     stopped(second)
 
 
-def test_a_checkpoint_without_state_is_refused(fake: FakeBroker, readers: Consumers) -> None:
+def test_a_checkpoint_without_state_is_refused(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
-    first = Driver(readers(maxMessagesPerTrigger=10))
+    first = Driver(consumers(maxMessagesPerTrigger=10))
     first.rows(30)
-    idle_until(first, lambda: not files(readers))
+    idle_until(first, lambda: not files(consumers))
     stopped(first)
     fake.states.clear()
-    second = Driver(readers(), first)
+    second = Driver(consumers(), first)
     with pytest.raises(OffsetError, match=r"knows nothing of this consumer.*adoptState=true"):
         second.latest()
     stopped(second)
     fake.publish("q", *numbers(5, 30))
-    third = Driver(readers(adoptState="true"), first)
+    third = Driver(consumers(adoptState="true"), first)
     assert bodies(third.rows(5)[-5:]) == numbers(5, 30)
 
 
 def test_a_lost_file_is_told_and_with_adopt_state_given_up(
-    fake: FakeBroker, readers: Consumers, caplog: pytest.LogCaptureFixture
+    fake: FakeBroker, consumers: Consumers, caplog: pytest.LogCaptureFixture
 ) -> None:
     fake.publish("q", *numbers(30))
-    first = planned(readers)
-    lost = readers.spool / states(fake)[0].owned[0].file
+    first = planned(consumers)
+    lost = consumers.spool / states(fake)[0].owned[0].file
     content = lost.read_bytes()
     lost.unlink()
-    second = Driver(readers(), first)
+    second = Driver(consumers(), first)
     with pytest.raises(SpoolError, match=f"has no file {lost.name}") as raised:
         second.restart_batch()
     assert "10 accepted message(s)" in "".join(raised.value.__notes__)
@@ -287,93 +215,93 @@ def test_a_lost_file_is_told_and_with_adopt_state_given_up(
     damaged = bytearray(content)
     damaged[len(content) // 2] ^= 1
     lost.write_bytes(damaged)
-    third = Driver(readers(), first)
+    third = Driver(consumers(), first)
     with pytest.raises(SpoolError, match="is damaged"):
         third.restart_batch()
     stopped(third)
     lost.write_bytes(content)
-    whole = Driver(readers(), first)
+    whole = Driver(consumers(), first)
     assert bodies(whole.restart_batch() or []) == numbers(10, 10)
     stopped(whole)
     lost.unlink()
-    without = Driver(readers(adoptState="true"), first)
+    without = Driver(consumers(adoptState="true"), first)
     assert without.restart_batch() == []
     assert "10 message(s) of the batch with sequence 1 are LOST" in caplog.text
     assert bodies(without.rows(10)) == numbers(10, 20)
 
 
-def test_files_that_nobody_owns_are_deleted_at_the_start(fake: FakeBroker, readers: Consumers) -> None:
+def test_files_that_nobody_owns_are_deleted_at_the_start(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
-    planned(readers)
-    owned = files(readers)
-    orphan = readers.spool / f"{owned[0][:-22]}deadbeef{owned[0][-14:]}"
+    planned(consumers)
+    owned = files(consumers)
+    orphan = consumers.spool / f"{owned[0][:-22]}deadbeef{owned[0][-14:]}"
     orphan.write_bytes(b"rubbish")
-    part = readers.spool / f"{owned[0].split('-')[0]}-abc.part"
+    part = consumers.spool / f"{owned[0].split('-')[0]}-abc.part"
     part.write_bytes(b"rubbish")
-    second = fresh(readers)
+    second = fresh(consumers)
     second.latest()
     fake.wait(lambda: not orphan.exists() and not part.exists())
-    assert set(owned) <= set(files(readers))
+    assert set(owned) <= set(files(consumers))
 
 
 @pytest.mark.parametrize("queues", ["r", "a,q", "q"])
-def test_another_list_of_queues_is_refused(fake: FakeBroker, readers: Consumers, queues: str) -> None:
+def test_another_list_of_queues_is_refused(fake: FakeBroker, consumers: Consumers, queues: str) -> None:
     fake.queues["a"] = deque()
     fake.held_elsewhere["a"] = fake.consumers["a"] = 0
-    first = fresh(readers, "q" if queues != "q" else "q,r")
+    first = fresh(consumers, "q" if queues != "q" else "q,r")
     first.latest()
     stopped(first)
-    second = fresh(readers, queues)
+    second = fresh(consumers, queues)
     with pytest.raises(StateError, match="another list of queues"):
         second.latest()
 
 
-def test_another_spool_is_refused_unless_it_is_adopted(fake: FakeBroker, readers: Consumers, tmp_path: Path) -> None:
+def test_another_spool_is_refused_unless_it_is_adopted(fake: FakeBroker, consumers: Consumers, tmp_path: Path) -> None:
     fake.publish("q", *numbers(30))
-    first = planned(readers)
-    old, readers.spool = readers.spool, tmp_path / "moved"
-    second = Driver(readers(), first)
+    first = planned(consumers)
+    old, consumers.spool = consumers.spool, tmp_path / "moved"
+    second = Driver(consumers(), first)
     with pytest.raises(StateError, match=r"its spool is '.*/spool', option 'spoolLocation' says '.*/moved'"):
         second.restart_batch()
     stopped(second)
     for name in old.iterdir():
-        name.rename(readers.spool / name.name)
-    third = Driver(readers(adoptState="true"), first)
+        name.rename(consumers.spool / name.name)
+    third = Driver(consumers(adoptState="true"), first)
     assert third.restart_batch()
-    assert states(fake)[0].spool == str(readers.spool)
+    assert states(fake)[0].spool == str(consumers.spool)
 
 
-def test_a_spool_of_another_consumer_is_refused(fake: FakeBroker, readers: Consumers) -> None:
-    fresh(readers).latest()
+def test_a_spool_of_another_consumer_is_refused(fake: FakeBroker, consumers: Consumers) -> None:
+    fresh(consumers).latest()
     with pytest.raises(SpoolError, match="belongs to consumer 'me', not to 'other'"):
-        fresh(readers, consumerId="other").latest()
+        fresh(consumers, consumerId="other").latest()
 
 
 # --- locks and reconnects
 
 
 def test_the_lock_is_waited_for_and_then_it_is_in_use(
-    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ownership, "LOCK_SECONDS", -1.5)
     monkeypatch.setattr(link, "LOCK_RETRY_SECONDS", 0.02)
-    first = fresh(readers)
+    first = fresh(consumers)
     first.latest()
     with pytest.raises(StateError, match=r"in use by another query.*a consumerId is for one query"):
-        fresh(readers, heartbeat=1).latest()
+        fresh(consumers, heartbeat=1).latest()
     assert first.latest() == first.start
     stopped(first)
-    assert fresh(readers, heartbeat=1).latest()
+    assert fresh(consumers, heartbeat=1).latest()
 
 
 def test_a_successor_gets_the_lock_as_soon_as_it_is_free(
-    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(link, "LOCK_RETRY_SECONDS", 0.02)
     fake.publish("q", *numbers(30))
-    first = Driver(readers(maxMessagesPerTrigger=10))
+    first = Driver(consumers(maxMessagesPerTrigger=10))
     first.rows(20)
-    second = Driver(readers(), first)
+    second = Driver(consumers(), first)
     with ThreadPoolExecutor(1) as pool:
         rows = pool.submit(second.rows, 10)
         fake.wait(lambda: fake.connects > 3)
@@ -382,9 +310,9 @@ def test_a_successor_gets_the_lock_as_soon_as_it_is_free(
         assert bodies(rows.result(30)) == numbers(10, 20)
 
 
-def test_after_a_reconnect_the_query_goes_on_in_its_epoch(fake: FakeBroker, readers: Consumers) -> None:
+def test_after_a_reconnect_the_query_goes_on_in_its_epoch(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(60))
-    driver = Driver(readers(maxMessagesPerTrigger=10))
+    driver = Driver(consumers(maxMessagesPerTrigger=10))
     driver.rows(20)
     fake.cut()
     rows = driver.rows(60)
@@ -394,27 +322,27 @@ def test_after_a_reconnect_the_query_goes_on_in_its_epoch(fake: FakeBroker, read
 
 
 @pytest.mark.parametrize("commits", [True, False])
-def test_a_transaction_whose_answer_never_came(fake: FakeBroker, readers: Consumers, commits: bool) -> None:
+def test_a_transaction_whose_answer_never_came(fake: FakeBroker, consumers: Consumers, commits: bool) -> None:
     fake.publish("q", *numbers(60))
-    driver = Driver(readers(maxMessagesPerTrigger=10))
+    driver = Driver(consumers(maxMessagesPerTrigger=10))
     driver.rows(10)
     fake.swap_outcomes.append(SwapOutcome(commits, ConnectionLost("cut in the middle")))
     rows = driver.rows(60)
     assert sorted(bodies(rows)) == numbers(60)
     assert not fake.swap_outcomes
     assert sorted(fake.accepted) == numbers(60)
-    idle_until(driver, lambda: not files(readers))
+    idle_until(driver, lambda: not files(consumers))
     assert states(fake)[0].owned == ()
 
 
-def test_a_zombie_stops_for_ever(fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_zombie_stops_for_ever(fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.publish("q", *numbers(60))
     monkeypatch.setattr(link, "LOCK_RETRY_SECONDS", 0.02)
-    zombie = Driver(readers(maxMessagesPerTrigger=10, retry__maxDelay=1000))
+    zombie = Driver(consumers(maxMessagesPerTrigger=10, retry__maxDelay=1000))
     zombie.rows(10)
     monkeypatch.setattr(link, "pause_before", lambda attempt, longest: 3.0)
     fake.cut()
-    successor = Driver(readers(), zombie)
+    successor = Driver(consumers(), zombie)
     rows = successor.rows(50)
     stopped(successor)
     with pytest.raises(StateError, match="another query has taken the state over"):
@@ -425,21 +353,21 @@ def test_a_zombie_stops_for_ever(fake: FakeBroker, readers: Consumers, monkeypat
     assert sorted(fake.accepted) == numbers(60)
 
 
-def test_a_state_that_is_deleted_while_the_query_runs(fake: FakeBroker, readers: Consumers) -> None:
+def test_a_state_that_is_deleted_while_the_query_runs(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
-    driver = Driver(readers(maxMessagesPerTrigger=10))
+    driver = Driver(consumers(maxMessagesPerTrigger=10))
     driver.rows(10)
     fake.states.clear()
     with pytest.raises(StateError, match="the state queue is gone"):
         driver.rows(20)
     stopped(driver)
     assert sorted(fake.accepted) == numbers(10)
-    assert len(files(readers)) == 1
+    assert len(files(consumers)) == 1
 
 
-def test_the_broker_has_forgotten_the_state_at_a_reconnect(fake: FakeBroker, readers: Consumers) -> None:
+def test_the_broker_has_forgotten_the_state_at_a_reconnect(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(10))
-    driver = Driver(readers())
+    driver = Driver(consumers())
     driver.rows(10)
     fake.states.clear()
     fake.cut()
@@ -448,10 +376,10 @@ def test_the_broker_has_forgotten_the_state_at_a_reconnect(fake: FakeBroker, rea
 
 
 def test_a_spool_that_is_full_loses_nothing(
-    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.publish("r", *numbers(10))
-    driver = Driver(readers("q,r"))
+    driver = Driver(consumers("q,r"))
     driver.rows(10)
     fake.publish("q", *numbers(10, 10))
     fake.publish("r", *numbers(10, 20))
@@ -467,18 +395,18 @@ def test_a_spool_that_is_full_loses_nothing(
         with pytest.raises(SpoolError, match="no space left"):
             driver.until(lambda rows: False)
     stopped(driver)
-    assert files(readers) == [batch.file for state in states(fake) for batch in state.owned]
+    assert files(consumers) == [batch.file for state in states(fake) for batch in state.owned]
     missing = 30 - sum(len(batch) for batch in driver.batches)
-    rows = Driver(readers("q,r"), driver).rows(missing)
+    rows = Driver(consumers("q,r"), driver).rows(missing)
     assert sorted(bodies([row for batch in driver.batches for row in batch] + rows)) == numbers(30)
 
 
 # --- planning ahead
 
 
-def test_the_next_batch_is_owned_while_spark_works_on_one(fake: FakeBroker, readers: Consumers) -> None:
+def test_the_next_batch_is_owned_while_spark_works_on_one(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(40))
-    driver = Driver(readers(maxMessagesPerTrigger=10))
+    driver = Driver(consumers(maxMessagesPerTrigger=10))
     driver.trigger_until_rows()
     fake.wait(lambda: len(states(fake)[0].owned) == 2)
     fake.wait(lambda: fake.held() == 20)
@@ -487,17 +415,17 @@ def test_the_next_batch_is_owned_while_spark_works_on_one(fake: FakeBroker, read
     assert [row[1] for batch in driver.batches for row in batch] == list(range(40))
 
 
-def test_a_small_rest_is_not_planned_ahead(fake: FakeBroker, readers: Consumers) -> None:
+def test_a_small_rest_is_not_planned_ahead(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(15))
-    driver = Driver(readers(maxMessagesPerTrigger=10))
+    driver = Driver(consumers(maxMessagesPerTrigger=10))
     assert len(driver.rows(10)) == 10
     assert len(states(fake)[0].owned) == 1
     assert bodies(driver.rows(15)) == numbers(15)
 
 
-def test_queues_that_were_planned_ahead_come_with_their_own_batch(fake: FakeBroker, readers: Consumers) -> None:
+def test_queues_that_were_planned_ahead_come_with_their_own_batch(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(40))
-    driver = Driver(readers("q,r", maxMessagesPerTrigger=10))
+    driver = Driver(consumers("q,r", maxMessagesPerTrigger=10))
     driver.trigger_until_rows()
     fake.wait(lambda: len(states(fake)[0].owned) == 2)
     fake.publish("r", *numbers(40, 40))
@@ -507,10 +435,10 @@ def test_queues_that_were_planned_ahead_come_with_their_own_batch(fake: FakeBrok
 
 
 def test_a_spool_that_is_full_ahead_is_told_when_spark_asks(
-    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.publish("q", *numbers(40))
-    driver = Driver(readers(maxMessagesPerTrigger=10))
+    driver = Driver(consumers(maxMessagesPerTrigger=10))
     tried = Event()
 
     def full(self: spool.Spool, **arguments: Any) -> spool.Written:

@@ -18,8 +18,8 @@ from amqp_spark.errors import OffsetError, SpoolError, StateError, TransferError
 from amqp_spark.spool import directories, spool
 from tests.spark.driver import Driver, bodies
 from tests.spark.fake_client import FakeBroker
-from tests.spark.reader_support import Readers
-from tests.spark.test_ownership import Consumers, files, fresh, idle_until, numbers, planned, states, stopped
+from tests.spark.ownership_support import Consumers, files, fresh, idle_until, planned, states, stopped
+from tests.spark.reader_support import Readers, numbers
 
 if TYPE_CHECKING:
     import contextlib
@@ -28,57 +28,44 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def fake() -> FakeBroker:
-    return FakeBroker("q", "r")
-
-
-@pytest.fixture
-def readers(fake: FakeBroker, tmp_path: Path) -> Iterator[Consumers]:
-    readers = Consumers(fake)
-    readers.spool = tmp_path / "spool"
-    yield readers
-    readers.stop()
-
-
-@pytest.fixture
-def elsewhere(readers: Consumers) -> Iterator[Consumers]:
+def elsewhere(consumers: Consumers) -> Iterator[Consumers]:
     """The same consumer with the same spool, on another broker."""
     others = Consumers(FakeBroker("q"))
-    others.spool = readers.spool
+    others.spool = consumers.spool
     yield others
     others.stop()
 
 
 def test_a_spool_is_not_shared_by_the_consumers_of_two_brokers(
-    fake: FakeBroker, readers: Consumers, elsewhere: Consumers, caplog: pytest.LogCaptureFixture
+    fake: FakeBroker, consumers: Consumers, elsewhere: Consumers, caplog: pytest.LogCaptureFixture
 ) -> None:
     idle = fresh(elsewhere)
     idle.latest()
     stopped(idle)
     fake.publish("q", *numbers(30))
-    first = planned(readers)
+    first = planned(consumers)
     owned = [batch.file for state in states(fake) for batch in state.owned]
     again = Driver(elsewhere(), idle)
     with pytest.raises(StateError, match=r"1 batch\(es\) of another state of this consumer.*another broker"):
         again.latest()
     stopped(again)
-    assert files(readers) == owned
+    assert files(consumers) == owned
     adopted = Driver(elsewhere(adoptState="true"), idle)
     adopted.latest()
     stopped(adopted)
     assert "1 batch(es) of another state stay in the spool" in caplog.text
-    assert files(readers) == owned
-    second = Driver(readers(), first)
+    assert files(consumers) == owned
+    second = Driver(consumers(), first)
     assert bodies(second.restart_batch() or []) == numbers(10, 10)
     assert sorted(bodies([*first.batches[0], *second.batches[0], *second.rows(20)[10:]])) == numbers(30)
-    idle_until(second, lambda: not files(readers))
+    idle_until(second, lambda: not files(consumers))
 
 
 def test_a_file_that_cannot_be_read_at_the_moment_is_not_given_up(
-    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.publish("q", *numbers(30))
-    first = planned(readers)
+    first = planned(consumers)
     owned = states(fake)[0].owned[0].file
     real = directories.LocalDirectory.open
 
@@ -89,53 +76,53 @@ def test_a_file_that_cannot_be_read_at_the_moment_is_not_given_up(
 
     with monkeypatch.context() as patched:
         patched.setattr(directories.LocalDirectory, "open", failing)
-        second = Driver(readers(adoptState="true"), first)
+        second = Driver(consumers(adoptState="true"), first)
         with pytest.raises(SpoolError, match="Input/output error"):
             second.restart_batch()
         stopped(second)
-    assert owned in files(readers)
-    third = Driver(readers(adoptState="true"), first)
+    assert owned in files(consumers)
+    third = Driver(consumers(adoptState="true"), first)
     assert bodies(third.restart_batch() or []) == numbers(10, 10)
 
 
-def test_a_damaged_file_that_was_given_up_stays_for_one_start(fake: FakeBroker, readers: Consumers) -> None:
+def test_a_damaged_file_that_was_given_up_stays_for_one_start(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
-    first = planned(readers)
+    first = planned(consumers)
     owned = states(fake)[0].owned[0].file
-    (readers.spool / owned).write_bytes(b"AMQPSPOL")
-    second = Driver(readers(adoptState="true"), first)
+    (consumers.spool / owned).write_bytes(b"AMQPSPOL")
+    second = Driver(consumers(adoptState="true"), first)
     assert second.restart_batch() == []
-    assert owned in files(readers)
+    assert owned in files(consumers)
     second.latest()
     stopped(second)
-    third = Driver(readers(), second)
+    third = Driver(consumers(), second)
     third.latest()
-    assert owned not in files(readers)
+    assert owned not in files(consumers)
 
 
 def test_a_spool_that_is_moved_without_its_files_is_not_given_up(
-    fake: FakeBroker, readers: Consumers, tmp_path: Path
+    fake: FakeBroker, consumers: Consumers, tmp_path: Path
 ) -> None:
     fake.publish("q", *numbers(30))
-    first = planned(readers)
-    old, readers.spool = readers.spool, tmp_path / "moved"
-    second = Driver(readers(adoptState="true"), first)
+    first = planned(consumers)
+    old, consumers.spool = consumers.spool, tmp_path / "moved"
+    second = Driver(consumers(adoptState="true"), first)
     with pytest.raises(SpoolError, match="has no file") as raised:
         second.restart_batch()
     assert f"which was in {str(old)!r}: bring all files from there" in "".join(raised.value.__notes__)
     stopped(second)
     for name in old.iterdir():
-        name.rename(readers.spool / name.name)
-    third = Driver(readers(adoptState="true"), first)
+        name.rename(consumers.spool / name.name)
+    third = Driver(consumers(adoptState="true"), first)
     assert bodies(third.restart_batch() or []) == numbers(10, 10)
 
 
 @pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])
 def test_another_guarantee_does_not_go_on_with_the_checkpoint(
-    fake: FakeBroker, readers: Consumers, guarantee: str
+    fake: FakeBroker, consumers: Consumers, guarantee: str
 ) -> None:
     fake.publish("q", *numbers(30))
-    first = planned(readers)
+    first = planned(consumers)
     others = Readers(fake)
     second = Driver(others(deliveryGuarantee=guarantee), first)
     with pytest.raises(OffsetError, match=r"written with deliveryGuarantee=exactly-once.*in the spool and nowhere"):
@@ -143,12 +130,12 @@ def test_another_guarantee_does_not_go_on_with_the_checkpoint(
     with pytest.raises(OffsetError, match="Set the option back"):
         second.latest()
     others.stop()
-    third = Driver(readers(), first)
+    third = Driver(consumers(), first)
     assert bodies(third.restart_batch() or []) == numbers(10, 10)
 
 
 def test_available_now_does_not_end_because_a_batch_was_not_owned(
-    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.publish("q", *numbers(60))
     write = spool.Spool.write
@@ -163,7 +150,7 @@ def test_available_now_does_not_end_because_a_batch_was_not_owned(
         return written
 
     monkeypatch.setattr(spool.Spool, "write", reconnected)
-    driver = Driver(readers(maxMessagesPerTrigger=10), available_now=True)
+    driver = Driver(consumers(maxMessagesPerTrigger=10), available_now=True)
     while driver.trigger() is not None:
         pass
     assert sorted(bodies([row for batch in driver.batches for row in batch])) == numbers(60)
@@ -171,26 +158,26 @@ def test_available_now_does_not_end_because_a_batch_was_not_owned(
 
 
 @pytest.mark.parametrize("owned", [True, False])
-def test_adopt_state_is_needed_for_one_start_only(fake: FakeBroker, readers: Consumers, owned: bool) -> None:
+def test_adopt_state_is_needed_for_one_start_only(fake: FakeBroker, consumers: Consumers, owned: bool) -> None:
     fake.publish("q", *numbers(30))
-    first = Driver(readers(maxMessagesPerTrigger=10))
+    first = Driver(consumers(maxMessagesPerTrigger=10))
     first.rows(20)
     while owned and first.trigger(fail=True) is None:
         pass
     stopped(first)
     first.offsets, first.commits = first.offsets[:1], 1
-    second = Driver(readers(adoptState="true", maxMessagesPerTrigger=10), first)
+    second = Driver(consumers(adoptState="true", maxMessagesPerTrigger=10), first)
     while second.trigger(fail=True) is None:  # it ends before Spark has committed its first batch
         pass
     stopped(second)
-    third = Driver(readers(maxMessagesPerTrigger=10), second)
+    third = Driver(consumers(maxMessagesPerTrigger=10), second)
     assert third.restart_batch()
 
 
-def succeeded(fake: FakeBroker, readers: Consumers, checkpoint: Driver, count: int) -> None:
+def succeeded(fake: FakeBroker, consumers: Consumers, checkpoint: Driver, count: int) -> None:
     """The connection of a reader is cut, and a query takes its state over before it can connect again."""
     fake.cut()
-    successor = Driver(readers(), checkpoint)
+    successor = Driver(consumers(), checkpoint)
     with ThreadPoolExecutor(1) as pool:
         pool.submit(successor.rows, count).result(60)
     stopped(successor)
@@ -203,22 +190,22 @@ def slow_to_return(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("slow_to_return")
-def test_a_reader_that_was_succeeded_serves_no_pulls(fake: FakeBroker, readers: Consumers) -> None:
+def test_a_reader_that_was_succeeded_serves_no_pulls(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
-    old = Driver(readers(maxMessagesPerTrigger=10, transfer="pull"))
+    old = Driver(consumers(maxMessagesPerTrigger=10, transfer="pull"))
     while old.trigger(fail=True) is None:
         pass
-    succeeded(fake, readers, Driver(readers()), 30)
+    succeeded(fake, consumers, Driver(consumers()), 30)
     with pytest.raises(TransferError, match="another query has taken the state over"):
         old.read(old.last_partitions)
 
 
 @pytest.mark.usefixtures("slow_to_return")
 def test_a_pull_that_a_successor_overtakes_does_not_end_well(
-    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.publish("q", *numbers(30))
-    old = Driver(readers(maxMessagesPerTrigger=10, transfer="pull"))
+    old = Driver(consumers(maxMessagesPerTrigger=10, transfer="pull"))
     while old.trigger(fail=True) is None:
         pass
     holder = type(old.reader._run._receiver)  # type: ignore[union-attr]
@@ -229,7 +216,7 @@ def test_a_pull_that_a_successor_overtakes_does_not_end_well(
         found: list[memoryview] = parts(self, *what)
         if not overtaken:
             overtaken.append(1)
-            succeeded(fake, readers, Driver(readers()), 30)
+            succeeded(fake, consumers, Driver(consumers()), 30)
         return found
 
     monkeypatch.setattr(holder, "parts", suspended)
@@ -239,10 +226,10 @@ def test_a_pull_that_a_successor_overtakes_does_not_end_well(
 
 @pytest.mark.usefixtures("slow_to_return")
 def test_a_reader_that_was_succeeded_while_it_wrote_does_not_blame_the_place(
-    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.publish("q", *numbers(30))
-    old = Driver(readers(maxMessagesPerTrigger=20))
+    old = Driver(consumers(maxMessagesPerTrigger=20))
     old.rows(20)
     write = directories._write_synced
     overtaken: list[int] = []
@@ -251,7 +238,7 @@ def test_a_reader_that_was_succeeded_while_it_wrote_does_not_blame_the_place(
         write(path, pieces)
         if not overtaken and threading.current_thread() is threading.main_thread():
             overtaken.append(1)
-            succeeded(fake, readers, old, 10)
+            succeeded(fake, consumers, old, 10)
 
     monkeypatch.setattr(directories, "_write_synced", suspended)
     with pytest.raises(StateError, match="another query has taken the state over"):
@@ -259,9 +246,9 @@ def test_a_reader_that_was_succeeded_while_it_wrote_does_not_blame_the_place(
     assert overtaken
 
 
-def test_what_a_batch_leaves_of_the_budget_is_told_to_all_queues(fake: FakeBroker, readers: Consumers) -> None:
+def test_what_a_batch_leaves_of_the_budget_is_told_to_all_queues(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *[bytes(3000)] * 40)
-    driver = Driver(readers("q,r", maxBytesPerTrigger=40_000, bufferBytes=40_000))
+    driver = Driver(consumers("q,r", maxBytesPerTrigger=40_000, bufferBytes=40_000))
     while driver.trigger(fail=True) is None:
         pass
     wakes = [each._wakes for each in driver.reader._run._receiver._links]  # type: ignore[union-attr]
@@ -298,7 +285,7 @@ def test_a_wish_for_the_next_batch_is_kept_while_one_is_being_planned() -> None:
 
 
 def test_a_slow_spool_does_not_cost_the_session(
-    fake: FakeBroker, readers: Consumers, monkeypatch: pytest.MonkeyPatch
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(recovery, "KEEP_ALIVE_SECONDS", 0.01)
     real = spool.Spool.open
@@ -308,5 +295,5 @@ def test_a_slow_spool_does_not_cost_the_session(
         real(self)
 
     monkeypatch.setattr(spool.Spool, "open", slow)
-    fresh(readers).latest()
+    fresh(consumers).latest()
     assert fake.connects == 1

@@ -23,11 +23,6 @@ CONNECT = ConnectOptions(hosts=(("localhost", 5672),))
 
 
 @pytest.fixture
-def fake() -> FakeBroker:
-    return FakeBroker("q", "r")
-
-
-@pytest.fixture
 def make(fake: FakeBroker) -> Iterator[Callable[..., Receiver]]:
     made: list[Receiver] = []
 

@@ -230,7 +230,8 @@ class OwningReceiver(Receiver):
         except SpoolError:
             for each in slices:
                 each.discard()
-            self.assure()  # a successor takes away what was half written here: it is to blame, and not the place
+            # A successor takes away what was half written here: it is to blame then, and not the place.
+            self.assure(anew=True)
             raise
         with self._lock:
             stopping = self._held.stopping
@@ -290,16 +291,19 @@ class OwningReceiver(Receiver):
 
     # --- serving
 
-    def assure(self) -> None:
+    def assure(self, *, anew: bool = False) -> None:
         """Return when it is certain that what is owned is still ours; raise when it is not.
 
         A process that was suspended does not know it. The broker gives up on a silent one after two heartbeats, which
-        are a second at least, so a session that has just answered has the lock; otherwise it is asked.
+        are a second at least, so a session that has just answered has the lock; otherwise it is asked, and always with
+        ``anew``: a connection that was cut frees the lock at once.
         """
+        begun = now()
         with self._lock:
             while not self._held.stopping:
                 self._raise_error()
-                silent = [link for link in self._links if now() - link.answered >= CERTAIN_SECONDS]
+                since = begun if anew else now() - CERTAIN_SECONDS
+                silent = [link for link in self._links if link.answered < since]
                 if not silent:
                     return
                 for link in silent:

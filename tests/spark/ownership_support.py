@@ -1,0 +1,68 @@
+"""Consumers with exactly-once on a fake broker, and what is left of them on broker and spool."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from amqp_spark.state.records import ConsumerState
+from tests.spark.driver import Driver
+from tests.spark.reader_support import Readers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from amqp_spark.datasource.stream_reader import AmqpStreamReader
+    from tests.spark.fake_client import FakeBroker
+
+
+class Consumers(Readers):
+    """Readers of one consumer."""
+
+    spool: Path
+
+    def __call__(self, queue: str = "q", **options: str | int) -> AmqpStreamReader:
+        given: dict[str, str | int] = {
+            "deliveryGuarantee": "exactly-once",
+            "consumerId": "me",
+            "spoolLocation": str(self.spool),
+        }
+        return super().__call__(queue, **(given | options))
+
+
+def idle_until(driver: Driver, condition: Callable[[], bool]) -> None:
+    """Let Spark ask, with nothing new, until a condition holds."""
+    deadline = time.monotonic() + 20
+    while driver.trigger() is None and not condition():
+        assert time.monotonic() < deadline, "the condition did not come true"
+    assert condition()
+
+
+def files(consumers: Consumers) -> list[str]:
+    return sorted(path.name for path in consumers.spool.glob("*.spool"))
+
+
+def states(fake: FakeBroker) -> list[ConsumerState]:
+    return [ConsumerState.load(body) for _, body in sorted(fake.states.items())]
+
+
+def stopped(driver: Driver) -> Driver:
+    """The driver's reader is gone, as after a crash or a stop."""
+    driver.reader.stop()
+    return driver
+
+
+def planned(consumers: Consumers, batches: int = 1) -> Driver:
+    """Some batches of 10 were processed; one more is in the log and not committed. The reader is gone."""
+    driver = Driver(consumers(maxMessagesPerTrigger=10))
+    for _ in range(batches):
+        driver.trigger_until_rows()
+    while driver.trigger(fail=True) is None:
+        pass
+    return stopped(driver)
+
+
+def fresh(consumers: Consumers, queue: str = "q", **options: str | int) -> Driver:
+    """A query with a new checkpoint."""
+    return Driver(consumers(queue, **options))
