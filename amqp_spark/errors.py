@@ -121,7 +121,7 @@ class HeadersError(AmqpSparkError, ValueError):
 
 
 class UnsupportedModeError(AmqpSparkError):
-    """The query runs in an engine mode in which the accept signal cannot be trusted; the text names the other one."""
+    """Spark runs a query in a way in which a guarantee cannot be kept; the text names another way."""
 
 
 class TransferError(AmqpSparkError):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from amqp_spark import crashpoints
+from amqp_spark.errors import UnsupportedModeError
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.encoding.messages import MessagePlan
 from amqp_spark.sink.statistics import Statistics
@@ -24,6 +25,14 @@ _COUNTS: Final = (
 _NAMES: Final = tuple(column.split()[0] for column in _COUNTS.split(", "))
 _PREPARED: Final = "lineage STRING, batch BIGINT, partition INT, xid STRING, rows BIGINT, digest STRING"
 """What a task adds with exactly-once."""
+_NO_QUERY: Final = (
+    "deliveryGuarantee=exactly-once, and Spark does not say which streaming query this is: nothing was sent. A batch "
+    "id alone says too little, since ids begin at 0 again with a new checkpoint, whose batches would be taken for "
+    "published ones. In foreachBatch call AmqpBatchSink from the thread that runs the function (not from another one; "
+    "Spark Connect never says it), or use writeStream.format('amqp'). For a static frame use df.write.format('amqp') "
+    "with option batchId"
+)
+"""Every task of a streaming query sees its id as a local property."""
 
 
 class AmqpBatchSink:
@@ -80,7 +89,8 @@ class AmqpBatchSink:
         Raises:
             SchemaError: with every column that cannot be sent, before any task runs.
             pyspark.errors.PythonException: a task failed as often as Spark lets it; the text holds the error.
-            StateError, AmqpError: with exactly-once, the batch must not or cannot be committed.
+            StateError, AmqpError: with exactly-once, the batch must not or cannot be committed. Outside of the
+                ``foreachBatch`` of a streaming query a task fails with UnsupportedModeError.
         """
         plan = MessagePlan.build(frame.schema, self._options)
         task, schema = _Task(plan, self._options, batch_id), _COUNTS
@@ -116,7 +126,10 @@ class _Task:
         self._batch_id = batch_id
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        statistics, prepared = publish(self._plan, self._options, place_of_task(self._batch_id), batches)
+        place = place_of_task(self._batch_id)
+        if self._options.exactly_once and place.query_id is None:
+            raise UnsupportedModeError(_NO_QUERY)
+        statistics, prepared = publish(self._plan, self._options, place, batches)
         counts: dict[str, Any] = {name: pa.array([getattr(statistics, name)]) for name in _NAMES}
         if prepared is not None:
             counts |= {name: pa.array([value]) for name, value in asdict(prepared).items()}

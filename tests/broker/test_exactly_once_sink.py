@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_spark.errors import StateError
+from amqp_spark.errors import StateError, UnsupportedModeError
 from tests.broker.exactly_once_support import Writer, nothing_is_left
 from tests.broker.sink_scenarios import Target, duplicates, put_file, taken
 from tests.broker.stream_support import depth
@@ -118,6 +118,19 @@ def test_a_batch_write_needs_a_batch_id(spark: SparkSession, writer: Writer) -> 
         spark.range(1).selectExpr("'x' AS body").write.format("amqp").options(**options_of(writer)).mode(
             "append"
         ).save()
+
+
+def test_a_batch_of_no_query_is_refused_by_the_sink_of_foreach_batch(
+    spark: SparkSession, connect: Connect, writer: Writer
+) -> None:
+    """A thread of one's own inside ``foreachBatch`` and Spark Connect look the same."""
+    frame = spark.range(0, 10, 1, 2).selectExpr("CAST(id AS STRING) AS body")
+    with pytest.raises(Exception, match="Spark does not say which streaming query this is: nothing was sent") as failed:
+        sink(options_of(writer))(frame, 0)
+    assert UnsupportedModeError.__name__ in str(failed.value)
+    client = connect()
+    assert depth(client, writer.queue) == 0
+    assert client.transactions.recover() == []
 
 
 @pytest.mark.parametrize("entry", STREAMS)
