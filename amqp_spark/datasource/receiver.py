@@ -1,7 +1,8 @@
 """The receiver of a query: one link per queue, one byte budget, and the plan of each batch.
 
 Lives in the reader process on the driver. Receiving (:mod:`link`), planning (:mod:`planning`) and what Spark is told
-(:mod:`stream_reader`) are separate: a spool and a transaction can be put between a plan and the offset that names it.
+(:mod:`run`) are separate: exactly-once (:mod:`owned`) puts a spool and a transaction between a plan and the offset
+that names it.
 """
 
 from __future__ import annotations

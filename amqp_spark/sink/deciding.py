@@ -22,6 +22,7 @@ from amqp_spark.sink.prepared import BATCH_WRITES, Prepared, same_rows
 from amqp_spark.sink.refusals import Refusals, named
 from amqp_spark.sink.resolving import Branches
 from amqp_spark.state.names import lineage_key
+from amqp_spark.state.queue import loaded
 from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ MARKER_SECONDS: Final = 10.0
 """How long a marker is waited for: a session that just died may still hold it."""
 MOST_PAST: Final = 100
 """How many earlier lineages are remembered."""
-_TOOL: Final = "python -m amqp_spark.transactions"
 
 
 class Deciding:
@@ -118,11 +118,12 @@ class Deciding:
                 return None
             body = WriterState(self._writer).dump()
             self._queue.create(body)
-        state = WriterState.load(body)
+        state = loaded(self._queue.names, WriterState.load, body)
         if state.transactional_id != self._writer:
             raise StateError(
                 f"the state queue {self._queue.names.state!r} is that of transactionalId "
-                f"{state.transactional_id[:200]!r}, not of {self._writer!r}"
+                f"{state.transactional_id[:200]!r}, not of {self._writer!r}: somebody has copied or moved its message. "
+                f"Nothing was changed; {self._queue.names.tool()} shows what there is"
             )
         if not self._kept and not state.lineage and self._markers.exist():  # nothing was decided yet
             self._keep()  # where it is not there, it was deleted: every task with rows has declared it
@@ -301,8 +302,8 @@ class Deciding:
                     f"{named(state.lineage)} was to be committed, and is neither prepared nor committed: {len(lost)} "
                     f"of {len(state.branches)} transactions of that batch are lost, the others are published. The "
                     "broker has rolled them back, since a timer ended or since it does not keep them over a restart, "
-                    f"or another client has. The same rows would take their place, but {why}. See docs/delivery.md; "
-                    f"{_TOOL} shows what there is, and its --forget removes the decision"
+                    f"or another client has. The same rows would take their place, but {why}. See docs/operations.md; "
+                    f"{self._queue.names.tool()} shows what there is, and with --forget removes the decision"
                 )
             instead[branch.partition] = new.decided
         self._renew(list(instead.values()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from amqp_spark.errors import StateError
 from amqp_spark.sink.prepared import BATCH_WRITES, Prepared
@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from amqp_spark.state.names import Names
     from amqp_spark.state.records import DecidedBranch, WriterState
 
-_TOOL: Final = "python -m amqp_spark.transactions"
-
 
 class Refusals:
     """The errors of one writer; ``names`` are those of its queues."""
@@ -22,6 +20,7 @@ class Refusals:
     def __init__(self, names: Names) -> None:
         self._names = names
         self._writer = names.identity
+        self._forget = names.tool("--forget")
 
     def shared(self, state: WriterState, lineage: str) -> StateError:
         """A lineage that comes back after another one."""
@@ -29,7 +28,7 @@ class Refusals:
             f"two queries share transactionalId {self._writer!r}: {named(lineage)} has published with it until "
             f"batch {state.past[lineage]}, then {named(state.lineage)} did, and now the first comes back. Give "
             f"each its own transactionalId. If the other one is gone for good: stop the query, and let "
-            f"{_TOOL} --forget remove what is known of this transactionalId; batches that it has published and "
+            f"{self._forget} remove what is known of this transactionalId; batches that it has published and "
             "Spark has not logged then come twice"
         )
 
@@ -60,8 +59,8 @@ class Refusals:
         """The state queue is not there, and once was."""
         return StateError(
             f"the state queue {self._names.state!r} of transactionalId {self._writer!r} was deleted: what of a "
-            "batch that Spark runs again was published cannot be known. See docs/delivery.md; "
-            f"{_TOOL} --forget lets the next batch begin anew, and what Spark runs again then comes twice"
+            "batch that Spark runs again was published cannot be known. See docs/operations.md; "
+            f"{self._forget} lets the next batch begin anew, and what Spark runs again then comes twice"
         )
 
     def unknown(self, state: WriterState, lost: Sequence[DecidedBranch]) -> StateError:
@@ -70,7 +69,7 @@ class Refusals:
             f"the queue {self._names.markers!r} was deleted while batch {state.batch} of {named(state.lineage)} "
             f"was being committed: whether {len(lost)} of its {len(state.branches)} transactions are committed cannot "
             f"be known, the first is {lost[0].xid} of partition {lost[0].partition} with {lost[0].rows:,} row(s). Look "
-            f"whether these rows are there. {_TOOL} --forget then removes the decision: the batch is published again, "
+            f"whether these rows are there. {self._forget} then removes the decision: the batch is published again, "
             "whole, when Spark runs it again"
         )
 
@@ -91,7 +90,7 @@ class Refusals:
             f"partition {marker.partition} of batch {batch} with transactionalId {self._writer!r} was committed by "
             f"{marker.xid}, which was not decided for ({other} was): its {marker.rows:,} row(s) may be there twice. "
             "The broker commits prepared transactions when it is restarted (qpidd with its linear store), or another "
-            f"client has committed one. Look for duplicates; {_TOOL} --forget then removes the state"
+            f"client has committed one. Look for duplicates; {self._forget} then removes the state"
         )
 
 

@@ -6,7 +6,7 @@ A file is either not there or complete, whatever dies in the middle:
 - object stores: put under its name, which shows only when the put is complete;
 - others: written aside and moved.
 
-Errors are those of the system and of Arrow; :mod:`spool` turns them into SpoolError.
+Errors are those of the system and of Arrow; :mod:`location` turns them into SpoolError.
 """
 
 from __future__ import annotations

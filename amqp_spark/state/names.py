@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,6 +68,12 @@ class Names:
     def kept(self) -> str:
         """Binding key at ``amq.direct`` of the queue of markers: it is there since the state began, both undeleted."""
         return f"amqp-spark.kept.{self._hash}"
+
+    def tool(self, action: str = "") -> str:
+        """The command that shows what is kept, or does something about it: for the text of errors."""
+        option = "--consumer-id" if self.kind == CONSUMER else "--transactional-id"
+        identity = shlex.quote(self.identity) if self.identity.isprintable() else "ID"
+        return f"`python -m amqp_spark.transactions URL {option} {identity}{f' {action}' if action else ''}`"
 
     @property
     def _hash(self) -> str:

@@ -8,7 +8,7 @@ exclusive auto-delete queue; it ends with the connection, or when it is deleted.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_core.errors import CommandFailed, MessageRejected, UnauthorizedAccess
 from amqp_core.v0_10.messages import Message
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.subscription import Subscription
     from amqp_spark.state.names import Names
+
+T = TypeVar("T")
 
 TAKE_SECONDS: Final = 10.0
 """How long the state message is waited for: a session that just died may still hold it."""
@@ -99,8 +101,8 @@ class StateQueue:
             raise StateError(
                 f"the state queue {self.names.state!r} of {self._whose()} has no message, and none came within "
                 f"{timeout:.0f} s: it was purged, or a client that is not amqp_spark holds it. Stop that client; if "
-                "the message is gone for good, delete the queue (python -m amqp_spark.transactions --forget), and see "
-                "docs/delivery.md for what that means"
+                f"the message is gone for good, {self.names.tool('--forget')} deletes the queue and says what is "
+                "lost by that"
             )
         if not self._has_begun():  # the one who created it got no further
             self._bind(self.names.begun)
@@ -137,13 +139,13 @@ class StateQueue:
             AmqpError: the connection or session ended: **the outcome is not known**. Take the state on a new session to
                 learn it.
         """
-        if not self._client.transactions.is_local:
-            self._client.transactions.select()
+        self._select()
         expected = self.body
         if self._held is None and not self._receive(TAKE_SECONDS):
             raise StateError(
                 f"the state queue {self.names.state!r} of {self._whose()} has lost its message while it was in use: "
-                "was it purged or deleted? See docs/delivery.md for what to do"
+                "was it purged or deleted? Start again: what is kept is compared then. docs/operations.md has the "
+                "ways out"
             )
         assert self._held is not None
         if self.body != expected:
@@ -184,6 +186,20 @@ class StateQueue:
         return f"{key}.{hashed(self.names.state)}"
 
     # --- inside
+
+    def _select(self) -> None:
+        if self._client.transactions.is_local:
+            return
+        try:
+            self._client.transactions.select()
+        except CommandFailed as error:
+            if error.retryable:
+                raise
+            raise StateError(
+                f"the broker does not let this login use local transactions (tx), which "
+                f"deliveryGuarantee=exactly-once needs for {self._whose()}: {error}. Nothing was changed. Without them "
+                "at-least-once can be had"
+            ) from error
 
     def _bind(self, key: str) -> None:
         with self._allowed(f"bind to {EXCHANGE} the queue"):
@@ -233,7 +249,7 @@ class StateQueue:
     def _gone(self, reason: str) -> StateError:
         return StateError(
             f"the state queue {self.names.state!r} of {self._whose()} does not take its message ({reason}); nothing "
-            "was committed. See docs/delivery.md for what to do when it was deleted"
+            "was committed. Was it deleted? docs/operations.md has the ways out"
         )
 
     def _whose(self) -> str:
@@ -266,6 +282,23 @@ def allowed(what: str, whose: str) -> Iterator[None]:
         if error.retryable:
             raise
         raise StateError(f"the broker does not let {whose} {what}: {error}") from error
+
+
+def loaded(names: Names, load: Callable[[bytes], T], body: bytes) -> T:
+    """What a state message says.
+
+    Parameters:
+        names: of the queue that it came from.
+        load: reads the body; its StateError says what is wrong, and nothing of where.
+    """
+    try:
+        return load(body)
+    except StateError as error:
+        raise StateError(
+            f"the state queue {names.state!r} of {names.kind} {names.identity!r} cannot be used: {error}. Nothing was "
+            f"changed. If somebody else has put it there, bring the right message back; {names.tool('--forget')} "
+            "begins anew, and says what is lost by that"
+        ) from error
 
 
 def _id_range(message: Message) -> tuple[int, int]:

@@ -246,7 +246,7 @@ def test_a_broker_without_a_store_is_restarted_between_prepare_and_commit(
     ours.start()
     client = connect(broker=ours)
     client.declare_queue("q")
-    with pytest.raises(StateError, match=r"the state queue .* has no message.*amqp_spark\.transactions --forget"):
+    with pytest.raises(StateError, match=r"the state queue .* has no message.*amqp_spark\.transactions URL --transactional-id \S+ --forget"):
         writer.decision.commit(tasks, 1)
     for queue in (writer.names.state, writer.names.markers):  # as --forget does
         client.delete_queue(queue)

@@ -55,6 +55,8 @@ class Disposal:
                 self._spool.delete(file)
             except SpoolError as error:
                 _log.warning("%s: a file that is no longer needed stays: %s", self._shown, error)
+            except Exception:  # noqa: BLE001  the next file is deleted all the same: nobody else does it
+                _log.exception("%s: a file that is no longer needed stays", self._shown)
             crashpoints.reached(crashpoints.SPOOL_DELETED)
             with self._changed:
                 self._files.popleft()

@@ -17,6 +17,7 @@ from amqp_spark.datasource.owned.disposal import Disposal
 from amqp_spark.datasource.owned.entries import Entry
 from amqp_spark.datasource.owned.recovery import ADOPT, Consumer, recover
 from amqp_spark.errors import StateError
+from amqp_spark.state.queue import loaded
 from amqp_spark.state.records import ConsumerState
 
 if TYPE_CHECKING:
@@ -203,7 +204,7 @@ class Ownership:
                 f"{self.consumer.shown}: the state queue {self.consumer.names.state!r} was deleted while the query ran "
                 f"(or the broker keeps nothing over a restart). Start the query again; {ADOPT} and the spool"
             )
-        found = ConsumerState.load(body)
+        found = loaded(self.consumer.names, ConsumerState.load, body)
         if attempt is not None and found == attempt.after:
             self._committed(attempt)
         elif found == self.state:

@@ -16,6 +16,7 @@ from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
 from amqp_spark.spool.spool import BatchLostError
 from amqp_spark.state.names import CONSUMER, Names
+from amqp_spark.state.queue import loaded
 from amqp_spark.state.records import ConsumerState, OwnedBatch
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ T = TypeVar("T")
 
 KEEP_ALIVE_SECONDS: Final = 0.5
 """Between two signs of life: a quarter of the shortest time after which a broker gives up a silent client."""
-_TOOL: Final = "python -m amqp_spark.transactions"
 ADOPT: Final = "option adoptState=true, until a batch has been committed, takes what is there as it is"
 
 
@@ -83,7 +83,7 @@ def recover(consumer: Consumer, client: Client, owner: StateOwner, spool: Spool)
         owner.create(state.dump())
         crashpoints.reached(crashpoints.EPOCH_RAISED)
     else:
-        found = ConsumerState.load(body)
+        found = loaded(consumer.names, ConsumerState.load, body)
         _check_ours(consumer, found)
         _meanwhile(client, lambda: _check_files(consumer, found, spool))
         state = _meanwhile(client, lambda: _with_files(consumer, found, spool))
@@ -113,7 +113,7 @@ def _no_more_queues(consumer: Consumer, client: Client) -> None:
     if client.owner(beyond).exists():
         raise StateError(
             f"consumerId {consumer.consumer_id!r} has state of more than {consumer.count} queue(s) on this broker "
-            f"({beyond.state!r}): it was used with another list of queues, which `{_TOOL} URL --consumer-id ID` shows. "
+            f"({beyond.state!r}): it was used with another list of queues, which {consumer.names.tool()} shows. "
             "Use the same queues, or another consumerId for these; when nothing is owned, --forget begins anew"
         )
 
@@ -126,7 +126,7 @@ def _check_ours(consumer: Consumer, found: ConsumerState) -> None:
         raise StateError(
             f"consumerId {consumer.consumer_id!r} was used with another list of queues: its state {where!r} is of "
             f"queue {found.queue!r}, now it is queue {consumer.queue!r}. Use the same queues, or another consumerId "
-            f"for these; when nothing is owned, `{_TOOL} URL --consumer-id ID --forget` begins anew"
+            f"for these; when nothing is owned, {consumer.names.tool('--forget')} begins anew"
         )
     if found.spool != consumer.spool and not consumer.adopt:
         raise StateError(

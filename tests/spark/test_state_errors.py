@@ -1,0 +1,71 @@
+"""What the state of exactly-once says when it cannot be used: whose it is, what is wrong, what to do."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from amqp_core.errors import NotImplementedByPeer, UnauthorizedAccess
+from amqp_spark.errors import StateError
+from amqp_spark.state.names import CONSUMER, WRITER, Names
+from amqp_spark.state.queue import StateQueue, loaded
+from amqp_spark.state.records import ConsumerState, WriterState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqp_core.v0_10.client import Client
+
+
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        NotImplementedByPeer(540, 3, "no transactions here", "tx.select"),
+        UnauthorizedAccess(403, 3, "not for you", "tx.select"),
+    ],
+)
+def test_a_broker_that_refuses_local_transactions(refusal: Exception) -> None:
+    def select() -> None:
+        raise refusal
+
+    client = SimpleNamespace(transactions=SimpleNamespace(is_local=False, select=select))
+    queue = StateQueue(cast("Client", client), Names(CONSUMER, "orders"))
+    with pytest.raises(StateError) as failed:
+        queue.swap(b"{}")
+    told = str(failed.value)
+    assert "does not let this login use local transactions (tx)" in told
+    assert "deliveryGuarantee=exactly-once needs for consumerId 'orders'" in told
+    assert str(refusal) in told
+    assert "Nothing was changed" in told
+
+
+@pytest.mark.parametrize(
+    ("body", "wrong"),
+    [
+        (b"hello", "was not written by amqp_spark"),
+        (b'{"version":2,"kind":"x"}', "has version 2; this amqp_spark knows version 1"),
+        (b'{"version":1,"kind":"x"}', "is that of a x"),
+    ],
+)
+@pytest.mark.parametrize(
+    ("names", "load", "command"),
+    [
+        (Names(CONSUMER, "my orders"), ConsumerState.load, "--consumer-id 'my orders' --forget"),
+        (Names(WRITER, "w1"), WriterState.load, "--transactional-id w1 --forget"),
+    ],
+)
+def test_a_message_that_is_no_state(
+    names: Names, load: Callable[[bytes], Any], command: str, body: bytes, wrong: str
+) -> None:
+    with pytest.raises(StateError) as failed:
+        loaded(names, load, body)
+    told = str(failed.value)
+    assert told.startswith(f"the state queue {names.state!r} of {names.kind} {names.identity!r} cannot be used: ")
+    assert wrong in told
+    assert f"`python -m amqp_spark.transactions URL {command}`" in told
+
+
+def test_an_identity_that_cannot_be_shown_is_not_put_into_a_command() -> None:
+    assert Names(CONSUMER, "a\nb").tool() == "`python -m amqp_spark.transactions URL --consumer-id ID`"
