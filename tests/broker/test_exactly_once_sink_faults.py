@@ -107,6 +107,8 @@ def test_a_login_that_may_not_declare(own_broker: OwnBroker, connect: Connect) -
 @pytest.mark.parametrize(
     ("rule", "what"),
     [
+        ('CREATE QUEUE name="amqp-spark.state.*"', r"may not declare the queue 'amqp-spark\.state\."),
+        ('BIND EXCHANGE name="amq.direct"', r"may not bind to amq\.direct the queue 'amqp-spark\.state\."),
         ('CONSUME QUEUE name="amqp-spark.*"', r"may not consume the queue 'amqp-spark\.state\."),
         ('CONSUME QUEUE name="amqp-spark.markers.*"', r"may not declare and consume the queue 'amqp-spark\.markers\."),
         (
@@ -246,7 +248,7 @@ def test_a_broker_without_a_store_is_restarted_between_prepare_and_commit(
     ours.start()
     client = connect(broker=ours)
     client.declare_queue("q")
-    with pytest.raises(StateError, match=r"the state queue .* has no message.*amqp_spark\.transactions URL --transactional-id \S+ --forget"):
+    with pytest.raises(StateError, match=r"the state queue .* has no message.* URL --transactional-id \S+ --forget"):
         writer.decision.commit(tasks, 1)
     for queue in (writer.names.state, writer.names.markers):  # as --forget does
         client.delete_queue(queue)
