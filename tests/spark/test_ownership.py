@@ -354,15 +354,17 @@ def test_a_zombie_stops_for_ever(fake: FakeBroker, consumers: Consumers, monkeyp
 
 
 def test_a_state_that_is_deleted_while_the_query_runs(fake: FakeBroker, consumers: Consumers) -> None:
-    fake.publish("q", *numbers(30))
+    fake.publish("q", *numbers(100))
     driver = Driver(consumers(maxMessagesPerTrigger=10))
     driver.rows(10)
     fake.states.clear()
+    owned = len(fake.accepted)  # what is planned ahead may be among it
     with pytest.raises(StateError, match="the state queue is gone"):
-        driver.rows(20)
+        driver.until(lambda rows: False)
     stopped(driver)
-    assert sorted(fake.accepted) == numbers(10)
-    assert len(files(consumers)) == 1
+    assert sorted(fake.accepted) == numbers(owned)
+    assert owned < 100
+    assert files(consumers), "what nobody could finish is still there"
 
 
 def test_the_broker_has_forgotten_the_state_at_a_reconnect(fake: FakeBroker, consumers: Consumers) -> None:

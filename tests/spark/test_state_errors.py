@@ -36,7 +36,7 @@ def test_a_broker_that_refuses_local_transactions(refusal: Exception) -> None:
         queue.swap(b"{}")
     told = str(failed.value)
     assert "does not let this login use local transactions (tx)" in told
-    assert "deliveryGuarantee=exactly-once needs for consumerId 'orders'" in told
+    assert f"deliveryGuarantee=exactly-once needs for {CONSUMER} 'orders'" in told
     assert str(refusal) in told
     assert "Nothing was changed" in told
 
