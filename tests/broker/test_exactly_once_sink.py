@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_spark.errors import StateError, UnsupportedModeError
-from tests.broker.exactly_once_support import Writer, nothing_is_left
+from tests.broker.exactly_once_support import Writer, nothing_is_left, prepared_of
 from tests.broker.sink_scenarios import Target, duplicates, put_file, taken
 from tests.broker.stream_support import depth
 
@@ -130,7 +130,7 @@ def test_a_batch_of_no_query_is_refused_by_the_sink_of_foreach_batch(
     assert UnsupportedModeError.__name__ in str(failed.value)
     client = connect()
     assert depth(client, writer.queue) == 0
-    assert client.transactions.recover() == []
+    assert prepared_of(client, writer) == []
 
 
 @pytest.mark.parametrize("entry", STREAMS)
