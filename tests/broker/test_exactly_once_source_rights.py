@@ -1,0 +1,56 @@
+"""Exactly-once from a queue when the login may not all that it takes: on a real broker with rules of access."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from tests.broker.stream_support import Stream, depth, numbers, publish
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from pyspark.sql import SparkSession
+
+    from tests.support.fixtures import Connect, OwnBroker
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+CONSUMER_ID = "orders to archive"
+
+
+@pytest.mark.parametrize(
+    ("rule", "what"),
+    [
+        ('CREATE QUEUE name="amqp-spark.lock.*"', r"declare the queue 'amqp-spark\.lock\."),
+        ('CREATE QUEUE name="amqp-spark.state.*"', r"declare the queue 'amqp-spark\.state\."),
+        ('PUBLISH EXCHANGE name="" routingkey="amqp-spark.state.*"', r"publish to the queue 'amqp-spark\.state\."),
+    ],
+)
+def test_a_login_that_may_not_all_that_it_takes(
+    spark: SparkSession, own_broker: OwnBroker, connect: Connect, tmp_path: Path, rule: str, what: str
+) -> None:
+    ours = own_broker(durable=False, acl=(f"ACL DENY trader {rule}",))
+    client = connect(broker=ours, heartbeat=0)
+    client.declare_queue("q")
+    publish(client, "q", numbers(100))
+    spool = tmp_path / "spool"
+    stream = Stream(spark, ours, tmp_path)
+    options = {
+        "deliveryGuarantee": "exactly-once", "consumerId": CONSUMER_ID, "spoolLocation": spool, "retry__maxAttempts": 2,
+    }  # fmt: skip
+    password = ours.config.users["trader"]
+    with pytest.raises(StreamingQueryException) as failed:
+        stream.drain(stream.frame("q", "body BINARY", username="trader", password=password, **options))
+    told = str(failed.value)
+    assert re.search(rf"StateError: the login may not {what}.*for consumer '{CONSUMER_ID}'.*administrator", told), told
+    assert password not in told
+    assert depth(client, "q") == 100
+    assert list(spool.glob("*.spool")) == []
+    # With a login that may, the same query goes on: nothing is in the way, and all messages are there.
+    stream.drain(stream.frame("q", "body BINARY", **options))
+    assert stream.bodies() == numbers(100)
+    assert depth(client, "q") == 0
