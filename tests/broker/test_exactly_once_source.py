@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import signal
 from collections import Counter
 from typing import TYPE_CHECKING, Any
@@ -199,6 +201,37 @@ def test_a_deleted_checkpoint_reads_what_is_owned_and_what_is_left(
     assert consumer.files() == []
 
 
+def test_a_checkpoint_that_was_rolled_back_is_an_error_until_the_state_is_adopted(
+    stream: Stream, consumer: Consumer, durable_queue: str, tmp_path: Path
+) -> None:
+    options = {"maxMessagesPerTrigger": 100}
+    publish(consumer.client, durable_queue, numbers(300), persistent=True)
+    stream.drain(frame(stream, consumer, durable_queue, **options))
+    shutil.copytree(stream.directory / "checkpoint", tmp_path / "older" / "checkpoint")
+    publish(consumer.client, durable_queue, numbers(100, 300), persistent=True)
+    stream.drain(frame(stream, consumer, durable_queue, **options))
+    publish(consumer.client, durable_queue, numbers(100, 400), persistent=True)
+    with pytest.raises(StreamingQueryException, match="as it was told to"):
+        stream.drain(frame(stream, consumer, durable_queue, **options), fails_at(stream, 4, []))
+    owned, files = consumer.state().owned, consumer.files()
+    assert sum(batch.count for batch in owned) == 100
+
+    stream.directory = tmp_path / "older"
+    told = (
+        r"the checkpoint is at epoch \d+, position 300\. .* is older than what was finished .* option adoptState=true"
+    )
+    with pytest.raises(StreamingQueryException, match=told):
+        stream.drain(frame(stream, consumer, durable_queue, **options))
+    assert consumer.state().owned == owned
+    assert consumer.files() == files
+    stream.drain(frame(stream, consumer, durable_queue, adoptState="true", **options))
+    publish(consumer.client, durable_queue, numbers(100, 500), persistent=True)
+    stream.drain(frame(stream, consumer, durable_queue, **options))
+    assert stream.bodies() == numbers(600)
+    assert consumer.files() == []
+    assert consumer.state().owned == ()
+
+
 def test_a_state_queue_that_was_deleted_is_an_error_until_the_spool_is_adopted(
     stream: Stream, consumer: Consumer, durable_queue: str
 ) -> None:
@@ -224,9 +257,10 @@ def test_a_state_queue_that_is_deleted_while_the_query_runs(
     try:
         publish(consumer.client, durable_queue, numbers(100), persistent=True)
         wait_until(lambda: len(stream.rows) == 100 and not consumer.files(), "a batch", 60)
-        consumer.client.delete_queue(Names(CONSUMER, consumer.consumer_id).state)
+        state = Names(CONSUMER, consumer.consumer_id).state
+        consumer.client.delete_queue(state)
         publish(consumer.client, durable_queue, numbers(100, 100), persistent=True)
-        with pytest.raises(StreamingQueryException, match="StateError"):
+        with pytest.raises(StreamingQueryException, match=rf"StateError: the state queue '{re.escape(state)}' of"):
             query.awaitTermination(60)
     finally:
         query.stop()
