@@ -8,14 +8,14 @@ import pytest
 
 from amqp_spark import crashpoints
 from tests.matrix import runs
-from tests.matrix.cases import ELSEWHERE, POINTS, Case, all_cases, groups, sample
+from tests.matrix.cases import ALO, AMO, ELSEWHERE, EO, KINDS, POINTS, Case, all_cases, groups, sample
 from tests.matrix.place import Place
 from tests.matrix.results import how_to_repeat
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-SEED = 5
+SEED = 1
 GROUPS = groups(sample(SEED), 8, SEED)
 
 
@@ -27,6 +27,19 @@ def test_every_point_of_the_code_is_in_the_matrix() -> None:
 
 def test_the_sample_passes_every_point() -> None:
     assert {step.point for case in sample(SEED) for step in case.steps} >= set(POINTS)
+
+
+def test_the_sample_strikes_exactly_once_wherever_it_comes_past() -> None:
+    struck = {step.point for case in sample(SEED) if case.guarantee == EO for step in case.steps}
+    assert struck >= {point.name for point in POINTS.values() if EO in point.guarantees}
+
+
+def test_the_sample_is_small_and_leaves_no_guarantee_out() -> None:
+    cases = sample(SEED)
+    assert len(cases) <= 45
+    assert len(GROUPS) <= 9
+    assert {case.guarantee for case in cases} == {EO, ALO, AMO}
+    assert {case.kind for case in cases} == set(KINDS)
 
 
 def test_a_case_is_found_again_by_its_name() -> None:

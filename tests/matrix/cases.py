@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, Literal
 
 from amqp_spark import crashpoints as at
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 EO: Final = "exactly-once"
 ALO: Final = "at-least-once"
@@ -346,25 +347,35 @@ def _is_wanted(case: Case) -> bool:
     return not (case.kind in CHAINS and (step.point, step.victim) in _CHAIN_SKIPS)
 
 
+def counts_for(case: Case, point: str) -> bool:
+    """Whether a case shows what a point is there for: exactly-once, wherever that passes it."""
+    return any(step.point == point for step in case.steps) and (
+        case.guarantee == EO or EO not in POINTS[point].guarantees
+    )
+
+
 def sample(seed: int = 1) -> list[Case]:
-    """A few cases in which every point is passed by a victim at least once, the victims spread over the points."""
-    chosen: list[Case] = []
-    fit: dict[str, list[Case]] = {}
-    for case in all_cases():
-        for step in case.steps:
-            fit.setdefault(step.point, []).append(case)
+    """A few cases in which every point is passed by a victim, under exactly-once wherever that passes it.
+
+    The victims are spread over the points, and no guarantee is missing.
+    """
     spread = random.Random(seed)
-    used: dict[str, int] = {}
-    quick = {DRIVER, READER, WORKER, COMMITTER, CONNECTION}
-    for point in POINTS:
-        if any(point == step.point for case in chosen for step in case.steps):
-            continue
-        able = [case for case in fit.get(point, []) if set(case.victims) <= quick]
-        spread.shuffle(able)
-        best = min(able, key=lambda case: (len(case.steps), sum(used.get(victim, 0) for victim in case.victims)))
+    quick = [case for case in all_cases() if set(case.victims) <= {DRIVER, READER, WORKER, COMMITTER, CONNECTION}]
+    spread.shuffle(quick)
+    chosen: list[Case] = []
+    used: Counter[str] = Counter()
+
+    def take(able: Iterable[Case]) -> None:
+        best = min(able, key=lambda case: (len(case.steps), sum(used[victim] for victim in case.victims)))
         chosen.append(best)
-        for victim in best.victims:
-            used[victim] = used.get(victim, 0) + 1
+        used.update(best.victims)
+
+    for point in POINTS:
+        if not any(counts_for(case, point) for case in chosen):
+            take(case for case in quick if counts_for(case, point))
+    for guarantee in (EO, ALO, AMO):
+        if all(case.guarantee != guarantee for case in chosen):
+            take(case for case in quick if case.guarantee == guarantee)
     return chosen
 
 
