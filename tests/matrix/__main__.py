@@ -1,6 +1,6 @@
 """``python -m tests.matrix``: run the crash matrix, or what is left of it, and print the table.
 
-Every run is appended to build/crash-matrix.jsonl; one that came to a good end is not repeated unless --fresh is given.
+Every run is appended to build/crash-matrix.jsonl; one that came to a good end is not repeated, one that failed is.
 The table is in build/crash-matrix.md, the evidence of failed runs in build/crash-matrix-failures. Exit code 1: a
 promise was broken, or a point was not reached.
 """
@@ -32,12 +32,12 @@ _GROUP = 8
 class Jobs:
     """Threads that take groups of cases from a queue; each has a broker and a driver of its own."""
 
-    def __init__(self, record: Record, seed: int, total: int, *, quiet: bool = False) -> None:
+    def __init__(self, record: Record, seed: int, total: int) -> None:
         self._record = record
         self._seed = seed
         self._groups: queue.SimpleQueue[list[Case]] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._bar = tqdm(total=total, unit="run", file=sys.stderr, dynamic_ncols=True, disable=quiet)
+        self._bar = tqdm(total=total, unit="run", file=sys.stderr, dynamic_ncols=True)
         self._bad = 0
         self.stopping = threading.Event()
         self.results: list[Result] = []
@@ -122,8 +122,11 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--jobs", type=int, default=2, help="brokers and drivers side by side (default: 2)")
     arguments.add_argument("--minutes", type=float, help="begin nothing after so many minutes")
     arguments.add_argument("--group", type=int, default=_GROUP, help=f"queries struck together (default: {_GROUP})")
-    arguments.add_argument("--resume", action="store_true", help="the default: skip what was run to a good end")
-    arguments.add_argument("--fresh", action="store_true", help="forget earlier runs")
+    earlier = arguments.add_mutually_exclusive_group()
+    earlier.add_argument(
+        "--resume", action="store_true", help="skip what the record has with a good end: so it is without this, too"
+    )
+    earlier.add_argument("--fresh", action="store_true", help="delete the record, of all cases and seeds, and run anew")
     arguments.add_argument("--list", action="store_true", help="print the cases and end")
     arguments.add_argument("--table", action="store_true", help="print the table of what was run and end")
     arguments.add_argument("--output", type=Path, default=BUILD / "crash-matrix.jsonl", help="the record")
@@ -146,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run it; returns the exit code."""
     options = parser().parse_args(argv)
     record = Record(options.output)
-    if options.fresh and not options.table:
+    if options.fresh and not (options.table or options.list):
         record.clear()
     record.load()
     cases = chosen(options)
@@ -159,7 +162,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     begun = time.monotonic()
     if not options.table:
-        left = [case for case in cases if not record.has(str(case), options.seed)]
+        left = record.left(cases, options.seed)
         until = None if options.minutes is None else begun + 60 * options.minutes
         work = Jobs(record, options.seed, len(left))
         try:
@@ -168,6 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             print("crash-matrix: interrupted; run it again to go on", file=sys.stderr)
     results = list(record.results.values())
     text = f"{summary(results)}\n{table(results)}"
+    options.output.parent.mkdir(parents=True, exist_ok=True)
     options.output.with_suffix(".md").write_text(text, encoding="utf-8")
     print(text)
     bad = [result for result in results if not result.good]

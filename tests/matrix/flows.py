@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tests.broker.stream_support import subscribers
+from tests.matrix import checkpoints
 from tests.matrix.cases import (
     ABSENCE,
     BROKER,
@@ -40,7 +41,6 @@ _REACH_S = 90.0
 _END_S = 150
 _AT_ONCE = 2
 _MOST_RESTARTS = 5
-_OURS = ("StateError", "OffsetError", "SpoolError", "NotFound")
 
 
 def shortened(text: str, most: int = 4000) -> str:
@@ -148,12 +148,23 @@ class Group:
 
     def _again(self, subject: Subject, error: str) -> bool:
         """A query that has failed is started again, unless that goes on and on."""
-        if not is_slow_start(error):
+        if self._counts(subject, error):
             subject.errors.append(error)
         if len(subject.errors) > _MOST_RESTARTS:
             return False
         self._start(subject)
         return True
+
+    def _counts(self, subject: Subject, error: str) -> bool:
+        """Whether an error is the query's. A checkpoint that was begun only is deleted, as Spark wants it."""
+        if is_slow_start(error):
+            return False
+        if not checkpoints.is_refused(error):
+            return True
+        reason = checkpoints.forget(subject.query.checkpoint)
+        if reason is not None and reason not in subject.problems:
+            subject.problems.append(reason)
+        return reason is not None
 
     def _to_the_end(self, subject: Subject) -> None:
         """Let an AvailableNow query end by itself."""
@@ -164,7 +175,7 @@ class Group:
             subject.started = False
             if error is None:
                 return
-            if not is_slow_start(error):
+            if self._counts(subject, error):
                 subject.errors.append(error)
                 if len(subject.errors) > _MOST_RESTARTS:
                     subject.problems.append(f"it fails without having been struck: {error[-600:]}")
@@ -366,12 +377,10 @@ class Group:
             subject.started = False
             if error is None and not self._has_left(subject):
                 break
-            if error is not None and not is_slow_start(error):
+            if error is not None and self._counts(subject, error):
                 subject.errors.append(error)
                 if MEMORY_BROKER in subject.case.victims and len(subject.errors) > 1:
-                    if not any(name in error for name in _OURS):
-                        subject.problems.append(f"no clear error: {error[-1500:]}")
-                    break
+                    break  # it cannot go on: what it has said of that is judged with what is gone
             subject.restarts += 1
             self._driver.start_query(subject.query, availableNow=True)
             subject.behind = False

@@ -10,9 +10,11 @@ from amqp_spark.state.records import DONE, ConsumerState, WriterState
 from amqp_spark.state.xids import parse_branch, xid_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from amqp_core.v0_10.client import Client
+    from amqp_core.v0_10.spec import Xid
     from amqp_spark.state.names import Names
 
 _IDENTITY = "amqp-spark-spool.json"
@@ -35,36 +37,50 @@ def browse(client: Client, queue: str) -> list[bytes] | None:
 
 def state_of(client: Client, names: Names) -> bytes | None:
     """The state message; ``None`` when the queue is not there, or does not have exactly one."""
-    found = browse(client, names.state)
-    return found[0] if found is not None and len(found) == 1 else None
+    return _only(browse(client, names.state))
 
 
 def of_consumer(client: Client, names: Names) -> list[str]:
     """What a consumer has left that it should not."""
-    body = state_of(client, names)
+    return consumer_left(browse(client, names.state), locked=_is_locked(client, names))
+
+
+def consumer_left(states: Sequence[bytes] | None, *, locked: bool) -> list[str]:
+    """The same, of the messages in its state queue."""
+    body = _only(states)
     if body is None:
         return ["the state queue of the consumer does not hold exactly one message"]
     state = ConsumerState.load(body)
     found = [f"{len(state.owned)} batches are owned still: {state.owned}"] if state.owned else []
-    return found + _locked(client, names)
+    return found + ["somebody holds the lock of the consumer"] * locked
 
 
 def of_writer(client: Client, names: Names) -> list[str]:
     """What a writer has left that it should not."""
-    body = state_of(client, names)
+    markers = browse(client, names.markers)
+    return writer_left(browse(client, names.state), markers or (), locked=_is_locked(client, names))
+
+
+def writer_left(states: Sequence[bytes] | None, markers: Sequence[bytes], *, locked: bool) -> list[str]:
+    """The same, of the messages in its queues."""
+    body = _only(states)
     if body is None:
         return ["the state queue of the writer does not hold exactly one message"]
     state = WriterState.load(body)
     found = [f"the decision of batch {state.batch} is {state.state}"] if state.state != DONE else []
-    markers = browse(client, names.markers)
     if markers:
         found.append(f"{len(markers)} markers are left: {markers[:2]!r}")
-    return found + _locked(client, names)
+    return found + ["somebody holds the lock of the writer"] * locked
 
 
 def of_branches(client: Client, transactional_id: str) -> list[str]:
     """Prepared branches of a writer."""
-    ours = [xid for xid in client.transactions.recover() if (b := parse_branch(xid)) and b.is_of(transactional_id)]
+    return branches_left(client.transactions.recover(), transactional_id)
+
+
+def branches_left(prepared: Iterable[Xid], transactional_id: str) -> list[str]:
+    """The same, of all that are prepared at the broker."""
+    ours = [xid for xid in prepared if (branch := parse_branch(xid)) and branch.is_of(transactional_id)]
     return [f"{len(ours)} branches are prepared still: {xid_text(ours[0])}"] if ours else []
 
 
@@ -76,5 +92,9 @@ def of_spool(directory: Path) -> list[str]:
     return [f"{len(files)} files are left in the spool: {files[:4]}"] if files else []
 
 
-def _locked(client: Client, names: Names) -> list[str]:
-    return [f"somebody holds the lock of the {names.kind}"] if client.query_queue(names.lock) is not None else []
+def _only(states: Sequence[bytes] | None) -> bytes | None:
+    return states[0] if states is not None and len(states) == 1 else None
+
+
+def _is_locked(client: Client, names: Names) -> bool:
+    return client.query_queue(names.lock) is not None

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from tests.matrix.cases import Case
+
 BUILD = Path(__file__).parents[2] / "build"
 
 
@@ -101,9 +103,9 @@ class Record:
         found = self.results.get((case, seed))
         return found is not None and found.good
 
-    def of_seed(self, seed: int) -> list[Result]:
-        """What was run with a seed."""
-        return [result for (_, found), result in self.results.items() if found == seed]
+    def left(self, cases: Iterable[Case], seed: int) -> list[Case]:
+        """Cases that were not run, or came to a bad end."""
+        return [case for case in cases if not self.has(str(case), seed)]
 
     def _keep(self, result: Result) -> None:
         self.results[result.case, result.seed] = result
@@ -127,8 +129,8 @@ class Record:
 
 
 def how_to_repeat(result: Result) -> str:
-    """The command for this run alone."""
-    return f'make crash-matrix ARGS="--seed {result.seed} --case {result.case} --fresh"'
+    """The command for this run alone; a bad one is repeated, and the record of all others stays."""
+    return f'make crash-matrix ARGS="--seed {result.seed} --case {result.case}"'
 
 
 COLUMNS = ("point", "victim", "kind", "guarantee", "runs", "lost", "duplicated", "recovery s (median, max)")

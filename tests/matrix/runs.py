@@ -6,14 +6,15 @@ import time
 from typing import TYPE_CHECKING
 
 from tests.matrix.flows import Group, shortened
+from tests.matrix.judging import judge
 from tests.matrix.results import Result
-from tests.matrix.subjects import Subject, judge
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tests.matrix.cases import Case
     from tests.matrix.place import Place
+    from tests.matrix.subjects import Subject
 
 _SETTLE_S = 12.0
 

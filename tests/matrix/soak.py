@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import psutil
@@ -25,7 +24,8 @@ from amqp_core.v0_10.messages import Message, messages_of
 from amqp_core.v0_10.spec import DeliveryProperties, MessageAcceptMode
 from amqp_spark.state.names import CONSUMER, WRITER, Names
 from tests.broker.stream_support import depth
-from tests.matrix import leftovers
+from tests.matrix import checkpoints, leftovers
+from tests.matrix.ledger import Ledger, body_of
 from tests.matrix.place import Place, connect
 from tests.support.query_process import Chain, QueryProcessFailed, is_slow_start
 
@@ -40,50 +40,8 @@ VHOST = "durable"
 HEARTBEAT_S = 2
 VICTIMS = ("driver", "reader", "worker", "broker", "connection", "freeze")
 _PER_CONFIRM = 20
-_MOST_BYTES = 3000
 _MOST_WAITING = 20_000
 """Messages that may wait: the publisher is no faster than what is killed all the time."""
-
-
-def body_of(number: int) -> bytes:
-    """The id, and as many bytes as follow from it."""
-    draw = random.Random(number)
-    return f"{number}:".encode() + draw.randbytes(draw.randint(0, _MOST_BYTES))
-
-
-@dataclass
-class Ledger:
-    """What was published and what has arrived."""
-
-    sure: set[int] = field(default_factory=set)
-    unsure: set[int] = field(default_factory=set)
-    arrived: Counter[int] = field(default_factory=Counter)
-    damaged: int = 0
-
-    def take(self, found: Sequence[bytes]) -> None:
-        """Note what has arrived."""
-        for body in found:
-            number = int(body.partition(b":")[0] or b"-1")
-            self.damaged += body != body_of(number)
-            self.arrived[number] += 1
-
-    def problems(self) -> list[str]:
-        """What differs from exactly once: by set, count and sum of the ids."""
-        lost = sorted(self.sure - set(self.arrived))
-        twice = sorted(number for number, count in self.arrived.items() if count > 1)
-        foreign = sorted(set(self.arrived) - self.sure - self.unsure)
-        found = []
-        for what, numbers in (("lost", lost), ("duplicated", twice), ("never published", foreign)):
-            if numbers:
-                found.append(f"{len(numbers)} {what}, first {numbers[:10]}")
-        if self.damaged:
-            found.append(f"{self.damaged} arrived with other bytes")
-        expected = self.sure | (self.unsure & set(self.arrived))
-        if self.arrived.total() != len(expected):
-            found.append(f"{self.arrived.total()} arrived, not {len(expected)}")
-        if sum(number * count for number, count in self.arrived.items()) != sum(expected):
-            found.append("the sums of the ids differ")
-        return found
 
 
 class Publisher(threading.Thread):
@@ -145,7 +103,9 @@ class Soak:
         self.ledger = Ledger()
         self.kills: Counter[str] = Counter()
         self.starts = 0
+        self.forgotten = 0
         self.errors: list[str] = []
+        self.problems: list[str] = []
         common = {
             "url": f"amqp://127.0.0.1:{place.proxy.port}/{VHOST}",
             "username": place.broker.username,
@@ -182,9 +142,19 @@ class Soak:
             self._driver.kill_driver(timeout_s=1.0)
             return
         if not active:
-            if error is not None and not is_slow_start(error):
-                self.errors.append(error)
+            self._note(error)
             self._start()
+
+    def _note(self, error: str | None) -> None:
+        """Keep why the query has ended. A checkpoint that was begun only is deleted, as Spark wants it."""
+        if checkpoints.is_refused(error):
+            reason = checkpoints.forget(self._query.checkpoint)
+            if reason is None:
+                self.forgotten += 1
+                return
+            self.problems = [reason]  # the same again at every start
+        if error is not None and not is_slow_start(error):
+            self.errors.append(error)
 
     def _start(self) -> None:
         self.starts += 1
@@ -273,11 +243,10 @@ class Soak:
                 error = self._driver.wait(self._query, 300)
             except QueryProcessFailed as failure:
                 error = str(failure)
-            if error is not None:
-                self.errors.append(error)
-            elif not depth(self._place.client(VHOST), SOURCE_QUEUE):
+            self._note(error)
+            if error is None and not depth(self._place.client(VHOST), SOURCE_QUEUE):
                 return
-        raise AssertionError(f"the query does not come to an end: {self.errors[-1][:2000]}")
+        raise AssertionError(f"the query does not come to an end: {''.join(self.errors[-1:])[:2000]}")
 
     def left(self) -> list[str]:
         """What should not be there at the end."""
@@ -329,7 +298,7 @@ def run(options: argparse.Namespace, seed: int) -> list[str]:
         bar.close()
         soak.drain()
         soak.collect()
-        problems = soak.ledger.problems() + soak.left()
+        problems = soak.ledger.problems() + soak.problems + soak.left()
         if publisher.failure is not None:
             problems.append(f"the publisher failed: {publisher.failure!r}")
         if problems:
@@ -340,7 +309,8 @@ def run(options: argparse.Namespace, seed: int) -> list[str]:
     print(
         f"soak: {len(ledger.sure)} published, {len(ledger.unsure)} with unknown outcome, {ledger.arrived.total()} "
         "arrived; "
-        f"{soak.kills.total()} kills ({kills}), {soak.starts} starts of the query, {len(soak.errors)} errors of it"
+        f"{soak.kills.total()} kills ({kills}), {soak.starts} starts of the query, {len(soak.errors)} errors of it, "
+        f"{soak.forgotten} checkpoints deleted in which nothing was logged"
     )
     return problems
 

@@ -1,9 +1,8 @@
-"""The data of a case: what is published, the query over it, and what is found at the end."""
+"""The data of a case: what is published, the query over it, and how one sees what has arrived and what is left."""
 
 from __future__ import annotations
 
 import shutil
-import zlib
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +16,6 @@ from tests.broker.stream_support import depth
 from tests.matrix import leftovers
 from tests.matrix.cases import (
     ABSENCE,
-    ALO,
     BROKER,
     COMMITTER,
     CONNECTION,
@@ -33,6 +31,7 @@ from tests.matrix.cases import (
     WORKER,
     Case,
 )
+from tests.matrix.judging import BODY_SQL, body_of, counted
 from tests.support.query_process import AnyQuery, Chain, Publishing, Query
 from tests.support.taking import bodies
 
@@ -42,29 +41,11 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_10.client import Client
 
-_BODY_SQL = (
-    "concat(CAST(id AS STRING), ':', CAST(crc32(CAST(CAST(id AS STRING) AS BINARY)) AS STRING), ':', "
-    "repeat('x', CAST(id % 97 AS INT)))"
-)
 HEARTBEAT_S = 2
 ORPHAN_HEARTBEAT_S = 6
 SHORT_TIMEOUT_S = 8
 _LONG_TIMEOUT_S = 300
 _SURVIVING = frozenset({WORKER, COMMITTER, CONNECTION, EXPIRE, BROKER, MEMORY_BROKER, FREEZE, PAUSE})
-
-
-def body_of(number: int) -> bytes:
-    """The body of a message says which it is, and is checked whole."""
-    text = str(number)
-    return f"{text}:{zlib.crc32(text.encode())}:{'x' * (number % 97)}".encode()
-
-
-def number_of(body: bytes) -> int:
-    """Which message it is; -1 when it is not exactly what was published."""
-    text = body.partition(b":")[0]
-    if text.isdigit() and body_of(int(text)) == body:
-        return int(text)
-    return -1
 
 
 @dataclass(frozen=True)
@@ -266,7 +247,7 @@ class Subject:
             options=self._sink_options(),
             directory=self.directory,
             files_per_batch=max(2, self.plan.partitions),
-            body=_BODY_SQL,
+            body=BODY_SQL,
             lose=lose if aborts else None,
         )
 
@@ -325,13 +306,13 @@ class Subject:
     def copies(self, client: Client) -> Counter[int]:
         """How often each message has arrived; -1 stands for those that nobody has published."""
         if isinstance(self.query, Query):
-            return Counter(number_of(row["body"]) for row in self.query.rows())
+            return counted(row["body"] for row in self.query.rows())
         count = depth(client, self.target_queue)
         if not count:
             return Counter()
         subscription = client.subscribe(self.target_queue)
         subscription.grant(count)
-        found = Counter(map(number_of, bodies(subscription, count)))
+        found = counted(bodies(subscription, count))
         subscription.cancel()
         return found
 
@@ -361,40 +342,3 @@ class Subject:
             except AmqpError:
                 return  # something holds it: it goes with the broker
         shutil.rmtree(self.directory, ignore_errors=True)
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What came of a run.
-
-    Attributes:
-        lost: messages that have not arrived.
-        duplicated: messages that have arrived more than once, counted once each.
-        problems: what breaks a promise.
-        gone: messages that were lost with the memory of the broker.
-    """
-
-    lost: int
-    duplicated: int
-    problems: tuple[str, ...]
-    gone: int = 0
-
-
-def judge(subject: Subject, copies: Counter[int], dirt: list[str]) -> Verdict:
-    """Compare what has arrived with what was published."""
-    expected = range(subject.sent)
-    lost = [number for number in expected if number not in copies]
-    twice = [number for number in expected if copies[number] > 1]
-    foreign = {number: count for number, count in copies.items() if number not in expected}
-    guarantee = subject.case.guarantee
-    problems = list(subject.problems)
-    gone = MEMORY_BROKER in subject.case.victims
-    if lost and guarantee in {EO, ALO} and not gone:
-        problems.append(f"{len(lost)} lost, first {lost[:5]}")
-    if twice and guarantee != ALO:
-        problems.append(f"{len(twice)} duplicated, first {twice[:5]}")
-    if foreign:
-        problems.append(f"{sum(foreign.values())} arrived that nobody published: {sorted(foreign)[:5]}")
-    if not gone:
-        problems += dirt
-    return Verdict(0 if gone else len(lost), len(twice), tuple(problems), len(lost) if gone else 0)

@@ -1,0 +1,88 @@
+"""What exactly-once must not leave behind is told; what belongs there is not."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqp_core.v0_10.spec import Xid
+from amqp_spark.errors import StateError
+from amqp_spark.state.records import OPEN, ConsumerState, OwnedBatch, WriterState
+from amqp_spark.state.xids import new_branch
+from tests.matrix.leftovers import branches_left, consumer_left, of_spool, writer_left
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONSUMER = ConsumerState(consumer_id="c", queue="q", spool="file:///spool", epoch=3, sequence=9)
+OWNED = OwnedBatch(epoch=3, sequence=8, begin=0, end=5, nbytes=100, file="a.spool", checksum="crc32:0")
+WRITER = WriterState(transactional_id="t", lineage="l", batch=4)
+
+
+def owning(*owned: OwnedBatch) -> bytes:
+    """A consumer's state."""
+    return ConsumerState("c", "q", "file:///spool", epoch=3, sequence=9, owned=owned).dump()
+
+
+def test_a_consumer_that_has_finished_leaves_one_state() -> None:
+    assert consumer_left([CONSUMER.dump()], locked=False) == []
+
+
+@pytest.mark.parametrize("states", [None, [], [CONSUMER.dump()] * 2], ids=["no queue", "none", "two"])
+def test_a_consumer_without_just_one_state_is_told(states: list[bytes] | None) -> None:
+    problem = "the state queue of the consumer does not hold exactly one message"
+    assert consumer_left(states, locked=False) == [problem]
+
+
+def test_batches_that_are_owned_still_are_told() -> None:
+    (problem,) = consumer_left([owning(OWNED)], locked=False)
+    assert problem.startswith("1 batches are owned still")
+    assert "a.spool" in problem
+
+
+def test_a_lock_that_is_held_is_told() -> None:
+    assert consumer_left([CONSUMER.dump()], locked=True) == ["somebody holds the lock of the consumer"]
+    assert writer_left([WRITER.dump()], [], locked=True) == ["somebody holds the lock of the writer"]
+
+
+def test_a_state_that_is_not_ours_is_no_clean_one() -> None:
+    with pytest.raises(StateError):
+        consumer_left([b"{}"], locked=False)
+    with pytest.raises(StateError):
+        writer_left([CONSUMER.dump()], [], locked=False)
+
+
+def test_a_writer_that_is_done_leaves_one_state() -> None:
+    assert writer_left([WRITER.dump()], [], locked=False) == []
+
+
+@pytest.mark.parametrize("states", [None, [], [WRITER.dump()] * 2], ids=["no queue", "none", "two"])
+def test_a_writer_without_just_one_state_is_told(states: list[bytes] | None) -> None:
+    problem = "the state queue of the writer does not hold exactly one message"
+    assert writer_left(states, [], locked=False) == [problem]
+
+
+def test_an_open_decision_and_markers_are_told() -> None:
+    state = WriterState(transactional_id="t", lineage="l", batch=4, state=OPEN)
+    assert writer_left([state.dump()], [b"m", b"n"], locked=False) == [
+        "the decision of batch 4 is open",
+        "2 markers are left: [b'm', b'n']",
+    ]
+
+
+def test_branches_of_this_writer_are_told_and_those_of_others_are_not() -> None:
+    others = [new_branch("u", "l", 1, 0, 0), Xid(format=1, global_id=b"foreign", branch_id=b"b")]
+    ours = [new_branch("t", "l", 1, 0, 0), new_branch("t", "another lineage", 1, 0, 0)]
+    assert branches_left(others, "t") == []
+    (problem,) = branches_left([*others, *ours], "t")
+    assert problem.startswith("2 branches are prepared still: ")
+
+
+def test_files_in_a_spool_are_told_but_not_whose_it_is(tmp_path: Path) -> None:
+    assert of_spool(tmp_path / "never-made") == []
+    (tmp_path / "amqp-spark-spool.json").touch()
+    assert of_spool(tmp_path) == []
+    (tmp_path / "b.spool").touch()
+    (tmp_path / "a.spool.part").touch()
+    assert of_spool(tmp_path) == ["2 files are left in the spool: ['a.spool.part', 'b.spool']"]
