@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import tomllib
 from pathlib import Path
@@ -64,6 +65,43 @@ def test_the_version_is_said_once() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project.get("version", amqp_spark.__version__) == amqp_spark.__version__
     assert f"## {amqp_spark.__version__}" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+
+
+def texts_of_the_code() -> list[str]:
+    """Every string of the connector, with ``{}`` for what is put into it."""
+    texts = []
+    for path in sorted((ROOT / "amqp_spark").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = [str(each.value) if isinstance(each, ast.Constant) else "{}" for each in node.values]
+                texts.append("".join(parts))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                texts.append(node.value)
+    return texts
+
+
+def pieces_of(fragment: str) -> list[str]:
+    """What of a quoted error stands in the code: n, m, ellipses and names of queues stand for what is put in."""
+    plain = re.sub(r"\bamqp-spark\.\w+\.…", "…", fragment)
+    plain = re.sub(r"\b[nm]\b", "{}", plain)
+    return [piece.strip() for piece in plain.split("…") if piece.strip()]
+
+
+def test_the_errors_that_have_ways_out_are_those_of_the_code() -> None:
+    """Those of Spark are marked."""
+    operations = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    section = operations.partition("\n### Ways out\n")[2].partition("\n## ")[0]
+    firsts = [row.split(" | ")[0] for row in section.splitlines() if row.startswith("| ")][1:]
+    quoted = [found for first in firsts for found in re.findall(r"`([^`]+)`( \(Spark\))?", first)]
+    fragments = [fragment for fragment, foreign in quoted if not foreign]
+    assert len(fragments) > len(firsts) > 20
+    texts = texts_of_the_code()
+    missing = []
+    for fragment in fragments:
+        pieces = pieces_of(fragment)
+        assert max(len(piece) for piece in pieces) >= 10, f"{fragment!r} says too little to be looked up"
+        missing += [(fragment, piece) for piece in pieces if not any(piece in text for text in texts)]
+    assert missing == []
 
 
 def test_exit_codes_are_documented_as_the_jobs_say() -> None:
