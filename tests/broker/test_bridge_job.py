@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import signal
 import sys
 import uuid
@@ -12,6 +14,8 @@ import pytest
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import Message
 from amqp_spark import cli
+from amqp_spark.state.names import CONSUMER, Names
+from tests.broker.exactly_once_support import Writer, nothing_is_left
 from tests.broker.job_support import (
     QUICK,
     Here,
@@ -24,6 +28,7 @@ from tests.broker.job_support import (
     started,
     submitted,
 )  # fmt: skip
+from tests.support.jobs import ROOT
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
@@ -236,6 +241,37 @@ def test_a_bridge_that_is_stopped_goes_on_where_it_was(
     numbers = sorted(int(message.body) for message in received(connect("durable"), durable_queue))
     assert sorted(set(numbers)) == list(range(1000))
     assert len(numbers) <= 1100  # the last batch may not have been accepted: it came again
+
+
+def test_a_bridge_with_exactly_once_that_is_stopped_moves_every_message_once(
+    broker: Broker, connect: Connect, queue: str, durable_queue: str, tmp_path: Path
+) -> None:
+    """With the options that docs/operations.md shows."""
+    documented = re.search(r"`(--from-option deliveryGuarantee[^`]+)`", (ROOT / "docs" / "operations.md").read_text())
+    assert documented is not None
+    writer, spool = Writer(broker, durable_queue, "durable"), tmp_path / "spool"
+    options = shlex.split(documented[1].replace("=ID", f"={writer.identity}").replace("=DIRECTORY", f"={spool}"))
+    assert len(options) == 10
+    send(connect, queue, ticks(1000))
+    env = environment(login(broker, "FROM_") | login(broker, "TO_", "durable"))
+    command = [
+        sys.executable, job_path("bridge"), "--queue", queue, "--routing-key", durable_queue, *options,
+        "--checkpoint", str(tmp_path / "ck"), "--master", "local[2,4]", *QUICK,
+    ]  # fmt: skip
+    slow = ["--from-option", "maxMessagesPerTrigger=100", "--processing-time", "2 seconds"]
+    with started([*command, *slow], env, tmp_path) as (job, log):
+        wait_until(lambda: "batch 1:" in log.read_text() or job.poll() is not None, "the second batch", 120)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == 143, log.read_text()
+    assert 0 < left(connect, durable_queue, "durable") < 1000
+    with started([*command, "--available-now"], env, tmp_path) as (job, log):
+        assert job.wait(180) == 0, log.read_text()
+    client = connect("durable")
+    assert sorted(int(message.body) for message in received(client, durable_queue)) == list(range(1000))
+    assert left(connect, queue) == 0
+    assert list(spool.glob("*.spool")) == []
+    assert connect().query_queue(Names(CONSUMER, writer.identity).lock) is None
+    nothing_is_left(client, writer)
 
 
 def test_spark_submit_ships_what_expressions_need(
