@@ -139,3 +139,5 @@ def test_a_broker_with_a_store_may_not_lose_whatever_the_query_says(tmp_path: Pa
 def test_a_clear_error_has_one_of_our_names(name: str) -> None:
     assert is_clear(f"Caused by: amqp.errors.{name}: it is gone")
     assert not is_clear(f"Caused by: java.io.File{name}Exception: it is gone")
+    assert not is_clear(f"Caused by: java.io.File{name}: it is gone")
+    assert not is_clear(f"Caused by: java.io.{name}Exception: it is gone")
