@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 VERSION = 1
+EXACTLY_ONCE_EPOCHS = 1 << 40
+"""Epochs of exactly-once are below (seconds since 1970, and restarts), those of other guarantees above."""
 
 _MAX_POSITION = 2**63 - 1
 _KEYS = frozenset({"epoch", "position", "version"})
@@ -28,6 +30,11 @@ class QueueOffset:
 
     position: int
     epoch: str | int | None = None
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether exactly-once has planned what ends here."""
+        return isinstance(self.epoch, int) and self.epoch < EXACTLY_ONCE_EPOCHS
 
 
 def initial_offsets(queues: Iterable[str]) -> dict[str, QueueOffset]:

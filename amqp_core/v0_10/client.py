@@ -107,6 +107,11 @@ class Client:
         raise ConnectionFailed(f"more than {_MOST_REDIRECTS} redirects; the last one to {format_address(host, port)}")
 
     @property
+    def heartbeat_s(self) -> float:
+        """Seconds between heartbeats, as agreed with the broker (connection.tune-ok); 0 is none."""
+        return self._driver.connection.heartbeat_s
+
+    @property
     def peer(self) -> str:
         """``host:port`` of the broker."""
         return self._driver.transport.peer
@@ -341,9 +346,13 @@ class Client:
                 acquired += unwrap_ranges(result.transfers or [], self._driver.session.received_next)
         return acquired
 
-    def sync(self) -> None:
-        """Wait until the broker has completed everything that was sent (execution.sync)."""
-        self._driver.call(spec.ExecutionSync())
+    def sync(self, *, patience_s: float = 0.0) -> None:
+        """Wait until the broker has completed everything that was sent (execution.sync).
+
+        Parameters:
+            patience_s: seconds for which it may work on that without a word, if that is longer than two heartbeats.
+        """
+        self._driver.call(spec.ExecutionSync(), patience_s=patience_s)
 
     def _parts(self, ranges: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
         """Wire ranges, as many together as fit one frame: qpidd takes no command of several frames."""

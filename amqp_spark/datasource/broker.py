@@ -94,6 +94,10 @@ class Client(Protocol):
     def counts_held_messages(self) -> bool:
         """Whether ``message_count`` includes messages that consumers hold (Broker-J) or not (qpidd)."""
 
+    @property
+    def heartbeat_s(self) -> float:
+        """Seconds between heartbeats, as the broker agreed to; 0 is none."""
+
     def query_queue(self, name: str) -> QueueInfo | None:
         """Ask about a queue; None when it does not exist."""
 

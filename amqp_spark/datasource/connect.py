@@ -36,6 +36,10 @@ class _Client:
     def counts_held_messages(self) -> bool:
         return not self._client.is_qpidd
 
+    @property
+    def heartbeat_s(self) -> float:
+        return self._client.heartbeat_s
+
     def query_queue(self, name: str) -> QueueInfo | None:
         return self._client.query_queue(name)
 

@@ -86,6 +86,8 @@ class QueueLink:
         """Position that the end of the queue had when the broker was last asked."""
         self.answered = float("-inf")
         """When (:func:`now`) what the broker has answered last was asked: this session was alive then."""
+        self.heartbeat_s = 0.0
+        """Of the connection: after two of them the broker gives up a silent client."""
         self._options = options
         self._held = held
         self._lock = held.changed
@@ -190,6 +192,7 @@ class QueueLink:
                         info = client.query_queue(self.queue)
                     self._warned = self._warned or opening.warn_of_others(self.queue, info)
                     self.answered = asked
+                    self.heartbeat_s = client.heartbeat_s
                     entered = True
                     return client
             finally:
@@ -253,6 +256,7 @@ class QueueLink:
                 self.answered = asked
             accepted = self.buffer.accepted
         if wanted != self.sync_done:
+            asked = now()
             client.sync()
             self.answered = asked
             crashpoints.reached(crashpoints.ACCEPT_CONFIRMED)

@@ -5,7 +5,8 @@ Protocol, all numbers big-endian. The executor connects, sends one request, read
     request:  size u32 (of what follows, bounded) | magic "AMQPPULL" | version u8 | operation u8 | token 32 bytes
               | epoch u64 | queue u16 + UTF-8 | operation FETCH: begin u64, end u64
                                               | operation REJECT: text u16 + UTF-8, count u32, count positions u64
-    answer:   status u8 | status OK and FETCH: parts, each size u32 + bytes, ended by a size of 0
+    answer:   status u8 | status OK and FETCH: parts, each size u32 + bytes, ended by a size of 0; a size of 2^32-1 and
+                          text u16 + UTF-8 take back what was sent
                         | other status: text u16 + UTF-8
 
 The token is random per query and compared in constant time; a request without it gets no answer. Nothing but planned
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAGIC: Final = b"AMQPPULL"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _FETCH: Final = 1
 _REJECT: Final = 2
 _OK: Final = 0
@@ -52,6 +53,8 @@ _CONNECT_SECONDS: Final = 10.0
 _READ_SECONDS: Final = 120.0
 _SERVE_SECONDS: Final = 120.0  # for a request to arrive
 _PART_BYTES: Final = 1 << 30
+_TAKEN_BACK: Final = (1 << 32) - 1  # as the size of a part
+_MAX_REASON: Final = 60_000
 
 
 class Ranges(Protocol):
@@ -139,7 +142,7 @@ class PullServer:
                 self._ranges.reject(queue, epoch, positions, text)
                 parts = ()
         except AmqpError as error:
-            reason = str(error).encode()[:60_000]
+            reason = str(error).encode()[:_MAX_REASON]
             connection.sendall(bytes((_REFUSED,)) + _U16.pack(len(reason)) + reason)
             return
         # A task reads as fast as its sink takes the rows, however slow that is. One that died or is cut off ends the
@@ -155,7 +158,9 @@ class PullServer:
         try:
             self._assure()  # this process may have been suspended meanwhile: only the end makes the bytes count
         except AmqpError as error:
-            raise _BadRequest(f"what was asked for is no longer ours: {error}") from error
+            reason = str(error).encode()[:_MAX_REASON]
+            connection.sendall(_U32.pack(_TAKEN_BACK) + _U16.pack(len(reason)) + reason)
+            return
         connection.sendall(_U32.pack(0))
 
     def _request(self, connection: socket.socket) -> tuple[int, int, str, bytes]:
@@ -184,6 +189,8 @@ def fetch(endpoint: Endpoint, *, queue: str, epoch: int, begin: int, end: int) -
         try:
             _check_status(stream)
             while size := _U32.unpack(_read(stream, 4))[0]:
+                if size == _TAKEN_BACK:
+                    raise _refused(stream)
                 yield _read(stream, size)
         except OSError as error:
             raise _unreachable(endpoint, error) from error
@@ -193,7 +200,7 @@ def fetch(endpoint: Endpoint, *, queue: str, epoch: int, begin: int, end: int) -
 
 def report_rejects(endpoint: Endpoint, *, queue: str, epoch: int, positions: Sequence[int], text: str) -> None:
     """On an executor: tell the receiver which positions it shall reject. Saying it again changes nothing."""
-    reason = text.encode()[:60_000]
+    reason = text.encode()[:_MAX_REASON]
     reason = reason.decode(errors="ignore").encode()
     for at in range(0, len(positions), _MAX_POSITIONS):
         some = positions[at : at + _MAX_POSITIONS]
@@ -241,8 +248,12 @@ def _ask(
 def _check_status(stream: _Stream) -> None:
     status = _read(stream, 1)[0]
     if status != _OK:
-        reason = _read(stream, _U16.unpack(_read(stream, 2))[0]).decode(errors="replace")
-        raise TransferError(f"the reader of the query did not serve the range: {reason}")
+        raise _refused(stream)
+
+
+def _refused(stream: _Stream) -> TransferError:
+    reason = _read(stream, _U16.unpack(_read(stream, 2))[0]).decode(errors="replace")
+    return TransferError(f"the reader of the query did not serve the range: {reason}")
 
 
 def _unreachable(endpoint: Endpoint, error: OSError) -> TransferError:

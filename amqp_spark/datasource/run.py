@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-EXACTLY_ONCE_EPOCHS: Final = 1 << 40
-"""Epochs of exactly-once are below (seconds since 1970, and restarts), those of other guarantees above."""
 IDLE_CALL_SECONDS: Final = 0.05
 """Calls closer than this with nothing new: the engine polls."""
 IDLE_WAIT_SECONDS: Final = 0.025
@@ -45,6 +43,9 @@ def new_epoch() -> int:
 class Run:
     """One run of a reader."""
 
+    starts_late = False
+    """Receive only from the first call on whose offsets fit: what is begun leaves something that lasts."""
+
     def __init__(self, options: SourceOptions, connector: Connector, *, bounded: bool) -> None:
         self._options = options
         self._bounded = bounded
@@ -55,13 +56,14 @@ class Run:
         self._uncommitted: set[str] = set()
         """Ends that were offered and not committed."""
         self._last_idle = float("-inf")
-        self._receiver.start(bounded=bounded)
+        if not self.starts_late:
+            self._start()
 
     def latest_offset(self, start: Mapping[str, object]) -> dict:  # type: ignore[type-arg]
         """See :meth:`AmqpStreamReader.latestOffset`."""
         receiver, options = self._receiver, self._options
-        receiver.touch()
         offsets = parse_offsets(start, options.queues)
+        self._start()
         self._processed(offsets)
         if news := self._planned_after(offsets):
             return self._offer(offsets, news)
@@ -93,9 +95,9 @@ class Run:
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[InputPartition]:
         """See :meth:`AmqpStreamReader.partitions`."""
         crashpoints.reached(crashpoints.LOGGED_BEFORE_PARTITIONS)
-        self._receiver.touch()
         starts = parse_offsets(start, self._options.queues)
         ends = parse_offsets(end, self._options.queues)
+        self._start()
         if start != end and _key(starts) in self._uncommitted:
             raise UnsupportedModeError(
                 "this query goes on to the next batch without having committed the one before: that is asynchronous "
@@ -118,6 +120,7 @@ class Run:
     def commit(self, end: Mapping[str, object]) -> None:
         """See :meth:`AmqpStreamReader.commit`."""
         offsets = parse_offsets(end, self._options.queues)
+        self._start()
         self._uncommitted.discard(_key(offsets))
         self._processed(offsets)
 
@@ -185,6 +188,10 @@ class Run:
 
     # --- inside
 
+    def _start(self) -> None:
+        self._receiver.start(bounded=self._bounded)
+        self._receiver.touch()
+
     def _ours(self, offsets: Mapping[str, QueueOffset]) -> dict[str, int]:
         """The positions that are of this epoch. An earlier epoch's messages are on the broker, or were accepted."""
         _refuse_owned(offsets)
@@ -249,7 +256,7 @@ def _link_options(options: SourceOptions) -> LinkOptions:
 def _refuse_owned(offsets: Mapping[str, QueueOffset]) -> None:
     """What exactly-once has planned is in its spool, and not on the broker, which would send it again."""
     for queue, offset in offsets.items():
-        if isinstance(offset.epoch, int) and offset.epoch < EXACTLY_ONCE_EPOCHS:
+        if offset.is_owned:
             raise OffsetError(
                 f"queue {queue!r}: the checkpoint was written with deliveryGuarantee=exactly-once, and messages of it "
                 "may be in the spool and nowhere else. Set the option back until nothing is owned any more "

@@ -267,8 +267,13 @@ class ArrowDirectory:
 
     def delete(self, name: str) -> None:
         """See :class:`Directory`."""
-        if self._has(name):
+        if not self._has(name):
+            return
+        try:
             self._fs.delete_file(self._at(name))
+        except (OSError, ArrowException):
+            if self._has(name):  # else somebody else was faster
+                raise
 
     def claim(self, name: str, content: bytes, token: str) -> None:
         """See :class:`Directory`. Nothing here can be made only where nothing is, but what was put is listed at once:

@@ -28,7 +28,7 @@ from amqp_spark.state.names import hashed
 from amqp_spark.state.records import OwnedBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from amqp_spark.spool.directories import Directory, File
     from amqp_spark.spool.format import Bytes
@@ -220,13 +220,29 @@ class Spool:
         with self.location.told(f"cannot delete {file}", "It is no longer needed, but its space is"):
             self._place.delete(file)
 
-    def sweep_partial(self) -> None:
-        """Delete what an earlier process of this consumer was writing for this queue when it died."""
-        with self.location.told("cannot be cleaned"):
-            for name in self._place.names():
-                partial = name.startswith(self._prefix) and name.endswith(PARTIAL)
-                if partial or (name.startswith(self._identity.claims) and name.endswith(CLAIM)):
-                    self._place.delete(name)
+    def rubbish(self, owned: Collection[str], instance: str) -> list[str]:
+        """What no state will ever own: files of an instance that are not owned, and what was begun and never finished.
+
+        True as long as the lock is held. Names are random, so whoever deletes just these touches nothing of a
+        successor, also when the lock was lost meanwhile.
+
+        Parameters:
+            owned: the files that the state owns.
+            instance: of that state; empty: only what was never finished.
+        """
+        with self.location.told("cannot be listed"):
+            return sorted(name for name in self._place.names() if self._is_rubbish(name, owned, instance))
+
+    def _is_rubbish(self, name: str, owned: Collection[str], instance: str) -> bool:
+        if self._own.fullmatch(name):
+            return bool(instance) and self.instance_of(name) == instance and name not in owned
+        partial = name.startswith(self._prefix) and name.endswith(PARTIAL)
+        return partial or (name.startswith(self._identity.claims) and name.endswith(CLAIM))
+
+    def delete_rubbish(self, name: str) -> None:
+        """Delete one of :meth:`rubbish`; it may be gone."""
+        with self.location.told(f"cannot be cleaned of {name}", "It is not needed, but its space is"):
+            self._place.delete(name)
 
     # --- one file
 

@@ -150,9 +150,12 @@ class StateQueue:
         assert self._held is not None
         if self.body != expected:
             raise self._several("another one came")
+        patience_s = sum(last - first + 1 for first, last in accept) / SLOWEST_ACCEPTS
         self._client.accept([*accept, _id_range(self._held)])
+        if accept:  # a broker may store them before it answers anything else
+            self._client.sync(patience_s=patience_s)
         self._publish(body)
-        self._client.transactions.patience_s = sum(last - first + 1 for first, last in accept) / SLOWEST_ACCEPTS
+        self._client.transactions.patience_s = patience_s
         self._client.transactions.commit(sent)
         self._held, self.body = None, body
         assert self._subscription is not None

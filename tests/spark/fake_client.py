@@ -177,6 +177,10 @@ class FakeClient:
         self.subscription: FakeSubscription | None = None
 
     @property
+    def heartbeat_s(self) -> float:
+        return 30.0
+
+    @property
     def counts_held_messages(self) -> bool:
         return self.broker.counts_held
 

@@ -220,7 +220,7 @@ def test_a_pull_that_a_successor_overtakes_does_not_end_well(
         return found
 
     monkeypatch.setattr(holder, "parts", suspended)
-    with pytest.raises(TransferError, match="ended early"):
+    with pytest.raises(TransferError, match="another query has taken the state over"):
         old.read(old.last_partitions)
 
 

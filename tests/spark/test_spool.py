@@ -206,7 +206,8 @@ def test_what_is_foreign_is_left_alone(spool: Spool, place: Place) -> None:
         place.put(name)
     written = write(spool)
     assert spool.files() == [written.file]
-    spool.sweep_partial()
+    for name in spool.rubbish((), ""):
+        spool.delete_rubbish(name)
     spool.delete(written.file)
     assert place.names() == sorted([IDENTITY, *foreign])
     for name in foreign:
@@ -323,7 +324,8 @@ def test_killed_before_the_file_has_its_name(point: str, points: CrashPoints, tm
     spool = place.spool()
     spool.open()
     assert spool.files() == []
-    spool.sweep_partial()
+    for name in spool.rubbish((), ""):
+        spool.delete_rubbish(name)
     assert place.names() == [IDENTITY]
 
 

@@ -15,7 +15,7 @@ from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.datasource.owned.disposal import Disposal
 from amqp_spark.datasource.owned.entries import Entry
-from amqp_spark.datasource.owned.recovery import ADOPT, Consumer, recover
+from amqp_spark.datasource.owned.recovery import ADOPT, KEEP_ALIVE_SECONDS, Consumer, recover
 from amqp_spark.errors import StateError
 from amqp_spark.state.queue import loaded
 from amqp_spark.state.records import ConsumerState
@@ -78,14 +78,22 @@ class Ownership:
         spool: where their bytes are.
         state: as the broker has it; ``None`` until it was taken. Changed under the lock of ``held``.
         entries: the batches of that state, oldest first. Changed under the same lock.
+
+    Parameters:
+        held, buffer: what was received.
+        first: the one of the first queue, of a consumer of several.
     """
 
-    def __init__(self, consumer: Consumer, spool: Spool, held: Held, buffer: QueueBuffer) -> None:
+    def __init__(
+        self, consumer: Consumer, spool: Spool, held: Held, buffer: QueueBuffer, first: Ownership | None = None
+    ) -> None:
         self.consumer = consumer
         self.spool = spool
         self.state: ConsumerState | None = None
         self.entries: list[Entry] = []
         self._disposal = Disposal(spool, consumer.shown)
+        self._first = first
+        self._held = held
         self._lock = held.changed
         self._clock = held.clock
         self._buffer = buffer
@@ -125,6 +133,8 @@ class Ownership:
             StateError: the lock is not to be had, or the state is not as it must be.
             SpoolError: the spool is not as the state says.
         """
+        if not self._first_has_recovered(client):
+            return False
         owner = client.owner(self.consumer.names)
         try:
             owner.lock()
@@ -178,6 +188,21 @@ class Ownership:
         self._refused_since = None
 
     # --- inside
+
+    def _first_has_recovered(self, client: Client) -> bool:
+        """Wait until the first queue of the consumer was found to be as it must be; False when the query ends.
+
+        A start that is refused there shall leave nothing that the next one is refused for.
+        """
+        while self._first is not None:
+            with self._lock:
+                if self._first.state is not None:
+                    break
+                if self._held.stopping:
+                    return False
+                self._lock.wait(KEEP_ALIVE_SECONDS)
+            client.sync()
+        return True
 
     def _refused(self, error: ResourceLocked) -> None:
         now = self._clock()
@@ -264,7 +289,7 @@ class Ownership:
                 self._settle(attempt.change, committed=False)
 
     def _settle(self, change: Change, *, committed: bool) -> None:
-        change.done, change.committed = True, committed
+        change.committed, change.done = committed, True
         if self._change is change:
             self._change = None
         self._lock.notify_all()

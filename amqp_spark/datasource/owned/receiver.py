@@ -12,8 +12,9 @@ from amqp_spark import crashpoints
 from amqp_spark.datasource.link import now
 from amqp_spark.datasource.owned.ahead import Ahead
 from amqp_spark.datasource.owned.entries import Entry, load
+from amqp_spark.datasource.owned.mismatch import mismatch, shown
 from amqp_spark.datasource.owned.ownership import Change, Ownership
-from amqp_spark.datasource.owned.recovery import ADOPT, Consumer
+from amqp_spark.datasource.owned.recovery import Consumer
 from amqp_spark.datasource.owned.slices import Slice
 from amqp_spark.datasource.partitions import Range
 from amqp_spark.datasource.planning import measure_batch
@@ -35,7 +36,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CERTAIN_SECONDS: Final = 1.0
-"""So long after an answer of the broker the lock is certainly held: less than two of the shortest heartbeats."""
+"""So long after an answer of the broker the lock counts as held: less than two of the shortest heartbeats, and no more,
+since a connection that is cut frees the lock at once."""
+CERTAIN_HEARTBEATS: Final = 1.5
+"""The same for an answer that was waited for, in heartbeats of the connection: a slow broker answers late."""
+SLOW_SECONDS: Final = 10.0
+"""After so long a wait for an answer of the broker that is told."""
 ASSURE_SECONDS: Final = 1.0
 """Between two looks at whether a session has answered."""
 _NO_EPOCH: Final = 0
@@ -66,7 +72,9 @@ class OwningReceiver(Receiver):
                 heartbeat=options.heartbeat,
             )
             spool = Spool(spool_location, consumer_id=consumer_id, queue=queue)
-            self._owners[queue] = owner = Ownership(consumer, spool, held, held.buffers[queue])
+            self._owners[queue] = owner = Ownership(
+                consumer, spool, held, held.buffers[queue], self._owners.get(queues[0])
+            )
             held.elsewhere.append(lambda: owner.held_bytes)
             return owner
 
@@ -126,10 +134,10 @@ class OwningReceiver(Receiver):
             if owner.consumer.adopt:
                 _log.warning(
                     "%s: the batch that ends at %s is not in the state; adoptState=true makes it an empty one",
-                    owner.consumer.shown, _shown(end),
+                    owner.consumer.shown, shown(end),
                 )  # fmt: skip
                 return []
-            raise _mismatch(owner, end, "asks for a batch that ends at")
+            raise mismatch(owner, end, "asks for a batch that ends at")
         for entry in wanted:
             if entry.held is None:
                 held = load(entry.batch, owner.spool)
@@ -156,11 +164,11 @@ class OwningReceiver(Receiver):
         if _index(owner, offset) >= 0 or _is_finished(owner, offset):
             return
         if not consumer.adopt:
-            raise _mismatch(owner, offset, "is at")
+            raise mismatch(owner, offset, "is at")
         _log.warning(
             "%s: the checkpoint is at %s, which is not where the state is; adoptState=true goes on from the state, "
             "with %d owned batch(es)",
-            consumer.shown, _shown(offset), len(owner.entries),
+            consumer.shown, shown(offset), len(owner.entries),
         )  # fmt: skip
         # The state fits this checkpoint from now on, so that the next start needs no option.
         self._relabel(owner, None if isinstance(offset.epoch, str) else Mark(offset.epoch, offset.position))
@@ -299,17 +307,23 @@ class OwningReceiver(Receiver):
         ``anew``: a connection that was cut frees the lock at once.
         """
         begun = now()
+        told = False
         with self._lock:
             while not self._held.stopping:
                 self._raise_error()
-                since = begun if anew else now() - CERTAIN_SECONDS
-                silent = [link for link in self._links if link.answered < since]
+                silent = [link for link in self._links if not _is_certain(link, begun, anew=anew)]
                 if not silent:
                     return
                 for link in silent:
                     if link.sync_wanted == link.sync_done:
                         link.sync_wanted += 1
                         link.wake()
+                if not told and now() - begun >= SLOW_SECONDS:
+                    told = True
+                    _log.warning(
+                        "a batch waits until the broker has answered, which has taken %.0f s now (queue %s)",
+                        now() - begun, ", ".join(repr(link.queue) for link in silent),
+                    )  # fmt: skip
                 self._lock.wait(ASSURE_SECONDS)
 
     def epoch_of(self, queue: str) -> int | None:
@@ -355,6 +369,13 @@ class OwningReceiver(Receiver):
             raise failure
 
 
+def _is_certain(link: QueueLink, begun: float, *, anew: bool) -> bool:
+    age = now() - link.answered
+    if link.answered >= begun:
+        return age < max(CERTAIN_SECONDS, CERTAIN_HEARTBEATS * link.heartbeat_s)
+    return age < CERTAIN_SECONDS and not anew
+
+
 def _index(owner: Ownership, offset: QueueOffset) -> int:
     for index, entry in enumerate(owner.entries):
         if entry.offset == offset:
@@ -366,32 +387,3 @@ def _is_finished(owner: Ownership, offset: QueueOffset) -> bool:
     if owner.state is None or not isinstance(offset.epoch, int):
         return False
     return owner.state.finished == Mark(offset.epoch, offset.position)
-
-
-def _mismatch(owner: Ownership, offset: QueueOffset, what: str) -> OffsetError:
-    state, consumer = owner.state, owner.consumer
-    assert state is not None
-    if state.finished is None and not owner.entries:
-        return OffsetError(
-            f"{consumer.shown}: the checkpoint {what} {_shown(offset)}, and the broker knows nothing of this consumer: "
-            "no batch is owned or was finished. Is it the broker, the virtual host and the consumerId of this "
-            "checkpoint? Or was its state deleted, or lost by a broker that was restarted and keeps nothing? "
-            f"{ADOPT}: the query goes on with what is on the queue"
-        )
-    finished = "nothing" if state.finished is None else f"what ends at {_place(state.finished)}"
-    owned = ", ".join(_place(entry.batch.mark) for entry in owner.entries) or "nothing"
-    return OffsetError(
-        f"{consumer.shown}: the checkpoint {what} {_shown(offset)}. The state on the broker says that {finished} was "
-        f"finished last, and that what ends at {owned} is owned (spool {consumer.spool!r}). The checkpoint is older "
-        "than what was finished (rolled back), or that of another query, or the state was begun anew: use the "
-        f"checkpoint that belongs to it. {ADOPT}: owned batches are read again with this checkpoint, and the query "
-        "goes on with what is on the queue"
-    )
-
-
-def _shown(offset: QueueOffset) -> str:
-    return "the start" if offset.epoch is None else f"epoch {offset.epoch}, position {offset.position}"
-
-
-def _place(mark: Mark) -> str:
-    return f"epoch {mark.epoch}, position {mark.position}"

@@ -13,14 +13,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_spark import crashpoints
-from amqp_spark.errors import StateError
+from amqp_spark.errors import SpoolError, StateError
 from amqp_spark.spool.spool import BatchLostError
 from amqp_spark.state.names import CONSUMER, Names
 from amqp_spark.state.queue import loaded
 from amqp_spark.state.records import ConsumerState, OwnedBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from amqp_spark.datasource.broker import Client, StateOwner
     from amqp_spark.spool.spool import Spool
@@ -79,21 +79,25 @@ def recover(consumer: Consumer, client: Client, owner: StateOwner, spool: Spool)
     if body is None:
         state = _meanwhile(client, lambda: _first(consumer, spool))
         spool.instance = state.instance
+        rubbish = _meanwhile(client, lambda: spool.rubbish((), ""))
         crashpoints.reached(crashpoints.RECOVERY_MID)
         owner.create(state.dump())
-        crashpoints.reached(crashpoints.EPOCH_RAISED)
     else:
         found = loaded(consumer.names, ConsumerState.load, body)
         _check_ours(consumer, found)
         _meanwhile(client, lambda: _check_files(consumer, found, spool))
         state = _meanwhile(client, lambda: _with_files(consumer, found, spool))
         spool.instance = state.instance
+        # By the state as it was before this start gave anything up: a damaged file stays until the next one.
+        owned = {batch.file for batch in found.owned}
+        rubbish = _meanwhile(client, lambda: spool.rubbish(owned, found.instance))
         crashpoints.reached(crashpoints.RECOVERY_MID)
         state = replace(state, epoch=state.epoch + 1, spool=consumer.spool)
         owner.swap(state.dump())
-        crashpoints.reached(crashpoints.EPOCH_RAISED)
-        _meanwhile(client, lambda: _sweep(found, spool))
-    _meanwhile(client, spool.sweep_partial)
+    # The broker has answered on this session: the lock was held while the rubbish was listed. From here on it may be
+    # lost at any moment, and there may be files of a successor.
+    crashpoints.reached(crashpoints.EPOCH_RAISED)
+    _meanwhile(client, lambda: _delete(rubbish, consumer, spool))
     return state
 
 
@@ -151,7 +155,7 @@ def _first(consumer: Consumer, spool: Spool) -> ConsumerState:
             f"nothing, or this is another broker. Nothing was touched. {ADOPT}: every batch of the spool is offered "
             "again. Or delete the files"
         )
-    owned = sorted((spool.batch(file) for file in files), key=lambda batch: batch.sequence)
+    owned = _readable(files, consumer, spool)
     _log.warning("%s: %d batch(es) of the spool are adopted", consumer.shown, len(owned))
     epoch = max([state.epoch, *(batch.epoch + 1 for batch in owned)])
     sequence = max([0, *(batch.sequence + 1 for batch in owned)])
@@ -159,6 +163,19 @@ def _first(consumer: Consumer, spool: Spool) -> ConsumerState:
     if len(instances) == 1:  # it goes on as the one that was lost
         state = replace(state, instance=instances.pop())
     return replace(state, epoch=epoch, sequence=sequence, owned=tuple(owned))
+
+
+def _readable(files: Iterable[str], consumer: Consumer, spool: Spool) -> list[OwnedBatch]:
+    """The batches of these files, oldest first. One that cannot be read is given up: adoptState=true says so."""
+    batches = []
+    for file in files:
+        try:
+            batches.append(spool.batch(file))
+        except BatchLostError as error:
+            _log.warning(
+                "%s: what is in the file %r is LOST, as adoptState=true allows: %s", consumer.shown, file, error
+            )
+    return sorted(batches, key=lambda batch: batch.sequence)
 
 
 def _check_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> None:
@@ -204,12 +221,9 @@ def _with_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> Consu
     return replace(found, owned=tuple(kept))
 
 
-def _sweep(found: ConsumerState, spool: Spool) -> None:
-    """Delete what no entry owns: it was written and never accepted, or dropped and never deleted.
-
-    ``found`` is the state as it was before this start gave anything up: a damaged file stays until the next one.
-    """
-    owned = {batch.file for batch in found.owned}
-    for file in spool.files():
-        if file not in owned and spool.instance_of(file) == found.instance:
-            spool.delete(file)
+def _delete(rubbish: Iterable[str], consumer: Consumer, spool: Spool) -> None:
+    for name in rubbish:
+        try:
+            spool.delete_rubbish(name)
+        except SpoolError as error:
+            _log.warning("%s: a file that nobody owns stays: %s", consumer.shown, error)

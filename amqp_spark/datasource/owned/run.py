@@ -28,6 +28,7 @@ _log = logging.getLogger(__name__)
 class ExactlyOnceRun(Run):
     """One run of a reader with ``deliveryGuarantee=exactly-once``."""
 
+    starts_late = True
     _receiver: OwningReceiver
 
     def _new_receiver(self, options: LinkOptions, connector: Connector) -> OwningReceiver:

@@ -1,0 +1,104 @@
+"""What a start with exactly-once may touch: nothing of a successor, and nothing when it is refused."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqp_spark import crashpoints
+from amqp_spark.datasource.owned import receiver
+from amqp_spark.errors import OffsetError, StateError
+from amqp_spark.spool import spool
+from tests.spark.driver import Driver, bodies
+from tests.spark.ownership_support import Consumers, files, fresh, idle_until, planned, states, stopped
+from tests.spark.reader_support import numbers
+
+if TYPE_CHECKING:
+    from tests.spark.fake_client import FakeBroker
+
+
+def test_a_start_that_was_overtaken_deletes_nothing_of_its_successor(
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is suspended between raising the epoch and deleting what nobody owns."""
+    fake.publish("q", *numbers(10))
+    first = Driver(consumers(maxMessagesPerTrigger=10))
+    first.rows(10)
+    idle_until(first, lambda: not any(state.owned for state in states(fake)))
+    stopped(first)
+    fake.publish("q", *numbers(20, 10))
+    (consumers.spool / f"{spool.Spool('/', consumer_id='me', queue='q')._prefix}1.part").write_bytes(b"left by a kill")
+    at_epoch, goes_on = Event(), Event()
+
+    def reached(point: str) -> None:
+        if point == crashpoints.EPOCH_RAISED and not at_epoch.is_set():
+            at_epoch.set()
+            assert goes_on.wait(60)
+
+    monkeypatch.setattr(crashpoints, "reached", reached)
+    suspended = Driver(consumers(maxMessagesPerTrigger=10), first)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(suspended.latest)
+        assert at_epoch.wait(60)
+        fake.cut()
+        successor = Driver(consumers(maxMessagesPerTrigger=10), first)
+        rows = successor.trigger_until_rows()
+        being_written = consumers.spool / f"{spool.Spool('/', consumer_id='me', queue='q')._prefix}2.part"
+        being_written.write_bytes(b"of the successor")
+        owned = [batch.file for state in states(fake) for batch in state.owned]
+        goes_on.set()
+        fake.wait(lambda: not list(consumers.spool.glob("*1.part")))
+        call.result(120)
+    stopped(suspended)
+    assert bodies(rows) == numbers(10, 10)
+    assert owned
+    assert set(owned) <= set(files(consumers))
+    assert being_written.exists()
+
+
+def test_a_start_that_is_refused_because_of_its_queues_is_in_nobodys_way(
+    fake: FakeBroker, consumers: Consumers
+) -> None:
+    fake.publish("q", *numbers(30))
+    first = planned(consumers)
+    for queues in ("q,r", "p,q"):
+        wrong = Driver(consumers(queues), first)
+        with pytest.raises(OffsetError, match="use the same queues"):
+            wrong.restart_batch()
+        stopped(wrong)
+    anew = fresh(consumers, "a,q", declare="ifMissing")  # a new checkpoint, so that only the state can refuse it
+    with pytest.raises(StateError, match="was used with another list of queues"):
+        anew.latest()
+    stopped(anew)
+    assert len(states(fake)) == 1
+    again = Driver(consumers(maxMessagesPerTrigger=10), first)
+    assert bodies(again.restart_batch() or []) == numbers(10, 10)
+
+
+def test_a_broker_that_answers_late_is_waited_for(
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later than a session counts as certain, and sooner than the broker would give it up."""
+    monkeypatch.setattr(receiver, "CERTAIN_SECONDS", 0.0)
+    fake.publish("q", *numbers(30))
+    driver = Driver(consumers(maxMessagesPerTrigger=10))
+    assert sorted(bodies(driver.rows(30))) == numbers(30)
+
+
+def test_a_damaged_file_is_given_up_with_a_state_that_was_lost(
+    fake: FakeBroker, consumers: Consumers, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.publish("q", *numbers(40))
+    driver = planned(consumers, 2)
+    fake.states.clear()
+    *_, last = files(consumers)
+    path = consumers.spool / last
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(StateError, match="the broker has no state of this consumer"):
+        Driver(consumers(), driver).restart_batch()
+    fresh(consumers, adoptState="true", maxMessagesPerTrigger=10).rows(10)
+    assert f"what is in the file '{last}' is LOST, as adoptState=true allows" in caplog.text
+    assert last in files(consumers), "for whoever wants to look at it"
