@@ -11,6 +11,7 @@ import pytest
 from amqp_spark import crashpoints
 from tests.broker.crash_scenarios import Setting, shared_setting
 from tests.broker.exactly_once_support import Fate, Writer
+from tests.broker.transactions_support import Command
 from tests.support.query_process import QueryProcess
 
 if TYPE_CHECKING:
@@ -72,6 +73,12 @@ def writer(broker: Broker, place: tuple[str, str]) -> Iterator[Writer]:
     writer = Writer(broker, queue, vhost)
     yield writer
     writer.close()
+
+
+@pytest.fixture
+def command(broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """``python -m amqp_spark.transactions`` for the virtual host "default"."""
+    return Command.of(broker, monkeypatch, capsys)
 
 
 @pytest.fixture

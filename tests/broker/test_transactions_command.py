@@ -24,21 +24,16 @@ from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import DONE, OPEN, ConsumerState, DecidedBranch, Mark, OwnedBatch, WriterState
 from amqp_spark.state.xids import new_branch, xid_text
 from tests.broker.stream_support import depth
-from tests.broker.transactions_support import Command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from amqp_core.v0_10.client import Client
+    from tests.broker.transactions_support import Command
     from tests.support.fixtures import Broker, Connect
 
 pytestmark = pytest.mark.broker
-
-
-@pytest.fixture
-def command(broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command.of(broker, monkeypatch, capsys)
 
 
 @dataclass

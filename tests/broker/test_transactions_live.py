@@ -12,7 +12,6 @@ from amqp_spark.cli import EXIT_DONE, EXIT_FAILED
 from amqp_spark.state.names import CONSUMER, WRITER, Names
 from tests.broker.sink_support import login, write
 from tests.broker.stream_support import Stream, depth, numbers, publish
-from tests.broker.transactions_support import Command
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
@@ -21,16 +20,12 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from tests.broker.transactions_support import Command
     from tests.support.fixtures import Broker, Connect
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 ROWS = 30
-
-
-@pytest.fixture
-def command(broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    return Command.of(broker, monkeypatch, capsys)
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from tests.spark.fake_client import FakeBroker
     from tests.spark.ownership_support import Consumers
     from tests.spark.reader_support import Readers
+    from tests.spark.sink_fakes import FakeBroker as SinkBroker
 
 
 @pytest.fixture
@@ -21,6 +22,14 @@ def fake() -> FakeBroker:
     from tests.spark.fake_client import FakeBroker  # noqa: PLC0415
 
     return FakeBroker("q", "r")
+
+
+@pytest.fixture
+def fake_sink() -> SinkBroker:
+    """A broker without a network that takes what is published."""
+    from tests.spark.sink_fakes import FakeBroker  # noqa: PLC0415
+
+    return FakeBroker()
 
 
 @pytest.fixture

@@ -73,28 +73,23 @@ class Task:
         return [int(frame[-4:]) for frame in self.broker.taken]
 
 
-@pytest.fixture
-def fake() -> FakeBroker:
-    return FakeBroker()
-
-
-def test_every_row_is_published_once_and_the_connection_kept(fake: FakeBroker) -> None:
-    task = Task(fake, maxInFlight=7)
+def test_every_row_is_published_once_and_the_connection_kept(fake_sink: FakeBroker) -> None:
+    task = Task(fake_sink, maxInFlight=7)
     statistics = task.run(rows(3), rows(0), rows(5000, 3))
     assert task.bodies == list(range(5003))
     assert (statistics.messages, statistics.retries, statistics.resent, statistics.discarded) == (5003, 0, 0, 0)
-    assert statistics.nbytes == sum(map(len, fake.taken))
+    assert statistics.nbytes == sum(map(len, fake_sink.taken))
     assert statistics.started > 0
-    [client] = fake.clients
+    [client] = fake_sink.clients
     assert [publisher.max_in_flight for publisher in client.publishers] == [7]
     assert client.publishers[0].finished
     task.run(rows(2))
-    assert (len(fake.clients), len(client.publishers), client.ended) == (1, 2, "")
+    assert (len(fake_sink.clients), len(client.publishers), client.ended) == (1, 2, "")
 
 
-def test_without_rows_nothing_is_connected(fake: FakeBroker) -> None:
-    statistics = Task(fake, exchange="missing").run(rows(0), rows(0))
-    assert (statistics.messages, fake.clients) == (0, [])
+def test_without_rows_nothing_is_connected(fake_sink: FakeBroker) -> None:
+    statistics = Task(fake_sink, exchange="missing").run(rows(0), rows(0))
+    assert (statistics.messages, fake_sink.clients) == (0, [])
 
 
 @pytest.mark.parametrize("completes", [0, 2, 5])
@@ -171,18 +166,18 @@ def test_what_was_completed_later_is_no_longer_in_doubt() -> None:
         task.run(rows(9))
 
 
-def test_nothing_in_doubt_gives_the_error_itself(fake: FakeBroker) -> None:
-    fake.refuse = [ConnectionFailed("nobody is there")] * 3
-    task = Task(fake, {"retry.maxAttempts": 2})
+def test_nothing_in_doubt_gives_the_error_itself(fake_sink: FakeBroker) -> None:
+    fake_sink.refuse = [ConnectionFailed("nobody is there")] * 3
+    task = Task(fake_sink, {"retry.maxAttempts": 2})
     with pytest.raises(ConnectionFailed, match="nobody is there"):
         task.run(rows(1))
     assert len(task.waits) == 2
 
 
 @pytest.mark.parametrize("error", [AuthenticationFailed("no"), VirtualHostRefused("no")])
-def test_what_trying_again_cannot_mend_is_not_tried_again(fake: FakeBroker, error: Any) -> None:
-    fake.refuse = [error]
-    task = Task(fake)
+def test_what_trying_again_cannot_mend_is_not_tried_again(fake_sink: FakeBroker, error: Any) -> None:
+    fake_sink.refuse = [error]
+    task = Task(fake_sink)
     with pytest.raises(type(error)):
         task.run(rows(1))
     assert task.waits == []
@@ -199,57 +194,57 @@ def test_a_kept_connection_that_broke_unseen_costs_no_attempt() -> None:
 
 
 @pytest.mark.parametrize("failure", [ValueError("upstream"), KeyboardInterrupt()])
-def test_a_task_that_fails_ends_its_session(fake: FakeBroker, failure: BaseException) -> None:
+def test_a_task_that_fails_ends_its_session(fake_sink: FakeBroker, failure: BaseException) -> None:
     def upstream() -> Iterator[pa.RecordBatch]:
         yield rows(2)
         raise failure
 
-    task = Task(fake)
+    task = Task(fake_sink)
     with pytest.raises(type(failure)):
         task.run_from(upstream())
-    assert fake.clients[0].ended == "discarded"
+    assert fake_sink.clients[0].ended == "discarded"
     assert task.pool.idle_count == 0
 
 
-def test_a_row_that_cannot_be_sent_ends_the_task_and_its_session(fake: FakeBroker) -> None:
-    task = Task(fake)
+def test_a_row_that_cannot_be_sent_ends_the_task_and_its_session(fake_sink: FakeBroker) -> None:
+    task = Task(fake_sink)
     with pytest.raises(RowError, match=r"row 5 of partition 3 in batch 12 .*'body'"):
         task.run(rows(4), pa.RecordBatch.from_pydict({"body": ["x", None], "routing_key": ["k", "k"]}))
-    assert fake.clients[0].ended == "discarded"
+    assert fake_sink.clients[0].ended == "discarded"
 
 
 # --- routes
 
 
-def test_a_missing_exchange_is_refused_before_anything_is_sent(fake: FakeBroker) -> None:
-    task = Task(fake, exchange="missing")
+def test_a_missing_exchange_is_refused_before_anything_is_sent(fake_sink: FakeBroker) -> None:
+    task = Task(fake_sink, exchange="missing")
     with pytest.raises(PublishFailed, match=r"row 0 of .* for exchange 'missing': there is no such"):
         task.run(rows(3))
-    assert fake.taken == []
-    assert fake.clients[0].ended == "discarded"
+    assert fake_sink.taken == []
+    assert fake_sink.clients[0].ended == "discarded"
 
 
-def test_an_exchange_is_asked_for_once_per_task_and_again_after_a_loss(fake: FakeBroker) -> None:
-    task = Task(fake)
+def test_an_exchange_is_asked_for_once_per_task_and_again_after_a_loss(fake_sink: FakeBroker) -> None:
+    task = Task(fake_sink)
     task.run(rows(5000), rows(5000))
-    assert fake.asked == {"exchange amq.direct": 1}
-    fake.clients[0].script = Script(breaks_after=4100)
+    assert fake_sink.asked == {"exchange amq.direct": 1}
+    fake_sink.clients[0].script = Script(breaks_after=4100)
     task.run(rows(5000))
-    assert fake.asked == {"exchange amq.direct": 3}
+    assert fake_sink.asked == {"exchange amq.direct": 3}
 
 
-def test_exchanges_of_a_column_are_asked_for_and_named_by_row(fake: FakeBroker) -> None:
-    task = Task(fake, schema=ROUTED, exchangeFromColumn=True)
+def test_exchanges_of_a_column_are_asked_for_and_named_by_row(fake_sink: FakeBroker) -> None:
+    task = Task(fake_sink, schema=ROUTED, exchangeFromColumn=True)
     assert task.run(rows(3, exchange=["other", None, "amq.topic"])).messages == 3
-    assert set(fake.asked) == {"exchange other", "exchange amq.direct", "exchange amq.topic"}
+    assert set(fake_sink.asked) == {"exchange other", "exchange amq.direct", "exchange amq.topic"}
     with pytest.raises(PublishFailed, match=r"row 4 .* 'gone': there is no such exchange.*column exchange"):
         task.run(rows(3, exchange=[None] * 3), rows(3, 3, exchange=["other", "gone", "lost"]))
-    assert len(fake.taken) == 6
+    assert len(fake_sink.taken) == 6
 
 
-def test_the_default_exchange_needs_no_question(fake: FakeBroker) -> None:
-    Task(fake, exchange="").run(rows(1))
-    assert not fake.asked
+def test_the_default_exchange_needs_no_question(fake_sink: FakeBroker) -> None:
+    Task(fake_sink, exchange="").run(rows(1))
+    assert not fake_sink.asked
 
 
 def test_qpidd_is_asked_for_bindings_since_it_tells_nothing() -> None:
