@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.errors import StreamingQueryException
@@ -39,7 +39,7 @@ def test_a_login_that_may_not_all_that_it_takes(
     publish(client, "q", numbers(100))
     spool = tmp_path / "spool"
     stream = Stream(spark, ours, tmp_path)
-    options = {
+    options: dict[str, Any] = {
         "deliveryGuarantee": "exactly-once", "consumerId": CONSUMER_ID, "spoolLocation": spool, "retry__maxAttempts": 2,
     }  # fmt: skip
     password = ours.config.users["trader"]

@@ -237,6 +237,14 @@ def test_what_exactly_once_needs_is_told_at_once() -> None:
     assert not parse(consumerId="c").exactly_once
 
 
+@pytest.mark.parametrize("value", ["yes", "1", ""])
+def test_a_state_is_adopted_or_not(value: str) -> None:
+    text = problem(deliveryGuarantee="exactly-once", consumerId="c", spoolLocation="/spool", adoptState=value)
+    assert "'adoptState'" in text
+    assert repr(value) in text
+    assert "true or false" in text
+
+
 @pytest.mark.parametrize("value", ["", "x" * 201, "ä" * 101, " a", "a\n", "a\tb", "\ud800"])
 def test_an_identity_has_bounds(value: str) -> None:
     text = problem(deliveryGuarantee="exactly-once", spoolLocation="/spool", consumerId=value)
