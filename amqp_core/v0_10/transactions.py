@@ -31,9 +31,10 @@ class Transactions:
     """The transactional commands of one client's session.
 
     Attributes:
-        patience_s: seconds for which the broker may be silent when a transaction ends, if that is longer than two
-            heartbeats. Broker-J stores what a branch holds inside dtx.prepare, by the thread that sends heartbeats:
-            up to 10 s for 100,000 durable messages on a busy machine. Set it by what the transaction holds.
+        patience_s: seconds for which the broker may be silent when a transaction ends, and about any branch, if that
+            is longer than two heartbeats. Broker-J stores what a branch holds inside dtx.prepare, by the thread that
+            sends heartbeats (up to 10 s for 100,000 durable messages on a busy machine), and all that others ask about
+            branches of the virtual host waits for that. Set it by what the transaction holds.
     """
 
     def __init__(self, client: _Caller) -> None:
@@ -92,7 +93,7 @@ class Transactions:
 
     def start(self, xid: spec.Xid, *, join: bool = False, resume: bool = False) -> None:
         """Associate the session with a branch (dtx.start)."""
-        self._xa(spec.DtxStart(xid=xid, join=join, resume=resume))
+        self._xa(spec.DtxStart(xid=xid, join=join, resume=resume), patiently=True)
 
     def end(self, xid: spec.Xid, *, fail: bool = False, suspend: bool = False) -> None:
         """End the association (dtx.end). ``suspend`` without an active branch crashes qpidd: avoid it."""
@@ -123,13 +124,13 @@ class Transactions:
 
     def set_timeout(self, xid: spec.Xid, seconds: int) -> None:
         """Set the branch's timeout (dtx.set-timeout). 0 expires it at once on qpidd, and means none on Broker-J."""
-        self._run(spec.DtxSetTimeout(xid=xid, timeout=seconds))
+        self._run(spec.DtxSetTimeout(xid=xid, timeout=seconds), patiently=True)
 
     def recover(self) -> list[spec.Xid]:
         """Return the xids of all prepared branches, ours and others' (dtx.recover): of the whole qpidd, or of the
         virtual host on Broker-J.
         """
-        result = self._client.call(spec.DtxRecover(), result=True)
+        result = self._client.call(spec.DtxRecover(), result=True, patience_s=self.patience_s)
         return list(result.in_doubt or []) if isinstance(result, spec.DtxRecoverResult) else []
 
     @contextmanager
@@ -156,13 +157,16 @@ class Transactions:
                 self.abandon(xid, ended=ended)
             raise
 
-    def abandon(self, xid: spec.Xid, *, ended: bool) -> None:
+    def abandon(self, xid: spec.Xid, *, ended: bool) -> bool:
         """Roll back a branch that failed, if the session lives; Broker-J would keep its messages locked for ever.
 
         Parameters:
             xid: of the branch.
             ended: whether ``dtx.end`` was sent. A branch must not be ended twice: that would end the session, and with
                 it the chance to roll back.
+
+        Returns:
+            Whether the broker has answered that it is rolled back; else another session may try.
         """
         if not ended:
             try:
@@ -172,7 +176,8 @@ class Transactions:
         try:
             self.rollback_branch(xid)
         except AmqpError:
-            pass  # the session is gone, or the branch had expired
+            return False  # the session is gone, or the branch had expired
+        return True
 
     def _run(self, command: spec.Command, *, patiently: bool = False) -> None:
         self._client.call(command, patience_s=self.patience_s if patiently else 0.0)

@@ -32,7 +32,7 @@ _NO_QUERY: Final = (
     "Spark Connect never says it), or use writeStream.format('amqp'). For a static frame use df.write.format('amqp') "
     "with option batchId"
 )
-"""Every task of a streaming query sees its id as a local property."""
+"""Spark says it in a local property, to the thread that calls the function and to the tasks of that."""
 
 
 class AmqpBatchSink:
@@ -89,32 +89,42 @@ class AmqpBatchSink:
         Raises:
             SchemaError: with every column that cannot be sent, before any task runs.
             pyspark.errors.PythonException: a task failed as often as Spark lets it; the text holds the error.
-            StateError, AmqpError: with exactly-once, the batch must not or cannot be committed. Outside of the
-                ``foreachBatch`` of a streaming query a task fails with UnsupportedModeError.
+            StateError, AmqpError: with exactly-once, the batch must not or cannot be committed.
+            UnsupportedModeError: with exactly-once, outside of the ``foreachBatch`` of a streaming query.
         """
         plan = MessagePlan.build(frame.schema, self._options)
+        query_id = _query_id(frame) if self._options.exactly_once else None
+        if self._options.exactly_once and query_id is None:
+            raise UnsupportedModeError(_NO_QUERY)
         task, schema = _Task(plan, self._options, batch_id), _COUNTS
         if self._options.exactly_once:
             schema = f"{_COUNTS}, {_PREPARED}"
         rows = [row.asDict() for row in frame.mapInArrow(task, schema).collect()]
         crashpoints.reached(crashpoints.MESSAGE_RETURNED)
-        note = self._decide(rows, batch_id) if self._options.exactly_once else ""
+        note = "" if query_id is None else self._decide(rows, query_id, batch_id)
         self.last = sum((Statistics(**{name: row[name] for name in _NAMES}) for row in rows), Statistics())
         self.total += self.last
         log_batch(self.last, batch_id, note)
         if self._on_batch is not None:
             self._on_batch(batch_id, self.last)
 
-    def _decide(self, rows: list[dict[str, Any]], batch_id: int) -> str:
+    def _decide(self, rows: list[dict[str, Any]], query_id: str, batch_id: int) -> str:
         from amqp_spark.sink.prepared import Prepared  # noqa: PLC0415 - nothing that other guarantees need
 
         names = [field.name for field in fields(Prepared)]
         tasks = [Prepared(**{name: row[name] for name in names}) for row in rows]
+        if not tasks:  # a frame without partitions, which may be what became of a batch that was decided
+            tasks = [Prepared(query_id, batch_id, 0)]
         try:
             return decide(self._options, tasks, batch_id)
         except BaseException:
             undo(self._options, tasks, batch_id)
             raise
+
+
+def _query_id(frame: DataFrame) -> str | None:
+    context = getattr(frame.sparkSession, "sparkContext", None)  # Spark Connect has none
+    return None if context is None else context.getLocalProperty("sql.streaming.queryId")
 
 
 class _Task:
@@ -126,10 +136,7 @@ class _Task:
         self._batch_id = batch_id
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        place = place_of_task(self._batch_id)
-        if self._options.exactly_once and place.query_id is None:
-            raise UnsupportedModeError(_NO_QUERY)
-        statistics, prepared = publish(self._plan, self._options, place, batches)
+        statistics, prepared = publish(self._plan, self._options, place_of_task(self._batch_id), batches)
         counts: dict[str, Any] = {name: pa.array([getattr(statistics, name)]) for name in _NAMES}
         if prepared is not None:
             counts |= {name: pa.array([value]) for name, value in asdict(prepared).items()}

@@ -27,6 +27,7 @@ from amqp_spark import crashpoints
 from amqp_spark.backoff import pause_before
 from amqp_spark.errors import PublishFailed, StateError, place_text
 from amqp_spark.sink.connections import shared
+from amqp_spark.sink.patience import patience_with
 from amqp_spark.sink.prepared import BATCH_WRITES, Prepared
 from amqp_spark.sink.publishing import Publishing, link_of
 from amqp_spark.state.names import WRITER, Names
@@ -52,11 +53,6 @@ POOL: Final = "branches"
 ROLL_BACK_ATTEMPTS: Final = 4
 """How often a task whose connection broke tries to roll its branch back on another one."""
 _SELECTED: Final = "dtx"
-OTHERS_SECONDS: Final = 300.0
-"""Broker-J prepares one branch at a time: what those of other tasks before this one may take."""
-SLOWEST_ROWS: Final = 1000.0
-SLOWEST_NBYTES: Final = 1e6
-"""Per second, of a broker on a busy machine: Broker-J stores all of a branch in dtx.prepare, and says nothing then."""
 
 
 class BranchDelivery(Publishing):
@@ -93,7 +89,6 @@ class BranchDelivery(Publishing):
         self._xid: Xid | None = None
         """The branch, as long as it is this task's to roll back."""
         self._is_ended = False
-        self._is_lost = False
         self.prepared = Prepared(self._lineage, self._batch, place.partition)
 
     def _encoded(self, batch: pa.RecordBatch) -> Iterator[EncodedBlock]:
@@ -122,10 +117,9 @@ class BranchDelivery(Publishing):
         self.prepared = Prepared(
             self._lineage, self._batch, self._place.partition, xid_text(xid), self._rows, self._digest.hexdigest()
         )
-        own = self._rows / SLOWEST_ROWS + self._nbytes / SLOWEST_NBYTES
         try:
             self._publish_marker(client)
-            client.transactions.patience_s = OTHERS_SECONDS + own
+            client.transactions.patience_s = patience_with(self._rows, self._nbytes)
             self._is_ended = True  # also if it ends with another status
             client.transactions.end(xid)
             crashpoints.reached(crashpoints.ENDED)
@@ -143,11 +137,11 @@ class BranchDelivery(Publishing):
         link.lease.give_back()
 
     def _abandon(self, link: Link) -> None:
-        if self._xid is not None and not self._is_lost:
-            link.lease.client.transactions.abandon(self._xid, ended=self._is_ended)
+        xid, self._xid = self._xid, None
+        done = xid is None or link.lease.client.transactions.abandon(xid, ended=self._is_ended)
         super()._abandon(link)
-        if self._xid is not None and self._is_lost:
-            self._roll_back_elsewhere(self._xid)
+        if xid is not None and not done:  # the session is over: a broken connection, or a command that was refused
+            self._roll_back_elsewhere(xid)
 
     def _roll_back_elsewhere(self, xid: Xid) -> None:
         """As well as it goes: Broker-J keeps a branch whose session ended, with all its rows, until its timer ends."""
@@ -157,6 +151,7 @@ class BranchDelivery(Publishing):
             except AmqpError:
                 return
             try:
+                lease.client.transactions.patience_s = patience_with(self._rows, self._nbytes)
                 lease.client.transactions.rollback_branch(xid)
             except IllegalState:
                 lease.abort()  # the broker has not seen that the other session has ended
@@ -188,7 +183,10 @@ class BranchDelivery(Publishing):
                 self._begin(lease)
             except BaseException as error:
                 if lease is not None:
-                    lease.abort()  # an empty branch of it ends by its timer at the latest
+                    lease.abort()
+                xid, self._xid = self._xid, None
+                if xid is not None:  # begun, perhaps without its timer
+                    self._roll_back_elsewhere(xid)
                 if not isinstance(error, AmqpError) or not error.retryable:
                     raise
                 failed += lease is None or not lease.reused  # a kept one may have broken while nobody used it
@@ -209,7 +207,7 @@ class BranchDelivery(Publishing):
     def _begin(self, lease: Lease) -> None:
         client, transactions = lease.client, lease.client.transactions
         markers, timeout = self._names.markers, self._options.transaction_timeout
-        transactions.patience_s = 0.0  # the task before had its own
+        transactions.patience_s = patience_with(0)  # the task before had its own
         with allowed(f"declare the queue {markers!r}", f"transactionalId {self._writer!r}"):
             client.declare_queue(markers, durable=True)
         xid = new_branch(self._writer, self._lineage, self._batch, self._place.partition, self._attempt)
@@ -217,8 +215,10 @@ class BranchDelivery(Publishing):
             if not lease.notes.get(_SELECTED):
                 transactions.dtx_select()
                 lease.notes[_SELECTED] = True
+            self._xid, self._is_ended = xid, False
             transactions.start(xid)
         except CommandFailed as error:
+            self._xid = None
             raise StateError(
                 "the broker does not let this login take part in distributed transactions (dtx), which "
                 f"deliveryGuarantee=exactly-once needs: {error}. Without them the sink can do at-least-once"
@@ -230,7 +230,6 @@ class BranchDelivery(Publishing):
                 f"option 'transactionTimeout' is {timeout}, which the broker does not take ({error}): allowed is what "
                 "its administrator allows (qpidd: option dtx-max-timeout, 3600 s unless changed)"
             ) from error
-        self._xid, self._is_ended = xid, False
 
     def _publish_marker(self, client: Client) -> None:
         marker = Message(
@@ -245,7 +244,6 @@ class BranchDelivery(Publishing):
     # --- failing
 
     def _gone(self, error: AmqpError) -> NoReturn:
-        self._is_lost = True
         raise self._failure(
             f"the connection was lost in the middle of the transaction, which will never be committed ({error}); "
             "nothing of it is in doubt: the task has to start again"

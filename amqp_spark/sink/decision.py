@@ -37,8 +37,8 @@ LOCK_SLACK_SECONDS: Final = 5.0
 """How much longer than a broker takes to notice a dead peer (two heartbeats) the lock is waited for."""
 ABORT_PATIENCE_SECONDS: Final = 5.0
 """How long ``abort`` waits for the lock: the session that failed just now may still have it."""
-_settled: set[tuple[str, str]] = set()
-"""Writers (url, id) whose latest decision was brought to its end by this process."""
+_settled: dict[tuple[str, str], tuple[str, int]] = {}
+"""Of writers (url, id) lineage and batch of the latest decision, where this process has brought it to its end."""
 
 
 def forget_all() -> None:
@@ -76,7 +76,7 @@ class Decision:
         """Decide that a batch is published, and publish it: commit the branches of its tasks.
 
         Parameters:
-            tasks: what each of them has prepared; those without rows have no branch.
+            tasks: what each of them has prepared, one at least; those without rows have no branch.
             batch: the id of the batch.
 
         Returns:
@@ -87,12 +87,13 @@ class Decision:
             AmqpError: the broker cannot be reached (retry.*). What is decided then will be done by the next one who
                 commits.
         """
-        if not tasks or (self._key in _settled and not any(task.xid for task in tasks)):
-            return True
-        _settled.discard(self._key)
+        lineage, latest = _settled.pop(self._key, ("", -1))
+        if lineage == tasks[0].lineage and batch > latest and not any(task.xid for task in tasks):
+            _settled[self._key] = lineage, batch
+            return True  # there is nothing to decide, and nothing left of the batch before
         patience = 2 * self._options.heartbeat + LOCK_SLACK_SECONDS
         fresh = self._under_lock(lambda deciding: deciding.commit(tasks, batch), patience)
-        _settled.add(self._key)
+        _settled[self._key] = tasks[0].lineage, batch
         return fresh
 
     def abort(self, tasks: Sequence[Prepared], batch: int) -> None:

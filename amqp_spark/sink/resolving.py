@@ -6,10 +6,11 @@ Only dtx.recover tells what is prepared: the timeout of an expired branch can st
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from amqp_core.errors import AmqpError, NotFound, TransactionFailed
 from amqp_spark import crashpoints
+from amqp_spark.sink.patience import patience_with
 from amqp_spark.state.xids import parse_branch, xid_text
 
 if TYPE_CHECKING:
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.spec import Xid
 
 _log = logging.getLogger("amqp_spark.sink")
-
-SLOWEST_ROWS: Final = 1000.0
-"""Per second, of a broker on a busy machine: while it commits a branch or rolls it back it may not send heartbeats."""
 
 
 class Raced(AmqpError):
@@ -43,19 +41,20 @@ class Branches:
     def __init__(self, client: Client, writer: str) -> None:
         self._client = client
         self._writer = writer
-        self._patience = 0.0
+        self._patience = patience_with(0)
 
     def be_patient_with(self, rows: Iterable[int]) -> None:
         """Resolving a branch of so many rows, or another attempt at it, may take its time."""
-        self._patience = max([self._patience, *(each / SLOWEST_ROWS for each in rows)])
+        self._patience = max([self._patience, *(patience_with(each) for each in rows)])
 
     def listed(self) -> dict[str, Xid]:
         """What is prepared, of everybody."""
+        self._client.transactions.patience_s = self._patience
         return {xid_text(xid): xid for xid in self._client.transactions.recover()}
 
     def set_timeout(self, xids: Iterable[str], seconds: int) -> None:
         """Start the timers of prepared branches anew, with this term."""
-        listed = self.listed()
+        listed = self.listed()  # which sets the patience, too
         for text in xids:
             try:
                 self._client.transactions.set_timeout(listed[text], seconds)

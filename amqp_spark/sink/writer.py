@@ -129,7 +129,7 @@ def decide(options: SinkOptions, tasks: Sequence[Prepared], batch_id: int | None
     from amqp_spark.sink.decision import Decision  # noqa: PLC0415 - nothing that other guarantees need
 
     assert batch_id is not None
-    fresh = Decision(options).commit(tasks, batch_id)
+    fresh = not tasks or Decision(options).commit(tasks, batch_id)  # Spark has one task at least, also without rows
     return ", exactly once" if fresh else "; it had been published, and these were rolled back"
 
 

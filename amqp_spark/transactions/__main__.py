@@ -30,6 +30,7 @@ from amqp_spark.errors import OptionError, StateError
 from amqp_spark.options import CONNECTION
 from amqp_spark.options.kinds import directory_uri, identity
 from amqp_spark.options.parsing import ConnectionSettings, Given
+from amqp_spark.sink.patience import patience_with
 from amqp_spark.state.xids import parse_xid
 from amqp_spark.transactions import actions, shown
 from amqp_spark.transactions.branches import look_at_branches, with_timeouts
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
 PROGRAM = "transactions"
 _EXIT_INTERRUPTED = 130
 _CALL_SECONDS = 30.0
+_MOST_ROWS = 1_000_000
+"""Of a branch that is to be resolved: with this in mind the broker is waited for."""
 
 
 class Declined(Exception):
@@ -130,7 +133,9 @@ def run(arguments: argparse.Namespace) -> int:
     options = connection(arguments)
 
     def connect() -> Client:
-        return Client.connect(options, call_timeout_s=_CALL_SECONDS)
+        client = Client.connect(options, call_timeout_s=_CALL_SECONDS)
+        client.transactions.patience_s = patience_with(_MOST_ROWS)
+        return client
 
     if wanted or arguments.forget:
         act(connect, arguments, wanted)

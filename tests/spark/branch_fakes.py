@@ -107,7 +107,10 @@ class BranchTransactions:
         self.client.call("rollback")
         self.client.broker.rolled_back.append(xid_text(xid))
 
-    def abandon(self, xid: Xid, *, ended: bool) -> None:
+    def abandon(self, xid: Xid, *, ended: bool) -> bool:
+        if self.client.error is not None:
+            return False
         self.client.broker.calls.append("abandon ended" if ended else "abandon")
         assert xid_text(xid) == self.open
         self.open = ""
+        return True

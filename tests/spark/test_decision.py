@@ -309,6 +309,44 @@ def test_a_sweep_that_fails_is_no_failure_of_the_batch(fake: FakeBroker) -> None
     assert (fake.writer.state, len(fake.prepared), fake.connections) == (DONE, 1, 1)
 
 
+# ----------------------------------------------------------------------------------------------- batches without rows
+@pytest.mark.parametrize("same_process", [True, False])
+def test_a_batch_that_comes_back_without_rows_is_not_taken_for_an_empty_one(
+    fake: FakeBroker, same_process: bool
+) -> None:
+    def again() -> None:
+        if not same_process:
+            decision.forget_all()
+
+    assert driver(fake).commit([fake.task(5)], 5)
+    again()
+    with pytest.raises(StateError, match=r"batch 5 was published .* before, and is not the same now"):
+        driver(fake).commit([Prepared("q", 5, 0)], 5)
+    again()
+    with pytest.raises(StateError, match="rolled back"):
+        driver(fake).commit([Prepared("q", 3, 0)], 3)
+
+
+def test_an_open_decision_is_finished_by_a_batch_without_rows(fake: FakeBroker) -> None:
+    fake.fails["commit"] = [ConnectionLost("cut")] * 5
+    with pytest.raises(ConnectionLost):
+        driver(fake).commit([fake.task(5)], 5)
+    assert (fake.writer.state, len(fake.prepared)) == (OPEN, 1)
+    fake.fails.clear()
+    assert driver(fake).commit([Prepared("q", 6, 0)], 6)
+    assert (fake.writer.state, len(fake.prepared)) == (DONE, 0)
+
+
+def test_empty_batches_ask_the_broker_nothing_once_the_last_one_is_done(fake: FakeBroker) -> None:
+    assert driver(fake).commit([fake.task(5)], 5)
+    before = list(fake.calls)
+    for batch in (6, 7):
+        assert driver(fake).commit([Prepared("q", batch, 0)], batch)
+    assert fake.calls == before
+    assert driver(fake).commit([Prepared("another", 0, 0)], 0)
+    assert fake.calls != before, "whether that query has published before is not known here"
+
+
 # --------------------------------------------------------------------------------------------------- what is remembered
 def test_earlier_lineages_are_remembered_and_their_marks_are_not(fake: FakeBroker) -> None:
     for number in range(deciding.MOST_PAST + 5):

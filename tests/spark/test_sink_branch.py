@@ -27,13 +27,16 @@ from amqp_spark.options import SinkOptions
 from amqp_spark.sink.branch import BranchDelivery
 from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.encoding.messages import MessagePlan, Place
+from amqp_spark.sink.patience import OTHERS_SECONDS
 from amqp_spark.sink.prepared import BATCH_WRITES, Prepared, same_rows
 from amqp_spark.state.xids import parse_branch, parse_xid, xid_text
-from tests.spark.branch_fakes import BranchBroker, BranchClient
+from tests.spark.branch_fakes import BranchBroker, BranchClient, BranchTransactions
 from tests.spark.sink_fakes import Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+
+    from amqp_core.v0_10.spec import Xid
 
 SCHEMA = StructType().add("body", "string").add("routing_key", "string")
 BEGIN = ["declare", "select", "start", "set_timeout"]
@@ -324,3 +327,36 @@ def test_what_is_no_marker_is_refused(body: bytes) -> None:
 def test_a_marker_with_a_wrong_type_is_refused() -> None:
     with pytest.raises(StateError, match="each of its type"):
         Prepared.load(Prepared("q", 1, 2, "x", 3, "d").dump().replace(b"3", b'"3"'))
+
+
+def test_a_command_that_is_refused_rolls_the_branch_back_elsewhere() -> None:
+    """It has ended the session, with which Broker-J would keep the branch and all its rows until the timer ends."""
+    broker = BranchBroker(Script(refuses=1))
+    with pytest.raises(PublishFailed):
+        Tasks(broker).run(rows(3))
+    assert (len(broker.rolled_back), [client.ended for client in broker.clients]) == (1, ["discarded", ""])
+
+
+@pytest.mark.parametrize("step", ["start", "set_timeout"])
+def test_a_branch_that_was_begun_without_a_timer_is_rolled_back(fake: BranchBroker, step: str) -> None:
+    fake.fails[step] = [ConnectionLost("cut")]
+    tasks = Tasks(fake)
+    assert tasks.run(rows(2)).rows == 2
+    assert len(fake.rolled_back) == 1
+    assert fake.rolled_back[0] not in {xid_text(xid) for xid in fake.prepared}
+
+
+def test_all_that_is_asked_about_branches_waits_for_those_of_others(fake: BranchBroker) -> None:
+    tasks = Tasks(fake)
+    patience: list[float] = []
+    start = BranchTransactions.start
+
+    def starting(self: BranchTransactions, xid: Xid) -> None:
+        patience.append(self.patience_s)
+        start(self, xid)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BranchTransactions, "start", starting)
+        tasks.run(rows(2))
+        tasks.run(rows(2))
+    assert patience == [OTHERS_SECONDS, OTHERS_SECONDS]
