@@ -199,7 +199,7 @@ def test_a_state_queue_that_was_deleted_is_noticed(client: Client, writer: Write
     client.delete_queue(writer.names.state)
     anew(writer)
     tasks = writer.run(0, range(10))
-    with pytest.raises(StateError, match=r"the state queue .* was deleted: .*--forget lets the next batch begin anew"):
+    with pytest.raises(StateError, match=r"the state queue .* was deleted: .*--forget` lets the next batch begin anew"):
         writer.decision.commit(tasks, 0)
     writer.decision.abort(tasks, 0)
     assert taken(client, writer.queue) == rows(range(10))

@@ -85,7 +85,7 @@ def test_nothing_is_visible_before_the_commit(client: Client, writer: Writer) ->
 @memory_only
 def test_a_batch_without_rows_leaves_no_trace(client: Client, writer: Writer) -> None:
     assert writer.publish(0, [], [])
-    assert writer.decision.commit([], 1)
+    assert writer.publish(1, [])
     assert client.query_queue(writer.names.state) is None
     assert client.query_queue(writer.names.lock) is None
 
