@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tests.broker.stream_support import subscribers
-from tests.matrix import checkpoints
 from tests.matrix.cases import (
     ABSENCE,
     BROKER,
@@ -28,6 +27,7 @@ from tests.matrix.cases import (
     WORKER,
 )
 from tests.matrix.subjects import SHORT_TIMEOUT_S, Subject
+from tests.support import checkpoints
 from tests.support.process import wait_until
 from tests.support.query_process import QueryProcessFailed, is_slow_start
 

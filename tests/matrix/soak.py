@@ -24,9 +24,10 @@ from amqp_core.v0_10.messages import Message, messages_of
 from amqp_core.v0_10.spec import DeliveryProperties, MessageAcceptMode
 from amqp_spark.state.names import CONSUMER, WRITER, Names
 from tests.broker.stream_support import depth
-from tests.matrix import checkpoints, leftovers
+from tests.matrix import leftovers
 from tests.matrix.ledger import Ledger, body_of
 from tests.matrix.place import Place, connect
+from tests.support import checkpoints
 from tests.support.query_process import Chain, QueryProcessFailed, is_slow_start
 
 if TYPE_CHECKING:

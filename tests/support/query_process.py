@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from amqp_spark import crashpoints
+from tests.support import checkpoints
 from tests.support.process import die_with_us, wait_until
 
 if TYPE_CHECKING:
@@ -413,7 +414,10 @@ class QueryProcess:
     def _must_end(self, query: AnyQuery, timeout_s: int) -> None:
         error = self.wait(query, timeout_s)
         for _ in range(_STARTS - 1):
-            if not is_slow_start(error):
+            if checkpoints.is_refused(error):
+                if reason := checkpoints.forget(query.checkpoint):
+                    raise QueryProcessFailed(f"query {query.name}: {reason}")
+            elif not is_slow_start(error):
                 break
             self.start_query(query, availableNow=True)
             error = self.wait(query, timeout_s)

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.matrix.checkpoints import forget, is_refused, why_kept
 from tests.spark.matrix_support import BEGUN, BESIDE, REFUSAL, UUID, checkpoint
+from tests.support.checkpoints import forget, is_refused, why_kept
 
 if TYPE_CHECKING:
     from pathlib import Path
