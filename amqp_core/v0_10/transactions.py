@@ -117,7 +117,7 @@ class Transactions:
 
     def get_timeout(self, xid: spec.Xid) -> int:
         """Return the branch's timeout in seconds (dtx.get-timeout)."""
-        result = self._client.call(spec.DtxGetTimeout(xid=xid), result=True)
+        result = self._client.call(spec.DtxGetTimeout(xid=xid), result=True, patience_s=self.patience_s)
         if not isinstance(result, spec.DtxGetTimeoutResult):
             raise ProtocolError("dtx.get-timeout was answered without a timeout")
         return result.timeout or 0

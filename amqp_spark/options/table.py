@@ -82,7 +82,8 @@ CONNECTION: tuple[Option, ...] = (
     ),
     Option(
         "heartbeat", "heartbeat", kinds.integer(0, 65535), "30", 30,
-        "Seconds between heartbeats; a broker that is silent for two of them is lost. 0 turns them off.",
+        "Seconds between heartbeats; a broker that is silent for two of them is lost (while it works on transactions "
+        "of exactly-once: for five minutes at least). 0 turns them off.",
     ),
     Option(
         "connectTimeout", "connect_timeout", kinds.seconds(0.1, 3600), "10", 10.0,

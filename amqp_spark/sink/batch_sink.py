@@ -116,7 +116,7 @@ class AmqpBatchSink:
         if not tasks:  # a frame without partitions, which may be what became of a batch that was decided
             tasks = [Prepared(query_id, batch_id, 0)]
         try:
-            return decide(self._options, tasks, batch_id)
+            return decide(self._options, tasks, batch_id, alone=True)
         except BaseException:
             undo(self._options, tasks, batch_id)
             raise

@@ -38,7 +38,8 @@ LOCK_SLACK_SECONDS: Final = 5.0
 ABORT_PATIENCE_SECONDS: Final = 5.0
 """How long ``abort`` waits for the lock: the session that failed just now may still have it."""
 _settled: dict[tuple[str, str], tuple[str, int]] = {}
-"""Of writers (url, id) lineage and batch of the latest decision, where this process has brought it to its end."""
+"""Of writers (url, id) lineage and batch of the latest decision, where this process has brought it to its end and no
+other one decides."""
 
 
 def forget_all() -> None:
@@ -51,6 +52,8 @@ class Decision:
 
     Parameters:
         options: of the sink, with ``transactionalId``.
+        alone: all batches of a query are decided by this process: an empty one after one that was brought to its end
+            needs no look at the broker.
         connections: the pool; by default one of the process, so that the next batch does not log in again.
         sleep: waits some seconds.
         clock: monotonic seconds.
@@ -60,12 +63,14 @@ class Decision:
         self,
         options: SinkOptions,
         *,
+        alone: bool = False,
         connections: Connections | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         assert options.transactional_id is not None
         self._options = options
+        self._alone = alone
         self._names = Names(WRITER, options.transactional_id)
         self._connections = connections or shared(POOL)
         self._sleep = sleep
@@ -93,7 +98,8 @@ class Decision:
             return True  # there is nothing to decide, and nothing left of the batch before
         patience = 2 * self._options.heartbeat + LOCK_SLACK_SECONDS
         fresh = self._under_lock(lambda deciding: deciding.commit(tasks, batch), patience)
-        _settled[self._key] = tasks[0].lineage, batch
+        if self._alone:
+            _settled[self._key] = tasks[0].lineage, batch
         return fresh
 
     def abort(self, tasks: Sequence[Prepared], batch: int) -> None:

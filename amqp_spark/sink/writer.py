@@ -118,8 +118,10 @@ def publish(
     return statistics, prepared
 
 
-def decide(options: SinkOptions, tasks: Sequence[Prepared], batch_id: int | None) -> str:
+def decide(options: SinkOptions, tasks: Sequence[Prepared], batch_id: int | None, *, alone: bool = False) -> str:
     """With exactly-once, what the driver does with a batch whose tasks are done; see :meth:`Decision.commit`.
+
+    ``alone``: this is the process that decides all batches; Spark gives those of a writer to any of several workers.
 
     Returns:
         What the log shall say of it.
@@ -129,7 +131,8 @@ def decide(options: SinkOptions, tasks: Sequence[Prepared], batch_id: int | None
     from amqp_spark.sink.decision import Decision  # noqa: PLC0415 - nothing that other guarantees need
 
     assert batch_id is not None
-    fresh = not tasks or Decision(options).commit(tasks, batch_id)  # Spark has one task at least, also without rows
+    # Spark has one task at least, also for a batch without rows
+    fresh = not tasks or Decision(options, alone=alone).commit(tasks, batch_id)
     return ", exactly once" if fresh else "; it had been published, and these were rolled back"
 
 

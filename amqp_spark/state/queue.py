@@ -101,8 +101,8 @@ class StateQueue:
             raise StateError(
                 f"the state queue {self.names.state!r} of {self._whose()} has no message, and none came within "
                 f"{timeout:.0f} s: it was purged, or a client that is not amqp_spark holds it. Stop that client; if "
-                f"the message is gone for good, {self.names.tool('--forget')} deletes the queue and says what is "
-                "lost by that"
+                f"the message is gone for good, {self.names.tool('--forget')} deletes what the broker keeps of this "
+                "id, and says what is lost by that"
             )
         if not self._has_begun():  # the one who created it got no further
             self._bind(self.names.begun)
@@ -300,7 +300,7 @@ def loaded(names: Names, load: Callable[[bytes], T], body: bytes) -> T:
         raise StateError(
             f"the state queue {names.state!r} of {names.kind} {names.identity!r} cannot be used: {error}. Nothing was "
             f"changed. If somebody else has put it there, bring the right message back; {names.tool('--forget')} "
-            "begins anew, and says what is lost by that"
+            "deletes what the broker keeps of this id, and says what is lost by that"
         ) from error
 
 

@@ -134,7 +134,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def connect() -> Client:
         client = Client.connect(options, call_timeout_s=_CALL_SECONDS)
-        client.transactions.patience_s = patience_with(_MOST_ROWS)
+        client.transactions.patience_s = patience_with(_MOST_ROWS if wanted else 0)
         return client
 
     if wanted or arguments.forget:

@@ -30,6 +30,10 @@ class Consumers(Readers):
         }
         return super().__call__(queue, **(given | options))
 
+    def least(self, queue: str = "q", **options: str | int) -> AmqpStreamReader:
+        """A reader with at-least-once."""
+        return super().__call__(queue, **options)
+
 
 def idle_until(driver: Driver, condition: Callable[[], bool]) -> None:
     """Let Spark ask, with nothing new, until a condition holds."""

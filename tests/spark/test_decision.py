@@ -216,11 +216,11 @@ def fake() -> FakeBroker:
     return FakeBroker()
 
 
-def driver(fake: FakeBroker, waits: list[float] | None = None, **options: object) -> Decision:
+def driver(fake: FakeBroker, waits: list[float] | None = None, *, alone: bool = False, **options: object) -> Decision:
     given: dict[str, object] = {"url": "amqp://b", "deliveryGuarantee": "exactly-once", "transactionalId": "w"}
     waits = [] if waits is None else waits
     parsed = SinkOptions.parse(given | {"retry.maxAttempts": 2} | options)
-    return Decision(parsed, connections=Connections(fake.connect), sleep=waits.append)
+    return Decision(parsed, alone=alone, connections=Connections(fake.connect), sleep=waits.append)
 
 
 # -------------------------------------------------------------------------------------------------------------- timers
@@ -310,21 +310,22 @@ def test_a_sweep_that_fails_is_no_failure_of_the_batch(fake: FakeBroker) -> None
 
 
 # ----------------------------------------------------------------------------------------------- batches without rows
+@pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("same_process", [True, False])
 def test_a_batch_that_comes_back_without_rows_is_not_taken_for_an_empty_one(
-    fake: FakeBroker, same_process: bool
+    fake: FakeBroker, same_process: bool, alone: bool
 ) -> None:
     def again() -> None:
         if not same_process:
             decision.forget_all()
 
-    assert driver(fake).commit([fake.task(5)], 5)
+    assert driver(fake, alone=alone).commit([fake.task(5)], 5)
     again()
     with pytest.raises(StateError, match=r"batch 5 was published .* before, and is not the same now"):
-        driver(fake).commit([Prepared("q", 5, 0)], 5)
+        driver(fake, alone=alone).commit([Prepared("q", 5, 0)], 5)
     again()
     with pytest.raises(StateError, match="rolled back"):
-        driver(fake).commit([Prepared("q", 3, 0)], 3)
+        driver(fake, alone=alone).commit([Prepared("q", 3, 0)], 3)
 
 
 def test_an_open_decision_is_finished_by_a_batch_without_rows(fake: FakeBroker) -> None:
@@ -338,13 +339,24 @@ def test_an_open_decision_is_finished_by_a_batch_without_rows(fake: FakeBroker) 
 
 
 def test_empty_batches_ask_the_broker_nothing_once_the_last_one_is_done(fake: FakeBroker) -> None:
-    assert driver(fake).commit([fake.task(5)], 5)
+    assert driver(fake, alone=True).commit([fake.task(5)], 5)
     before = list(fake.calls)
     for batch in (6, 7):
-        assert driver(fake).commit([Prepared("q", batch, 0)], batch)
+        assert driver(fake, alone=True).commit([Prepared("q", batch, 0)], batch)
     assert fake.calls == before
-    assert driver(fake).commit([Prepared("another", 0, 0)], 0)
+    assert driver(fake, alone=True).commit([Prepared("another", 0, 0)], 0)
     assert fake.calls != before, "whether that query has published before is not known here"
+
+
+def test_empty_batches_are_compared_where_others_may_have_decided(fake: FakeBroker) -> None:
+    """The commits of a stream writer run in workers, any of which may get the next one."""
+    assert driver(fake).commit([fake.task(5)], 5)
+    settled = dict(decision._settled)
+    assert driver(fake).commit([fake.task(6)], 6)
+    decision._settled.clear()
+    decision._settled.update(settled)  # as the worker has it that decided batch 5
+    with pytest.raises(StateError, match=r"batch 6 was published .* before, and is not the same now"):
+        driver(fake).commit([Prepared("q", 6, 0)], 6)
 
 
 # --------------------------------------------------------------------------------------------------- what is remembered

@@ -183,6 +183,18 @@ def test_with_adopt_state_a_lost_state_is_made_of_the_spool(fake: FakeBroker, co
     stopped(second)
 
 
+def test_a_checkpoint_of_another_guarantee_is_refused(fake: FakeBroker, consumers: Consumers) -> None:
+    fake.publish("q", *numbers(20))
+    least = Driver(consumers.least(maxMessagesPerTrigger=10))
+    least.rows(10)
+    stopped(least)
+    once = Driver(consumers(), least)
+    with pytest.raises(OffsetError, match=r"not written with deliveryGuarantee=exactly-once.*a new checkpoint"):
+        once.latest()
+    stopped(once)
+    fresh(consumers).until(lambda rows: set(numbers(10, 10)) <= set(bodies(rows)))
+
+
 def test_a_checkpoint_without_state_is_refused(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
     first = Driver(consumers(maxMessagesPerTrigger=10))

@@ -17,19 +17,19 @@ def mismatch(owner: Ownership, offset: QueueOffset, what: str) -> OffsetError:
     """The checkpoint does ``what`` with an offset that does not fit the state."""
     state, consumer = owner.state, owner.consumer
     assert state is not None
-    if state.finished is None and not owner.entries:
-        return OffsetError(
-            f"{consumer.shown}: the checkpoint {what} {shown(offset)}, and the broker knows nothing of this consumer: "
-            "no batch is owned or was finished. Is it the broker, the virtual host and the consumerId of this "
-            "checkpoint? Or was its state deleted, or lost by a broker that was restarted and keeps nothing? "
-            f"{ADOPT}: the query goes on with what is on the queue"
-        )
     if offset.epoch is not None and not offset.is_owned:
         return OffsetError(
             f"{consumer.shown}: the checkpoint {what} {shown(offset)}, which was not written with "
             "deliveryGuarantee=exactly-once: what that query had not accepted is on the queue and comes again. Use a "
             f"new checkpoint location, so that nothing is left out. {ADOPT}: the query goes on with this checkpoint "
             "and what is on the queue"
+        )
+    if state.finished is None and not owner.entries:
+        return OffsetError(
+            f"{consumer.shown}: the checkpoint {what} {shown(offset)}, and the broker knows nothing of this consumer: "
+            "no batch is owned or was finished. Is it the broker, the virtual host and the consumerId of this "
+            "checkpoint? Or was its state deleted, or lost by a broker that was restarted and keeps nothing? "
+            f"{ADOPT}: the query goes on with what is on the queue"
         )
     finished = "nothing" if state.finished is None else f"what ends at {_place(state.finished)}"
     owned = ", ".join(_place(entry.batch.mark) for entry in owner.entries) or "nothing"
