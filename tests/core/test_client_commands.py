@@ -114,6 +114,8 @@ def test_each_subscription_gets_its_own_messages() -> None:
     with FakePeer(script) as server:
         client = server.connect()
         one, two = client.subscribe("q"), client.subscribe("q")
+        one.grant(2)  # a broker sends nothing without credit
+        two.grant(2)
         client.sync()
         found_two = take(two, 2)
         assert [(message.body, message.command_id) for message in found_two] == [(b"b", 1), (b"d", 3)]
