@@ -53,18 +53,21 @@ class Transactions:
         self._run(spec.TxSelect())
         self._selected = "tx"
 
-    def commit(self, sent: Callable[[], None] | None = None) -> None:
+    def commit(self, sent: Callable[[], None] | None = None, *, patience_s: float | None = None) -> None:
         """Commit everything published and accepted since the last commit or rollback (tx.commit).
 
         Parameters:
             sent: called when the command was sent and its outcome is not known.
+            patience_s: for this one, instead of the attribute.
         """
+        patience_s = self.patience_s if patience_s is None else patience_s
         if sent is None:
-            self._run(spec.TxCommit(), patiently=True)
+            self._client.call(spec.TxCommit(), patience_s=patience_s)
         else:
             self._client.send(spec.TxCommit(), sync=True)
             sent()
-            self._run(spec.ExecutionSync(), patiently=True)  # complete only when everything before it is
+            # complete only when everything before it is
+            self._client.call(spec.ExecutionSync(), patience_s=patience_s)
 
     def rollback(self) -> None:
         """Undo it (tx.rollback). qpidd keeps accepted messages acquired by the session until they are released."""

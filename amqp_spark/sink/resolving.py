@@ -41,20 +41,20 @@ class Branches:
     def __init__(self, client: Client, writer: str) -> None:
         self._client = client
         self._writer = writer
-        self._patience = patience_with(0)
+        client.transactions.patience_s = patience_with(0)  # the sitting before had its own
 
     def be_patient_with(self, rows: Iterable[int]) -> None:
         """Resolving a branch of so many rows, or another attempt at it, may take its time."""
-        self._patience = max([self._patience, *(patience_with(each) for each in rows)])
+        transactions = self._client.transactions
+        transactions.patience_s = max([transactions.patience_s, *(patience_with(each) for each in rows)])
 
     def listed(self) -> dict[str, Xid]:
         """What is prepared, of everybody."""
-        self._client.transactions.patience_s = self._patience
         return {xid_text(xid): xid for xid in self._client.transactions.recover()}
 
     def set_timeout(self, xids: Iterable[str], seconds: int) -> None:
         """Start the timers of prepared branches anew, with this term."""
-        listed = self.listed()  # which sets the patience, too
+        listed = self.listed()
         for text in xids:
             try:
                 self._client.transactions.set_timeout(listed[text], seconds)
@@ -114,7 +114,6 @@ class Branches:
     def _each(
         self, listed: Mapping[str, Xid], xids: Collection[str], resolve: Callable[[str], None], after_first: str
     ) -> None:
-        self._client.transactions.patience_s = self._patience
         for number, text in enumerate(text for text in listed if text in xids):
             try:
                 resolve(text)

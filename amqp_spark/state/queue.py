@@ -155,8 +155,7 @@ class StateQueue:
         if accept:  # a broker may store them before it answers anything else
             self._client.sync(patience_s=patience_s)
         self._publish(body)
-        self._client.transactions.patience_s = patience_s
-        self._client.transactions.commit(sent)
+        self._client.transactions.commit(sent, patience_s=patience_s)
         self._held, self.body = None, body
         assert self._subscription is not None
         self._subscription.grant(1)  # it comes while something else is done
