@@ -6,6 +6,7 @@ import random
 from typing import Final
 
 FIRST_DELAY_SECONDS: Final = 0.2
+"""Most time before the first attempt to connect again."""
 
 
 def pause_before(attempt: int, longest: float) -> float:

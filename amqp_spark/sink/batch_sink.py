@@ -93,12 +93,10 @@ class AmqpBatchSink:
             UnsupportedModeError: with exactly-once, outside of the ``foreachBatch`` of a streaming query.
         """
         plan = MessagePlan.build(frame.schema, self._options)
-        query_id = _query_id(frame) if self._options.exactly_once else None
-        if self._options.exactly_once and query_id is None:
-            raise UnsupportedModeError(_NO_QUERY)
-        task, schema = _Task(plan, self._options, batch_id), _COUNTS
+        query_id, schema = None, _COUNTS
         if self._options.exactly_once:
-            schema = f"{_COUNTS}, {_PREPARED}"
+            query_id, schema = _query_id(frame), f"{_COUNTS}, {_PREPARED}"
+        task = _Task(plan, self._options, batch_id)
         rows = [row.asDict() for row in frame.mapInArrow(task, schema).collect()]
         crashpoints.reached(crashpoints.MESSAGE_RETURNED)
         note = "" if query_id is None else self._decide(rows, query_id, batch_id)
@@ -122,9 +120,12 @@ class AmqpBatchSink:
             raise
 
 
-def _query_id(frame: DataFrame) -> str | None:
+def _query_id(frame: DataFrame) -> str:
     context = getattr(frame.sparkSession, "sparkContext", None)  # Spark Connect has none
-    return None if context is None else context.getLocalProperty("sql.streaming.queryId")
+    query_id: str | None = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+    if query_id is None:
+        raise UnsupportedModeError(_NO_QUERY)
+    return query_id
 
 
 class _Task:

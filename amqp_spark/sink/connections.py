@@ -29,7 +29,6 @@ _log = logging.getLogger("amqp_spark.sink")
 
 IDLE_SECONDS: Final = 30.0
 """How long a connection waits for the next task; micro-batches that come less often log in anew."""
-"""Most time before the first attempt to connect again."""
 LONGEST_PAUSE_SECONDS: Final = 1.0
 """Most time between two looks at connections that nobody uses."""
 

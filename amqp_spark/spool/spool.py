@@ -199,11 +199,6 @@ class Spool:
         self.read(file, checksum)
         return batch
 
-    def header(self, file: str) -> Header:
-        """What a file says of itself; its transfers are not read."""
-        with self._opened(file) as opened:
-            return self._header(opened)
-
     def files(self) -> list[str]:
         """The files of this queue of this consumer, sorted: so the oldest of an epoch is first."""
         with self.location.told("cannot be listed"):

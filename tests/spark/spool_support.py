@@ -27,7 +27,7 @@ QUEUE = "orders"
 
 def owned(spool: Spool, written: Written) -> OwnedBatch:
     """What the state message would say of a file."""
-    header = spool.header(written.file)
+    header = spool.read(written.file, written.checksum).header
     return OwnedBatch(
         header.epoch,
         header.sequence,

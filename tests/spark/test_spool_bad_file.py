@@ -176,7 +176,7 @@ def test_a_record_that_says_something_else(other: dict[str, Any], spool: Spool) 
 def test_a_name_that_leads_elsewhere(name: str, spool: Spool) -> None:
     asks: list[Callable[[], object]] = [
         lambda: spool.read(name, "crc32:00000000"),
-        lambda: spool.header(name),
+        lambda: spool.batch(name),
         lambda: spool.delete(name),
     ]
     for ask in asks:
