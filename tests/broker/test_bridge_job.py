@@ -219,6 +219,16 @@ def test_a_login_that_is_refused_ends_with_3(
     wait_until(lambda: left(connect, queue) == 3, "the messages to be back on their queue")
 
 
+def stop_in_the_middle(command: list[str], env: dict[str, str], directory: Path) -> None:
+    """Run a bridge in batches of 100 until the second one is done, and stop it in order."""
+    slow = ["--from-option", "maxMessagesPerTrigger=100", "--processing-time", "2 seconds"]
+    with started([*command, *slow], env, directory) as (job, log):
+        wait_until(lambda: "batch 1:" in log.read_text() or job.poll() is not None, "the second batch", 120)
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(60) == 143, log.read_text()
+    assert "stopped by SIGTERM" in log.read_text()
+
+
 def test_a_bridge_that_is_stopped_goes_on_where_it_was(
     broker: Broker, connect: Connect, queue: str, durable_queue: str, tmp_path: Path
 ) -> None:
@@ -228,12 +238,7 @@ def test_a_bridge_that_is_stopped_goes_on_where_it_was(
         sys.executable, job_path("bridge"), "--queue", queue, "--routing-key", durable_queue,
         "--checkpoint", str(tmp_path / "ck"), "--master", "local[1]", *QUICK,
     ]  # fmt: skip
-    slow = ["--from-option", "maxMessagesPerTrigger=100", "--processing-time", "2 seconds"]
-    with started([*command, *slow], env, tmp_path) as (job, log):
-        wait_until(lambda: "batch 1:" in log.read_text() or job.poll() is not None, "the second batch", 120)
-        job.send_signal(signal.SIGTERM)
-        assert job.wait(60) == 143, log.read_text()
-    assert "stopped by SIGTERM" in log.read_text()
+    stop_in_the_middle(command, env, tmp_path)
     assert 0 < left(connect, durable_queue, "durable") < 1000
     wait_until(lambda: left(connect, queue) > 0, "the rest to be back on the queue")
     with started([*command, "--available-now"], env, tmp_path) as (job, log):
@@ -258,11 +263,7 @@ def test_a_bridge_with_exactly_once_that_is_stopped_moves_every_message_once(
         sys.executable, job_path("bridge"), "--queue", queue, "--routing-key", durable_queue, *options,
         "--checkpoint", str(tmp_path / "ck"), "--master", "local[2,4]", *QUICK,
     ]  # fmt: skip
-    slow = ["--from-option", "maxMessagesPerTrigger=100", "--processing-time", "2 seconds"]
-    with started([*command, *slow], env, tmp_path) as (job, log):
-        wait_until(lambda: "batch 1:" in log.read_text() or job.poll() is not None, "the second batch", 120)
-        job.send_signal(signal.SIGTERM)
-        assert job.wait(60) == 143, log.read_text()
+    stop_in_the_middle(command, env, tmp_path)
     assert 0 < left(connect, durable_queue, "durable") < 1000
     with started([*command, "--available-now"], env, tmp_path) as (job, log):
         assert job.wait(180) == 0, log.read_text()

@@ -83,48 +83,45 @@ def test_a_silent_broker_without_heartbeats_is_given_up(monkeypatch: pytest.Monk
         assert [len(one) for one in publisher.unfinished()] == [3]
 
 
-def test_a_broker_that_sends_heartbeats_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    impatient(monkeypatch, ask=60.0, silence=0.1)
+def waits_for_completion(meanwhile: Callable[[Peer], None], *, heartbeat: int) -> None:
+    """A publisher finishes once the peer completes, after what it does ``meanwhile``."""
     waited = threading.Event()
 
     def script(peer: Peer) -> None:
         peer.completing = False
         peer.open()
         peer.expect(spec.ExecutionSync)
-        assert not peer.hears(1.0)
+        meanwhile(peer)
         waited.set()
         peer.control(completed((0, peer.session.received_next - 1)))
         peer.completing = True
         peer.serve()
 
-    with FakePeer(script, heartbeat=30) as server:
-        publisher = server.connect(heartbeat=30).publisher()
+    with FakePeer(script, heartbeat=heartbeat) as server:
+        publisher = server.connect(heartbeat=heartbeat).publisher()
         publisher.send(numbered(3))
         publisher.finish()
         assert waited.is_set()
+
+
+def test_a_broker_that_sends_heartbeats_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    impatient(monkeypatch, ask=60.0, silence=0.1)
+
+    def meanwhile(peer: Peer) -> None:
+        assert not peer.hears(1.0)
+
+    waits_for_completion(meanwhile, heartbeat=30)
 
 
 def test_heartbeats_go_out_while_completion_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     impatient(monkeypatch, ask=60.0)
-    waited = threading.Event()
 
-    def script(peer: Peer) -> None:
-        peer.completing = False
-        peer.open()
-        peer.expect(spec.ExecutionSync)
+    def meanwhile(peer: Peer) -> None:
         for _ in range(2):
             peer.raw(HEARTBEAT)
             assert peer.hears(10.0), "no heartbeat came"
-        waited.set()
-        peer.control(completed((0, peer.session.received_next - 1)))
-        peer.completing = True
-        peer.serve()
 
-    with FakePeer(script, heartbeat=2) as server:
-        publisher = server.connect(heartbeat=2).publisher()
-        publisher.send(numbered(3))
-        publisher.finish()
-        assert waited.is_set()
+    waits_for_completion(meanwhile, heartbeat=2)
 
 
 def test_a_stopped_publisher_asks_whether_the_broker_lives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from amqp_core.v0_10.messages import messages_of
 from amqp_core.v0_10.spec import MessageAcceptMode, MessageAcquireMode
+from amqp_spark.spool.identity import IDENTITY
 from amqp_spark.state.records import DONE, ConsumerState, WriterState
 from amqp_spark.state.xids import parse_branch, xid_text
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.spec import Xid
     from amqp_spark.state.names import Names
-
-_IDENTITY = "amqp-spark-spool.json"
 
 
 def browse(client: Client, queue: str) -> list[bytes] | None:
@@ -88,7 +87,7 @@ def of_spool(directory: Path) -> list[str]:
     """Files in a spool."""
     if not directory.is_dir():
         return []
-    files = sorted(path.name for path in directory.iterdir() if path.name != _IDENTITY)
+    files = sorted(path.name for path in directory.iterdir() if path.name != IDENTITY)
     return [f"{len(files)} files are left in the spool: {files[:4]}"] if files else []
 
 

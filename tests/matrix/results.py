@@ -9,7 +9,7 @@ import statistics
 import subprocess
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -56,6 +56,20 @@ class Result:
     plan: str = ""
     code: str = field(default_factory=code_version)
     """The commit that was run."""
+
+    @classmethod
+    def of(cls, case: Case, *, seed: int, **what: Any) -> Self:
+        """A run of a case; ``what`` came of it, by the names of the fields."""
+        return cls(
+            case=str(case),
+            kind=case.kind,
+            guarantee=case.guarantee,
+            point=case.point,
+            victim=case.victim,
+            round=case.round,
+            seed=seed,
+            **what,
+        )
 
     @property
     def good(self) -> bool:

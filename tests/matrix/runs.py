@@ -47,14 +47,8 @@ def _result(place: Place, subject: Subject, seed: int, took: float) -> Result:
     while (dirt := subject.dirt(client)) and time.monotonic() < deadline:
         time.sleep(0.1)
     verdict = judge(subject, subject.copies(client), dirt)
-    case = subject.case
-    return Result(
-        case=str(case),
-        kind=case.kind,
-        guarantee=case.guarantee,
-        point=case.point,
-        victim=case.victim,
-        round=case.round,
+    return Result.of(
+        subject.case,
         seed=seed,
         messages=subject.sent,
         lost=verdict.lost,

@@ -47,18 +47,7 @@ def subject_of(text: str, directory: Path, *, sent: int = 10) -> Subject:
 
 def result_of(text: str, *, seed: int = 1, **what: Any) -> Result:
     """A run of a case."""
-    case = Case.parse(text)
-    return Result(
-        case=text,
-        kind=case.kind,
-        guarantee=case.guarantee,
-        point=case.point,
-        victim=case.victim,
-        round=case.round,
-        seed=seed,
-        code="abc",
-        **what,
-    )
+    return Result.of(Case.parse(text), seed=seed, code="abc", **what)
 
 
 def checkpoint(directory: Path, *names: str) -> Path:

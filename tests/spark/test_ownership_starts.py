@@ -30,7 +30,8 @@ def test_a_start_that_was_overtaken_deletes_nothing_of_its_successor(
     idle_until(first, lambda: not any(state.owned for state in states(fake)))
     stopped(first)
     fake.publish("q", *numbers(20, 10))
-    (consumers.spool / f"{spool.Spool('/', consumer_id='me', queue='q')._prefix}1.part").write_bytes(b"left by a kill")
+    prefix = spool.Spool("/", consumer_id="me", queue="q")._prefix
+    (consumers.spool / f"{prefix}1.part").write_bytes(b"left by a kill")
     at_epoch, goes_on = Event(), Event()
 
     def reached(point: str) -> None:
@@ -46,7 +47,7 @@ def test_a_start_that_was_overtaken_deletes_nothing_of_its_successor(
         fake.cut()
         successor = Driver(consumers(maxMessagesPerTrigger=10), first)
         rows = successor.trigger_until_rows()
-        being_written = consumers.spool / f"{spool.Spool('/', consumer_id='me', queue='q')._prefix}2.part"
+        being_written = consumers.spool / f"{prefix}2.part"
         being_written.write_bytes(b"of the successor")
         owned = [batch.file for state in states(fake) for batch in state.owned]
         goes_on.set()

@@ -208,19 +208,25 @@ def held_bytes(driver: Driver) -> int:
     return 0 if run is None else run._receiver._held.bytes
 
 
-def test_point_8_what_is_held_stays_within_the_buffer(fake: FakeBroker, readers: Readers) -> None:
-    size = len(transfer_frames(b"x" * 10_000))
-    fake.publish("q", *(b"x" * 10_000 for _ in range(500)))
-    fake.block_messages = 1
-    driver = Driver(readers(maxBytesPerTrigger=20 * size, bufferBytes=50 * size))
+def most_held_bytes(driver: Driver, count: int) -> int:
+    """Trigger until there are so many rows; the most that was held between two triggers."""
     worst = 0
 
     def watch(rows: list[tuple[str, int, bytes]]) -> bool:
         nonlocal worst
         worst = max(worst, held_bytes(driver))
-        return len(rows) >= 500
+        return len(rows) >= count
 
     driver.until(watch)
+    return worst
+
+
+def test_point_8_what_is_held_stays_within_the_buffer(fake: FakeBroker, readers: Readers) -> None:
+    size = len(transfer_frames(b"x" * 10_000))
+    fake.publish("q", *(b"x" * 10_000 for _ in range(500)))
+    fake.block_messages = 1
+    driver = Driver(readers(maxBytesPerTrigger=20 * size, bufferBytes=50 * size))
+    worst = most_held_bytes(driver, 500)
     assert 20 * size < worst <= 51 * size  # one transfer may pass the bound
 
 
@@ -233,14 +239,7 @@ def test_point_8_queues_share_the_buffer_and_what_one_frees_lets_the_other_go_on
     monkeypatch.setattr(link, "IDLE_SECONDS", 1e6)  # nothing but a wake-up makes a starved queue go on
     fake.block_messages = 1  # what one read of the socket brings may pass the bound, for each queue
     driver = Driver(readers("q,r", maxBytesPerTrigger=20 * size, bufferBytes=50 * size))
-    worst = 0
-
-    def watch(rows: list[tuple[str, int, bytes]]) -> bool:
-        nonlocal worst
-        worst = max(worst, held_bytes(driver))
-        return len(rows) >= 400
-
-    driver.until(watch)
+    worst = most_held_bytes(driver, 400)
     assert 20 * size < worst <= 52 * size
 
 
