@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 from amqp_core.errors import AuthenticationFailed, UsageError
 from amqp_core.sasl import DEFAULT_MECHANISMS
+from amqp_core.text import NOT_UTF8, is_utf8
 
 DEFAULT_PORT = 5672
 DEFAULT_TLS_PORT = 5671
@@ -22,6 +23,10 @@ DEFAULT_TLS_PORT = 5671
 MIN_MAX_FRAME_SIZE = 4096
 #: The frame header's size field has 16 bits.
 MAX_MAX_FRAME_SIZE = 65535
+#: Bounds of ``max_message_bytes``: one frame, and what a block of frames can hold.
+MIN_MAX_MESSAGE_BYTES = 64 << 10
+MAX_MAX_MESSAGE_BYTES = 4095 << 20
+DEFAULT_MAX_MESSAGE_BYTES = 512 << 20
 
 _HOST_NAME = re.compile(r"[^\s\[\]/?#%\\:]+")
 _SECRET_FIELDS = frozenset({"password"})
@@ -31,8 +36,10 @@ _SECRET_FIELDS = frozenset({"password"})
 class ConnectOptions:
     """Everything that a connection needs to know. Times in seconds. ``repr`` shows no secret.
 
-    ``plain_in_clear`` lets PLAIN be used without TLS to a host that is not a loopback address; it is meant to be set
-    when somebody named PLAIN explicitly. ``password_file`` is read each time a connection is made.
+    ``in_clear`` names those of PLAIN and CRAM-MD5 that may be used without TLS to a host that is not a loopback
+    address; it is meant to hold those that were named explicitly. ``password_file`` is read each time a connection is
+    made.
+    ``max_message_bytes`` bounds a received message, all its frames counted; a larger one ends the connection.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -50,7 +57,8 @@ class ConnectOptions:
     connect_timeout: float = 10.0
     client_name: str = "amqp_spark"
     max_frame_size: int = MAX_MAX_FRAME_SIZE
-    plain_in_clear: bool = False
+    in_clear: tuple[str, ...] = ()
+    max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
 
     def __post_init__(self) -> None:
         if not self.hosts:
@@ -62,6 +70,18 @@ class ConnectOptions:
         if not MIN_MAX_FRAME_SIZE <= self.max_frame_size <= MAX_MAX_FRAME_SIZE:
             raise UsageError(
                 f"max_frame_size={self.max_frame_size}: {MIN_MAX_FRAME_SIZE} to {MAX_MAX_FRAME_SIZE} are allowed"
+            )
+        for name in ("username", "password", "virtual_host"):
+            value = getattr(self, name)
+            if value is not None and not is_utf8(value):
+                raise UsageError(f"{name} {NOT_UTF8}")
+        for name in ("password_file", "tls_ca_file", "tls_cert_file", "tls_key_file"):
+            if "\0" in (getattr(self, name) or ""):
+                raise UsageError(f"{name} holds a NUL character, which no path does: give the path of a file")
+        if not MIN_MAX_MESSAGE_BYTES <= self.max_message_bytes <= MAX_MAX_MESSAGE_BYTES:
+            raise UsageError(
+                f"max_message_bytes={self.max_message_bytes}: "
+                f"{MIN_MAX_MESSAGE_BYTES} to {MAX_MAX_MESSAGE_BYTES} are allowed"
             )
         if self.password is not None and self.password_file is not None:
             raise UsageError("password and password_file are both given: give one of them")
@@ -82,14 +102,14 @@ class ConnectOptions:
         if self.password_file is None:
             return self.password
         try:
-            text = Path(self.password_file).read_text(encoding="utf-8")
-        except OSError as error:
-            raise AuthenticationFailed(
-                f"the password file {self.password_file!r} cannot be read: {error.strerror or type(error).__name__}"
-            ) from error
-        except UnicodeDecodeError:
-            # From None: the original holds the bytes of the file.
-            raise AuthenticationFailed(f"the password file {self.password_file!r} is not UTF-8 text") from None
+            content = Path(self.password_file).read_bytes()
+        except (OSError, ValueError) as error:  # a path that cannot be encoded is a ValueError
+            reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
+            raise AuthenticationFailed(f"the password file {self.password_file!r} cannot be read: {reason}") from error
+        # not by the error of decoding, which holds the bytes of the file
+        text = content.decode("utf-8", "surrogateescape")
+        if not is_utf8(text):
+            raise AuthenticationFailed(f"the password file {self.password_file!r} is not UTF-8 text: write it in UTF-8")
         return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -104,6 +124,8 @@ def parse_url(url: str) -> tuple[tuple[tuple[str, int], ...], str, bool]:
             "the URL holds credentials (something before '@'), which would be logged: leave them out and give username "
             "and password separately (an '@' in a virtual host is written %40)"
         )
+    if not is_utf8(url):
+        raise UsageError(f"the URL {NOT_UTF8}")
     scheme, separator, rest = url.partition("://")
     tls = scheme.lower() == "amqps"
     if not separator or scheme.lower() not in {"amqp", "amqps"}:

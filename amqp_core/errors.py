@@ -7,7 +7,7 @@ never a secret. Codes that the registry does not know become :class:`UnknownErro
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class AmqpError(Exception):
@@ -40,6 +40,23 @@ class DecodeError(ProtocolError, ValueError):
 
     def __str__(self) -> str:
         return self.reason if self.offset < 0 else f"{self.reason} (at byte {self.offset})"
+
+
+class UndecodableMessage(DecodeError):
+    """A message was received whole and cannot be decoded. The connection goes on, and so do the messages after it.
+
+    Its transfer can be accepted, rejected or released by ``command_id``. Trying again does not help.
+    """
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, command_id: int, reason: str) -> None:
+        super().__init__(reason)
+        self.args = (command_id, reason)
+        self.command_id = command_id
+
+    def __str__(self) -> str:
+        return f"the message with command id {self.command_id} cannot be decoded: {self.reason}"
 
 
 class LimitExceeded(ProtocolError):
@@ -153,6 +170,19 @@ class SessionDetached(AmqpError):
         return f"the broker detached session {self.name!r} with code {self.code}"
 
 
+RIGHTS: Final[dict[str, tuple[str, str | None]]] = {
+    "queue.query": ("access queue", None),
+    "exchange.query": ("access exchange", None),
+    "exchange.bound": ("access exchange", None),
+    "exchange.bind": ("bind exchange", None),
+    "exchange.unbind": ("unbind exchange", "UNBIND EXCHANGE"),
+    "queue.declare": ("create queue", "CREATE QUEUE"),
+    "queue.delete": ("delete queue", "DELETE QUEUE"),
+    "message.subscribe": ("consume queue", "CONSUME QUEUE"),
+}
+"""By command the right that it takes: on qpidd, and on Broker-J (``None``: none of its own)."""
+
+
 class CommandFailed(AmqpError):
     """The peer raised ``execution.exception`` for a command; the session is gone (0-10 section execution)."""
 
@@ -171,9 +201,20 @@ class CommandFailed(AmqpError):
 
 
 class UnauthorizedAccess(CommandFailed):
-    """403: the login may not do this."""
+    """403: the login may not do this. The text names the right that qpidd and Broker-J ask for."""
 
     error_code: ClassVar[int] = 403
+
+    def __str__(self) -> str:
+        rights = RIGHTS.get(self.command or "")
+        if rights is None:
+            return super().__str__()
+        qpidd, brokerj = rights
+        there = "no right but ACCESS VIRTUALHOST" if brokerj is None else f"'ACL ALLOW USER {brokerj}'"
+        return (
+            f"{super().__str__()}. Let the broker's administrator grant the login what this takes (qpidd: "
+            f"'acl allow USER {qpidd}'; Broker-J: {there})"
+        )
 
 
 class NotFound(CommandFailed):

@@ -20,9 +20,10 @@ import unicodedata
 from typing import TYPE_CHECKING, ClassVar
 
 from amqp_core.errors import AuthenticationFailed, UsageError
+from amqp_core.text import NOT_UTF8, is_utf8
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
 #: Allowed mechanisms, best first, where nothing else is asked for.
 DEFAULT_MECHANISMS: tuple[str, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "EXTERNAL", "PLAIN", "ANONYMOUS")
@@ -75,6 +76,9 @@ class External(Mechanism):
 
 class _Password(Mechanism):
     def __init__(self, username: str, password: str) -> None:
+        for value, what in ((username, "user name"), (password, "password")):
+            if not is_utf8(value):
+                raise UsageError(f"the {what} {NOT_UTF8}")
         self._username = username
         self._password = password
 
@@ -95,7 +99,11 @@ class Plain(_Password):
 
 
 class CramMd5(_Password):
-    """RFC 2195: the password keys an HMAC-MD5 of the broker's challenge. The broker speaks first."""
+    """RFC 2195: the password keys an HMAC-MD5 of the broker's challenge. The broker speaks first.
+
+    Who reads challenge and answer, or asks in the broker's place, can try out passwords at full speed: so, as PLAIN,
+    only over TLS, to a loopback address, or when named explicitly. Else SCRAM could be downgraded to it.
+    """
 
     name: ClassVar[str] = "CRAM-MD5"
 
@@ -215,6 +223,12 @@ _WITH_PASSWORD: dict[str, Callable[[str, str], Mechanism]] = {
     "PLAIN": Plain,
 }
 
+# Why a mechanism is weak on a connection that others can read or take over.
+_WEAK = {
+    "PLAIN": "would send the password in clear",
+    "CRAM-MD5": "would let a listener, or a false broker, find the password by trying out many",
+}
+
 
 def choose(
     offered: Sequence[str],
@@ -225,13 +239,14 @@ def choose(
     loopback: bool,
     allowed: Sequence[str] = DEFAULT_MECHANISMS,
     client_certificate: bool = False,
-    plain_in_clear: bool = False,
+    in_clear: Collection[str] = (),
 ) -> Mechanism:
     """The first mechanism of ``allowed`` that the broker offers and that what we have (login, certificate) can serve.
 
     ``offered`` is the list of ``connection.start``; ``loopback`` says whether the connected peer address is one.
-    ``plain_in_clear`` allows PLAIN without TLS to any host. Raises AuthenticationFailed that says what the broker
-    offers, what is allowed, and for each mechanism that both name why it cannot be used and what to change.
+    ``in_clear`` names those of PLAIN and CRAM-MD5 that are allowed without TLS to any host. Raises AuthenticationFailed
+    that says what the broker offers, what is allowed, and for each mechanism that both name why it cannot be used and
+    what to change.
     """
     reasons: list[str] = []
     for name in allowed:
@@ -242,7 +257,7 @@ def choose(
             login=username is not None and password is not None,
             partial_login=(username is None) != (password is None),
             certificate=client_certificate and tls,
-            plain=tls or loopback or plain_in_clear,
+            safe=tls or loopback or name in in_clear,
         )
         if reason is not None:
             reasons.append(f"{name} {reason}")
@@ -265,7 +280,7 @@ def choose(
     raise AuthenticationFailed(text)
 
 
-def _unusable(name: str, *, login: bool, partial_login: bool, certificate: bool, plain: bool) -> str | None:
+def _unusable(name: str, *, login: bool, partial_login: bool, certificate: bool, safe: bool) -> str | None:
     """Why a mechanism that both sides name cannot be used; ``None`` when it can. The first rule that holds."""
     given = login or partial_login
     password = name in _WITH_PASSWORD
@@ -277,8 +292,8 @@ def _unusable(name: str, *, login: bool, partial_login: bool, certificate: bool,
         (name == "ANONYMOUS" and certificate, "is not used when a client certificate is given"),
         (password and not login, "needs a user name and a password"),
         (
-            name == "PLAIN" and not plain,
-            "would send the password in clear: use TLS (amqps://), or name PLAIN in saslMechanisms explicitly",
+            name in _WEAK and not safe,
+            f"{_WEAK.get(name, '')}: use TLS (amqps://), or name {name} in saslMechanisms explicitly",
         ),
     )
     return next((reason for applies, reason in rules if applies), None)
@@ -297,7 +312,9 @@ def saslprep(text: str, what: str) -> str:
     prepared = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
     for char in prepared:
         if any(prohibited(char) for prohibited in _PROHIBITED):
-            raise UsageError(f"the {what} holds a character that SASL does not allow (RFC 4013), U+{ord(char):04X}")
+            raise UsageError(
+                f"the {what} holds a character that SASL does not allow (RFC 4013), such as a control character"
+            )
     if any(map(stringprep.in_table_d1, prepared)) and (
         any(map(stringprep.in_table_d2, prepared))
         or not stringprep.in_table_d1(prepared[0])

@@ -7,24 +7,35 @@ woken from another thread. ``OSError`` and ``ssl.SSLError`` end here: everything
 from __future__ import annotations
 
 import contextlib
+import queue
 import select
 import socket
 import ssl
 import struct
+import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from amqp_core.address import format_address
 from amqp_core.errors import ConnectionFailed, ConnectionLost, TlsError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from amqp_core.address import ConnectOptions
 
 READ_BYTES = 1 << 18
 _WRITE_BYTES = 1 << 18
 
 monotonic = time.monotonic
+
+# As socket.getaddrinfo gives it: family, type, protocol, canonical name, address.
+_Address = tuple[Any, ...]
+
+
+class _NotResolved(Exception):
+    """A host name had no answer in time."""
 
 
 def tls_context(options: ConnectOptions) -> ssl.SSLContext:
@@ -53,8 +64,13 @@ class Transport:
         self._sock = sock
         self.peer = peer
         self._tls = isinstance(sock, ssl.SSLSocket)
-        self._pending: deque[memoryview] = deque()
+        self._pending: deque[tuple[memoryview, bool]] = deque()
         self.pending_bytes = 0
+        """What the peer has not taken yet."""
+        self.pending_own_bytes = 0
+        """The part of it that was not written as ``bounded``."""
+        self.sent_bytes = 0
+        """What the peer's side has taken so far."""
         sock.setblocking(False)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -83,6 +99,11 @@ class Transport:
                 raise TlsError(f"{host!r} cannot be the name in a certificate: {error}") from error
         try:
             sock = _dial(host, port, deadline)
+        except _NotResolved:
+            raise ConnectionFailed(
+                f"the host name {host!r} was not resolved within {timeout:g} s (connectTimeout): "
+                "check the name and the name servers of this machine, or raise connectTimeout"
+            ) from None
         except TimeoutError as error:
             raise ConnectionFailed(f"no answer from {where} within {timeout:g} s (connectTimeout)") from error
         except socket.gaierror as error:
@@ -121,17 +142,24 @@ class Transport:
         return str(address[0]).startswith("127.") or address[0] in ("::1", "::ffff:127.0.0.1")
 
     # ---------------------------------------------------------------------------------------------------------- data
-    def write(self, data: bytes | memoryview) -> None:
-        """Send ``data``, or keep what the peer does not take yet for later (see ``pending_bytes``)."""
+    def write(self, data: bytes | memoryview, *, bounded: bool = False) -> None:
+        """Send ``data``, or keep what the peer does not take yet for later (see ``pending_bytes``).
+
+        Parameters:
+            data: what to send; must not change until it is sent.
+            bounded: the caller bounds what it sends, so that this does not count in ``pending_own_bytes``.
+        """
         if data:
-            self._pending.append(memoryview(data))
+            self._pending.append((memoryview(data), bounded))
             self.pending_bytes += len(data)
+            if not bounded:
+                self.pending_own_bytes += len(data)
         self.flush()
 
     def flush(self) -> None:
         """Send what is pending, as far as the peer takes it."""
         while self._pending:
-            view = self._pending[0]
+            view, bounded = self._pending[0]
             try:
                 sent = self._sock.send(view[:_WRITE_BYTES])
             except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -139,10 +167,13 @@ class Transport:
             except OSError as error:
                 raise self._lost("writing", error) from error
             self.pending_bytes -= sent
+            self.sent_bytes += sent
+            if not bounded:
+                self.pending_own_bytes -= sent
             if sent == len(view):
                 self._pending.popleft()
             else:
-                self._pending[0] = view[sent:]
+                self._pending[0] = (view[sent:], bounded)
 
     def read(self) -> bytes | None:
         """Return what has arrived (at most 256 KiB), ``None`` if nothing has, ``b""`` at the end of the stream."""
@@ -201,7 +232,7 @@ class Transport:
             return
         self._closed = True
         self._pending.clear()
-        self.pending_bytes = 0
+        self.pending_bytes = self.pending_own_bytes = 0
         for sock in (self._sock, self._wake_in, self._wake_out):
             with contextlib.suppress(OSError):
                 sock.close()
@@ -215,7 +246,7 @@ class Transport:
 
 def _dial(host: str, port: int, deadline: float) -> socket.socket:
     """Connect to the first address of ``host`` that answers; each gets its share of the time that is left."""
-    addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    addresses = _resolve(host, port, deadline)
     failure: OSError = OSError("the name has no address")
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
         sock = socket.socket(family, kind, protocol)
@@ -228,6 +259,33 @@ def _dial(host: str, port: int, deadline: float) -> socket.socket:
         else:
             return sock
     raise failure
+
+
+def _resolve(host: str, port: int, deadline: float) -> Sequence[_Address]:
+    """The addresses of a host. The system's resolver has no deadline: it runs on a thread that is left behind.
+
+    Raises:
+        _NotResolved: no answer before the deadline.
+        OSError, ValueError: what the resolver says.
+    """
+    with contextlib.suppress(socket.gaierror):
+        return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    answers: queue.SimpleQueue[Sequence[_Address] | Exception] = queue.SimpleQueue()
+
+    def ask() -> None:
+        try:
+            answers.put(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
+        except (OSError, ValueError) as error:  # UnicodeError is a ValueError
+            answers.put(error)
+
+    threading.Thread(target=ask, name=f"resolve {host}", daemon=True).start()
+    try:
+        answer = answers.get(timeout=max(0.001, deadline - monotonic()))
+    except queue.Empty:
+        raise _NotResolved from None
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
 
 
 def _explain_tls(error: OSError, where: str, timeout: float) -> ConnectionFailed:

@@ -2,7 +2,8 @@
 
 ``decode_x(data, pos)`` reads packing flags and the fields they announce and returns the object and the position after
 it; only :class:`DecodeError` leaves. ``encode_x(value)`` writes the same. Bit n of the first octet of the packing flags
-is field n, of the second octet field n + 8: a field of ``None`` is absent, required or not.
+is field n, of the second octet field n + 8: a field of ``None`` is absent, required or not: call
+:func:`check_required` before a control or command is sent.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from amqp_core.errors import DecodeError, EncodeError
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._primitives import (
     STRUCT32,
+    read_argument_map,
     read_array,
     read_array_head,
     read_byte_ranges,
@@ -494,7 +496,7 @@ def decode_exchange_query_result(data: bytes, pos: int) -> tuple[spec.ExchangeQu
     value.durable = flags & 0x0200 != 0
     value.not_found = flags & 0x0400 != 0
     if flags & 0x0800:
-        value.arguments, pos = read_map(data, pos)
+        value.arguments, pos = read_argument_map(data, pos)
     return value, pos
 
 
@@ -559,7 +561,7 @@ def decode_queue_query_result(data: bytes, pos: int) -> tuple[spec.QueueQueryRes
     value.exclusive = flags & 0x0800 != 0
     value.auto_delete = flags & 0x1000 != 0
     if flags & 0x2000:
-        value.arguments, pos = read_map(data, pos)
+        value.arguments, pos = read_argument_map(data, pos)
     if flags & 0x4000:
         value.message_count, pos = read_uint32(data, pos)
     if flags & 0x8000:
@@ -704,7 +706,7 @@ def decode_connection_start(data: bytes, pos: int) -> tuple[spec.ConnectionStart
     if flags & 0xF8FF:
         raise _unknown_flags("connection.start", flags, pos - 2)
     if flags & 0x0100:
-        value.server_properties, pos = read_map(data, pos)
+        value.server_properties, pos = read_argument_map(data, pos)
     if flags & 0x0200:
         value.mechanisms, pos = read_str16_array(data, pos)
     if flags & 0x0400:
@@ -735,7 +737,7 @@ def decode_connection_start_ok(data: bytes, pos: int) -> tuple[spec.ConnectionSt
     if flags & 0xF0FF:
         raise _unknown_flags("connection.start-ok", flags, pos - 2)
     if flags & 0x0100:
-        value.client_properties, pos = read_map(data, pos)
+        value.client_properties, pos = read_argument_map(data, pos)
     if flags & 0x0200:
         value.mechanism, pos = read_str8(data, pos)
     if flags & 0x0400:
@@ -1364,7 +1366,7 @@ def decode_execution_exception(data: bytes, pos: int) -> tuple[spec.ExecutionExc
     if flags & 0x2000:
         value.description, pos = read_str16(data, pos)
     if flags & 0x4000:
-        value.error_info, pos = read_map(data, pos)
+        value.error_info, pos = read_argument_map(data, pos)
     return value, pos
 
 
@@ -1570,7 +1572,7 @@ def decode_message_subscribe(data: bytes, pos: int) -> tuple[spec.MessageSubscri
     if flags & 0x4000:
         value.resume_ttl, pos = read_uint64(data, pos)
     if flags & 0x8000:
-        value.arguments, pos = read_map(data, pos)
+        value.arguments, pos = read_argument_map(data, pos)
     return value, pos
 
 
@@ -1998,7 +2000,7 @@ def decode_exchange_declare(data: bytes, pos: int) -> tuple[spec.ExchangeDeclare
     value.durable = flags & 0x1000 != 0
     value.auto_delete = flags & 0x2000 != 0
     if flags & 0x4000:
-        value.arguments, pos = read_map(data, pos)
+        value.arguments, pos = read_argument_map(data, pos)
     return value, pos
 
 
@@ -2085,7 +2087,7 @@ def decode_exchange_bind(data: bytes, pos: int) -> tuple[spec.ExchangeBind, int]
     if flags & 0x0400:
         value.binding_key, pos = read_str8(data, pos)
     if flags & 0x0800:
-        value.arguments, pos = read_map(data, pos)
+        value.arguments, pos = read_argument_map(data, pos)
     return value, pos
 
 
@@ -2152,7 +2154,7 @@ def decode_exchange_bound(data: bytes, pos: int) -> tuple[spec.ExchangeBound, in
     if flags & 0x0400:
         value.binding_key, pos = read_str8(data, pos)
     if flags & 0x0800:
-        value.arguments, pos = read_map(data, pos)
+        value.arguments, pos = read_argument_map(data, pos)
     return value, pos
 
 
@@ -2190,7 +2192,7 @@ def decode_queue_declare(data: bytes, pos: int) -> tuple[spec.QueueDeclare, int]
     value.exclusive = flags & 0x1000 != 0
     value.auto_delete = flags & 0x2000 != 0
     if flags & 0x4000:
-        value.arguments, pos = read_map(data, pos)
+        value.arguments, pos = read_argument_map(data, pos)
     return value, pos
 
 
@@ -2345,7 +2347,7 @@ def decode_file_consume(data: bytes, pos: int) -> tuple[spec.FileConsume, int]:
     value.exclusive = flags & 0x1000 != 0
     value.nowait = flags & 0x2000 != 0
     if flags & 0x4000:
-        value.arguments, pos = read_map(data, pos)
+        value.arguments, pos = read_argument_map(data, pos)
     return value, pos
 
 
@@ -2703,7 +2705,7 @@ def decode_stream_consume(data: bytes, pos: int) -> tuple[spec.StreamConsume, in
     value.exclusive = flags & 0x0800 != 0
     value.nowait = flags & 0x1000 != 0
     if flags & 0x2000:
-        value.arguments, pos = read_map(data, pos)
+        value.arguments, pos = read_argument_map(data, pos)
     return value, pos
 
 
@@ -2911,6 +2913,19 @@ def decode_control(data: bytes, pos: int = 0) -> spec.Control:
     return value
 
 
+def check_required(value: spec.Control | spec.Command | spec.Struct) -> None:
+    """Make sure that a control or command that is to be sent has all fields that the specification requires.
+
+    Raises:
+        EncodeError: it lacks one, or a struct among its arguments does.
+    """
+    for attribute, name in _REQUIRED.get(type(value), ()):
+        field = getattr(value, attribute)
+        if field is None:
+            raise EncodeError(f"{value.NAME} cannot be sent without {name}, which is required")
+        check_required(field)
+
+
 def encode_control(control: spec.Control) -> bytes:
     """A control segment."""
     body: bytes = _ENCODERS[type(control)](control)
@@ -3079,6 +3094,53 @@ _COMMAND_DECODERS: Final[dict[int, Callable[[bytes, int], tuple[spec.Command, in
     0x0A06: decode_stream_publish,
     0x0A07: decode_stream_return,
     0x0A08: decode_stream_deliver,
+}
+
+_REQUIRED: Final[dict[type, tuple[tuple[str, str], ...]]] = {
+    spec.Xid: (("format", "format"), ("global_id", "global-id"), ("branch_id", "branch-id")),
+    spec.ConnectionStart: (("mechanisms", "mechanisms"), ("locales", "locales")),
+    spec.ConnectionStartOk: (("mechanism", "mechanism"), ("locale", "locale")),
+    spec.ConnectionSecure: (("challenge", "challenge"),),
+    spec.ConnectionSecureOk: (("response", "response"),),
+    spec.ConnectionTuneOk: (("channel_max", "channel-max"),),
+    spec.ConnectionOpen: (("virtual_host", "virtual-host"),),
+    spec.ConnectionRedirect: (("host", "host"),),
+    spec.ConnectionClose: (("reply_code", "reply-code"),),
+    spec.SessionAttach: (("name", "name"),),
+    spec.SessionAttached: (("name", "name"),),
+    spec.SessionDetach: (("name", "name"),),
+    spec.SessionDetached: (("name", "name"), ("code", "code")),
+    spec.SessionCommandPoint: (("command_id", "command-id"), ("command_offset", "command-offset")),
+    spec.SessionExpected: (("commands", "commands"),),
+    spec.ExecutionResult: (("command_id", "command-id"),),
+    spec.ExecutionException: (("error_code", "error-code"),),
+    spec.MessageTransfer: (("accept_mode", "accept-mode"), ("acquire_mode", "acquire-mode")),
+    spec.MessageAccept: (("transfers", "transfers"),),
+    spec.MessageReject: (("transfers", "transfers"), ("code", "code")),
+    spec.MessageRelease: (("transfers", "transfers"),),
+    spec.MessageAcquire: (("transfers", "transfers"),),
+    spec.MessageResume: (("resume_id", "resume-id"),),
+    spec.MessageSubscribe: (("queue", "queue"), ("accept_mode", "accept-mode"), ("acquire_mode", "acquire-mode")),
+    spec.MessageCancel: (("destination", "destination"),),
+    spec.MessageSetFlowMode: (("flow_mode", "flow-mode"),),
+    spec.MessageFlow: (("unit", "unit"),),
+    spec.DtxStart: (("xid", "xid"),),
+    spec.DtxEnd: (("xid", "xid"),),
+    spec.DtxCommit: (("xid", "xid"),),
+    spec.DtxForget: (("xid", "xid"),),
+    spec.DtxGetTimeout: (("xid", "xid"),),
+    spec.DtxPrepare: (("xid", "xid"),),
+    spec.DtxRollback: (("xid", "xid"),),
+    spec.DtxSetTimeout: (("xid", "xid"), ("timeout", "timeout")),
+    spec.ExchangeDeclare: (("exchange", "exchange"), ("type", "type")),
+    spec.ExchangeDelete: (("exchange", "exchange"),),
+    spec.ExchangeBind: (("queue", "queue"), ("exchange", "exchange"), ("binding_key", "binding-key")),
+    spec.ExchangeUnbind: (("queue", "queue"), ("exchange", "exchange"), ("binding_key", "binding-key")),
+    spec.QueueDeclare: (("queue", "queue"),),
+    spec.QueueDelete: (("queue", "queue"),),
+    spec.QueuePurge: (("queue", "queue"),),
+    spec.QueueQuery: (("queue", "queue"),),
+    spec.StreamDeliver: (("queue", "queue"),),
 }
 
 _ENCODERS: Final[dict[type, Callable[[Any], bytes]]] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from amqp_core.v0_10._read import (
+    read_argument_map,
     read_array,
     read_array_head,
     read_array_typed,
@@ -197,6 +198,7 @@ __all__ = [
     "VOID",
     "Datetime",
     "Typed",
+    "read_argument_map",
     "read_array",
     "read_array_head",
     "read_array_typed",

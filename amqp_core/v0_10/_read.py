@@ -42,6 +42,7 @@ from amqp_core.v0_10.values import (
     INT64,
     LIST,
     MAP,
+    MAX_ARGUMENT_MAP_BYTES,
     MAX_DEPTH,
     STR8,
     STR8_LATIN,
@@ -565,6 +566,20 @@ def read_array_head(data: bytes, pos: int) -> tuple[int, int, int, int]:
 
 def read_map(data: bytes, pos: int) -> tuple[dict[str, object], int]:
     """A map as natural Python values; of a key that occurs twice the last value counts."""
+    return _natural_map(data, pos, 1)
+
+
+def read_argument_map(data: bytes, pos: int) -> tuple[dict[str, object], int]:
+    """A map among the arguments of a control, command or result: refused beyond ``MAX_ARGUMENT_MAP_BYTES``.
+
+    The decoded map can take forty times its bytes.
+    """
+    try:
+        size = _uint32(data, pos)[0]
+    except StructError:
+        raise _short("map", pos) from None
+    if size > MAX_ARGUMENT_MAP_BYTES:
+        raise DecodeError(f"a map of {size} bytes among arguments, where {MAX_ARGUMENT_MAP_BYTES} are the most", pos)
     return _natural_map(data, pos, 1)
 
 

@@ -40,9 +40,12 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as struct_error
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqp_core.errors import DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 OUTSIDE: Final = 0
 """Between assemblies of the command track."""
@@ -52,6 +55,10 @@ IN_OTHER: Final = 2
 """Inside the assembly of another command, whose frames are handed out one by one."""
 
 FRAME_HEADER: Final = 12
+
+# After so many transfers of one size the next ones are compared with them together: that costs a fifth of walking, but
+# as much as walking this many where it finds nothing.
+_ALIKE: Final = 8
 
 _frame = Struct(">BBHxBH").unpack_from  # flags, type, size, track, channel
 _head = Struct(">HHI").unpack_from  # flags and type, size, reserved + track + channel
@@ -72,6 +79,16 @@ class Scan(NamedTuple):
     """``OUTSIDE``, ``IN_TRANSFER`` or ``IN_OTHER``, to be passed to the next call."""
     error: DecodeError | None
     """The frame at ``next`` is broken: the connection cannot go on. What was found before it is valid."""
+    changes: list[int]
+    """Index in ``ends`` of each transfer that opens in ``data`` with another command frame than the one before it, or
+    in a way that was not compared: all others go to the same destination as the one before. The last one may be of the
+    transfer that is not complete."""
+    frames: int = 0
+    """How many frames of the incomplete transfer this call has walked."""
+    sync: bool = False
+    """Some transfer that began in this call has the sync bit in its session header."""
+    largest: int = 0
+    """Bytes of the largest transfer of ``ends``; exact where ``others`` is empty."""
 
 
 def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OUTSIDE) -> Scan:
@@ -83,36 +100,59 @@ def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OU
     """
     ends: list[int] = []
     others: list[tuple[int, int, int]] = []
+    changes: list[int] = []
     error: DecodeError | None = None
     found = ends.append
     length = len(data)
     route = 0x10000 | channel  # as _head reads it: reserved 0, track 1, channel
     command = b""  # the command frame of the transfer before: on one subscription all are equal
     size_of_command = 0
+    first_two = _head  # reads it together with the head of the frame behind it
     starts_with = data.startswith
     begin = start if inside == OUTSIDE else 0  # of the assembly under way
+    frames = 0  # of the transfer under way
+    sync = False
+    largest = total = alike = 0  # sizes of transfers, and how many in a row have been as large as the one before
+    enough = _ALIKE
     at = start
     while True:
         if size_of_command and inside == OUTSIDE:
             # The usual message, three frames: the command frame as before, header in one frame, body in one or none.
             try:
-                while starts_with(command, begin):
-                    at = begin + size_of_command
-                    kind, size, where = _head(data, at)
-                    if where != route or not FRAME_HEADER <= size <= max_frame:
+                while True:
+                    opening, kind, size, where = first_two(data, begin)
+                    if opening != command or where != route or not FRAME_HEADER <= size <= max_frame:
                         break
+                    at = body_at = begin + size_of_command + size
                     if kind == 0x0302:
-                        at += size
                         kind, size, where = _head(data, at)
                         if kind != 0x0703 or where != route or not FRAME_HEADER <= size <= max_frame:
                             break
-                    elif kind != 0x0702:
+                        at += size
+                    elif kind == 0x0702:
+                        body_at = begin
+                    else:
                         break
-                    at += size
                     if at > length:
                         break
                     found(at)
+                    if at - begin != total:
+                        total = at - begin
+                        alike = 0
+                        largest = max(largest, total)
+                        begin = at
+                        continue
+                    alike += 1
+                    if alike < enough:
+                        begin = at
+                        continue
+                    places = (*range(body_at, body_at + 8), *range(begin, begin + size_of_command + 8))
                     begin = at
+                    count = _repeated(data, places, begin, total)
+                    begin += count * total
+                    ends += range(at + total, begin + 1, total)
+                    alike = 0
+                    enough = _ALIKE if count else 8 * enough
             except struct_error:  # the data ends inside a frame header
                 pass
             at = begin
@@ -139,13 +179,22 @@ def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OU
                 break
             begin = at
             if data[at + 12] == 4 and data[at + 13] == 1:
+                if not size_of_command or not starts_with(command, at):
+                    changes.append(len(ends))
+                    # only a whole command segment with something behind it can begin the next transfer, too
+                    command = data[at:end] if flags & 5 == 1 else b""
+                    size_of_command = len(command)
+                    first_two = Struct(f">{size_of_command}sHHI").unpack_from
+                    # A frame that ends before its session header counts as one that has the bit: completion is then
+                    # reported without need.
+                    if size < FRAME_HEADER + 4 or (data[at + 14] and data[at + 15] & 1):
+                        sync = True
+                frames = 1
                 if flags & 5 == 5:  # nothing but the command: a message without header and body
                     found(end)
+                    largest = max(largest, size)
                 else:
                     inside = IN_TRANSFER
-                    if flags & 1:
-                        command = data[at:end]
-                        size_of_command = size
             else:
                 others.append((at, end, len(ends)))
                 if flags & 5 != 5:
@@ -154,8 +203,10 @@ def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OU
             error = DecodeError("an assembly begins before the one before it has ended", at)
             break
         elif inside == IN_TRANSFER:
+            frames += 1
             if flags & 5 == 5:
                 found(end)
+                largest = max(largest, end - begin)
                 inside = OUTSIDE
         else:
             others.append((at, end, len(ends)))
@@ -164,4 +215,23 @@ def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OU
         at = end
         if inside == OUTSIDE:
             begin = at
-    return Scan(ends, others, begin if inside == IN_TRANSFER else at, at, inside, error)
+    if inside != IN_TRANSFER:
+        begin, frames = at, 0
+    return Scan(ends, others, begin, at, inside, error, changes, frames, sync, largest)
+
+
+def _repeated(data: bytes, places: Iterable[int], begin: int, size: int) -> int:
+    """How many transfers of ``size`` bytes from ``begin`` on are framed as the one before them; 0 if they are few.
+
+    ``places`` are the offsets of all octets of that one which say how it is framed, up to where the last of its frames
+    ends. Each is compared in all transfers together, so that as many as have the same in every place are framed alike.
+    """
+    count = (len(data) - begin) // size
+    for place in places:
+        if count < _ALIKE:
+            return 0
+        column = data[place + size : place + size * count + 1 : size]
+        same = data[place : place + 1]
+        if column != same * count:
+            count = len(column) - len(column.lstrip(same))
+    return count

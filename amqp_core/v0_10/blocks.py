@@ -2,27 +2,37 @@
 
 A block is what travels from the receiver to whoever decodes: frames exactly as they were received, holding whole
 transfers whose command ids follow each other. Nothing in it has been decoded.
+
+What a message costs is linear in its size, however the stream is split: no byte is looked at twice, a frame that is
+under way is not scanned before all of it is here, and a large message is put together once, when its end has come.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 from operator import sub
 from typing import TYPE_CHECKING
 
 from amqp_core.errors import LimitExceeded
-from amqp_core.v0_10._scan import IN_TRANSFER, OUTSIDE, scan
+from amqp_core.v0_10._scan import FRAME_HEADER, IN_TRANSFER, OUTSIDE, scan
+from amqp_core.v0_10.frames import MOST_FRAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from amqp_core.errors import ProtocolError
+    from amqp_core.v0_10._scan import Scan
 
-# From this many bytes on, the walked part of an incomplete message is set aside instead of being copied with every
-# chunk that arrives: a message of 100 MiB would otherwise be copied 400 times.
-_ASIDE_BYTES = 1 << 18
-# A frame's offset in a block must fit array("I"); no broker known takes a message anywhere near this.
-_LARGEST_MESSAGE = (1 << 32) - (1 << 20)
+LARGEST_MESSAGE_BYTES = (1 << 32) - (1 << 20)
+"""No message may be larger, whatever the limit: a frame's offset in a block must fit ``array("I")``."""
+
+# From this many bytes on, the part of an incomplete message that is here is set aside, and what follows is not copied
+# until the message ends. A smaller one is joined with the next chunk, once, so that it lies in a block with others.
+_ASIDE_BYTES = 1 << 15
+# Chunks smaller than this, on average over as many as _MANY, are joined: each costs some 40 bytes besides its own.
+_SMALL_CHUNK = 4096
+_MANY = 256
 
 
 class Block:
@@ -33,16 +43,28 @@ class Block:
         ends: end offset in ``frames`` of each transfer (``array("I")``).
         first_id: unbounded command id of the first transfer; the others follow without a gap. -1 until a session
             has numbered it.
+        changes: indices of the transfers, in order, that may have another destination than the one before them. Made by
+            comparing command frames; the first transfer is not named.
         largest: bytes of the largest transfer, frame headers included.
+        sync: whether the sender may have asked for some transfer's completion to be reported at once.
     """
 
-    __slots__ = ("ends", "first_id", "frames", "largest")
+    __slots__ = ("changes", "ends", "first_id", "frames", "largest", "sync")
 
-    def __init__(self, frames: bytes, ends: array[int], first_id: int = -1) -> None:
+    def __init__(
+        self,
+        frames: bytes,
+        ends: array[int],
+        first_id: int = -1,
+        changes: Sequence[int] | None = None,
+        largest: int = 0,
+    ) -> None:
         self.frames = frames
         self.ends = ends
         self.first_id = first_id
-        self.largest = max(ends[0], max(map(sub, ends[1:], ends), default=0))
+        self.changes = range(1, len(ends)) if changes is None else changes
+        self.largest = largest or max(ends[0], max(map(sub, ends[1:], ends), default=0))
+        self.sync = False
 
     @property
     def count(self) -> int:
@@ -63,42 +85,116 @@ class Block:
         return f"Block({len(self.ends)} transfers from id {self.first_id}, {len(self.frames)} bytes)"
 
 
-class Scanner:
-    """Cuts the frames of one channel into blocks of transfers and single other frames, in order of arrival."""
+class _Pieces:
+    """Bytes that arrive piece by piece and are joined once."""
 
-    def __init__(self, channel: int) -> None:
+    __slots__ = ("_list", "_since", "_solid", "nbytes")
+
+    def __init__(self) -> None:
+        self._list: list[bytes] = []
+        self.nbytes = 0
+        self._solid = 0  # so many pieces at the front are not small, or are joined already
+        self._since = 0  # bytes of the pieces after them
+
+    def add(self, piece: bytes) -> None:
+        """Append a piece."""
+        if not piece:
+            return
+        self._list.append(piece)
+        self.nbytes += len(piece)
+        self._since += len(piece)
+        if len(self._list) - self._solid >= _MANY:
+            if self._since < _MANY * _SMALL_CHUNK:
+                self._list[self._solid :] = [b"".join(self._list[self._solid :])]
+            self._solid = len(self._list)
+            self._since = 0
+
+    def take(self, last: bytes | memoryview) -> bytes:
+        """Return everything and ``last`` behind it, joined; nothing is left."""
+        joined = b"".join((*self._list, last))
+        self._list = []
+        self.nbytes = self._solid = self._since = 0
+        return joined
+
+
+class Scanner:
+    """Cuts the frames of one channel into blocks of transfers and single other frames, in order of arrival.
+
+    Parameters:
+        channel: the channel whose transfers are wanted.
+        max_message_bytes: the largest transfer that is taken, bytes of all its frames.
+    """
+
+    def __init__(self, channel: int, max_message_bytes: int = LARGEST_MESSAGE_BYTES) -> None:
         self._channel = channel
-        self._rest = b""
-        self._start = 0
+        self._max_message_bytes = min(max_message_bytes, LARGEST_MESSAGE_BYTES)
         self._inside = OUTSIDE
-        self._aside: list[bytes] = []
-        self._aside_bytes = 0
+        self._rest = _Pieces()  # what is to be scanned once the frame under way is complete
+        self._start = 0  # so many bytes of it have been walked: they belong to the message under way
+        self._aside = _Pieces()  # what is here of a large message under way
+        self._missing = 0  # bytes that the frame under way, or its header, still lacks
+        self._passing = False  # that frame is one of the message set aside: what comes of it goes there unseen
+        self._closing = False  # and is its last one
+        self._frames = 0  # of the message under way
+        self._sync = False  # whether its sender may have asked for its completion
         self.error: ProtocolError | None = None
 
     def feed(self, chunk: bytes, max_frame_size: int) -> Iterator[Block | bytes]:
         """Take the next bytes; yield blocks, and every other frame as its bytes.
 
-        ``error`` is set when the iteration ends at a broken frame; what was yielded before it is valid.
+        ``error`` is set when the iteration ends at a broken frame or a message beyond the limit; what was yielded
+        before it is valid.
         """
-        data = self._rest + chunk if self._rest else chunk
-        found = scan(data, self._start, self._channel, max_frame_size, self._inside)
-        self._inside, self.error = found.inside, found.error
-        aside, self._aside, self._aside_bytes = self._aside, [], 0
+        if len(chunk) < self._missing:
+            self._missing -= len(chunk)
+            (self._aside if self._passing else self._rest).add(chunk)
+            self._check_aside()
+            return
+        carried = self._rest.nbytes > 0
+        data = self._rest.take(chunk) if carried else chunk
+        found = self._scan(data, max_frame_size)
+        self._sync = self._sync or found.sync
+        for item in self._cut(data, found):
+            if isinstance(item, Block):
+                item.sync = self._sync
+                if item.largest > self._max_message_bytes:
+                    yield from self._refuse(item)
+                    return
+            yield item
+        self._sync = self._sync and self._inside == IN_TRANSFER
+        if found.error is None:
+            self._keep(data, found, carried=carried)
+        self.error = self.error or found.error
+
+    def _scan(self, data: bytes, max_frame_size: int) -> Scan:
+        """Scan what has not been walked; the frame that was passing ends in ``data`` without being looked at again."""
+        start, inside = (self._missing, self._inside) if self._passing else (self._start, self._inside)
+        closing = self._passing and self._closing
+        found = scan(data, start, self._channel, max_frame_size, OUTSIDE if closing else inside)
+        if closing:
+            others = [(begin, end, index + 1) for begin, end, index in found.others]
+            changes = [index + 1 for index in found.changes]
+            found = found._replace(ends=[start, *found.ends], others=others, changes=changes)
+        fresh = found.ends or inside != IN_TRANSFER
+        self._frames = found.frames if fresh else self._frames + found.frames
+        self._inside = found.inside
+        return found
+
+    def _cut(self, data: bytes, found: Scan) -> Iterator[Block | bytes]:
         ends = found.ends
         begin = done = 0
-        if aside and ends:
+        aside_block: Block | None = None
+        if self._aside.nbytes and ends:
             # the transfer that was set aside ends in this chunk; frames of `others` before it are yielded below
-            frames = b"".join((*aside, data[: ends[0]]))
-            aside_block: Block | None = Block(frames, array("I", (len(frames),)))
-        else:
-            aside_block = None
+            frames = self._aside.take(memoryview(data)[: ends[0]])
+            aside_block = Block(frames, array("I", (len(frames),)))
         for first, end, index in found.others:
             if index > done:
                 if aside_block is not None:
                     yield aside_block
                     aside_block, done, begin = None, 1, ends[0]
                 if index > done:
-                    yield _block(data, begin, ends[done:index])
+                    yield _block(data, begin, found, done, index)
                     begin, done = ends[index - 1], index
             yield data[first:end]
             if data[first + 5] & 15 == 1:
@@ -107,23 +203,68 @@ class Scanner:
             yield aside_block
             done, begin = 1, ends[0]
         if done < len(ends):
-            yield _block(data, begin, ends[done:])
-        self._keep(data, found.begin, found.next, aside if not ends else [])
+            yield _block(data, begin, found, done, len(ends))
 
-    def _keep(self, data: bytes, begin: int, following: int, aside: list[bytes]) -> None:
-        if self._inside == IN_TRANSFER and (aside or following - begin >= _ASIDE_BYTES):
-            self._aside = aside
-            aside.append(data[begin:following])
-            self._aside_bytes = sum(map(len, aside))
-            if self._aside_bytes > _LARGEST_MESSAGE:
-                self.error = LimitExceeded(f"a message of more than {_LARGEST_MESSAGE} bytes is being sent by the peer")
-            self._rest, self._start = data[following:], 0
+    def _keep(self, data: bytes, found: Scan, *, carried: bool) -> None:
+        """Keep what the next call needs, and note how much must arrive before scanning can go on."""
+        begin, following = found.begin, found.next
+        available = len(data) - following
+        size = int.from_bytes(data[following + 2 : following + 4]) if available >= FRAME_HEADER else FRAME_HEADER
+        self._missing = size - available
+        self._start, self._passing = following - begin, False
+        if self._inside == IN_TRANSFER and (
+            self._aside.nbytes or (carried and not begin) or len(data) - begin >= _ASIDE_BYTES
+        ):
+            self._start = 0
+            self._passing = available >= FRAME_HEADER and self._continues(data, following)
+            if self._passing:
+                self._closing = data[following] & 5 == 5
+                self._frames += 1
+                self._aside.add(data[begin:])
+            else:
+                self._aside.add(data[begin:following])
+                self._rest.add(data[following:])
+            self._check_aside()
         else:
-            self._rest, self._start = data[begin:], following - begin
+            self._rest.add(data[begin:])
+
+    def _continues(self, data: bytes, at: int) -> bool:
+        """Whether the frame whose header is at ``at`` continues the transfer under way."""
+        channel = data[at + 6] << 8 | data[at + 7]
+        return data[at + 5] & 15 == 1 and channel == self._channel and data[at] & 0x0A != 0x0A
+
+    def _check_aside(self) -> None:
+        if self._aside.nbytes > self._max_message_bytes:
+            self.error = self._too_large()
+        elif self._frames > MOST_FRAMES:
+            self.error = LimitExceeded(f"the peer cuts one message into more than {MOST_FRAMES} frames")
+
+    def _too_large(self) -> LimitExceeded:
+        return LimitExceeded(
+            f"a message arrived that is larger than maxMessageBytes={self._max_message_bytes}: "
+            "raise maxMessageBytes, or remove the message from its queue"
+        )
+
+    def _refuse(self, block: Block) -> Iterator[Block]:
+        """Yield what comes before the first transfer that is too large, and set the error."""
+        begin = 0
+        for index, end in enumerate(block.ends):
+            if end - begin > self._max_message_bytes:
+                if index:
+                    yield block.part(0, index, 0, begin)
+                break
+            begin = end
+        self.error = self._too_large()
 
 
-def _block(data: bytes, begin: int, ends: list[int]) -> Block:
+def _block(data: bytes, begin: int, found: Scan, first: int, last: int) -> Block:
+    """The transfers ``[first, last)`` that were found, whose frames begin at ``begin``."""
+    ends = found.ends if last - first == len(found.ends) else found.ends[first:last]
+    changes = found.changes[bisect_right(found.changes, first) : bisect_left(found.changes, last)]
+    if first:
+        changes = [index - first for index in changes]
     if begin:
-        return Block(data[begin : ends[-1]], array("I", [end - begin for end in ends]))
+        return Block(data[begin : ends[-1]], array("I", [end - begin for end in ends]), changes=changes)
     frames = data if ends[-1] == len(data) else data[: ends[-1]]
-    return Block(frames, array("I", ends))
+    largest = found.largest if ends is found.ends and not found.others else 0
+    return Block(frames, array("I", ends), changes=changes, largest=largest)

@@ -27,11 +27,20 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command, encode_header
 from amqp_core.v0_10.driver import CHANNEL, Driver
 from amqp_core.v0_10.frames import BODY, COMMAND, HEADER, TRACK_COMMAND, encode_assembly
-from amqp_core.v0_10.messages import destination_of
-from amqp_core.v0_10.publisher import MAX_BYTES_IN_FLIGHT, MAX_IN_FLIGHT, Publisher, Transfers
+from amqp_core.v0_10.producer_credit import ProducerCredit
+from amqp_core.v0_10.publisher import (
+    MAX_BYTES_IN_FLIGHT,
+    MAX_BYTES_WITHHELD,
+    MAX_IN_FLIGHT,
+    Publisher,
+    Transfers,
+)
+from amqp_core.v0_10.questions import Questions
+from amqp_core.v0_10.routing import by_destination
 from amqp_core.v0_10.serial import unwrap_ranges, wire_ranges
 from amqp_core.v0_10.subscription import Subscription
 from amqp_core.v0_10.transactions import Transactions
+from amqp_core.v0_10.window import Window
 
 if TYPE_CHECKING:
     import ssl
@@ -41,6 +50,7 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.blocks import Block
     from amqp_core.v0_10.connection import Redirected
     from amqp_core.v0_10.messages import Message
+    from amqp_core.v0_10.questions import Question
 
 DEFAULT_CALL_TIMEOUT_S = 60.0
 _MOST_REDIRECTS = 3
@@ -62,9 +72,14 @@ class Client:
         self._subscribed = 0
         self.transactions = Transactions(driver)
         accept_mode = spec.MessageAcceptMode.NONE if self.is_qpidd else spec.MessageAcceptMode.EXPLICIT
-        self._publisher = Publisher(driver, accept_mode=accept_mode, trusting=self.is_qpidd)
+        window = Window(MAX_IN_FLIGHT, self._most_bytes, small=self.is_qpidd)
+        self._publisher = Publisher(
+            driver, accept_mode=accept_mode, trusting=self.is_qpidd, window=window, credit=ProducerCredit()
+        )
         driver.on_block = self._deliver
         driver.on_command = self._command
+        while driver.early:
+            self._command(driver.early.pop(0))
 
     # ---------------------------------------------------------------------------------------------------- connecting
     @classmethod
@@ -132,6 +147,14 @@ class Client:
         """Whether the broker says that it is Apache Qpid C++."""
         return str(self.server_properties.get("product", "")).startswith("qpid-cpp")
 
+    @property
+    def rejects_unroutable(self) -> bool:
+        """Whether the broker is known to reject what it cannot route (Broker-J, with accept-mode explicit).
+
+        qpidd drops it without a word; of a broker that is not known the same has to be expected.
+        """
+        return "broker-j" in str(self.server_properties.get("product", "")).lower()
+
     def __enter__(self) -> Self:
         return self
 
@@ -172,13 +195,18 @@ class Client:
     # --------------------------------------------------------------------------------------------- queues, exchanges
     def query_queue(self, queue: str) -> spec.QueueQueryResult | None:
         """Return what queue.query tells; ``None`` when there is no such queue."""
-        result = self._driver.call(spec.QueueQuery(queue=queue), result=True)
-        return result if isinstance(result, spec.QueueQueryResult) and result.queue else None
+        result = self._driver.ask(spec.QueueQuery(queue=queue), spec.QueueQueryResult)
+        # an unknown queue is a struct in which nothing is set
+        return result if result != spec.QueueQueryResult() else None
 
     def query_exchange(self, exchange: str) -> spec.ExchangeQueryResult | None:
         """Return what exchange.query tells; ``None`` when there is no such exchange."""
-        result = self._driver.call(spec.ExchangeQuery(name=exchange), result=True)
-        return result if isinstance(result, spec.ExchangeQueryResult) and not result.not_found else None
+        result = self._driver.ask(spec.ExchangeQuery(name=exchange), spec.ExchangeQueryResult)
+        return result if not result.not_found else None
+
+    def ask(self, questions: Sequence[Question]) -> Questions:
+        """Send several queries at once (exchange.query, queue.query, exchange.bound), without waiting for answers."""
+        return Questions(self._driver, questions)
 
     def declare_queue(
         self,
@@ -259,8 +287,7 @@ class Client:
     ) -> spec.ExchangeBoundResult:
         """Ask what is bound (exchange.bound)."""
         command = spec.ExchangeBound(exchange=exchange, queue=queue, binding_key=binding_key)
-        result = self._driver.call(command, result=True)
-        return result if isinstance(result, spec.ExchangeBoundResult) else spec.ExchangeBoundResult()
+        return self._driver.ask(command, spec.ExchangeBoundResult)
 
     # ------------------------------------------------------------------------------------------------------ receiving
     def subscribe(
@@ -317,14 +344,17 @@ class Client:
             raise
         return subscription
 
-    def accept(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False) -> None:
+    def accept(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False, patience_s: float = 0.0) -> None:
         """Accept transfers by inclusive ranges of command ids (message.accept): the broker forgets them.
 
         Parameters:
             ranges: ids may include those of other commands; the broker passes over them. Nothing is sent for none.
             sync: wait until the broker has done it.
+            patience_s: seconds for which the broker may work on it without a word, if that is longer than two
+                heartbeats. Broker-J removes durable messages from its store by the thread that sends heartbeats.
         """
-        self._dispose([spec.MessageAccept(transfers=part) for part in self._parts(ranges)], sync=sync)
+        commands = [spec.MessageAccept(transfers=part) for part in self._parts(ranges)]
+        self._dispose(commands, sync=sync, patience_s=patience_s)
 
     def reject(self, ranges: Sequence[tuple[int, int]], *, code: int = 0, text: str = "", sync: bool = False) -> None:
         """Reject transfers (message.reject): to the queue's alternate exchange, or dropped if it has none."""
@@ -341,9 +371,8 @@ class Client:
         """Acquire transfers that were browsed (message.acquire); return the ranges that are now ours."""
         acquired: list[tuple[int, int]] = []
         for part in self._parts(ranges):
-            result = self._driver.call(spec.MessageAcquire(transfers=part), result=True)
-            if isinstance(result, spec.MessageAcquired):
-                acquired += unwrap_ranges(result.transfers or [], self._driver.session.received_next)
+            result = self._driver.ask(spec.MessageAcquire(transfers=part), spec.MessageAcquired)
+            acquired += unwrap_ranges(result.transfers or [], self._driver.session.received_next)
         return acquired
 
     def sync(self, *, patience_s: float = 0.0) -> None:
@@ -359,11 +388,18 @@ class Client:
         most = (self._driver.connection.max_frame_size - _ROOM_BESIDES_RANGES) // 8
         return [wire_ranges(ranges[at : at + most]) for at in range(0, len(ranges), most)]
 
-    def _dispose(self, commands: Sequence[spec.Command], *, sync: bool) -> None:
-        for command in commands[: -1 if sync else None]:
+    def _dispose(self, commands: Sequence[spec.Command], *, sync: bool, patience_s: float = 0.0) -> None:
+        if not commands:
+            return
+        for command in commands[:-1]:
             self._driver.send(command)
-        if sync and commands:
-            self._driver.call(commands[-1])
+        if sync:
+            self._driver.call(commands[-1], patience_s=patience_s)
+        else:
+            # qpidd says that it completed a command only when the sync bit asks for it
+            command_id = self._driver.send(commands[-1], sync=patience_s > 0)
+            if patience_s > 0:
+                self._driver.expect_silence(command_id, patience_s)
 
     # ----------------------------------------------------------------------------------------------------- publishing
     def publish(
@@ -423,16 +459,20 @@ class Client:
         if rejected:
             raise MessageRejected(len(rejected), rejected[-1].code, rejected[-1].text)
 
-    def publisher(
-        self, *, max_in_flight: int = MAX_IN_FLIGHT, max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT
-    ) -> Publisher:
+    @property
+    def _most_bytes(self) -> int:
+        """What qpidd refuses beyond the limit of a queue must not be under way when it withholds completions."""
+        return MAX_BYTES_WITHHELD if self.is_qpidd else MAX_BYTES_IN_FLIGHT
+
+    def publisher(self, *, max_in_flight: int = MAX_IN_FLIGHT, max_bytes_in_flight: int | None = None) -> Publisher:
         """Return a new publisher of runs of ready-made transfers; it takes the place of the one before.
 
         :meth:`publish` and :meth:`confirm` stand on it, too.
 
         Parameters:
-            max_in_flight: transfers that may be sent and not completed.
-            max_bytes_in_flight: bytes that may be sent and not completed; one transfer that is larger goes alone.
+            max_in_flight: most transfers that may be sent and not completed (see :mod:`amqp_core.v0_10.window`).
+            max_bytes_in_flight: bytes, likewise; one transfer that is larger goes alone. By default 32 MiB; 4 MiB for
+                qpidd, which refuses what is under way to a queue that is full.
 
         Raises:
             UsageError: the one before is not finished, or a window that lets nothing pass.
@@ -442,8 +482,9 @@ class Client:
             self._driver,
             accept_mode=before.accept_mode,
             trusting=self.is_qpidd,
-            max_in_flight=max_in_flight,
-            max_bytes_in_flight=max_bytes_in_flight,
+            window=before.window.within(
+                max_in_flight, self._most_bytes if max_bytes_in_flight is None else max_bytes_in_flight
+            ),
             credit=before.credit,
         )
         try:
@@ -460,23 +501,20 @@ class Client:
         self._subscriptions.pop(destination, None)
 
     def _deliver(self, block: Block) -> None:
-        receiving = [each for each in self._subscriptions.values() if each.may_receive]
-        if len(receiving) == 1:
-            receiving[0].receive_block(block)
-            return
-        # several may receive: hand out each run of transfers by its destination
-        first = start = 0
-        current = destination_of(block.frames, 0)
-        for index, end in enumerate(block.ends):
-            following = destination_of(block.frames, end) if index + 1 < len(block.ends) else None
-            if following != current:
-                subscription = self._subscriptions.get(current)
-                if subscription is not None:
-                    whole = not first and following is None
-                    subscription.receive_block(block if whole else block.part(first, index + 1, start, end))
-                first, start = index + 1, end
-            if following is not None:
-                current = following
+        """Hand each run of transfers to the subscription that it names.
+
+        Raises:
+            ProtocolError: a destination without a subscription, or more than the broker has credit for; what comes
+                before that in the block has been handed out.
+        """
+        for destination, part in by_destination(block):
+            subscription = self._subscriptions.get(destination)
+            if subscription is None:
+                raise ProtocolError(
+                    f"the broker sent {len(part.ends)} message(s) to destination {destination!r}, "
+                    "where this session has no subscription"
+                )
+            subscription.receive_block(part)
 
 
 def _redirected_to(redirect: Redirected, port: int) -> tuple[str, int]:

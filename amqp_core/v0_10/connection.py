@@ -8,8 +8,10 @@ function, both without knowing any mechanism.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeVar
+from copy import copy
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
 from amqp_core.errors import (
     AmqpError,
     AuthenticationFailed,
@@ -21,7 +23,7 @@ from amqp_core.errors import (
     VirtualHostRefused,
 )
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10._codec import decode_command, decode_control, encode_control
+from amqp_core.v0_10._codec import check_required, decode_command, decode_control, encode_control
 from amqp_core.v0_10.blocks import Scanner
 from amqp_core.v0_10.events import (
     CLIENT_TRANSITIONS,
@@ -39,28 +41,33 @@ from amqp_core.v0_10.events import (
     TransfersReceived,
 )
 from amqp_core.v0_10.frames import (
+    HEADER_SIZE,
+    MAX_FRAME_SIZE,
     MIN_MAX_FRAME_SIZE,
     PROTOCOL_HEADER,
     TRACK_CONTROL,
+    WHOLE,
     describe_stranger,
     encode_assembly,
     encode_control_frame,
     is_stranger,
     parse_frame,
 )
-from amqp_core.v0_10.segments import DEFAULT_ASSEMBLY_LIMIT, Assembler
+from amqp_core.v0_10.segments import Assembler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from amqp_core.v0_10.frames import Frame
 
-MAX_FRAME_SIZE = 65535
-# Until connection.tune-ok a frame may have any size that its header can name.
-_ANY_FRAME_SIZE = 65535
-# Where transfers come as blocks, what is left to be assembled here is results and dispositions.
-_COMMAND_LIMIT = 1 << 24
-
+# Where transfers come as blocks, what is left to be assembled here is results and dispositions. The largest is that of
+# dtx.recover, with some 90 bytes for each prepared branch.
+_COMMAND_LIMIT = 1 << 22
+# What connection.tune-ok says where the server named no limit: the client has one session, on channel 0.
+_CHANNELS_USED = 1
+# In a control with ranges of command ids: its code, packing flags, the size of the set and another field.
+_ROOM_BESIDES_RANGES = 16
+_RANGE_SIZE = 8
 
 _T = TypeVar("_T")
 
@@ -77,6 +84,7 @@ class Connection:
         virtual_host: client role only: sent in connection.open.
         heartbeat: seconds between heartbeats that we ask for (client) or offer at most (server); 0 is none.
         max_frame_size: the largest frame we take, in bytes, 4096 to 65535.
+        max_message_bytes: the largest message or command we take, in bytes of all its frames.
         client_properties: client role only: sent in connection.start-ok.
         mechanisms: server role only: what connection.start offers.
         authenticate: server role only: ``(mechanism, response) -> challenge``, ``None`` when the login is complete;
@@ -93,6 +101,7 @@ class Connection:
         virtual_host: str = "",
         heartbeat: int = 0,
         max_frame_size: int = MAX_FRAME_SIZE,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         client_properties: dict[str, object] | None = None,
         mechanisms: Sequence[str] = ("ANONYMOUS",),
         authenticate: Callable[[str, bytes | None], bytes | None] | None = None,
@@ -114,13 +123,18 @@ class Connection:
         self._mechanisms = list(mechanisms)
         self._mechanism = ""
         self._server_properties = server_properties or {}
-        self._scan = Scanner(channel=0) if scan_transfers else None
+        self._scan = Scanner(0, max_message_bytes) if scan_transfers else None
         self._scanning = False
-        self._assembler = Assembler(_COMMAND_LIMIT if scan_transfers else DEFAULT_ASSEMBLY_LIMIT)
+        if scan_transfers and max_message_bytes > _COMMAND_LIMIT:
+            self._assembler = Assembler(_COMMAND_LIMIT)
+        else:
+            self._assembler = Assembler(max_message_bytes, option="maxMessageBytes")
         self._tail = b""
         self._out: list[bytes] = []
         self._logged_in = False
-        self._received_frame_limit = _ANY_FRAME_SIZE
+        # 0-10 section connection.tune, rule minimum: until max-frame-size is agreed, frames of up to 4096 bytes must be
+        # taken, so that none larger may be sent. qpidd and Broker-J keep to it in both directions.
+        self._received_frame_limit = self._sent_frame_limit = MIN_MAX_FRAME_SIZE
         self._last_tick: float | None = None
         self._last_sent = 0.0
         self._last_received = 0.0
@@ -199,8 +213,9 @@ class Connection:
 
     # ------------------------------------------------------------------------------------------------- what to send
     def send_control(self, channel: int, control: spec.Control) -> None:
-        """Queue a control of a session."""
-        self._out.append(encode_control_frame(channel, encode_control(control)))
+        """Queue a control of a session: as several, if its set of commands does not fit the peer's max-frame-size."""
+        for part in _fitting(control, self._sent_frame_limit - HEADER_SIZE):
+            self._put_control(channel, part)
 
     def send_assembly(self, channel: int, segments: Sequence[tuple[int, bytes]]) -> None:
         """Queue a command with its segments (type, payload), cut to the peer's max-frame-size."""
@@ -273,8 +288,6 @@ class Connection:
                 parsed = parse_frame(item, 0, self._received_frame_limit)
                 if parsed is None:
                     raise ProtocolError("a frame was cut off")
-                if parsed[0].channel:
-                    raise ProtocolError(f"a frame arrived on channel {parsed[0].channel}, where there is no session")
                 self._receive_frame(parsed[0], events)
             elif self.state is State.OPEN:
                 events.append(TransfersReceived(0, item))
@@ -284,6 +297,10 @@ class Connection:
             raise scanner.error
 
     def _receive_frame(self, frame: Frame, events: list[Event]) -> None:
+        if frame.channel and (self._scan is not None or self.state not in (State.OPEN, State.CLOSE_OK)):
+            _check_other_channel(
+                frame, "where there is no session" if self._scanning else "before the connection was open"
+            )
         assembly = self._assembler.receive(frame)
         if assembly is None:
             return
@@ -342,7 +359,12 @@ class Connection:
         events.append(Ended(error))
 
     def _control(self, control: spec.Control) -> None:
-        self._out.append(encode_control_frame(0, encode_control(control)))
+        self._put_control(0, control)
+
+    def _put_control(self, channel: int, control: spec.Control) -> None:
+        check_required(control)
+        payload = encode_control(control)
+        self._out.append(encode_control_frame(channel, payload, self._sent_frame_limit, control.NAME))
 
     # ------------------------------------------------------------------------------------------------- client role
     def _on_start(self, control: spec.ConnectionStart, events: list[Event]) -> None:
@@ -376,18 +398,28 @@ class Connection:
         self.max_frame_size = min(self.max_frame_size, control.max_frame_size or MAX_FRAME_SIZE)
         if self.max_frame_size < MIN_MAX_FRAME_SIZE:
             raise ProtocolError(f"connection.tune offers frames of {self.max_frame_size} bytes; 4096 is the least")
-        least, most = control.heartbeat_min or 0, control.heartbeat_max
-        if self.heartbeat_s:
-            self.heartbeat_s = max(least, self.heartbeat_s if most is None else min(self.heartbeat_s, most))
-        else:
-            self.heartbeat_s = least
-        self._received_frame_limit = self.max_frame_size
         self._control(
             spec.ConnectionTuneOk(
-                channel_max=control.channel_max, max_frame_size=self.max_frame_size, heartbeat=self.heartbeat_s
+                channel_max=control.channel_max or _CHANNELS_USED,
+                max_frame_size=self.max_frame_size,
+                heartbeat=self._agree_heartbeat(control),
             )
         )
+        self._received_frame_limit = self._sent_frame_limit = self.max_frame_size
         self._control(spec.ConnectionOpen(virtual_host=self.virtual_host, insist=False))
+
+    def _agree_heartbeat(self, tune: spec.ConnectionTune) -> int | None:
+        """The heartbeat for connection.tune-ok, in the range that the server supports; ``None`` where there is none.
+
+        A server without heartbeat-min supports none (0-10 section connection.tune-ok, rule no-heartbeat-min), and no
+        heartbeat is wanted by leaving it out.
+        """
+        if tune.heartbeat_min is None or not self.heartbeat_s:
+            self.heartbeat_s = 0
+            return None
+        most = self.heartbeat_s if tune.heartbeat_max is None else min(self.heartbeat_s, tune.heartbeat_max)
+        self.heartbeat_s = max(tune.heartbeat_min, most)
+        return self.heartbeat_s
 
     def _on_open_ok(self, control: spec.ConnectionOpenOk, events: list[Event]) -> None:
         self.known_hosts = tuple(str(host) for host in control.known_hosts or [])
@@ -435,13 +467,34 @@ class Connection:
             raise ProtocolError(
                 f"connection.tune-ok asks for frames of {size} bytes; {self.max_frame_size} was offered"
             )
-        self.max_frame_size = self._received_frame_limit = size
+        self.max_frame_size = self._received_frame_limit = self._sent_frame_limit = size
         self.heartbeat_s = control.heartbeat or 0
 
     def _on_open(self, control: spec.ConnectionOpen, events: list[Event]) -> None:
         self.virtual_host = control.virtual_host or ""
         self._control(spec.ConnectionOpenOk())
         events.append(Opened())
+
+
+def _check_other_channel(frame: Frame, why_not: str) -> None:
+    """Refuse a frame on a channel that has no session, unless it is a connection.close: that may name any channel."""
+    close = spec.ConnectionClose.CODE.to_bytes(2)
+    if frame.track != TRACK_CONTROL or frame.flags != WHOLE or frame.payload[:2] != close:
+        raise ProtocolError(f"a frame arrived on channel {frame.channel}, {why_not}")
+
+
+def _fitting(control: spec.Control, room: int) -> list[spec.Control]:
+    """The control, or several of its kind with a part of its commands each, whose payload takes ``room`` bytes."""
+    commands = getattr(control, "commands", None)
+    most = (room - _ROOM_BESIDES_RANGES) // _RANGE_SIZE
+    if not commands or len(commands) <= most:
+        return [control]
+    parts = []
+    for start in range(0, len(commands), most):
+        part: Any = copy(control)
+        part.commands = commands[start : start + most]
+        parts.append(part)
+    return parts
 
 
 def _named(decode: Callable[[bytes], _T], operation: bytes, types: Mapping[int, type]) -> _T:

@@ -35,6 +35,7 @@ from amqp_core.v0_10.connection import (
     State,
     TransfersReceived,
 )
+from amqp_core.v0_10.results import result_of
 from amqp_core.v0_10.session import Session, SessionState
 
 if TYPE_CHECKING:
@@ -43,12 +44,17 @@ if TYPE_CHECKING:
 
     from amqp_core.address import ConnectOptions
     from amqp_core.v0_10.blocks import Block
+    from amqp_core.v0_10.results import Result
 
 _CLOSE_TIMEOUT_S = 5.0
 # An idle receiver reports completion this late at most; a busy one does so by count (session.COMPLETE_EVERY).
 _COMPLETE_WITHIN_S = 1.0
 # How often to look while a peer that says nothing is waited for with patience; heartbeats still go out in time.
 _PATIENT_TICK_S = 0.5
+# While more than this waits for a peer that does not read, nothing is read from it: what it sends makes us answer.
+_MOST_PENDING = 1 << 24
+# The answer to a call comes behind what is under way: each time that so many octets have come the wait begins anew.
+_FLOWING_BYTES = 1 << 16
 CHANNEL = 0
 
 
@@ -71,7 +77,7 @@ class _SaslLogin:
             loopback=self._transport.peer_is_loopback,
             allowed=options.sasl_mechanisms,
             client_certificate=options.tls_cert_file is not None,
-            plain_in_clear=options.plain_in_clear,
+            in_clear=options.in_clear,
         )
         return self._mechanism.name, self._mechanism.initial()
 
@@ -95,7 +101,8 @@ class Driver:
         heard_at: when anything was received last, in monotonic seconds.
         redirect: where the peer sent us instead of opening the connection.
         on_block: called with each block of transfers, numbered.
-        on_command: called with every other command of the peer.
+        on_command: called with every other command of the peer; until it is set they are kept in ``early``.
+        early: commands that came in the same read as session.attached.
     """
 
     def __init__(self, transport: Transport, connection: Connection, *, call_timeout_s: float) -> None:
@@ -106,15 +113,21 @@ class Driver:
         self.reading = True
         self.heard_at = monotonic()
         self.redirect: Redirected | None = None
+        self._taken = 0  # octets received
         self.on_block: Callable[[Block], None] = _ignore
-        self.on_command: Callable[[spec.Command], None] = _ignore
+        self.early: list[spec.Command] = []
+        self.on_command: Callable[[spec.Command], None] = self.early.append
         self._broken: AmqpError | None = None
         self._closed = False
         self._opened = False
         self._next_tick: float | None = 0.0
         self._patient_until = 0.0
+        self._silent_command: int | None = None
+        self._silent_until = 0.0
         self._woken = False
         self._told_at = 0.0
+        self._stuck_at: float | None = None
+        self._stuck_sent = 0
 
     @classmethod
     def dial(
@@ -129,6 +142,7 @@ class Driver:
             virtual_host=options.virtual_host,
             heartbeat=options.heartbeat,
             max_frame_size=options.max_frame_size,
+            max_message_bytes=options.max_message_bytes,
             client_properties={
                 "product": options.client_name,
                 "platform": "Python",
@@ -212,33 +226,87 @@ class Driver:
         self._write(frames)
         return first_id
 
-    def queue(self, command: spec.Command) -> None:
-        """Send a command with the next round of input and output; nothing happens if the session is ending."""
-        if self._broken is None and self.session.error is None and self.session.state is SessionState.ATTACHED:
-            self.session.send(command)
+    def send_questions(self, commands: Sequence[spec.Command]) -> list[int]:
+        """Send commands whose results are wanted, in one write and without waiting; return their ids."""
+        self.check()
+        ids = [self.session.send(command, result=True) for command in commands]
+        self._write()
+        self.check()
+        return ids
 
-    def call(self, command: spec.Command, *, result: bool = False, patience_s: float = 0.0) -> object:
-        """Send a command with its sync bit set and wait until it is complete, and for its result if it has one.
+    def queue(self, command: spec.Command, *, sync: bool = False) -> int | None:
+        """Send a command with the next round of input and output; return its id, ``None`` if the session is ending."""
+        if self._broken is None and self.session.error is None and self.session.state is SessionState.ATTACHED:
+            return self.session.send(command, sync=sync)
+        return None
+
+    def flush_queued(self) -> None:
+        """Send what was queued."""
+        self._write()
+        self.check()
+
+    def is_complete(self, command_id: int) -> bool:
+        """Whether the peer has said that it completed our command."""
+        return self.session.is_complete(command_id)
+
+    def expect_silence(self, command_id: int, seconds: float) -> None:
+        """Let the peer be silent for so long, or until it has completed our command ``command_id``.
+
+        It may work on that command by the thread that sends its heartbeats. Times given one after the other add up.
+        """
+        now = monotonic()
+        begin = now if self._silent_command is None or self.is_complete(self._silent_command) else self._silent_until
+        self._silent_command = command_id
+        self._silent_until = max(now, begin) + seconds
+
+    def call(self, command: spec.Command, *, patience_s: float = 0.0) -> None:
+        """Send a command with its sync bit set and wait until it is complete.
 
         Parameters:
             command: the command.
-            result: whether it has one.
             patience_s: seconds for which the peer may work on it without a word, if that is longer than two heartbeats
                 or the call timeout.
         """
-        self.check()
         session = self.session
-        command_id = session.send(command, sync=True)
+        command_id = self._call(command, session.is_complete, patience_s)
+        session.forget_names(command_id + 1)
+        session.results.pop(command_id, None)
+
+    def ask(self, command: spec.Command, kind: type[Result], *, patience_s: float = 0.0) -> Result:
+        """Send a command that has a result with its sync bit set, and wait for the result.
+
+        Parameters:
+            command: the command.
+            kind: what it is answered with (``spec.RESULT_TYPES``).
+            patience_s: as in :meth:`call`.
+
+        Raises:
+            ProtocolError: it is complete without a result, or the result is of another type.
+        """
+        session = self.session
+        results = session.results
+        command_id = self._call(command, lambda one: one in results or session.is_complete(one), patience_s)
+        if command_id not in results:
+            self.call(spec.ExecutionSync(), patience_s=patience_s)  # the result may come after the completion
+        session.forget_names(command_id + 1)
+        return result_of(command, results.pop(command_id, None), kind)
+
+    def _call(self, command: spec.Command, done: Callable[[int], bool], patience_s: float) -> int:
+        """Send a command with its sync bit set, wait until ``done(its id)``, and return the id."""
+        self.check()
+        command_id = self.session.send(command, sync=True)
         now = monotonic()
         deadline = now + max(self.call_timeout_s, patience_s)
         self._patient_until = now + patience_s
         try:
-            while command_id not in session.results if result else not session.is_complete(command_id):
+            seen = self._taken
+            while not done(command_id):
+                if self._taken - seen >= _FLOWING_BYTES:  # the answer comes behind what is under way
+                    seen, deadline = self._taken, max(deadline, monotonic() + self.call_timeout_s)
                 self.pump_until(deadline, f"the answer to {command.NAME}")
         finally:
             self._patient_until = 0.0
-        session.forget_names(command_id + 1)
-        return session.results.pop(command_id, None)
+        return command_id
 
     def is_broken(self) -> bool:
         """Whether the connection is over."""
@@ -295,6 +363,9 @@ class Driver:
         woken = False
         try:
             now = monotonic()
+            stuck = self._stuck_deadline(now)
+            if stuck is not None:
+                reading, deadline = False, min(deadline, stuck)
             data = transport.read() if reading else None
             if data is not None:
                 self._receive(data)
@@ -323,11 +394,38 @@ class Driver:
             return limit
         if self._next_tick is not None and now >= self._next_tick:
             self._next_tick, silent = self.connection.tick(now, reading=reading)
-            if silent and now < self._patient_until:
+            if silent and self._is_patient(now):
                 self._next_tick = now + _PATIENT_TICK_S
             elif silent:
                 raise ConnectionLost(f"{self.transport.peer} was silent for two heartbeat intervals")
         return limit if self._next_tick is None else min(limit, self._next_tick)
+
+    def _is_patient(self, now: float) -> bool:
+        if now < self._patient_until:
+            return True
+        command_id = self._silent_command
+        return command_id is not None and now < self._silent_until and not self.is_complete(command_id)
+
+    def _stuck_deadline(self, now: float) -> float | None:
+        """When to end the connection of a peer that sends but takes nothing of our answers; ``None`` if it does.
+
+        Published messages do not count: their publisher bounds them, and waits as long as it likes.
+
+        Raises:
+            DeadlineExceeded: that time has come.
+        """
+        transport = self.transport
+        if transport.pending_own_bytes <= _MOST_PENDING:
+            self._stuck_at = None
+            return None
+        if self._stuck_at is None or transport.sent_bytes != self._stuck_sent:
+            self._stuck_at, self._stuck_sent = now, transport.sent_bytes
+        elif now >= self._stuck_at + self.call_timeout_s:
+            raise DeadlineExceeded(
+                f"{transport.peer} sends, but has read nothing for {self.call_timeout_s:g} s, while "
+                f"{transport.pending_own_bytes} bytes of answers wait for it; see what the broker is doing"
+            )
+        return self._stuck_at + self.call_timeout_s
 
     def _untold_deadline(self, now: float) -> float:
         """When completion is to be reported at the latest; reports it if that is now.
@@ -343,6 +441,7 @@ class Driver:
 
     def _receive(self, data: bytes) -> None:
         self.heard_at = monotonic()
+        self._taken += len(data)
         if not data:
             hint = self._hint() if self.connection.state is State.HEADER else ""
             ended = self.connection.receive_eof()
@@ -392,7 +491,7 @@ class Driver:
         try:
             self.transport.write(self.connection.data_to_send())
             if frames is not None:
-                self.transport.write(frames)
+                self.transport.write(frames, bounded=True)
         except AmqpError as error:
             self._break_after_reading(error)
 

@@ -19,9 +19,13 @@ MIN_MAX_FRAME_SIZE = 4096
 PROTOCOL_HEADER = b"AMQP\x01\x01\x00\x0a"
 
 FIRST_SEGMENT, LAST_SEGMENT, FIRST_FRAME, LAST_FRAME = 0x08, 0x04, 0x02, 0x01
+WHOLE = FIRST_SEGMENT | LAST_SEGMENT | FIRST_FRAME | LAST_FRAME
 CONTROL, COMMAND, HEADER, BODY = 0, 1, 2, 3
 TRACK_CONTROL, TRACK_COMMAND = 0, 1
-_LARGEST_PAYLOAD = 65535 - HEADER_SIZE
+MAX_FRAME_SIZE = 65535
+MOST_FRAMES = 1 << 18
+"""Most frames of one received assembly. At the smallest max-frame-size they hold 1 GiB, so that no sender needs as
+many; each one costs time and memory to decode, also when it is empty."""
 
 _FRAME = struct.Struct(
     ">"
@@ -62,7 +66,7 @@ def parse_frame(data: bytes, pos: int, max_frame_size: int) -> tuple[Frame, int]
 
     Raises:
         DecodeError: a size below the header's own, or a segment type or track that the specification does not know.
-        LimitExceeded: a frame larger than was agreed in connection.tune-ok.
+        LimitExceeded: a frame larger than ``max_frame_size``.
     """
     if len(data) - pos < HEADER_SIZE:
         return None
@@ -70,7 +74,7 @@ def parse_frame(data: bytes, pos: int, max_frame_size: int) -> tuple[Frame, int]
     if size < HEADER_SIZE:
         raise DecodeError(f"a frame of {size} bytes is smaller than its header of {HEADER_SIZE}", pos)
     if size > max_frame_size:
-        raise LimitExceeded(f"a frame of {size} bytes is larger than the agreed {max_frame_size} (at byte {pos})")
+        raise LimitExceeded(f"a frame of {size} bytes arrived where {max_frame_size} are the most (at byte {pos})")
     if kind > BODY:
         raise DecodeError(f"segment type {kind} is not control, command, header or body", pos + 1)
     if track & 0x0F > TRACK_COMMAND:
@@ -109,16 +113,18 @@ def encode_assembly(
     return pieces
 
 
-def encode_control_frame(channel: int, payload: bytes) -> bytes:
+def encode_control_frame(
+    channel: int, payload: bytes, max_frame_size: int = MAX_FRAME_SIZE, name: str = "a control"
+) -> bytes:
     """Return the single frame of a control. Controls must fit one frame on every broker known.
 
     Raises:
         EncodeError: a payload that does not fit one.
     """
-    if len(payload) > _LARGEST_PAYLOAD:
-        raise EncodeError(f"a control of {len(payload)} bytes does not fit a frame, which holds {_LARGEST_PAYLOAD}")
-    flags = FIRST_SEGMENT | LAST_SEGMENT | FIRST_FRAME | LAST_FRAME
-    return _FRAME.pack(flags, CONTROL, len(payload) + HEADER_SIZE, 0, TRACK_CONTROL, channel, 0) + payload
+    room = max_frame_size - HEADER_SIZE
+    if len(payload) > room:
+        raise EncodeError(f"{name} of {len(payload)} bytes does not fit a frame, which holds {room}")
+    return _FRAME.pack(WHOLE, CONTROL, len(payload) + HEADER_SIZE, 0, TRACK_CONTROL, channel, 0) + payload
 
 
 def is_stranger(data: bytes) -> bool | None:

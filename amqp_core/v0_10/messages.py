@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from amqp_core.errors import DecodeError, ProtocolError
+from amqp_core.errors import DecodeError, ProtocolError, UndecodableMessage
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_command, decode_header
-from amqp_core.v0_10.frames import parse_frame
+from amqp_core.v0_10.frames import TRACK_COMMAND, parse_frame
 from amqp_core.v0_10.segments import Assembler
 
 if TYPE_CHECKING:
@@ -51,58 +51,52 @@ class Message:
         return self.properties.application_headers or {}
 
 
-def destination_of(frames: bytes, start: int) -> str:
-    """Return the destination named by the transfer that begins at ``start``, without decoding anything else.
-
-    Raises:
-        DecodeError: a command frame that ends before its destination.
-    """
-    try:
-        return _destination_at(frames, start)
-    except IndexError:
-        raise DecodeError("message.transfer: truncated before its destination", start) from None
-
-
-def _destination_at(frames: bytes, pos: int) -> str:
-    # controls may lie before the command frame; its arguments start after class, code and the session header
-    while frames[pos + 5] & 15 != 1 or frames[pos + 12] != 4 or frames[pos + 13] != 1:
-        pos += frames[pos + 2] << 8 | frames[pos + 3]
-    args = pos + 12 + 2 + 1 + frames[pos + 14]
-    if not frames[args] & 1:
-        return ""
-    length = frames[args + 2]
-    return frames[args + 3 : args + 3 + length].decode("utf-8", "replace")
-
-
 def messages_of(block: Block) -> Iterator[Message]:
     """Decode every transfer of a block.
 
     Raises:
-        DecodeError: a header or command that is not what the specification says.
+        UndecodableMessage: a header or command that is not what the specification says, in its turn; it ends the
+            iteration. :func:`each_message` goes on.
     """
+    for message in each_message(block):
+        if isinstance(message, UndecodableMessage):
+            raise message
+        yield message
+
+
+def each_message(block: Block) -> Iterator[Message | UndecodableMessage]:
+    """Decode every transfer of a block, each by itself; what cannot be decoded comes as the error that says so."""
+    start = 0
+    for index, end in enumerate(block.ends):
+        command_id = block.first_id + index
+        try:
+            yield _message(block.frames, start, end, command_id)
+        except ProtocolError as error:
+            yield UndecodableMessage(command_id, str(error))
+        start = end
+
+
+def _message(frames: bytes, start: int, end: int, command_id: int) -> Message:
+    """Decode the transfer whose frames are in ``frames[start:end]``, among frames of controls and other commands."""
     assembler = Assembler()
-    pos = 0
-    index = 0
-    frames = block.frames
-    while index < len(block.ends):
+    pos = start
+    while pos < end:
         parsed = parse_frame(frames, pos, _ANY_FRAME_SIZE)
         if parsed is None:
-            raise ProtocolError(f"block of command id {block.first_id} ends inside a frame")
+            break
         frame, pos = parsed
-        if frame.track != 1:
-            continue
-        assembly = assembler.receive(frame)
+        assembly = assembler.receive(frame) if frame.track == TRACK_COMMAND else None
         if assembly is None:
             continue
         command, _ = decode_command(assembly.operation)
         if not isinstance(command, spec.MessageTransfer):
             continue
         delivery, properties, _ = decode_header(assembly.header) if assembly.header else (None, None, [])
-        yield Message(
+        return Message(
             body=assembly.body or b"",
             delivery=delivery or spec.DeliveryProperties(),
             properties=properties or spec.MessageProperties(),
-            command_id=block.first_id + index,
+            command_id=command_id,
             destination=command.destination or "",
         )
-        index += 1
+    raise DecodeError("its frames end before it does", end)

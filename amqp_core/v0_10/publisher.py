@@ -7,6 +7,8 @@ then its bytes are held here, so that after a loss :meth:`Publisher.unfinished` 
 What the two brokers do, and what follows from it:
 
 - qpidd tells what it has completed only when it is asked: an execution.sync goes out every quarter of the window.
+- qpidd withholds the completion of what makes a queue fuller than 80 % (producer flow control), and refuses what goes
+  beyond its limit: of the last 20 %, 20 MiB by default, each publisher takes no more than MAX_BYTES_WITHHELD.
 - Broker-J stops a producer with message.stop on the empty destination, and lets it go on with message.flow.
 - Broker-J rejects what it cannot route or store (message.reject) if the transfer's accept-mode is explicit, and
   completes it all the same; the reject comes first. Its code and text are the same for both reasons.
@@ -33,20 +35,24 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqp_core.v0_10.driver import Driver
+    from amqp_core.v0_10.producer_credit import ProducerCredit
+    from amqp_core.v0_10.window import Window
 
 MAX_IN_FLIGHT = 10_000
 MAX_BYTES_IN_FLIGHT = 32 << 20
+MAX_BYTES_WITHHELD = 4 << 20
+"""Most bytes in flight to a broker that says only by withholding completions that a queue is too full."""
 # What may wait for a broker that reads slowly before we wait for it.
 _PENDING_BYTES = 1 << 20
 # What is written between two looks at what the broker says.
 _PIECE_BYTES = 1 << 19
 # How many transfers of small runs may go out between two looks.
 _LOOK_EVERY = 32
-# Broker-J ends producer flow control with a credit of 2**31 - 1, which stands for "no limit".
-_NO_LIMIT = 0x7FFFFFFF
 # How often a long wait asks the broker for what it has completed, and how often it says in the log that it lasts.
 _ASK_EVERY_S = 5.0
 _WARN_EVERY_S = 60.0
+# A broker that completes nothing for so long, although it was asked, has stopped us.
+_STOPPED_AFTER_S = 1.0
 # Without heartbeats a broker that says nothing for so long, although it is asked, is taken for lost.
 _SILENCE_S = 60.0
 
@@ -60,15 +66,12 @@ class Publisher:
         driver: of the client.
         accept_mode: what the transfers have to carry so that this broker tells most.
         trusting: take the broker's completion for true at once, without the proof that it goes on.
-        max_in_flight: transfers that may be sent and not completed.
-        max_bytes_in_flight: bytes that may be sent and not completed for certain; one larger transfer goes alone.
-        credit: transfers that the broker's flow control allows; ``None`` is no limit.
+        window: transfers, and bytes, that may be sent and not completed for certain; one larger transfer goes alone.
+        credit: what the broker's flow control allows; it outlives the publisher.
 
     Attributes:
         sent: what was given to the transport.
-
-    Raises:
-        UsageError: a window that lets nothing pass.
+        window: as it is now.
     """
 
     def __init__(
@@ -77,15 +80,11 @@ class Publisher:
         *,
         accept_mode: int,
         trusting: bool = False,
-        max_in_flight: int = MAX_IN_FLIGHT,
-        max_bytes_in_flight: int = MAX_BYTES_IN_FLIGHT,
-        credit: int | None = None,
+        window: Window,
+        credit: ProducerCredit,
     ) -> None:
-        if max_in_flight < 1 or max_bytes_in_flight < 1:
-            raise UsageError(f"a window of {max_in_flight} transfers and {max_bytes_in_flight} bytes lets nothing pass")
         self.accept_mode = accept_mode
-        self.max_in_flight = max_in_flight
-        self.max_bytes_in_flight = max_bytes_in_flight
+        self.window = window
         self.credit = credit
         self._driver = driver
         self._ledger = Ledger()
@@ -219,15 +218,14 @@ class Publisher:
         self._retired = True
 
     def receive(self, command: spec.Command) -> None:
-        """Take what a broker may say to a publisher: reject, and flow control on the empty destination."""
+        """Take what a broker may say to a publisher: reject, and flow control."""
         if isinstance(command, spec.MessageReject):
             for low, high in unwrap_ranges(command.transfers or [], self._driver.session.next_id):
                 self._ledger.reject(low, high, command.code or 0, command.text or "")
-        elif isinstance(command, spec.MessageStop):
-            self.credit = 0
-        elif isinstance(command, spec.MessageFlow) and command.unit == spec.MessageCreditUnit.MESSAGE:
-            granted = command.value or 0
-            self.credit = None if granted >= _NO_LIMIT else (self.credit or 0) + granted
+            return
+        self.credit.receive(command)
+        if isinstance(command, spec.MessageStop):
+            self.window.stop()
 
     # ---------------------------------------------------------------------------------------------------------- inside
     def _write(self, transfers: Transfers, start: int, stop: int) -> int:
@@ -235,50 +233,59 @@ class Publisher:
         first_id = self._driver.send_ready(transfers.frames[low:high], stop - start)
         self._ledger.enter(transfers, start, stop, first_id)
         self._unsent[-1] = (transfers, stop)
-        if self.credit is not None:
-            self.credit -= stop - start
+        self.credit.spend(transfers, start, stop, first_id)
         self._since_sync.add(stop - start, high - low)
         self._since_look.add(stop - start, high - low)
         return first_id
 
     def _wait_for_room(self, transfers: Transfers, start: int, deadline: float) -> int:
         """Wait until something from ``start`` on may be sent; return where that ends."""
+
+        def has_credit() -> bool:
+            self._settle()
+            return self.credit.room(transfers, start, start + 1) > start
+
         while True:
-            self._wait(self._has_credit, "the broker to allow publishing again (message.flow)", deadline)
+            if self._since_sync.transfers and not self._syncs and not has_credit():
+                self._sync()  # in window mode its answer brings credit
+            self._wait(has_credit, "the broker to allow publishing again (message.flow)", deadline)
             stop = self._room(transfers, start)
             if stop > start:
                 return stop
             if self._shall_ask():
                 self._sync()
+            began = monotonic()
             self._wait(
-                lambda: self._room(transfers, start) > start or self._shall_ask() or not self._has_credit(),
+                lambda: self._room(transfers, start) > start or self._shall_ask() or not has_credit(),
                 "the completion of transfers (maxInFlight)",
                 deadline,
             )
+            if monotonic() - began >= _STOPPED_AFTER_S:
+                self.window.stop()
 
     def _room(self, transfers: Transfers, start: int) -> int:
         """Where the part ends that window and credit let pass now, at most one piece; ``start`` if nothing may."""
         self._settle()
-        in_flight = self._ledger.in_flight
-        until_sync = max(1, self.max_in_flight // 4 - self._since_sync.transfers)
+        in_flight, window = self._ledger.in_flight, self.window
+        until_sync = max(1, window.transfers // 4 - self._since_sync.transfers)
         # those that are completed, but not for certain, must not hold up the flow; they still hold memory
         awaited = self._ledger.sent.transfers - self._ledger.told
-        room = min(self.max_in_flight - awaited, 2 * self.max_in_flight - in_flight.transfers, until_sync)
-        if self.credit is not None:
-            room = min(room, self.credit)
+        room = min(window.transfers - awaited, 2 * window.transfers - in_flight.transfers, until_sync)
         if room <= 0:
             return start
         base = transfers.offset(start)
-        free = self.max_bytes_in_flight - in_flight.nbytes
-        limit = min(len(transfers), start + room)
+        free = window.nbytes - in_flight.nbytes
+        limit = self.credit.room(transfers, start, min(len(transfers), start + room))
+        if limit == start:
+            return start
         stop = bisect_right(transfers.ends, base + min(free, _PIECE_BYTES), start, limit)
         if stop == start and (not in_flight.transfers or transfers.offset(start + 1) - base <= free):
             stop += 1  # larger than a piece, or larger than the window and alone
         return stop
 
     def _sync_is_due(self) -> bool:
-        since = self._since_sync
-        return since.transfers >= max(1, self.max_in_flight // 4) or since.nbytes >= self.max_bytes_in_flight // 4
+        since, window = self._since_sync, self.window
+        return since.transfers >= max(1, window.transfers // 4) or since.nbytes >= window.nbytes // 4
 
     def _sync(self) -> None:
         """Ask the broker to complete all that was sent, and to say so."""
@@ -303,7 +310,9 @@ class Publisher:
             synced, heard = self._syncs.popleft()
         if heard is not None:
             self._proven, self._proven_by = RangeSet(heard), synced
-        self._ledger.settle(session.completed, self._safe())
+            self.window.grow()
+        self._ledger.settle(session.completed, self._safe() if self._trusting or heard is not None else None)
+        self.credit.settle(session.completed)
         if heard is not None:
             session.forget_names(synced + 1)
             # a reject comes before the completion of the sync that follows its transfer: none can come any more
@@ -325,9 +334,6 @@ class Publisher:
 
     def _is_settled(self) -> bool:
         return not (self.in_flight or self._syncs) or self._shall_ask()
-
-    def _has_credit(self) -> bool:
-        return self.credit is None or self.credit > 0
 
     def _socket_has_room(self) -> bool:
         return self._driver.transport.pending_bytes <= _PENDING_BYTES

@@ -9,14 +9,27 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from amqp_core.errors import DecodeError, LimitExceeded
-from amqp_core.v0_10.frames import BODY, COMMAND, CONTROL, FIRST_FRAME, FIRST_SEGMENT, HEADER, LAST_FRAME, LAST_SEGMENT
+from amqp_core.v0_10.frames import (
+    BODY,
+    COMMAND,
+    CONTROL,
+    FIRST_FRAME,
+    FIRST_SEGMENT,
+    HEADER,
+    HEADER_SIZE,
+    LAST_FRAME,
+    LAST_SEGMENT,
+    MOST_FRAMES,
+    TRACK_CONTROL,
+)
 
 if TYPE_CHECKING:
     from amqp_core.v0_10.frames import Frame
 
-# What one assembly may hold before the peer is taken for broken. Broker-J takes at most 100 MiB per message,
-# qpidd what fits its queue; both are far below.
-DEFAULT_ASSEMBLY_LIMIT = 1 << 31
+# For assemblies of what was received within a limit already.
+DEFAULT_ASSEMBLY_LIMIT = 1 << 32
+# What a control may hold: the largest sequence-set there is, and more. Brokers send each in one frame.
+CONTROL_LIMIT = 1 << 17
 
 
 class Assembly(NamedTuple):
@@ -30,19 +43,26 @@ class Assembly(NamedTuple):
 
 
 class _Partial:
-    __slots__ = ("closed", "segments", "size")
+    __slots__ = ("closed", "frames", "segments", "size")
 
     def __init__(self) -> None:
         self.segments: list[tuple[int, list[bytes]]] = []
         self.closed = True  # whether the latest segment has had its last frame
+        self.frames = 0
         self.size = 0
 
 
 class Assembler:
-    """Joins frames into assemblies, one at a time per (channel, track)."""
+    """Joins frames into assemblies, one at a time per (channel, track).
 
-    def __init__(self, limit: int = DEFAULT_ASSEMBLY_LIMIT) -> None:
+    Parameters:
+        limit: bytes that one command may have with its content, all frames counted.
+        option: what raises the limit, for the error.
+    """
+
+    def __init__(self, limit: int = DEFAULT_ASSEMBLY_LIMIT, option: str = "") -> None:
         self._limit = limit
+        self._option = option
         self._partial: dict[tuple[int, int], _Partial] = {}
 
     def receive(self, frame: Frame) -> Assembly | None:
@@ -50,7 +70,7 @@ class Assembler:
 
         Raises:
             DecodeError: first/last flags or segment types in an order that the specification does not allow.
-            LimitExceeded: an assembly larger than the limit.
+            LimitExceeded: an assembly larger than the limit, or of more frames than any sender needs.
         """
         key = (frame.channel, frame.track)
         partial = self._partial.get(key)
@@ -68,9 +88,9 @@ class Assembler:
                 raise DecodeError(f"a frame of type {frame.type} continues a segment that never began")
             partial.segments[-1][1].append(frame.payload)
         partial.closed = bool(frame.flags & LAST_FRAME)
-        partial.size += len(frame.payload)
-        if partial.size > self._limit:
-            raise LimitExceeded(f"an assembly of more than {self._limit} bytes on channel {frame.channel}")
+        partial.frames += 1
+        partial.size += HEADER_SIZE + len(frame.payload)
+        self._check_size(partial, frame)
         if not (partial.closed and frame.flags & LAST_SEGMENT):
             return None
         del self._partial[key]
@@ -82,6 +102,17 @@ class Assembler:
             else:
                 body = b"".join(parts)
         return Assembly(frame.channel, frame.track, operation, header, body)
+
+    def _check_size(self, partial: _Partial, frame: Frame) -> None:
+        """Hold an assembly to the limits; an empty frame counts with its header, since it takes memory, too."""
+        limit, what, option = self._limit, "command", self._option
+        if frame.track == TRACK_CONTROL and limit > CONTROL_LIMIT:
+            limit, what, option = CONTROL_LIMIT, "control", ""
+        if partial.size > limit:
+            hint = f" (raise {option} if it is wanted)" if option else ""
+            raise LimitExceeded(f"a {what} of more than {limit} bytes arrived on channel {frame.channel}{hint}")
+        if partial.frames > MOST_FRAMES:
+            raise LimitExceeded(f"a {what} in more than {MOST_FRAMES} frames arrived on channel {frame.channel}")
 
     def drop_channel(self, channel: int) -> None:
         """Forget what is half received on ``channel``: its session is gone."""

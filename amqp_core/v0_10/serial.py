@@ -7,7 +7,7 @@ done in this module and nowhere else.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from typing import TYPE_CHECKING
 
 from amqp_core.errors import ProtocolError
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MODULUS = 1 << 32
 _HALF = 1 << 31
+_LONGEST_RUN = 1024
 
 
 def wrap(command_id: int) -> int:
@@ -53,17 +54,18 @@ def unwrap_ranges(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[in
 
 
 class RangeSet:
-    """A set of ints kept as sorted, disjoint, inclusive ranges.
+    """A set of ints kept as disjoint, inclusive ranges.
 
     Completion arrives in cumulative sets that must be united, never replaced; sets of millions of ids stay a
-    handful of ranges.
+    handful of ranges. Where a peer makes them many ranges, adding one costs little all the same, in any order.
     """
 
-    __slots__ = ("_highs", "_lows")
+    __slots__ = ("_count", "_highs", "_lows")
 
     def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
-        self._lows: list[int] = []
-        self._highs: list[int] = []
+        self._lows = _Sorted()
+        self._highs: dict[int, int] = {}  # by the low bound
+        self._count = 0
         for low, high in ranges:
             self.add(low, high)
 
@@ -71,74 +73,158 @@ class RangeSet:
         """Add every id from ``low`` to ``high``, both included."""
         if low > high:
             return
-        # ranges that overlap or touch [low, high] are those with high' >= low - 1 and low' <= high + 1
-        first = bisect_left(self._highs, low - 1)
-        last = bisect_right(self._lows, high + 1)
-        if first < last:
-            low = min(low, self._lows[first])
-            high = max(high, self._highs[last - 1])
-        self._lows[first:last] = [low]
-        self._highs[first:last] = [high]
+        nearest = self._lows.floor(high + 1)
+        if nearest is None or self._highs[nearest] < low - 1:  # no range overlaps or touches
+            self._insert(low, high)
+            return
+        if nearest <= low:  # one does
+            end = self._highs[nearest]
+            if high > end:
+                self._highs[nearest] = high
+                self._count += high - end
+            return
+        before = self._lows.floor(nearest - 1)
+        if before is None or self._highs[before] < low - 1:  # one does, and it begins above
+            end = self._highs.pop(nearest)
+            self._lows.lower(nearest, low)
+            self._highs[low] = max(high, end)
+            self._count += nearest - low + max(0, high - end)
+            return
+        for start, end in self._touching(low - 1, high + 1):
+            low, high = min(low, start), max(high, end)
+            self._remove(start)
+        self._insert(low, high)
 
     def discard(self, low: int, high: int) -> None:
         """Remove every id from ``low`` to ``high``, both included."""
-        if low > high:
-            return
-        first = bisect_left(self._highs, low)
-        last = bisect_right(self._lows, high)
-        if first >= last:
-            return
-        lows: list[int] = []
-        highs: list[int] = []
-        if self._lows[first] < low:
-            lows.append(self._lows[first])
-            highs.append(low - 1)
-        if self._highs[last - 1] > high:
-            lows.append(high + 1)
-            highs.append(self._highs[last - 1])
-        self._lows[first:last] = lows
-        self._highs[first:last] = highs
+        for start, end in self._touching(low, high):
+            self._remove(start)
+            if start < low:
+                self._insert(start, low - 1)
+            if end > high:
+                self._insert(high + 1, end)
 
     def covers(self, low: int, high: int) -> bool:
         """Whether every id from ``low`` to ``high`` is in the set."""
         if low > high:
             return True
-        index = bisect_left(self._highs, low)
-        return index < len(self._lows) and self._lows[index] <= low and high <= self._highs[index]
+        start = self._lows.floor(low)
+        return start is not None and high <= self._highs[start]
 
     def within(self, low: int, high: int) -> list[tuple[int, int]]:
         """Return the inclusive ranges of what is in the set and from ``low`` to ``high``, in ascending order."""
-        first = bisect_left(self._highs, low)
-        last = bisect_right(self._lows, high)
-        pairs = zip(self._lows[first:last], self._highs[first:last], strict=True)
-        return [(max(low, start), min(high, end)) for start, end in pairs]
+        return [(max(low, start), min(high, end)) for start, end in self._touching(low, high)]
 
     def highest(self) -> int | None:
         """Return the greatest id of the set; ``None`` if it is empty."""
-        return self._highs[-1] if self._highs else None
+        last = self._lows.last()
+        return None if last is None else self._highs[last]
 
     def ranges(self) -> list[tuple[int, int]]:
         """Return the inclusive ranges in ascending order."""
-        return list(zip(self._lows, self._highs, strict=True))
+        return [(low, self._highs[low]) for low in self._lows]
 
     def count(self) -> int:
         """Return how many ids are in the set."""
-        return sum(self._highs) - sum(self._lows) + len(self._lows)
+        return self._count
+
+    def _touching(self, low: int, high: int) -> list[tuple[int, int]]:
+        """The ranges that have an id from ``low`` to ``high``, whole and in ascending order."""
+        if low > high:
+            return []
+        first = self._lows.floor(low)
+        lows = self._lows.between(low if first is None or self._highs[first] < low else first, high)
+        return [(start, self._highs[start]) for start in lows]
+
+    def _insert(self, low: int, high: int) -> None:
+        self._lows.add(low)
+        self._highs[low] = high
+        self._count += high - low + 1
+
+    def _remove(self, low: int) -> None:
+        self._lows.remove(low)
+        self._count -= self._highs.pop(low) - low + 1
 
     def __contains__(self, value: object) -> bool:
         return isinstance(value, int) and self.covers(value, value)
 
     def __bool__(self) -> bool:
-        return bool(self._lows)
+        return bool(self._highs)
 
     def __iter__(self) -> Iterator[int]:
-        for low, high in zip(self._lows, self._highs, strict=True):
+        for low, high in self.ranges():
             yield from range(low, high + 1)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, RangeSet) and self._lows == other._lows and self._highs == other._highs
+        return isinstance(other, RangeSet) and self._highs == other._highs
 
     __hash__ = None  # type: ignore[assignment]  # a mutable set has no hash; object's annotation says otherwise
 
     def __repr__(self) -> str:
         return f"RangeSet({self.ranges()})"
+
+
+class _Sorted:
+    """Distinct ints in ascending order, in runs of bounded length: one list would be moved with every int."""
+
+    __slots__ = ("_firsts", "_runs")
+
+    def __init__(self) -> None:
+        self._runs: list[list[int]] = []
+        self._firsts: list[int] = []  # of each run
+
+    def add(self, value: int) -> None:
+        """Add ``value``, which is not there yet."""
+        if not self._runs:
+            self._runs.append([value])
+            self._firsts.append(value)
+            return
+        index = max(0, bisect_right(self._firsts, value) - 1)
+        run = self._runs[index]
+        insort(run, value)
+        self._firsts[index] = run[0]
+        if len(run) > _LONGEST_RUN:
+            half = _LONGEST_RUN // 2
+            self._runs[index : index + 1] = [run[:half], run[half:]]
+            self._firsts.insert(index + 1, run[half])
+
+    def lower(self, value: int, to: int) -> None:
+        """Replace ``value`` by a lesser int that is still greater than the one before it."""
+        index = bisect_right(self._firsts, value) - 1
+        run = self._runs[index]
+        run[bisect_left(run, value)] = to
+        self._firsts[index] = run[0]
+
+    def remove(self, value: int) -> None:
+        """Remove ``value``, which is there."""
+        index = bisect_right(self._firsts, value) - 1
+        run = self._runs[index]
+        del run[bisect_left(run, value)]
+        if run:
+            self._firsts[index] = run[0]
+        else:
+            del self._runs[index], self._firsts[index]
+
+    def floor(self, value: int) -> int | None:
+        """The greatest int up to ``value``."""
+        index = bisect_right(self._firsts, value) - 1
+        if index < 0:
+            return None
+        run = self._runs[index]
+        return run[bisect_right(run, value) - 1]
+
+    def between(self, low: int, high: int) -> list[int]:
+        """The ints from ``low`` to ``high``, both included."""
+        found: list[int] = []
+        for index in range(max(0, bisect_right(self._firsts, low) - 1), bisect_right(self._firsts, high)):
+            run = self._runs[index]
+            found += run[bisect_left(run, low) : bisect_right(run, high)]
+        return found
+
+    def last(self) -> int | None:
+        """The greatest int of all."""
+        return self._runs[-1][-1] if self._runs else None
+
+    def __iter__(self) -> Iterator[int]:
+        for run in self._runs:
+            yield from run

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from amqp_core.errors import AmqpError, ProtocolError, SessionDetached, UsageError, command_failure
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10._codec import encode_command
+from amqp_core.v0_10._codec import check_required, encode_command
 from amqp_core.v0_10.frames import BODY, COMMAND, HEADER
 from amqp_core.v0_10.serial import RangeSet, unwrap, unwrap_ranges, wire_ranges, wrap
 
@@ -30,6 +30,9 @@ COMPLETE_EVERY = 4096
 _TIMELY_REPLY_EVERY = 16
 # A serial number range must stay below 2**31; long before that the oldest ids are known to the peer.
 _WIDEST_RANGE = 1 << 30
+
+# Names of synchronous commands that are kept; what waits for an answer is never so far behind.
+_MOST_NAMES = 4096
 
 _NAMES = {cls.CODE: cls.NAME for cls in spec.COMMAND_TYPES.values()}
 
@@ -197,7 +200,8 @@ class Session:
             # ids that were never sent cannot be complete; a peer that says so is not followed beyond them
             self._completed.add(max(low, self.first_id), min(high, self.next_id - 1))
         self.completions += 1
-        if control.timely_reply:
+        if self.state is SessionState.ATTACHED:
+            # an exact echo needs no state (rule stateless), and no delay that timely-reply would end
             self._control(spec.SessionKnownCompleted(commands=control.commands or []))
 
     def _peer_gap(self, control: spec.SessionGap) -> None:
@@ -209,28 +213,37 @@ class Session:
                 raise ProtocolError(f"session.gap from {low} on while command {self.received_next} is next")
 
     def _answer_flush(self, control: spec.SessionFlush) -> None:
-        first = max(self._received_first, self.received_next - _WIDEST_RANGE)
-        received = wire_ranges([(first, self.received_next - 1)]) if self.received_next > first else []
         if control.expected:
-            self._control(spec.SessionExpected(commands=wire_ranges([(self.received_next, self.received_next)])))
+            # none at all says that this side holds no state of the session (rule commands-empty-means-new-session)
+            known = self.received_next > self._received_first
+            expected = [(self.received_next, self.received_next)] if known else []
+            self._control(spec.SessionExpected(commands=wire_ranges(expected)))
         if control.confirmed:
-            self._control(spec.SessionConfirmed(commands=received))
+            self._control(spec.SessionConfirmed(commands=self._unknown_to_peer()))
         if control.completed:
             self._tell_completed()
 
     # ------------------------------------------------------------------------------------------------- commands, out
     def send(
-        self, command: spec.Command, *, sync: bool = False, header: bytes | None = None, body: bytes | None = None
+        self,
+        command: spec.Command,
+        *,
+        sync: bool = False,
+        result: bool = False,
+        header: bytes | None = None,
+        body: bytes | None = None,
     ) -> int:
         """Send a command; return its id.
 
         Parameters:
             command: the command.
             sync: ask the peer to complete it, and to say so, at once.
+            result: keep its result until it is taken from ``results``, also without ``sync``.
             header: encoded header segment, if it has one.
             body: body segment, if it has one.
         """
         self._check_sending()
+        check_required(command)
         segments = [(COMMAND, encode_command(command, sync))]
         if header is not None:
             segments.append((HEADER, header))
@@ -238,8 +251,10 @@ class Session:
             segments.append((BODY, body))
         command_id = self.next_id
         self.next_id = command_id + 1
-        if sync:
+        if sync or result:
             self._names[command_id] = command.NAME
+            if len(self._names) > _MOST_NAMES:  # of commands that are sent and not waited for
+                self.forget_names(command_id - _MOST_NAMES)
         self._wire.send_assembly(self.channel, segments)
         return command_id
 
@@ -291,7 +306,10 @@ class Session:
         self._check_receiving(spec.MessageTransfer.NAME)
         block.first_id = self.received_next
         self.received_next += len(block.ends)
-        self._tell_completed_in_time()
+        if block.sync:
+            self._tell_completed()
+        else:
+            self._tell_completed_in_time()
 
     @property
     def has_untold(self) -> bool:
@@ -312,13 +330,16 @@ class Session:
 
     def _tell_completed(self) -> None:
         self._told_count += 1
-        self._known_below = max(self._known_below, self.received_next - _WIDEST_RANGE)
-        commands = (
-            wire_ranges([(self._known_below, self.received_next - 1)]) if self._known_below < self.received_next else []
-        )
         timely = self._told_count % _TIMELY_REPLY_EVERY == 0
-        self._control(spec.SessionCompleted(commands=commands, timely_reply=timely))
+        self._control(spec.SessionCompleted(commands=self._unknown_to_peer(), timely_reply=timely))
         self._told_below = self.received_next
+
+    def _unknown_to_peer(self) -> list[tuple[int, int]]:
+        """What was received, which completes it, and no known-completed of the peer has named; ranges for the wire."""
+        self._known_below = max(self._known_below, self.received_next - _WIDEST_RANGE)
+        if self._known_below == self.received_next:
+            return []
+        return wire_ranges([(self._known_below, self.received_next - 1)])
 
     def _exception(self, exception: spec.ExecutionException) -> None:
         command_id = None if exception.command_id is None else unwrap(exception.command_id, self.next_id)

@@ -17,6 +17,7 @@ from amqp_core.v0_10 import spec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from amqp_core.v0_10.results import Result
 
 _FORGOTTEN = (spec.DtxPrepare.NAME, spec.DtxXaStatus.XA_RBTIMEOUT)
 
@@ -24,7 +25,9 @@ _FORGOTTEN = (spec.DtxPrepare.NAME, spec.DtxXaStatus.XA_RBTIMEOUT)
 class _Caller(Protocol):
     def send(self, command: spec.Command, *, sync: bool = False) -> int: ...
 
-    def call(self, command: spec.Command, *, result: bool = False, patience_s: float = 0.0) -> object: ...
+    def call(self, command: spec.Command, *, patience_s: float = 0.0) -> None: ...
+
+    def ask(self, command: spec.Command, kind: type[Result], *, patience_s: float = 0.0) -> Result: ...
 
 
 class Transactions:
@@ -120,10 +123,10 @@ class Transactions:
 
     def get_timeout(self, xid: spec.Xid) -> int:
         """Return the branch's timeout in seconds (dtx.get-timeout)."""
-        result = self._client.call(spec.DtxGetTimeout(xid=xid), result=True, patience_s=self.patience_s)
-        if not isinstance(result, spec.DtxGetTimeoutResult):
-            raise ProtocolError("dtx.get-timeout was answered without a timeout")
-        return result.timeout or 0
+        result = self._client.ask(spec.DtxGetTimeout(xid=xid), spec.DtxGetTimeoutResult, patience_s=self.patience_s)
+        if result.timeout is None:
+            raise ProtocolError("the broker answered dtx.get-timeout without a timeout")
+        return result.timeout
 
     def set_timeout(self, xid: spec.Xid, seconds: int) -> None:
         """Set the branch's timeout (dtx.set-timeout). 0 expires it at once on qpidd, and means none on Broker-J."""
@@ -132,9 +135,14 @@ class Transactions:
     def recover(self) -> list[spec.Xid]:
         """Return the xids of all prepared branches, ours and others' (dtx.recover): of the whole qpidd, or of the
         virtual host on Broker-J.
+
+        Raises:
+            ProtocolError: the answer holds no list of branches, not even an empty one.
         """
-        result = self._client.call(spec.DtxRecover(), result=True, patience_s=self.patience_s)
-        return list(result.in_doubt or []) if isinstance(result, spec.DtxRecoverResult) else []
+        result = self._client.ask(spec.DtxRecover(), spec.DtxRecoverResult, patience_s=self.patience_s)
+        if result.in_doubt is None:
+            raise ProtocolError("the broker answered dtx.recover without its list of branches")
+        return list(result.in_doubt)
 
     @contextmanager
     def branch(self, xid: spec.Xid, *, timeout_s: int | None = None) -> Iterator[spec.Xid]:
@@ -186,10 +194,10 @@ class Transactions:
         self._client.call(command, patience_s=self.patience_s if patiently else 0.0)
 
     def _xa(self, command: spec.Command, *, patiently: bool = False) -> None:
-        result = self._client.call(command, result=True, patience_s=self.patience_s if patiently else 0.0)
-        status = result.status if isinstance(result, spec.XaResult) else None
+        result = self._client.ask(command, spec.XaResult, patience_s=self.patience_s if patiently else 0.0)
+        status = result.status
         if status is None:
-            raise ProtocolError(f"{command.NAME} was answered without an xa-status")
+            raise ProtocolError(f"the broker answered {command.NAME} without an xa-status")
         if status != spec.DtxXaStatus.XA_OK:
             known = {choice.value: choice.name for choice in spec.DtxXaStatus}
             raise TransactionFailed(command.NAME, status, known.get(status, "an unknown xa-status"))

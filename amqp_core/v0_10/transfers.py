@@ -152,12 +152,12 @@ class Ledger:
         self._parts.append(_Part(transfers, start, stop - start, first_id))
         self.sent.add(stop - start, transfers.offset(stop) - transfers.offset(start))
 
-    def settle(self, told: RangeSet, completed: RangeSet) -> None:
+    def settle(self, told: RangeSet, completed: RangeSet | None) -> None:
         """Count what is completed, and let go of the bytes of every part that is so as a whole.
 
         Parameters:
             told: ids that the broker says it has completed.
-            completed: those of them that are so for certain.
+            completed: those of them that are so for certain; ``None`` when these are the same as before.
         """
         highest = told.highest()
         if highest is None:
@@ -170,17 +170,21 @@ class Ledger:
         while self._lead < len(self._parts) and self._parts[self._lead].transfers is None:
             self._lead += 1
 
-    def _settle_part(self, part: _Part, transfers: Transfers, told: RangeSet, completed: RangeSet) -> None:
-        count = sum(high - low + 1 for low, high in told.within(part.first_id, part.last_id))
-        self.told += count - part.told
-        part.told = count
+    def _settle_part(self, part: _Part, transfers: Transfers, told: RangeSet, completed: RangeSet | None) -> None:
+        size = part.last_id - part.first_id + 1
+        if part.told < size:
+            count = sum(high - low + 1 for low, high in told.within(part.first_id, part.last_id))
+            self.told += count - part.told
+            part.told = count
+        if completed is None:
+            return
         done = Counted()
         base = part.start - part.first_id
         for low, high in completed.within(part.first_id, part.last_id):
             done.add(high - low + 1, transfers.offset(base + high + 1) - transfers.offset(base + low))
         self.completed.add(done.transfers - part.done.transfers, done.nbytes - part.done.nbytes)
         part.done = done
-        if done.transfers == part.last_id - part.first_id + 1:
+        if done.transfers == size:
             part.transfers = None
 
     def forget(self, below: int) -> None:

@@ -6,6 +6,8 @@ from typing import Final, NamedTuple
 
 MAX_DEPTH: Final = 16
 """Most levels of map, list and array inside each other; deeper input is refused."""
+MAX_ARGUMENT_MAP_BYTES: Final = 1 << 16
+"""Largest map among the arguments of a received control, command or result; what brokers send has a few hundred."""
 
 BIN8: Final = 0x00
 INT8: Final = 0x01

@@ -1,0 +1,68 @@
+"""Questions to the broker: commands with a result, many of them sent together and answered later.
+
+A question that is sent on its own and waited for costs a round trip. Here many share one, and the caller may go on
+publishing meanwhile: a broker executes the commands of a session in order, so an answer speaks of the moment after the
+transfers that were sent before it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from amqp_core.transport import monotonic
+from amqp_core.v0_10 import spec
+from amqp_core.v0_10.results import result_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amqp_core.v0_10.driver import Driver
+
+    Question = spec.ExchangeQuery | spec.QueueQuery | spec.ExchangeBound
+    Answer = spec.ExchangeQueryResult | spec.QueueQueryResult | spec.ExchangeBoundResult
+
+
+class Questions:
+    """Questions that were sent; made by :meth:`Client.ask`.
+
+    Parameters:
+        driver: of the client.
+        questions: the commands, sent at once.
+
+    Raises:
+        ConnectionLost, SessionDetached, CommandFailed, ...: what ended the connection or session.
+    """
+
+    def __init__(self, driver: Driver, questions: Sequence[Question]) -> None:
+        self._driver = driver
+        self._questions = questions
+        self._ids = driver.send_questions(questions)
+
+    @property
+    def arrived(self) -> bool:
+        """Whether every answer is there, as far as was read, or will never come: it comes before the completion."""
+        session = self._driver.session
+        return all(command_id in session.results or session.is_complete(command_id) for command_id in self._ids)
+
+    def answers(self) -> list[Answer]:
+        """Wait for every answer and return them in the order of the questions; call it once.
+
+        Raises:
+            ProtocolError: an answer is missing or of another type.
+            DeadlineExceeded: they do not come within the call timeout.
+            ConnectionLost, SessionDetached, CommandFailed, ...: what ended the connection or session.
+        """
+        driver = self._driver
+        deadline = monotonic() + driver.call_timeout_s
+        while not self.arrived:
+            driver.pump_until(deadline, f"the answer to {self._questions[-1].NAME}")
+        if any(command_id not in driver.session.results for command_id in self._ids):
+            driver.call(spec.ExecutionSync())  # the result may come after the completion
+        results = [driver.session.results.pop(command_id, None) for command_id in self._ids]
+        if self._ids:
+            driver.session.forget_names(self._ids[-1] + 1)
+        found = [
+            result_of(question, result, spec.RESULT_TYPES[question.CODE])
+            for question, result in zip(self._questions, results, strict=True)
+        ]
+        return cast("list[Answer]", found)

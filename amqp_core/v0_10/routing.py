@@ -1,0 +1,89 @@
+"""Which subscription each transfer of a block belongs to: message.transfer names its destination.
+
+A block may mix destinations. The scanner compares the command frame of each transfer with the one before anyway and
+names those that differ (:attr:`Block.changes`), so that only these are looked into: one per block on the usual way.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from struct import error as struct_error
+from typing import TYPE_CHECKING
+
+from amqp_core.errors import DecodeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amqp_core.v0_10.blocks import Block
+
+_HEADER_SIZE = 12
+_frame = Struct(">BBHxBH").unpack_from  # flags, type, size, track, channel
+# class, code, session header, packing flags, destination: what is needed is never longer
+_LONGEST = 2 + 256 + 2 + 256
+
+
+def by_destination(block: Block) -> Iterator[tuple[str, Block]]:
+    """Cut a block into runs of transfers with one destination each, in order.
+
+    Raises:
+        DecodeError: a transfer that does not name its destination; the runs before it have been yielded.
+    """
+    frames, ends = block.frames, block.ends
+    first = start = 0
+    current = destination_of(frames, 0)
+    for index in block.changes:
+        end = ends[index - 1]
+        try:
+            following = destination_of(frames, end)
+        except DecodeError:
+            yield current, block.part(first, index, start, end)
+            raise
+        if following != current:
+            yield current, block.part(first, index, start, end)
+            first, start, current = index, end, following
+    yield current, block if not first else block.part(first, len(ends), start, ends[-1])
+
+
+def destination_of(frames: bytes, start: int) -> str:
+    """Return the destination named by the transfer that begins at ``start``, without decoding anything else.
+
+    Controls may lie before and between its frames, and its command segment may come in several.
+
+    Raises:
+        DecodeError: a command segment that ends before its destination.
+    """
+    command = _command_segment(frames, start)
+    flags = 3 + int.from_bytes(command[2:3])  # behind class, code and session header: the packing flags, two octets
+    begin = flags + 3
+    if flags + 2 <= len(command) and not command[flags] & 1:
+        return ""
+    end = begin + int.from_bytes(command[begin - 1 : begin])
+    if end > len(command):
+        raise DecodeError("message.transfer: truncated before its destination", start)
+    return command[begin:end].decode("utf-8", "replace")
+
+
+def _command_segment(frames: bytes, start: int) -> bytes:
+    """The command segment of the first transfer from ``start`` on, or as much of it as can matter."""
+    at = start
+    command = b""
+    try:
+        while True:
+            flags, kind, size, track, _ = _frame(frames, at)
+            end = at + size
+            if size < _HEADER_SIZE or end > len(frames):
+                raise DecodeError(f"a frame of {size} bytes does not fit the block", at)
+            if track & 15 == 1:
+                payload = frames[at + _HEADER_SIZE : end]
+                if flags & 0x0A == 0x0A:
+                    command = payload if payload.startswith(b"\x04\x01") else b""
+                elif command and kind == 1:
+                    command += payload
+                elif command:
+                    return command
+                if command and (flags & 1 or len(command) >= _LONGEST):
+                    return command
+            at = end
+    except struct_error:
+        raise DecodeError("the block ends inside a transfer", start) from None
