@@ -26,8 +26,8 @@ Column: TypeAlias = tuple[Array, Errors]
 _LARGEST: Final = (1 << 63) - 1
 _OFFSETS: Final = 1 << 31  # Arrow's binary and string arrays count octets in 32 bits, signed
 
-_HEX: Final = np.array([int.from_bytes(b"%02x" % i, "little") for i in range(256)], "<u2")
-_DIGITS: Final = np.array([i for i in range(36) if i not in (8, 13, 18, 23)])
+# Where the parts of a UUID's text begin and end, and the digits that they have.
+_UUID_PARTS: Final = ((0, 8, 0), (9, 13, 8), (14, 18, 12), (19, 23, 16), (24, 36, 20))
 
 
 def buffer(values: npt.NDArray[Any]) -> pa.Buffer:
@@ -143,7 +143,9 @@ def uuid_text(octets: npt.NDArray[np.uint8], absent: Mask | None) -> Array:
     """Rows of 16 octets as the usual text of a UUID."""
     rows = len(octets)
     letters = np.full((rows, 36), ord("-"), np.uint8)
-    letters[:, _DIGITS] = _HEX[octets].view(np.uint8).reshape(rows, 32)
+    digits = np.frombuffer(octets.tobytes().hex().encode(), np.uint8).reshape(rows, 32)
+    for begin, end, digit in _UUID_PARTS:
+        letters[:, begin:end] = digits[:, digit : digit + end - begin]
     bounds = np.arange(0, 36 * rows + 1, 36, dtype=np.int32)
     validity = None if absent is None else buffer(np.packbits(~absent, bitorder="little"))
     return pa.Array.from_buffers(pa.string(), rows, [validity, buffer(bounds), buffer(letters)])

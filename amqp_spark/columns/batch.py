@@ -20,26 +20,26 @@ from amqp_spark.columns.misfit import Misfit
 from amqp_spark.columns.values import converter
 
 if TYPE_CHECKING:
-    from amqp_core.v0_10._columns import Located
     from amqp_spark.columns.arrays import Array, Column, Errors
     from amqp_spark.columns.fields import Mask, Positions, Spans, Wire
+    from amqp_spark.columns.located import Located
 
 
 class Batch:
     """Some rows of a block; positions of their fields are found when a column asks for them."""
 
-    def __init__(self, wire: Wire, located: Located, rows: range, queue: str, position: int) -> None:
-        self.wire = wire
+    def __init__(self, located: Located, rows: range, queue: str, position: int) -> None:
+        self.wire = located.wire
         self.queue = queue
         self.position = position
         self.rows = len(rows)
         self.broken: Errors = {row - rows.start: why for row, why in located.broken.items() if row in rows}
         self._located = located
-        self._low = rows.start
+        self._range = rows
         self._structs: tuple[Packed, Packed] | None = None
 
-    def _array(self, positions: list[int]) -> Positions:
-        return np.array(positions[self._low : self._low + self.rows], np.int64)
+    def _part(self, positions: Positions) -> Positions:
+        return positions[self._range.start : self._range.stop]
 
     @property
     def delivery(self) -> Packed:
@@ -53,26 +53,20 @@ class Batch:
 
     def _headers(self) -> tuple[Packed, Packed]:
         if self._structs is None:
-            begin, end = self._array(self._located.head_begin), self._array(self._located.head_end)
+            begin, end = self._part(self._located.head_begin), self._part(self._located.head_end)
             self._structs = structs(self.wire, begin, end, self.broken)
         return self._structs
 
+    def transfer(self, row: int) -> bytes:
+        """The frames of a message, and of anything that came before it in the block."""
+        return self._located.transfer(self._range.start + row)
+
     def bodies(self) -> Array:
         """The bodies as BINARY."""
-        located, low, high = self._located, self._low, self._low + self.rows
-        if not any(low <= row < high for row in located.odd):
-            end = self._array(located.end)
-            return arrays.binary(self.wire, np.minimum(self._array(located.head_end) + 12, end), end, None)
-        data, odd = located.data, located.odd
-        values = [
-            _joined(data, odd[row]) if row in odd else data[head + 12 : end]
-            for row, (head, end) in enumerate(zip(located.head_end[low:high], located.end[low:high], strict=True), low)
-        ]
-        return pa.array(values, pa.binary())
-
-
-def _joined(data: bytes, pieces: list[int]) -> bytes:
-    return b"".join([data[begin:end] for begin, end in zip(pieces[::2], pieces[1::2], strict=True)])
+        located = self._located
+        if any(row in self._range for row in located.odd):
+            return located.bodies(self._range)
+        return arrays.binary(self.wire, self._part(located.body_begin), self._part(located.end), None)
 
 
 Build: TypeAlias = Callable[[Batch], "Column"]
@@ -182,7 +176,7 @@ def _reply_to(batch: Batch, arrow: pa.StructType) -> Column:
 
 def _headers(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
     if isinstance(kind, t.BinaryType):
-        return _encoded
+        return lambda batch: (encoded_headers(batch), {})
     decode = decoder(kind, arrow, unit)
     return lambda batch: decode(batch.wire, batch.message.sized("application_headers"), batch.broken)
 
@@ -206,8 +200,9 @@ def decoder(kind: t.DataType, arrow: pa.DataType, unit: str) -> Callable[[Wire, 
     return decode
 
 
-def _encoded(batch: Batch) -> Column:
-    return arrays.binary(batch.wire, *batch.message.sized("application_headers")), {}
+def encoded_headers(batch: Batch) -> Array:
+    """The application headers as BINARY: encoded maps, untouched."""
+    return arrays.binary(batch.wire, *batch.message.sized("application_headers"))
 
 
 def _picked(  # its last arguments are given first, once

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 _PADDING: Final = 16  # octets that may be read, and not used, behind the last field
 _MOST_STRUCTS: Final = 64  # in one header; three kinds are defined
 _WIDTHS: Final = np.array(WIDTHS, np.int64)
+_LOW: Final = np.uint64(0xFFFF)
 
 
 class Layout(NamedTuple):
@@ -168,6 +169,7 @@ class Packed:
         self.end = np.zeros(rows, np.int64)
         self._broken = broken
         self._before: list[Positions] = []
+        self._all_flags: int | None = None  # if they are the same in all messages
 
     def place(self, rows: Positions, at: Positions, flags: Positions, end: Positions) -> None:
         """Note where the struct of these rows is; refused if its fixed fields do not fit or flags are undefined."""
@@ -176,14 +178,20 @@ class Packed:
         for group in (layout.bits, layout.fixed, layout.sized, layout.last):
             for _, mask, *_ in group:
                 known |= mask
-        again = self.at[rows] != 0
-        self.at[rows], self.flags[rows], self.end[rows] = at, flags, end
-        if again.any():
-            self.drop(rows[again], "it is there twice")
+        if len(rows) == len(self.at) and not self.at.any():
+            self.at, self.flags, self.end = at.copy(), flags.copy(), end.copy()
+            if len(flags) and (flags == flags[0]).all():
+                self._all_flags = int(flags[0])
+        else:
+            again = self.at[rows] != 0
+            self.at[rows], self.flags[rows], self.end[rows] = at, flags, end
+            self._all_flags = None
+            if again.any():
+                self.drop(rows[again], "it is there twice")
         unknown = (flags & ~known) != 0
         if unknown.any():
             self.drop(rows[unknown], "it has presence flags that are not defined")
-        needed = _sizes(layout.fixed + layout.last)[flags]
+        needed = _sizes(layout.fixed + layout.last)[flags if self._all_flags is None else self._all_flags]
         short = at + needed > end
         if short.any():
             self.drop(rows[short], "it is too short for its fields")
@@ -194,6 +202,7 @@ class Packed:
             self._broken.setdefault(row, f"{self.layout.name}: {reason}")
         self.flags[rows] = 0
         self.at[rows] = 0
+        self._all_flags = None
 
     def bit(self, name: str) -> tuple[Mask, Mask | None]:
         """A field without octets: its values, and where the struct is absent (None: nowhere)."""
@@ -204,7 +213,7 @@ class Packed:
         """Positions of a field of fixed width, and where it is absent (None: nowhere)."""
         fields = self.layout.fixed
         index = [field[0] for field in fields].index(name)
-        at = self.at + _sizes(fields[:index])[self.flags] if index else self.at
+        at = self.at + self._octets_of(fields[:index]) if index else self.at
         return at, self._absent(fields[index][1])
 
     def sized(self, name: str) -> Spans:
@@ -221,21 +230,28 @@ class Packed:
         return self._before[-1], self._absent(mask)
 
     def _absent(self, mask: int) -> Mask | None:
-        return _nowhere((self.flags & mask) == 0)
+        if self._all_flags is None:
+            return _nowhere((self.flags & mask) == 0)
+        return None if self._all_flags & mask else np.ones(len(self.at), np.bool_)
+
+    def _octets_of(self, fields: tuple[tuple[str, int, int], ...]) -> Positions | np.int64:
+        """Octets of those of the fields that each message has."""
+        return _sizes(fields)[self.flags if self._all_flags is None else self._all_flags]
 
     def _walk(self, index: int) -> None:
         before = self._before
         if not before:
-            before.append(self.at + _sizes(self.layout.fixed)[self.flags])
+            before.append(self.at + self._octets_of(self.layout.fixed))
         while len(before) < index + 2:
             _, mask, width = self.layout.sized[len(before) - 1]
             at = before[-1]
-            present = (self.flags & mask) != 0
-            after = at
-            if present.any():
+            absent = self._absent(mask)
+            if absent is not None and absent.all():
+                after = at.copy()
+            else:
                 after = at + self.wire.size(width, at) + width
-                if not present.all():
-                    after = np.where(present, after, at)
+                if absent is not None:
+                    after = np.where(absent, at, after)
             before.append(after)
             beyond = after > self.end
             if beyond.any():
@@ -243,7 +259,7 @@ class Packed:
                 after[rows] = at[rows]
                 self.drop(rows, "a field reaches beyond its end")
             if len(before) > len(self.layout.sized):
-                wrong = (after + _sizes(self.layout.last)[self.flags] != self.end) & (self.at != 0)
+                wrong = (after + self._octets_of(self.layout.last) != self.end) & (self.at != 0)
                 if wrong.any():
                     self.drop(np.flatnonzero(wrong), "it does not end with its last field")
 
@@ -265,9 +281,10 @@ def structs(wire: Wire, begin: Positions, end: Positions, broken: dict[int, str]
     for _ in range(_MOST_STRUCTS):
         if not len(alive):
             return delivery, message
-        size = wire.size(4, at)
-        code = wire.size(2, at + 4)
-        flags = wire.size(2, at + 6)
+        head = wire.read(">u8", at).astype(np.uint64)
+        size = (head >> np.uint64(32)).astype(np.int64)
+        code = ((head >> np.uint64(16)) & _LOW).astype(np.int64)
+        flags = (head & _LOW).astype(np.int64)
         after = at + 4 + size
         code[size < 2] = 0  # an empty struct; those looked at here have a code and flags
         wrong = (after > until) | (size == 1) | ((size < 4) & ((code == DELIVERY.code) | (code == MESSAGE.code)))

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # messages.
 _FEW: Final = 128
 _ROUNDS: Final = 64
+_FIRST_OCTET: Final = np.uint64(56)  # shifts the others out of eight
 _NO_KEY: Final = bytes(256)  # longer than any key
 _NOT_WHOLE: Final = "a map, list or array inside of it is malformed"
 
@@ -66,6 +67,8 @@ class _Walk:
         wrong = ((size < 4) | (count > (size - 4) // 2)) & (size != 0)  # Broker-J may write a null map with size 0
         self.rows, self.at, self.until, self.left = rows, begin + 8, end, np.where(size == 0, 0, count)
         self.length = self.code_at = self.codes = self.after = begin  # of the entries that step() has found
+        self.octets = np.zeros(len(begin), np.uint64)
+        """The first eight octets of these entries, as a number."""
         self.drop(wrong, "it cannot hold as many entries as it says")
         self.stop(self.until < self.at)  # those of size 0
 
@@ -73,7 +76,7 @@ class _Walk:
         """These maps need not be walked on."""
         if done.any():
             keep = ~done
-            for name in ("rows", "at", "until", "left", "length", "code_at", "codes", "after"):
+            for name in ("rows", "at", "until", "left", "length", "code_at", "codes", "after", "octets"):
                 setattr(self, name, getattr(self, name)[keep])
 
     def drop(self, wrong: Mask, reason: str) -> None:
@@ -91,13 +94,25 @@ class _Walk:
         if not len(self.rows):
             return False
         wire, until = self.wire, self.until
-        self.length = wire.size(1, self.at)
+        self.octets = wire.read(">u8", self.at).astype(np.uint64)
+        self.length = (self.octets >> _FIRST_OCTET).astype(np.int64)
         self.code_at = self.at + 1 + self.length
         self.codes = wire.size(1, np.minimum(self.code_at, until - 1))
         self.after = wire.after_values(self.code_at, self.codes)
         self.drop((self.code_at >= until) | (self.after > until) | (self.after < 0), "an entry reaches beyond its end")
         self.left = self.left - 1
         return True
+
+    def named(self, key: bytes) -> Mask:
+        """Which of the entries have this key."""
+        if len(key) > 7:
+            match: Mask = self.length == len(key)
+            if match.any():
+                match &= self.wire.same(self.at + 1, key)
+            return match
+        wanted = int.from_bytes(bytes((len(key),)) + key, "big")
+        begins: Mask = (self.octets >> np.uint64(56 - 8 * len(key))) == np.uint64(wanted)
+        return begins
 
     def forward(self) -> None:
         """Done with what :meth:`step` has found."""
@@ -120,9 +135,8 @@ def pick(wire: Wire, spans: Spans, keys: list[bytes], broken: Errors) -> list[Po
             _alone(walk, keys, found, broken)
             break
         for key, column in zip(keys, found, strict=True):
-            match = walk.length == len(key)
+            match = walk.named(key)
             if match.any():
-                match &= wire.same(walk.at + 1, key)
                 match &= column[walk.rows] == 0
                 rows = walk.rows[match]
                 column[rows] = walk.code_at[match]

@@ -6,7 +6,6 @@ refused at once, and used on the executors. Only the columns of the schema are d
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -14,19 +13,20 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from amqp_core.v0_10._columns import locate
-from amqp_spark.columns.arrays import take
+from amqp_spark.columns import corrupt
+from amqp_spark.columns.arrays import nulls, take
 from amqp_spark.columns.batch import Batch, builder
-from amqp_spark.columns.fields import Wire, padded
+from amqp_spark.columns.located import joined, locate
 from amqp_spark.columns.values import servable
 from amqp_spark.errors import UNDECODABLE, MessageFormatError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from amqp_core.v0_10._columns import Located
-    from amqp_spark.columns.arrays import Array, Errors
+    from amqp_spark.columns.arrays import Array, Column, Errors
     from amqp_spark.columns.batch import Build
+    from amqp_spark.columns.fields import Positions
+    from amqp_spark.columns.located import Chunk
 
     OnReject = Callable[[list[int], str], None]
 
@@ -34,7 +34,7 @@ MOST_ROWS: Final = 10_000
 """Most rows of a RecordBatch."""
 MOST_BYTES: Final = 16 << 20
 """Most bytes of frames that a RecordBatch is made of; a larger message is alone in its batch."""
-_GATHER: Final = 4 << 20  # small blocks are decoded together: a step per column costs as much for one row as for 500
+_GATHER: Final = 4 << 20  # small chunks are decoded together: a step per column costs as much for one row as for 500
 _REASONS: Final = 10  # of rejected messages, told apart per batch
 MODES: Final = ("FAILFAST", "REJECT", "PERMISSIVE")
 UNITS: Final = ("auto", "s", "ms")
@@ -71,6 +71,13 @@ DEFAULT_SCHEMA: Final = t.StructType(
     ]
 )
 """All columns, in the types that they have when no schema is given."""
+
+
+def schema_with(corrupt_column: str | None) -> t.StructType:
+    """The default schema, and the column of the option ``columnNameOfCorruptRecord``, if that is given."""
+    if corrupt_column is None or corrupt_column.lower() in ALLOWED:  # reported with the other errors
+        return DEFAULT_SCHEMA
+    return t.StructType([*DEFAULT_SCHEMA.fields, t.StructField(corrupt_column, t.StringType())])
 
 
 class _Allowed(NamedTuple):
@@ -135,113 +142,142 @@ ALLOWED: Final = {
 class ColumnPlan:
     """How to make the columns of a schema. It pickles, and costs nothing until :meth:`batches` is called."""
 
-    def __init__(self, schema: t.StructType, mode: str, timestamp_unit: str) -> None:
+    def __init__(
+        self, schema: t.StructType, mode: str, timestamp_unit: str, corrupt_column: str = corrupt.DEFAULT_NAME
+    ) -> None:
         self.schema = schema
         self.mode = mode
         self.timestamp_unit = timestamp_unit
+        self.corrupt_column = corrupt_column
         self.arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
         self._builders: list[Build] = []
 
     @classmethod
-    def build(cls, schema: t.StructType, *, mode: str, timestamp_unit: str) -> ColumnPlan:
+    def build(
+        cls, schema: t.StructType, *, mode: str, timestamp_unit: str, corrupt_column: str | None = None
+    ) -> ColumnPlan:
         """Check a schema; column names are compared without case.
+
+        Parameters:
+            schema: of the query.
+            mode: the option.
+            timestamp_unit: the option.
+            corrupt_column: the option ``columnNameOfCorruptRecord``; ``None``: not given.
 
         Raises:
             SchemaError: with every column that cannot be served, and what is allowed.
         """
-        problems = schema_problems(schema, mode=mode)
+        name = corrupt_column or corrupt.DEFAULT_NAME
+        problems = schema_problems(schema, mode=mode, corrupt_column=name)
+        if corrupt_column is not None:
+            problems += _corrupt_column_problems(schema, corrupt_column)
         if mode not in MODES:
             problems.append(f"mode {mode!r}; allowed: {', '.join(MODES)}")
         if timestamp_unit not in UNITS:
             problems.append(f"timestampUnit {timestamp_unit!r}; allowed: {', '.join(UNITS)}")
         if problems:
             raise SchemaError(problems)
-        return cls(schema, mode, timestamp_unit)
+        return cls(schema, mode, timestamp_unit, name)
 
-    def __reduce__(self) -> tuple[type[ColumnPlan], tuple[t.StructType, str, str]]:
-        return type(self), (self.schema, self.mode, self.timestamp_unit)
+    def __reduce__(self) -> tuple[type[ColumnPlan], tuple[t.StructType, str, str, str]]:
+        return type(self), (self.schema, self.mode, self.timestamp_unit, self.corrupt_column)
 
     def batches(
         self,
-        frames: Iterable[bytes],
+        chunks: Iterable[Chunk],
         *,
         queue: str,
         first_position: int,
         on_reject: OnReject | None = None,
+        skipped: Iterable[int] = (),
     ) -> Iterator[pa.RecordBatch]:
-        """Decode blocks of frames whose transfers have consecutive positions from ``first_position`` on.
+        """Decode chunks of transfers that have consecutive positions from ``first_position`` on.
 
-        ``on_reject`` gets, in mode REJECT, the positions of rows left out and the reason they share.
+        ``on_reject`` gets, in mode REJECT, the positions of rows left out and the reason they share. No row is made of
+        the positions in ``skipped``, whether they fit or not.
 
         Raises:
             MessageFormatError: in mode FAILFAST, for the first message that does not fit.
-            DecodeError: a block is not whole frames.
+            DecodeError: the ends of a chunk are not those of its transfers.
         """
         position = first_position
-        for block in _gathered(frames):
-            located = locate(block)
-            wire = Wire(padded(located.data, max(located.head_end, default=0)), ordered=not located.joined)
+        left_out = frozenset(skipped)
+        for chunk in _gathered(chunks):
+            located = locate(chunk)
             rows = len(located.end)
             low = 0
             while low < rows:
-                high = _cut(located, low)
-                batch = Batch(wire, located, range(low, high), queue, position + low)
-                decoded = self._decode(batch, on_reject)
+                high = _cut(located.end, low)
+                batch = Batch(located, range(low, high), queue, position + low)
+                decoded = self._decode(batch, on_reject, left_out)
                 if decoded.num_rows:
                     yield decoded
                 low = high
             position += rows
 
-    def _decode(self, batch: Batch, on_reject: OnReject | None) -> pa.RecordBatch:
+    def _decode(self, batch: Batch, on_reject: OnReject | None, left_out: frozenset[int]) -> pa.RecordBatch:
         if not self._builders:
             self._builders = [
-                builder(field, arrow.type, self.timestamp_unit)
+                _nothing if self._is_corrupt(field) else builder(field, arrow.type, self.timestamp_unit)
                 for field, arrow in zip(self.schema.fields, self.arrow_schema, strict=True)
             ]
         columns: list[Array] = []
-        wrong: dict[int, tuple[str, str]] = {}
+        wrong: dict[int, dict[str, str]] = {}
         for field, build in zip(self.schema.fields, self._builders, strict=True):
             column, errors = build(batch)
             if not field.nullable and column.null_count:
                 errors = _absent(column) | errors
             for row, reason in errors.items():
-                wrong.setdefault(row, (field.name, reason))
+                wrong.setdefault(row, {})[field.name] = reason
             if errors and self.mode == "PERMISSIVE":
                 column = _without(column, errors)
             columns.append(column)
         for row, reason in batch.broken.items():
-            wrong[row] = (UNDECODABLE, reason)
+            wrong[row] = {UNDECODABLE: reason}
+        here = range(batch.position, batch.position + batch.rows)
+        gone = {position - batch.position for position in left_out if position in here}
+        wrong = {row: reasons for row, reasons in wrong.items() if row not in gone}
         if wrong:
             columns = self._settle(batch, columns, wrong, on_reject)
+        if self.mode == "REJECT":
+            gone |= wrong.keys()
+        if gone:
+            columns = _dropped(columns, batch.rows, gone)
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
+
+    def _is_corrupt(self, field: t.StructField) -> bool:
+        return field.name.lower() == self.corrupt_column.lower()
 
     def _settle(
         self,
         batch: Batch,
         columns: list[Array],
-        wrong: dict[int, tuple[str, str]],
+        wrong: dict[int, dict[str, str]],
         on_reject: OnReject | None,
     ) -> list[Array]:
         """Deal with the rows that do not fit as ``mode`` says."""
         if self.mode == "FAILFAST":
             row = min(wrong)
-            raise MessageFormatError(batch.queue, batch.position + row, *wrong[row])
+            raise MessageFormatError(batch.queue, batch.position + row, *_first(wrong[row]))
         if self.mode == "PERMISSIVE":
             known = {"queue", "position"}
-            return [
+            known_only = [
                 column if not batch.broken or field.name.lower() in known else _without(column, batch.broken)
                 for field, column in zip(self.schema.fields, columns, strict=True)
+            ]
+            return [
+                corrupt.records(batch, wrong) if self._is_corrupt(field) else column
+                for field, column in zip(self.schema.fields, known_only, strict=True)
             ]
         if on_reject is not None:
             for reason, positions in _by_reason(wrong, batch.position).items():
                 on_reject(positions, reason)
-        keep = np.ones(batch.rows, np.bool_)
-        keep[list(wrong)] = False
-        kept = np.flatnonzero(keep)
-        return [take(column, kept) for column in columns]
+        return columns
 
 
-def schema_problems(schema: t.StructType, *, mode: str = "FAILFAST") -> list[str]:
+def schema_problems(
+    schema: t.StructType, *, mode: str = "FAILFAST", corrupt_column: str = corrupt.DEFAULT_NAME
+) -> list[str]:
     """Everything of a schema that cannot be served, one text per problem."""
     problems: list[str] = []
     seen: set[str] = set()
@@ -253,6 +289,13 @@ def schema_problems(schema: t.StructType, *, mode: str = "FAILFAST") -> list[str
             problems.append(f"{field.name}: the column occurs twice")
         seen.add(name)
         allowed = ALLOWED.get(name)
+        if allowed is None and name == corrupt_column.lower():
+            if not isinstance(field.dataType, t.StringType) or not field.nullable:
+                kind = field.dataType.simpleString() + ("" if field.nullable else " NOT NULL")
+                problems.append(
+                    f"{field.name}: {kind} is not possible for the column that says what did not fit; allowed: STRING"
+                )
+            continue
         if allowed is None:
             problems.append(f"{field.name}: there is no such column; there are {', '.join(ALLOWED)}")
             continue
@@ -278,27 +321,26 @@ def _type_problems(field: t.StructField, name: str, allowed: _Allowed) -> list[s
     return [f"{field.name}: {kind.simpleString()} is not possible; allowed: {allowed.text}"]
 
 
-def _gathered(frames: Iterable[bytes]) -> Iterator[bytes]:
-    """The blocks, small ones joined."""
-    group: list[bytes] = []
+def _gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
+    """The chunks, small ones joined."""
+    group: list[Chunk] = []
     size = 0
-    for block in frames:
-        if group and size + len(block) > _GATHER:
-            yield group[0] if len(group) == 1 else b"".join(group)
+    for chunk in chunks:
+        if group and size + len(chunk.frames) > _GATHER:
+            yield joined(group)
             group, size = [], 0
-        group.append(block)
-        size += len(block)
+        group.append(chunk)
+        size += len(chunk.frames)
     if group:
-        yield group[0] if len(group) == 1 else b"".join(group)
+        yield joined(group)
 
 
-def _cut(located: Located, low: int) -> int:
+def _cut(ends: Positions, low: int) -> int:
     """Where the batch ends that begins with transfer ``low``."""
-    ends = located.end
-    begin = ends[low - 1] if low else 0
+    begin = int(ends[low - 1]) if low else 0
     high = min(low + MOST_ROWS, len(ends))
     if ends[high - 1] - begin > MOST_BYTES:
-        high = max(bisect_right(ends, begin + MOST_BYTES, low, high), low + 1)
+        high = max(int(np.searchsorted(ends[:high], begin + MOST_BYTES, side="right")), low + 1)
     return high
 
 
@@ -314,9 +356,38 @@ def _without(column: Array, rows: Iterable[int]) -> Array:
     return take(column, np.arange(len(column)), mask)
 
 
-def _by_reason(wrong: dict[int, tuple[str, str]], position: int) -> dict[str, list[int]]:
+def _dropped(columns: Iterable[Array], rows: int, gone: Iterable[int]) -> list[Array]:
+    """The columns without these rows."""
+    keep = np.ones(rows, np.bool_)
+    keep[list(gone)] = False
+    kept = np.flatnonzero(keep)
+    return [take(column, kept) for column in columns]
+
+
+def _nothing(batch: Batch) -> Column:
+    """The column that says what did not fit, as long as everything fits."""
+    return nulls(batch.rows, pa.string())
+
+
+def _corrupt_column_problems(schema: t.StructType, name: str) -> list[str]:
+    """The option that names that column, beside the schema."""
+    given = f"option 'columnNameOfCorruptRecord' is {name!r}, which"
+    if name.lower() in ALLOWED:
+        return [f"{given} is a column of messages; allowed: any other name"]
+    if name.lower() not in {field.name.lower() for field in schema.fields}:
+        return [f"{given} the schema does not have: add that column (STRING), or leave the option out"]
+    return []
+
+
+def _first(reasons: dict[str, str]) -> tuple[str, str]:
+    """Of several columns that a message does not fit the first of the schema."""
+    return next(iter(reasons.items()))
+
+
+def _by_reason(wrong: dict[int, dict[str, str]], position: int) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
-    for row, (column, reason) in sorted(wrong.items()):
+    for row, reasons in sorted(wrong.items()):
+        column, reason = _first(reasons)
         text = reason if column == UNDECODABLE else f"{column}: {reason}"
         if text not in groups and len(groups) >= _REASONS:
             text = "does not fit the schema, like the ones before for other reasons"

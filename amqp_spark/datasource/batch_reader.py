@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import NotFound
+from amqp_spark.columns import Chunk
 from amqp_spark.compat import DataSourceReader, InputPartition
 from amqp_spark.datasource.connect import connect
-from amqp_spark.datasource.link import FIRST_GUESS_BYTES, MAX_CREDIT
+from amqp_spark.datasource.credit import CreditWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,8 +68,8 @@ class AmqpBatchReader(DataSourceReader):
             )
             position = 0
             for blocks in _browse(subscription, partition.count):
-                frames = [block.frames for block in blocks]
-                yield from self._columns.batches(frames, queue=partition.queue, first_position=position)
+                chunks = [Chunk.of(block.frames, block.ends) for block in blocks]
+                yield from self._columns.batches(chunks, queue=partition.queue, first_position=position)
                 position += sum(len(block.ends) for block in blocks)
         finally:
             client.close()
@@ -82,23 +83,24 @@ def _count(client: Client, queue: str) -> int | None:
 
 
 def _browse(subscription: Subscription, count: int | None) -> Iterator[Sequence[Block]]:
-    """Rounds of credit until the count is reached or an empty flush round shows the end of the queue."""
+    """Rounds of credit until the count is reached or a probe shows the end of the queue."""
     left = count
-    largest = FIRST_GUESS_BYTES
+    window = CreditWindow()
     while left is None or left > 0:
-        credit = max(1, min(MAX_CREDIT, ROUND_BYTES // largest, MAX_CREDIT if left is None else left))
-        if subscription.credit < credit:  # a broker that sends slowly has some left
-            subscription.grant(credit - subscription.credit)
+        credit = max(1, window.wanted(ROUND_BYTES))
+        if left is not None:
+            credit = min(credit, left)
+        subscription.renew(credit, ROUND_BYTES)
         blocks = subscription.take_blocks(QUIET_SECONDS)
         if not blocks:
-            subscription.flush()
+            subscription.probe()
             blocks = subscription.take_blocks(0)
         if not blocks:
             return
         while blocks:
-            taken = sum(len(block.ends) for block in blocks)
-            largest = max(largest // 2, 1, *(block.largest for block in blocks))
+            for block in blocks:
+                window.arrived(len(block.ends), block.largest)
             if left is not None:
-                left -= taken
+                left -= sum(len(block.ends) for block in blocks)
             yield blocks
             blocks = subscription.take_blocks(QUIET_SECONDS) if subscription.credit > 0 else ()

@@ -49,20 +49,27 @@ class QueueInfo(Protocol):
 
 
 class Subscription(Protocol):
-    """A flow of transfers from one queue; byte credit is infinite, message credit is granted here."""
+    """A flow of transfers from one queue, as far as there is credit."""
 
     @property
     def credit(self) -> int:
-        """Messages granted and not received yet."""
+        """Messages that may still come."""
 
-    def grant(self, messages: int) -> None:
-        """Add message credit."""
+    @property
+    def credit_bytes(self) -> float:
+        """Bytes of messages that may still come; infinite where one of any size may."""
+
+    def renew(self, messages: int, nbytes: int | None = None) -> None:
+        """Replace the credit, without waiting: so many messages of together so many bytes, or of any size.
+
+        What was under way still comes, and counts as credit until the broker has answered.
+        """
 
     def take_blocks(self, timeout: float) -> Sequence[Block]:
         """Wait until transfers came, ``timeout`` seconds passed, or the client was woken; may return none."""
 
-    def flush(self) -> None:
-        """Let the broker send what it can against the credit and wait until it has; the credit is 0 afterwards."""
+    def probe(self) -> None:
+        """Replace all credit by one message's, and wait until it has come or there is none; credit is 0 then."""
 
 
 class StateOwner(Protocol):
@@ -112,8 +119,8 @@ class Client(Protocol):
     ) -> Subscription:
         """Start a subscription without credit. No ``accept``: settled when sent; no ``acquire``: browse."""
 
-    def accept(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Accept transfers by inclusive ranges of command ids."""
+    def accept(self, ranges: Sequence[tuple[int, int]], *, patience_s: float = 0.0) -> None:
+        """Accept transfers by inclusive ranges of command ids; the broker may be silent so long over it."""
 
     def reject(self, ranges: Sequence[tuple[int, int]], *, text: str) -> None:
         """Reject transfers: to the alternate exchange of the queue, if it has one."""
@@ -121,8 +128,11 @@ class Client(Protocol):
     def owner(self, names: Names) -> StateOwner:
         """The state that exactly-once keeps under these names. Nothing is asked or done yet."""
 
-    def sync(self) -> None:
-        """Wait until the broker has done everything that was sent before."""
+    def sync(self, *, patience_s: float = 0.0) -> None:
+        """Wait until the broker has done everything that was sent before; it may be silent so long."""
+
+    def service(self) -> None:
+        """Read what is there and send a heartbeat if one is due, without waiting."""
 
     def pause_reading(self, paused: bool) -> None:  # noqa: FBT001  one switch, named by its method
         """Stop taking transfers from the socket (back-pressure); heartbeats keep going out."""

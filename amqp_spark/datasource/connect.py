@@ -29,6 +29,7 @@ class _Client:
         self.bind = client.bind
         self.close = client.close
         self.pause_reading = client.pause_reading
+        self.service = client.service
         self.sync = client.sync
         self.wake = client.wake
 

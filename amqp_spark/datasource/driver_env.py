@@ -1,67 +1,143 @@
 """What the reader process can find out about the Spark that runs it: settings, the driver's address, its death.
 
-Python data sources are given options only. The process that started this one is the driver's JVM, and its command line
-and ``spark-defaults.conf`` hold the settings that were known when it started; what is not found there is not known.
+Python data sources are given options only. The process that started this one is the driver's JVM: its command line, the
+properties file that this names (on Kubernetes, and in YARN's cluster mode, there is one) or else
+``spark-defaults.conf`` hold the settings that were known when it started. What is not found there is not known.
 """
 
 from __future__ import annotations
 
+import ipaddress
+import logging
 import os
+import re
+import signal
 import socket
 import threading
+import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
+
+_log = logging.getLogger(__name__)
 
 PARENT_CHECK_SECONDS: Final = 1.0
+STOPPING_SECONDS: Final = 15.0
+"""How long a reader that is being stopped may outlive its parent."""
 
 _ENCRYPTED: Final = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.enabled",
                      "spark.ssl.rpc.enabled", "spark.io.encryption.enabled")  # fmt: skip
 
 
 def spark_settings() -> dict[str, str]:
-    """Settings of the driver as far as its command line and its defaults file name them."""
-    settings: dict[str, str] = {}
-    for folder in (os.environ.get("SPARK_CONF_DIR"), str(Path(os.environ.get("SPARK_HOME", "/nonexistent"), "conf"))):
-        defaults = Path(folder or "/nonexistent", "spark-defaults.conf")
-        if defaults.is_file():
-            settings.update(parse_defaults(defaults.read_text(encoding="utf-8", errors="replace")))
-            break
+    """Settings of the driver as far as its command line and its file of settings name them."""
+    parent = Path(f"/proc/{os.getppid()}")
     try:
-        command = Path(f"/proc/{os.getppid()}/cmdline").read_bytes()
+        command = (parent / "cmdline").read_bytes().decode(errors="replace").split("\0")
     except OSError:
-        command = b""
-    settings.update(parse_command(command.decode(errors="replace").split("\0")))
-    return settings
+        command = []
+    return read_settings(command, os.environ, parent / "cwd")
 
 
-def parse_defaults(text: str) -> dict[str, str]:
-    """A ``spark-defaults.conf``: a key and a value per line, separated by white space, ``=`` or ``:``."""
+def read_settings(command: list[str], environment: Mapping[str, str], directory: Path) -> dict[str, str]:
+    """Settings as spark-submit puts them together: the command line, over the file that it names, over the defaults.
+
+    Parameters:
+        command: words of the driver's command line.
+        environment: of that process.
+        directory: in which it was started.
+    """
+    options = _options(command)
+    named = [value for name, value in options if name == "--properties-file"]
+    settings: dict[str, str] = {}
+    if not named or any(name == "--load-spark-defaults" for name, _ in options):
+        settings = _read_properties(_defaults_file(environment))
+    if named:
+        settings |= _read_properties(directory / named[-1].removeprefix("file://"))
+    return settings | parse_command(command)
+
+
+def _defaults_file(environment: Mapping[str, str]) -> Path:
+    folder = environment.get("SPARK_CONF_DIR") or str(Path(environment.get("SPARK_HOME") or "/nonexistent", "conf"))
+    return Path(folder, "spark-defaults.conf")
+
+
+def _read_properties(path: Path) -> dict[str, str]:
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        _log.warning("settings of Spark are not known, since %s cannot be read: %s", path, error.strerror or error)
+        return {}
+    return parse_properties(text)
+
+
+_BLANKS: Final = " \t\f"
+_KEY: Final = re.compile(r"((?:\\.|[^\\ \t\f=:])*)[ \t\f]*[=:]?[ \t\f]*(.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.DOTALL)
+_CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def parse_properties(text: str) -> dict[str, str]:
+    """What ``java.util.Properties`` reads, which is how Spark reads its files; blanks around a value do not count.
+
+    A key ends at the first ``=``, ``:`` or blank that has no backslash before it; a line that ends with a backslash
+    goes on in the next one; ``#`` and ``!`` begin a comment.
+    """
     settings = {}
-    for line in text.splitlines():
-        stripped = line.strip()
-        if not stripped or stripped.startswith("#"):
-            continue
-        key, _, value = stripped.replace("=", " ", 1).replace("\t", " ").partition(" ")
-        settings[key] = value.strip()
+    for line in _logical_lines(text):
+        match = _KEY.fullmatch(line)
+        if match is not None:
+            settings[_unescaped(match[1])] = _unescaped(match[2]).strip()
     return settings
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    begun = ""
+    for natural in re.split(r"\r\n|\r|\n", text):
+        line = natural.lstrip(_BLANKS)
+        if not begun and (not line or line[0] in "#!"):
+            continue
+        begun += line
+        if (len(begun) - len(begun.rstrip("\\"))) % 2:
+            begun = begun[:-1]
+            continue
+        yield begun
+        begun = ""
+    if begun:
+        yield begun
+
+
+def _unescaped(text: str) -> str:
+    return _ESCAPE.sub(lambda match: chr(int(match[1], 16)) if match[1] else _CONTROLS.get(match[2], match[2]), text)
 
 
 def parse_command(words: list[str]) -> dict[str, str]:
     """``--conf key=value``, ``--master m`` and ``-Dspark.key=value`` of a driver's command line."""
     settings = {}
-    for word, following in zip(words, [*words[1:], ""], strict=True):
-        if word in {"--conf", "-c"} and "=" in following:
-            key, _, value = following.partition("=")
+    for name, value in _options(words):
+        if name in {"--conf", "-c"} and "=" in value:
+            key, _, value = value.partition("=")  # noqa: PLW2901
             settings[key] = value
-        elif word == "--master":
-            settings["spark.master"] = following
-        elif word.startswith("-Dspark.") and "=" in word:
-            key, _, value = word[2:].partition("=")
-            settings[key] = value
+        elif name == "--master":
+            settings["spark.master"] = value
+        elif name.startswith("-Dspark."):
+            settings[name[2:]] = value
     return settings
+
+
+def _options(words: list[str]) -> list[tuple[str, str]]:
+    """The words that begin with a dash, each with its value: behind ``=``, or the next word."""
+    found = []
+    for word, following in zip(words, [*words, ""][1:], strict=True):
+        name, equals, value = word.partition("=")
+        if word.startswith("-"):
+            found.append((name, value if equals else following))
+    return found
 
 
 def is_encrypted(settings: Mapping[str, str]) -> bool:
@@ -88,23 +164,83 @@ def bind_address(host: str) -> str:
     return str(address[0])
 
 
-def watch_parent(parent: int | None = None) -> threading.Thread:
-    """End this process when the one that started it ends, however it ends; returns the thread that watches.
+@dataclass(frozen=True, slots=True)
+class PullPlace:
+    """Where the pull endpoint is: what executors connect to, where it listens (empty: everywhere), and whether its
+    bytes must be encrypted."""
+
+    host: str
+    bind: str
+    encrypt: bool
+
+
+def pull_place(settings: Mapping[str, str], host: str | None) -> PullPlace:
+    """Message bytes are in clear only on this machine, and there only as long as Spark is not known to encrypt.
+
+    Parameters:
+        settings: of Spark, as far as known.
+        host: the option ``transferHost``.
+    """
+    host = host or driver_host(settings)
+    bind = bind_address(host)
+    return PullPlace(host, bind, encrypt=is_encrypted(settings) or not is_loopback(bind))
+
+
+def is_loopback(address: str) -> bool:
+    """Whether what is sent to an address of :func:`bind_address` stays on this machine."""
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+class ParentWatch(threading.Thread):
+    """Ends this process when the one that started it has ended, however it ended."""
+
+    def __init__(self, parent: int) -> None:
+        super().__init__(name="amqp-parent-watch", daemon=True)
+        self._parent = parent
+        self._patient_until = 0.0
+
+    def patient_for(self, seconds: float) -> None:
+        """Let this process outlive its parent for so long: it is about to end by itself, in order."""
+        self._patient_until = time.monotonic() + seconds
+
+    def run(self) -> None:
+        """Watch."""
+        never = threading.Event()
+        while not never.wait(PARENT_CHECK_SECONDS):
+            if os.getppid() != self._parent and time.monotonic() >= self._patient_until:
+                os._exit(1)
+
+
+def watch_parent(parent: int | None = None) -> ParentWatch:
+    """End this process when the one that started it ends; returns the thread that watches.
 
     A reader that waits inside a call of Spark would live on, hold its messages and keep its connection alive. Nothing
     has to be saved: the broker sees the connection drop and takes back what was not accepted.
     """
-    started_by = os.getppid() if parent is None else parent
+    watch = ParentWatch(os.getppid() if parent is None else parent)
+    watch.start()
+    return watch
 
-    def watch() -> None:
-        never = threading.Event()
-        while not never.wait(PARENT_CHECK_SECONDS):
-            if os.getppid() != started_by:
-                os._exit(1)
 
-    thread = threading.Thread(target=watch, name="amqp-parent-watch", daemon=True)
-    thread.start()
-    return thread
+def stop_in_order() -> None:
+    """Let the SIGTERM with which Spark stops a query end this process as an exception does: ``stop`` is called then.
+
+    Spark sends two; the second shall not interrupt what the first has begun.
+    """
+
+    stopping = False
+
+    def stop(_number: int, _frame: object) -> None:
+        nonlocal stopping
+        if not stopping:
+            stopping = True
+            raise SystemExit(0)
+
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, stop)
 
 
 def _own_address() -> str:

@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from amqp_spark.datasource.credit import Turns
 from amqp_spark.datasource.planning import QueueBuffer
 
 if TYPE_CHECKING:
@@ -39,10 +40,30 @@ class Held:
         self.stopping = False
         self.last_call = clock()
         """When Spark last asked for something: nobody needs the backlog of a query that is not asking."""
-        self.wanted_bytes = 0
-        """Who waits for so many bytes is not told of every arrival below: each wake-up is paid for by receiving."""
+        self._wanted: tuple[int, int | None] = 0, None
+        self.turns = Turns()
+        self.wake: dict[str, Callable[[], None]] = {}
+        """Wakes the thread of a queue."""
         self.elsewhere: list[Callable[[], int]] = []
         """What else counts: functions that return bytes."""
+
+    def want(self, nbytes: int, messages: int | None = None) -> None:
+        """Suppress wake-ups until so many bytes, or messages, wait to be planned: each wake-up slows receiving down."""
+        self._wanted = nbytes, messages
+
+    def is_enough(self) -> bool:
+        """Whether as much waits to be planned as was wanted."""
+        nbytes, messages = self._wanted
+        return self.waiting_bytes >= nbytes or (messages is not None and self.waiting >= messages)
+
+    def enough_bytes(self, max_bytes: int) -> int:
+        """Bytes at which a batch of at most ``max_bytes`` need not wait: a half of the budget leaves room to go on."""
+        return max(1, min(max_bytes, self.budget_bytes // 2))
+
+    @property
+    def waiting(self) -> int:
+        """Messages received over all queues and not planned."""
+        return sum(buffer.waiting for buffer in self.buffers.values())
 
     @property
     def bytes(self) -> int:

@@ -12,38 +12,34 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from amqp_core.errors import AmqpError, NotFound, ResourceDeleted, ResourceLocked
+from amqp_core.errors import AmqpError, ConnectionFailed, NotFound, ResourceDeleted
 from amqp_spark import crashpoints
-from amqp_spark.backoff import pause_before
+from amqp_spark.backoff import silence_of
 from amqp_spark.datasource import opening
+from amqp_spark.datasource.credit import MAX_CREDIT
 from amqp_spark.datasource.ending import QUIET_SECONDS, Ending
+from amqp_spark.datasource.flow import FlowControl
 from amqp_spark.datasource.planning import add_range
+from amqp_spark.datasource.retrying import LOCK_RETRY_SECONDS, Retries
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from amqp_spark.datasource.broker import Block, Client, Connector, Subscription
+    from amqp_spark.datasource.broker import Block, Client, Connector, QueueInfo, Subscription
     from amqp_spark.datasource.held import Held, LinkOptions
     from amqp_spark.datasource.planning import Settlement
 
 _log = logging.getLogger(__name__)
 
-MAX_CREDIT: Final = 16_384
-"""Most transfers under way: a broker that counts uncompleted commands stops at 65,536 (Broker-J halts there)."""
 MOST_RANGES: Final = 4096
 """Ranges of ids in one command: qpidd takes commands of one frame only, and a frame of 64 KiB holds twice as many."""
-FIRST_GUESS_BYTES: Final = 16_384
-"""Size assumed of a transfer before the first one came."""
-SURVEY_SECONDS: Final = 10.0
-"""Least time between two queries for the backlog: on qpidd each one scans the queue."""
-IDLE_SECONDS: Final = 5.0
-"""Longest wait for transfers; commands of other threads wake the wait."""
-LOCK_RETRY_SECONDS: Final = 0.5
-"""Between two attempts to make a new session ours."""
-LOCKED_ATTEMPTS: Final = 5
-"""How often an exclusive subscription is tried: a consumer that died may still be seen by the broker."""
 LASTING_SECONDS: Final = 30.0
-"""A session that lived so long, or settled something, was a success: attempts are counted from one again."""
+"""A session that lived so long, or settled something, was of use: the next pause is a short one again."""
+CALM_SECONDS: Final = 1.0
+"""A session that lived so long before anything arrived did not end of what the broker was to send."""
+
+WORKED_SECONDS: Final = 5.0
+"""A session that received for so long, and whose connection was lost then, worked."""
 
 
 def now() -> float:
@@ -80,8 +76,7 @@ class QueueLink:
         self.connected = False
         self.settlements: deque[Settlement] = deque()
         """What the thread has to tell the broker; filled under the lock."""
-        self.sync_wanted = 0
-        self.sync_done = 0
+        self.sync_wanted = self.sync_done = 0
         self.end_estimate: int | None = None
         """Position that the end of the queue had when the broker was last asked."""
         self.answered = float("-inf")
@@ -95,25 +90,41 @@ class QueueLink:
         self._owner = owner
         self._clock = held.clock
         self._client: Client | None = None
-        self._thread: threading.Thread | None = None
+        self._thread = threading.Thread(target=self._run, name=f"amqp-receive-{queue}", daemon=True)
         self._wakes = 0
-        self._largest = FIRST_GUESS_BYTES
-        self._paused = False
+        self._flow = FlowControl(queue, held)
         self._ending = Ending(queue, selector=options.selector is not None, clock=held.clock)
-        self._last_survey = 0.0
-        self._survey_call = 0.0
+        self._looks_deleted = False
+        self._unconfirmed = 0
+        """Accepts sent since the broker was last given time for some."""
         self._served = False
         """Whether this incarnation got as far as its subscription."""
+        self._asked = False
+        """Whether this incarnation was free to receive."""
         self._settled = False
         """Whether this incarnation settled something."""
+        self._there = 0
+        """Messages that the broker counted when this incarnation began."""
+        self._begun_at = 0
+        """Position at which this incarnation began."""
+        self._subscribed = False
+        """Whether the broker may know of a consumer of an earlier incarnation."""
+        self._retries = Retries(queue, options, held.clock)
+        self._dying_s = 0.0
+        """How long the broker may see a session of ours that was lost."""
         self._confirmed = 0
         """Position up to which the broker has completed settlements; what was only sent may come again."""
         self._since = 0.0
-        self._warned = False
+
+        held.wake[queue] = self.wake
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether it is subscribed, and has received as much as the broker counted before."""
+        return self.connected and self.buffer.received - self._begun_at >= self._there
 
     def start(self) -> None:
         """Start the thread; it connects."""
-        self._thread = threading.Thread(target=self._run, name=f"amqp-receive-{self.queue}", daemon=True)
         self._thread.start()
 
     def wake(self) -> None:
@@ -125,9 +136,24 @@ class QueueLink:
         if client is not None:
             client.wake()
 
+    @property
+    def sync_patience_s(self) -> float:
+        """Seconds that the broker may need for the accepts that it has not confirmed."""
+        return silence_of(self.buffer.accepted - self._confirmed)
+
+    def surveyed(self, info: QueueInfo | None, *, counts_held: bool) -> None:
+        """Take what the broker says of the queue on another connection; ``None``: there is no such queue."""
+        if info is None:
+            # it may be another broker of the host list, so this session asks again
+            self._looks_deleted = True
+            self.wake()
+        elif info.message_count is not None:
+            with self._lock:
+                self._estimate(info.message_count, counts_held=counts_held)
+
     def join(self, timeout: float) -> bool:
         """Wait for the thread to end after ``Held.stopping`` was set; whether it did."""
-        if self._thread is None:
+        if self._thread.ident is None:  # never started
             return True
         self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -135,20 +161,16 @@ class QueueLink:
     # --- the thread
 
     def _run(self) -> None:
-        attempt = 0
         while not self._held.stopping:
             try:
                 self._serve()
             except AmqpError as error:
-                attempt = 1 if self._lasted() else attempt + 1
-                if not self._may_retry(error, attempt):
+                delay = self._retries.pause_after(
+                    error, worked=self._worked(error), lasted=self._lasted(), dying_s=self._dying_s
+                )
+                if delay is None:
                     self._fail(error)
                     return
-                delay = pause_before(attempt, self._options.max_delay)
-                _log.warning(
-                    "queue %r: %s; attempt %d of %d to connect again follows in %.1f s",
-                    self.queue, error, attempt, self._options.max_attempts, delay,
-                )  # fmt: skip
                 self._end_incarnation(keep_waiting=not self._options.accept)
                 self._wait(delay)
             except Exception as error:  # noqa: BLE001  whatever it is must reach the query, not die with the thread
@@ -156,20 +178,23 @@ class QueueLink:
                 return
 
     def _serve(self) -> None:
-        self._served = self._settled = False
+        self._served = self._asked = self._settled = False
         client = self._open()
         if client is None:
             return
         try:
             if self.bounded:
                 self._begin_ending(client)
+            self._subscribed = True
             subscription = opening.subscribe(client, self.queue, self._options)
             self._served = True
+            self._retries.subscribed()
             self._since = self._clock()
+            self._begun_at = self.buffer.received
             _log.info("queue %r: receiving, incarnation %d", self.queue, self.buffer.incarnation)
+            self._flow.restart()
             with self._lock:
                 self.connected = True
-                self._paused = False
                 self._lock.notify_all()
             while not self._held.stopping:
                 self._step(client, subscription)
@@ -184,15 +209,20 @@ class QueueLink:
             client = self._connector(self._options.connect)
             with self._lock:
                 self._client = client
+            self._dying_s = opening.dying_seconds(client)
             entered = False
             try:
                 info = opening.prepare(client, self.queue, self._options)
                 if self._owner is None or self._owner.enter(client):
                     if self._owner is not None:  # whoever had the lock until now is nobody to be warned of
                         info = client.query_queue(self.queue)
-                    self._warned = self._warned or opening.warn_of_others(self.queue, info)
+                    if not self._subscribed:  # later the broker may still see the session before this one
+                        opening.warn_of_others(self.queue, info)
+                    self._there = 0 if info is None else info.message_count or 0
                     self.answered = asked
                     self.heartbeat_s = client.heartbeat_s
+                    if info is not None:
+                        self.surveyed(info, counts_held=client.counts_held_messages)
                     entered = True
                     return client
             finally:
@@ -213,15 +243,21 @@ class QueueLink:
     def _step(self, client: Client, subscription: Subscription) -> None:
         wakes = self._wakes
         self._settle(client)
-        self._survey(client)
-        self._regulate(client, subscription)
+        if self._looks_deleted:
+            self._looks_deleted = False
+            self._ask_end(client)
+        left = self._left_to_take()
+        self._flow.regulate(client, subscription, left=left, idles=not self.bounded)
+        self._asked = True
         # A wake-up during one of the calls before may have ended a wait in there: it must not be lost.
         self._store(subscription.take_blocks(self._patience() if wakes == self._wakes else 0))
         if self.bounded and not self.exhausted:
             self._look_for_end(client, subscription)
 
     def _patience(self) -> float:
-        return QUIET_SECONDS / 2 if self.bounded and not self.exhausted else IDLE_SECONDS
+        if self.bounded and not self.exhausted:
+            return QUIET_SECONDS / 2
+        return self._flow.patience()
 
     def _settle(self, client: Client) -> None:
         """Tell the broker what Spark has processed. For a session that is gone there is nobody to tell."""
@@ -245,10 +281,7 @@ class QueueLink:
             for at in range(0, len(ranges), MOST_RANGES):
                 client.reject(ranges[at : at + MOST_RANGES], text=text)
         if accept:
-            crashpoints.reached(crashpoints.ACCEPT_UNSENT)
-            for at in range(0, len(accept), MOST_RANGES):
-                client.accept(accept[at : at + MOST_RANGES])
-            crashpoints.reached(crashpoints.ACCEPT_SENT)
+            self._accept(client, accept)
         asked = now()
         if self._owner is not None:
             if self._owner.run(finish=wanted != self.sync_done or self._held.stopping):
@@ -257,13 +290,25 @@ class QueueLink:
             accepted = self.buffer.accepted
         if wanted != self.sync_done:
             asked = now()
-            client.sync()
+            client.sync(patience_s=self.sync_patience_s)
             self.answered = asked
             crashpoints.reached(crashpoints.ACCEPT_CONFIRMED)
             self._confirmed = accepted
             with self._lock:
                 self.sync_done = wanted
                 self._lock.notify_all()
+
+    def _accept(self, client: Client, ranges: Sequence[tuple[int, int]]) -> None:
+        self._unconfirmed += sum(last - first + 1 for first, last in ranges)
+        silence = silence_of(self._unconfirmed)
+        if silence < self.heartbeat_s:
+            silence = 0.0  # two heartbeats of silence are allowed for anyway
+        else:
+            self._unconfirmed = 0
+        crashpoints.reached(crashpoints.ACCEPT_UNSENT)
+        for at in range(0, len(ranges), MOST_RANGES):
+            client.accept(ranges[at : at + MOST_RANGES], patience_s=silence)
+        crashpoints.reached(crashpoints.ACCEPT_SENT)
 
     def _store(self, blocks: Sequence[Block]) -> None:
         if not blocks:
@@ -272,42 +317,19 @@ class QueueLink:
             first = not self.buffer.waiting
             for block in blocks:
                 self.buffer.append(block)
-                self._largest = max(block.largest, self._largest // 2)
+                self._flow.arrived(block)
             crashpoints.reached(crashpoints.RECEIVED_UNPLANNED)
-            if first or self._held.waiting_bytes >= self._held.wanted_bytes:
+            if first or self._held.is_enough():
                 self._lock.notify_all()
         self._ending.arrived()
 
-    def _regulate(self, client: Client, subscription: Subscription) -> None:
-        """Credit from the free part of the budget; at the bound the socket is not read (design: credit)."""
-        with self._lock:
-            held = self._held.bytes
-            received = self.buffer.received
-        free = self._held.budget_bytes - held
-        paused = free <= 0
-        if paused != self._paused:
-            client.pause_reading(paused)
-            self._paused = paused
-        want = min(MAX_CREDIT, max(0, free) // len(self._held.buffers) // self._largest)
-        if held == 0:
-            want = max(want, 1)  # one message larger than the budget passes, alone
-        if self.bounded:
-            if self.exhausted:
-                want = 0
-            elif self._ending.target is not None:
-                want = min(want, self._ending.target - received)
-        credit = subscription.credit
-        if credit < want and credit <= want // 2:
-            subscription.grant(want - credit)
-
-    def _survey(self, client: Client) -> None:
-        """Ask for the backlog now and then, while somebody wants to know and the socket is read."""
-        now = self._clock()
-        if self._paused or now - self._last_survey < SURVEY_SECONDS or self._held.last_call <= self._survey_call:
-            return
-        self._last_survey = now
-        self._survey_call = self._held.last_call
-        self._ask_end(client)
+    def _left_to_take(self) -> int:
+        """How many more messages are wanted of this queue."""
+        if self.exhausted:
+            return 0
+        if self.bounded and self._ending.target is not None:
+            return max(0, self._ending.target - self.buffer.received)
+        return MAX_CREDIT
 
     def _ask_end(self, client: Client) -> int | None:
         """Ask the broker, and return how many messages are there that this link does not hold; None if not known."""
@@ -319,9 +341,13 @@ class QueueLink:
         if info.message_count is None:
             return None
         with self._lock:
-            held = self.buffer.held_by_session if client.counts_held_messages and self._options.accept else 0
-            left = max(0, info.message_count - held)
-            self.end_estimate = self.buffer.received + left
+            return self._estimate(info.message_count, counts_held=client.counts_held_messages)
+
+    def _estimate(self, message_count: int, *, counts_held: bool) -> int:
+        """Take note of where the queue ends; return how many messages are there that this link does not hold."""
+        held = self.buffer.held_by_session if counts_held and self._options.accept else 0
+        left = max(0, message_count - held)
+        self.end_estimate = self.buffer.received + left
         return left
 
     # --- AvailableNow
@@ -329,9 +355,14 @@ class QueueLink:
     def _begin_ending(self, client: Client) -> None:
         info = client.query_queue(self.queue)
         there = info.message_count if info is not None and info.message_count is not None else 0
+        others = info is not None and info.subscriber_count != 0
+        # Of what was sent with accept-mode none no session holds anything, and nothing comes again.
+        lost_for = self._dying_s if others and self._options.accept else 0.0
         with self._lock:
             confirmed = self._confirmed if self._owner is None else self.buffer.accepted
-            target = self._ending.begin(there, received=self.buffer.received, confirmed=confirmed)
+            if not self._options.accept:
+                confirmed = self.buffer.received
+            target = self._ending.begin(there, received=self.buffer.received, confirmed=confirmed, lost_for=lost_for)
             if self._options.selector is None:
                 self.end_estimate = target
 
@@ -339,13 +370,13 @@ class QueueLink:
         if self._ending.reached(self.buffer.received):
             self._exhaust()
             return
-        if self._paused or subscription.credit == 0 or not self._ending.wants_flush():
+        if self._flow.paused or subscription.credit == 0 or not self._ending.wants_flush():
             return
-        subscription.flush()
+        subscription.probe()
         blocks = subscription.take_blocks(0)
         if blocks:
             self._store(blocks)
-        elif self._ending.empty_round(lambda: self._ask_end(client)):
+        elif self._ending.empty_round(lambda: self._ask_end(client), received=self.buffer.received):
             self._exhaust()
 
     def _exhaust(self) -> None:
@@ -356,13 +387,21 @@ class QueueLink:
     # --- end of an incarnation
 
     def _lasted(self) -> bool:
-        """Whether the incarnation that ended was of use; else a message that kills every session is tried for ever."""
+        """Whether the incarnation that ended was of use."""
         return self._settled or (self._served and self._clock() - self._since >= LASTING_SECONDS)
 
-    def _may_retry(self, error: AmqpError, attempt: int) -> bool:
-        if isinstance(error, ResourceLocked):
-            return attempt <= min(LOCKED_ATTEMPTS, self._options.max_attempts)
-        return error.retryable and attempt <= self._options.max_attempts
+    def _worked(self, error: AmqpError) -> bool:
+        """Whether nothing speaks against the next incarnation: this one was of use, was cut off, or had nothing to do.
+
+        One that ends of what the broker sends would be tried for ever; and so would one whose messages come again at
+        once each time, and end it before any can be settled.
+        """
+        if self._lasted():
+            return True
+        if isinstance(error, ConnectionFailed) and self._served and self._clock() - self._since >= WORKED_SECONDS:
+            return True
+        idle = self._asked and self.buffer.received == self._begun_at
+        return idle and (not self._there or self._clock() - self._since >= CALM_SECONDS)
 
     def _wait(self, seconds: float) -> None:
         until = self._clock() + seconds
@@ -373,6 +412,7 @@ class QueueLink:
     def _end_incarnation(self, *, keep_waiting: bool) -> None:
         if self._owner is not None:
             self._owner.left()
+        self._flow.leave_turn()
         with self._lock:
             self.buffer.new_incarnation(keep_waiting=keep_waiting)
             self.settlements.clear()

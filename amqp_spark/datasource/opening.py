@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import IllegalArgument, InvalidArgument, NotFound, ResourceLocked
 
@@ -12,6 +12,21 @@ if TYPE_CHECKING:
     from amqp_spark.datasource.held import LinkOptions
 
 _log = logging.getLogger(__name__)
+
+DYING_SECONDS: Final = 5.0
+"""How long a session that was lost may go on to be seen beyond two heartbeats, after which a broker gives it up."""
+
+
+def dying_seconds(client: Client) -> float:
+    """How long a broker may take a session that was lost for a live one, from the next connection on."""
+    return 2 * client.heartbeat_s + DYING_SECONDS
+
+
+def longest_seconds(options: LinkOptions) -> float:
+    """How long the first subscription may take: every host in turn, and the session of a query that was killed."""
+    connect = options.connect
+    waits = 2 * connect.heartbeat + DYING_SECONDS if options.exclusive else 0.0
+    return connect.connect_timeout * len(connect.hosts) + waits
 
 
 def prepare(client: Client, queue: str, options: LinkOptions) -> QueueInfo | None:
@@ -31,16 +46,15 @@ def prepare(client: Client, queue: str, options: LinkOptions) -> QueueInfo | Non
     return info
 
 
-def warn_of_others(queue: str, info: QueueInfo | None) -> bool:
-    """Say who else consumes a queue; whether there is anybody."""
+def warn_of_others(queue: str, info: QueueInfo | None) -> None:
+    """Say who else consumes a queue."""
     if info is None or not info.subscriber_count:
-        return False
+        return
     _log.warning(
         "queue %r already has %d consumer(s): each gets a part of the messages, this query only what the others do "
         "not take (a self-join of one stream starts two); option exclusive=true refuses this",
         queue, info.subscriber_count,
     )  # fmt: skip
-    return True
 
 
 def subscribe(client: Client, queue: str, options: LinkOptions) -> Subscription:

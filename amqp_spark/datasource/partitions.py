@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
+from amqp_spark.columns.located import Chunk, joined
 from amqp_spark.compat import InputPartition
 from amqp_spark.errors import TransferError
 
@@ -25,12 +26,14 @@ INLINE_LIMIT_BYTES: Final = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Consecutive transfers of a queue with their bytes."""
+    """Consecutive transfers of a queue, themselves."""
 
     queue: str
     epoch: int
     begin: int
-    frames: tuple[bytes, ...] = field(repr=False)
+    chunk: Chunk = field(repr=False)
+    skipped: tuple[int, ...] = ()
+    """Positions of which no row is made."""
 
 
 @dataclass(frozen=True)
@@ -45,25 +48,31 @@ class InlinePartition(InputPartition):
 
 @dataclass(frozen=True)
 class PullPartition(InputPartition):
-    """A part of a batch that the task fetches from the reader process."""
+    """A part of a batch that the task fetches from the reader process. No row is made of positions in ``skipped``."""
 
     endpoint: Endpoint
     queue: str
     epoch: int
     begin: int
     end: int
+    skipped: tuple[int, ...] = ()
 
     value = None
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Planned transfers of one queue, ``[begin, end)``."""
+    """Planned transfers of one queue, ``[begin, end)``. No row is made of positions in ``skipped``."""
 
     queue: str
     epoch: int
     begin: int
     end: int
+    skipped: tuple[int, ...] = ()
+
+    def skipped_in(self, begin: int, end: int) -> tuple[int, ...]:
+        """Those of a part of it."""
+        return tuple(position for position in self.skipped if begin <= position < end)
 
 
 class Holder(Protocol):
@@ -75,8 +84,8 @@ class Holder(Protocol):
     def cut(self, queue: str, epoch: int, begin: int, end: int, pieces: int) -> Sequence[tuple[int, int, int]]:
         """Cut a planned range into pieces of about equal bytes: begin, end, bytes."""
 
-    def parts(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[memoryview]:
-        """The frames of a planned range."""
+    def chunks(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[Chunk]:
+        """The transfers of a planned range."""
 
 
 def inline_partitions(
@@ -86,7 +95,7 @@ def inline_partitions(
     be too large to ship)."""
     sizes = [holder.bytes_of(each.queue, each.epoch, each.begin, each.end) for each in ranges]
     if sum(sizes) < SMALL_BATCH_BYTES:
-        slices = tuple(_slice(holder, each.queue, each.epoch, each.begin, each.end) for each in ranges)
+        slices = tuple(_slice(holder, each, each.begin, each.end) for each in ranges)
         return [InlinePartition(slices, endpoint)] if slices else []
     partitions = []
     for each, size in zip(ranges, sizes, strict=True):
@@ -97,7 +106,7 @@ def inline_partitions(
                     f"queue {each.queue!r}: a message of {length} bytes is too large to travel inside a partition "
                     f"({INLINE_LIMIT_BYTES} bytes at most): option transfer=pull can carry it"
                 )
-            partitions.append(InlinePartition((_slice(holder, each.queue, each.epoch, begin, end),), endpoint))
+            partitions.append(InlinePartition((_slice(holder, each, begin, end),), endpoint))
     return partitions
 
 
@@ -107,7 +116,7 @@ def pull_partitions(holder: Holder, ranges: Sequence[Range], *, pieces: int, end
     for each in ranges:
         wanted = _pieces(holder.bytes_of(each.queue, each.epoch, each.begin, each.end), pieces)
         partitions += [
-            PullPartition(endpoint, each.queue, each.epoch, begin, end)
+            PullPartition(endpoint, each.queue, each.epoch, begin, end, each.skipped_in(begin, end))
             for begin, end, _size in holder.cut(each.queue, each.epoch, each.begin, each.end, wanted)
         ]
     return partitions
@@ -117,5 +126,6 @@ def _pieces(size: int, most: int) -> int:
     return max(1, min(most, size // LEAST_PIECE_BYTES))
 
 
-def _slice(holder: Holder, queue: str, epoch: int, begin: int, end: int) -> Slice:
-    return Slice(queue, epoch, begin, (b"".join(holder.parts(queue, epoch, begin, end)),))
+def _slice(holder: Holder, whole: Range, begin: int, end: int) -> Slice:
+    chunk = joined(holder.chunks(whole.queue, whole.epoch, begin, end))
+    return Slice(whole.queue, whole.epoch, begin, chunk, whole.skipped_in(begin, end))

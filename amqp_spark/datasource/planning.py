@@ -12,14 +12,20 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+
+from amqp_spark.columns import Chunk
 from amqp_spark.errors import OffsetError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from amqp_spark.datasource.broker import Block
+
+MOST_CHUNK_BYTES: Final = 1 << 30
+"""Of one chunk, but a single transfer may be larger: ends of transfers travel as 32 bits."""
 
 
 class Settlement(NamedTuple):
@@ -191,17 +197,37 @@ class QueueBuffer:
 
     def parts(self, begin: int, end: int) -> list[memoryview]:
         """The frames of a planned range, without copying; one part per block. OffsetError when it is not held."""
+        return [
+            memoryview(block.frames)[block.offset(first) : block.offset(last)]
+            for block, first, last in self._held_range(begin, end)
+        ]
+
+    def chunks(self, begin: int, end: int) -> list[Chunk]:
+        """What :meth:`parts` gives, with the ends of its transfers; one chunk per block, more if it is very large."""
+        found: list[Chunk] = []
+        for block, first_position, last_position in self._held_range(begin, end):
+            first, last = first_position - block.begin, last_position - block.begin
+            ends = np.frombuffer(block.ends, f"u{block.ends.itemsize}")
+            while first < last:
+                start = block.offset(block.begin + first)
+                stop = max(first + 1, bisect_right(block.ends, start + MOST_CHUNK_BYTES, first, last))
+                frames = memoryview(block.frames)[start : block.ends[stop - 1]]
+                found.append(Chunk.of(frames, ends[first:stop], start))
+                first = stop
+        return found
+
+    def _held_range(self, begin: int, end: int) -> list[tuple[HeldBlock, int, int]]:
+        """The blocks of a planned range, each with the positions from and up to which it is of the range."""
         if not self.accepted <= begin <= end <= self.planned:
             raise OffsetError(
                 f"queue {self.queue!r}: positions {begin} to {end} are not held (accepted up to {self.accepted}, "
                 f"planned up to {self.planned})"
             )
-        found: list[memoryview] = []
+        found: list[tuple[HeldBlock, int, int]] = []
         for block in self._blocks_from(begin):
             if block.begin >= end:
                 break
-            first, last = max(begin, block.begin), min(end, block.end)
-            found.append(memoryview(block.frames)[block.offset(first) : block.offset(last)])
+            found.append((block, max(begin, block.begin), min(end, block.end)))
         return found
 
     def cut(self, begin: int, end: int, pieces: int) -> list[tuple[int, int, int]]:

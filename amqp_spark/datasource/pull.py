@@ -5,38 +5,47 @@ Protocol, all numbers big-endian. The executor connects, sends one request, read
     request:  size u32 (of what follows, bounded) | magic "AMQPPULL" | version u8 | operation u8 | token 32 bytes
               | epoch u64 | queue u16 + UTF-8 | operation FETCH: begin u64, end u64
                                               | operation REJECT: text u16 + UTF-8, count u32, count positions u64
-    answer:   status u8 | status OK and FETCH: parts, each size u32 + bytes, ended by a size of 0; a size of 2^32-1 and
-                          text u16 + UTF-8 take back what was sent
+    answer:   status u8 | status OK and FETCH: chunks, each size u32 + count u32 + count ends u32 + frames,
+                          ended by a size of 0; a size of 2^32-1 and text u16 + UTF-8 take back what was sent
                         | other status: text u16 + UTF-8
 
 The token is random per query and compared in constant time; a request without it gets no answer. Nothing but planned
-ranges is served. The bytes travel in clear: ``transfer=inline`` is for networks where that is not acceptable.
+ranges is served. All of it is inside TLS (:mod:`encryption`), unless the endpoint was asked to do without, on this
+machine.
+
+A connection that has not shown the token has a second, and there are few places for such: the oldest has to go when
+another one comes. So idle connections block no executor, and an executor that lost its place that way tries again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hmac
 import logging
 import secrets
 import socket
 import struct
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_core.address import format_address
 from amqp_core.errors import AmqpError
 from amqp_spark import crashpoints
+from amqp_spark.columns import Chunk
+from amqp_spark.datasource import encryption
 from amqp_spark.errors import TransferError
 
 if TYPE_CHECKING:
+    import ssl
     from collections.abc import Callable, Iterator, Sequence
 
 _log = logging.getLogger(__name__)
 
 _MAGIC: Final = b"AMQPPULL"
-_VERSION: Final = 2
+_VERSION: Final = 3
 _FETCH: Final = 1
 _REJECT: Final = 2
 _OK: Final = 0
@@ -46,22 +55,32 @@ _HEAD: Final = struct.Struct(f">8sBB{_TOKEN_BYTES}sQH")
 _U16: Final = struct.Struct(">H")
 _U32: Final = struct.Struct(">I")
 _RANGE: Final = struct.Struct(">QQ")
+_PART: Final = struct.Struct(">II")
 _MAX_REQUEST: Final = 1 << 20
-_MAX_CONNECTIONS: Final = 256
+_MAX_CONNECTIONS: Final = 256  # that have shown the token; more of them wait
+_MAX_STRANGERS: Final = 64  # that have not
 _MAX_POSITIONS: Final = 100_000  # of one REJECT request; more are sent in several
 _CONNECT_SECONDS: Final = 10.0
 _READ_SECONDS: Final = 120.0
-_SERVE_SECONDS: Final = 120.0  # for a request to arrive
-_PART_BYTES: Final = 1 << 30
-_TAKEN_BACK: Final = (1 << 32) - 1  # as the size of a part
+_TOKEN_SECONDS: Final = 1.0  # for the token to arrive, TLS included
+_SERVE_SECONDS: Final = 120.0  # for the rest of a request to arrive
+_ATTEMPTS: Final = 6  # of an executor whose connection ended before there was an answer
+_PAUSE_SECONDS: Final = 0.02  # before the second of them; doubles
+_ACCEPT_PAUSE_SECONDS: Final = 0.1  # when the system has no resources for another connection
+_END_BYTES: Final = 4
+_TAKEN_BACK: Final = (1 << 32) - 1  # as the size of a chunk
+PORT_SECONDS: Final = 3.0
+"""A port that is given and taken is waited for so long: the reader of a query that just ended may still have it."""
+_PORT_PAUSE_SECONDS: Final = 0.1
 _MAX_REASON: Final = 60_000
+_ENDED: Final = "the connection ended early: the reader of the query stopped, or refused the token"
 
 
 class Ranges(Protocol):
     """Who holds the planned ranges. Called from the threads of the endpoint."""
 
-    def parts(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[memoryview]:
-        """The frames of a planned range; an AmqpSparkError says why there are none."""
+    def chunks(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[Chunk]:
+        """The transfers of a planned range; an AmqpSparkError says why there are none."""
 
     def reject(self, queue: str, epoch: int, positions: Sequence[int], text: str) -> None:
         """Positions that an executor could not turn into rows."""
@@ -69,78 +88,106 @@ class Ranges(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where executors reach the reader of their query; travels in partitions. ``repr`` hides the token."""
+    """Where executors reach the reader of their query; travels in partitions. ``repr`` hides the token.
+
+    ``fingerprint`` is that of its certificate; ``None``: it does not encrypt, on this machine.
+    """
 
     host: str
     port: int
     token: bytes = field(repr=False)
+    fingerprint: bytes | None = field(default=None, repr=False)
 
 
 class PullServer:
     """Serves planned ranges from daemon threads, one per connection, until closed.
 
-    ``assure`` is called before a range is served and before its end is: it returns while ranges may be served, or
-    raises an AmqpError.
+    ``encrypt``: with TLS. ``assure`` is called before a range is served and before its end is: it returns while ranges
+    may be served, or raises an AmqpError.
     """
 
     def __init__(
-        self, ranges: Ranges, *, bind: str, port: int, advertise: str, assure: Callable[[], None] | None = None
+        self,
+        ranges: Ranges,
+        *,
+        bind: str,
+        port: int,
+        advertise: str,
+        encrypt: bool,
+        assure: Callable[[], None] | None = None,
     ) -> None:
         self._ranges = ranges
         self._assure = assure or _nothing
-        try:
-            family = socket.getaddrinfo(bind or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-            self._socket = socket.create_server((bind, port), family=family, backlog=128)
-        except OSError as error:
-            raise TransferError(
-                f"the pull endpoint cannot listen on {format_address(bind, port)}: {error.strerror or error}; set "
-                "transferHost and transferPort to an address of the driver, or transfer=inline"
-            ) from error
-        self.endpoint = Endpoint(advertise, int(self._socket.getsockname()[1]), secrets.token_bytes(_TOKEN_BYTES))
+        self._tls: ssl.SSLContext | None = None
+        fingerprint = None
+        if encrypt:
+            self._tls, fingerprint = encryption.server_context()
+        self._socket = _listen(bind, port)
+        actual = int(self._socket.getsockname()[1])
+        self.endpoint = Endpoint(advertise, actual, secrets.token_bytes(_TOKEN_BYTES), fingerprint)
+        self._strangers = _Strangers(_MAX_STRANGERS)
         self._slots = threading.BoundedSemaphore(_MAX_CONNECTIONS)
+        self._closed = threading.Event()
         self._thread = threading.Thread(target=self._accept, name="amqp-pull", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop listening; requests under way are finished by their threads."""
+        self._closed.set()
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the waiting accept
         self._socket.close()
         self._thread.join(5.0)
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed.is_set():
             try:
                 connection, _peer = self._socket.accept()
-            except OSError:
-                return  # closed
-            if not self._slots.acquire(blocking=False):
-                connection.close()  # the client's error says that it may be tried again
+            except OSError as error:
+                if not self._closed.is_set():
+                    _log.warning("the pull endpoint cannot take a connection: %s", error)
+                self._closed.wait(_ACCEPT_PAUSE_SECONDS)
                 continue
-            threading.Thread(target=self._serve, args=(connection,), name="amqp-pull-serve", daemon=True).start()
+            try:
+                guard = self._strangers.enter(connection)
+                serve = threading.Thread(
+                    target=self._serve, args=(connection, guard), name="amqp-pull-serve", daemon=True
+                )
+                serve.start()
+            except (OSError, RuntimeError) as error:  # no more files, or threads: the executor tries again
+                _log.warning("the pull endpoint cannot serve a connection: %s", error)
+                connection.close()
 
-    def _serve(self, connection: socket.socket) -> None:
+    def _serve(self, connection: socket.socket, guard: socket.socket) -> None:
         try:
-            with connection:
-                connection.settimeout(_SERVE_SECONDS)
+            try:
                 connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                self._answer(connection)
+                deadline = time.monotonic() + _TOKEN_SECONDS
+                if self._tls is not None:
+                    connection.settimeout(_TOKEN_SECONDS)
+                    connection = self._tls.wrap_socket(connection, server_side=True)
+                size, head = self._head(connection, deadline)
+            finally:
+                self._strangers.leave(guard)
+            connection.settimeout(_SERVE_SECONDS)
+            with self._slots:
+                self._answer(connection, head, _receive(connection, size - _HEAD.size))
         except (OSError, _BadRequest) as error:
             _log.debug("a pull request ended early: %s", error)
         finally:
-            self._slots.release()
+            connection.close()
 
-    def _answer(self, connection: socket.socket) -> None:
-        operation, epoch, queue, rest = self._request(connection)
+    def _answer(self, connection: socket.socket, head: tuple[int, int, int], body: bytes) -> None:
+        operation, epoch, queue, rest = _request(head, body)
         try:
             if operation == _FETCH:
                 begin, end = _RANGE.unpack(rest)
                 self._assure()
-                parts: Sequence[memoryview] = self._ranges.parts(queue, epoch, begin, end)
+                chunks: Sequence[Chunk] = self._ranges.chunks(queue, epoch, begin, end)
             else:
                 text, positions = _unpack_reject(rest)
                 self._ranges.reject(queue, epoch, positions, text)
-                parts = ()
+                chunks = ()
         except AmqpError as error:
             reason = str(error).encode()[:_MAX_REASON]
             connection.sendall(bytes((_REFUSED,)) + _U16.pack(len(reason)) + reason)
@@ -149,12 +196,10 @@ class PullServer:
         # connection: the system goes on probing a peer that takes nothing.
         connection.settimeout(None)
         connection.sendall(bytes((_OK,)))
-        for part in parts:
-            for at in range(0, len(part), _PART_BYTES):
-                piece = part[at : at + _PART_BYTES]
-                connection.sendall(_U32.pack(len(piece)))
-                crashpoints.reached(crashpoints.FETCH_MID)
-                connection.sendall(piece)
+        for chunk in chunks:
+            connection.sendall(_PART.pack(len(chunk.frames), len(chunk.ends) // _END_BYTES) + chunk.ends)
+            crashpoints.reached(crashpoints.FETCH_MID)
+            connection.sendall(chunk.frames)
         try:
             self._assure()  # this process may have been suspended meanwhile: only the end makes the bytes count
         except AmqpError as error:
@@ -163,35 +208,92 @@ class PullServer:
             return
         connection.sendall(_U32.pack(0))
 
-    def _request(self, connection: socket.socket) -> tuple[int, int, str, bytes]:
-        (size,) = _U32.unpack(_receive(connection, 4))
+    def _head(self, connection: socket.socket, deadline: float) -> tuple[int, tuple[int, int, int]]:
+        """The size of a request, and operation, epoch and length of the queue's name, of one who knows the token."""
+        (size,) = _U32.unpack(_receive(connection, 4, deadline))
         if not _HEAD.size <= size <= _MAX_REQUEST:
             raise _BadRequest(f"a size of {size} bytes")
-        data = _receive(connection, size)
-        magic, version, operation, token, epoch, length = _HEAD.unpack_from(data)
+        magic, version, operation, token, epoch, length = _HEAD.unpack(_receive(connection, _HEAD.size, deadline))
         if not hmac.compare_digest(token, self.endpoint.token):
             raise _BadRequest("a wrong token")
         if magic != _MAGIC or version != _VERSION or operation not in {_FETCH, _REJECT}:
             raise _BadRequest("another protocol or version")
-        at = _HEAD.size + length
-        rest = data[at:]
-        if len(rest) < 2 or (operation == _FETCH and len(rest) != _RANGE.size):
-            raise _BadRequest("a wrong length")
+        return size, (operation, epoch, length)
+
+
+class _Strangers:
+    """Connections that have not shown the token yet; the oldest has to go when there are too many."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._lock = threading.Lock()
+        self._guards: list[socket.socket] = []
+
+    def enter(self, connection: socket.socket) -> socket.socket:
+        """Take a connection in; gives back what :meth:`leave` needs."""
+        guard = connection.dup()  # TLS takes the socket over: this one stays, and can end the connection
+        with self._lock:
+            self._guards.append(guard)
+            if len(self._guards) > self._most:
+                with contextlib.suppress(OSError):
+                    self._guards.pop(0).shutdown(socket.SHUT_RDWR)
+        return guard
+
+    def leave(self, guard: socket.socket) -> None:
+        """The connection has shown the token, or is over."""
+        with self._lock:
+            if guard in self._guards:
+                self._guards.remove(guard)
+        guard.close()
+
+
+def _listen(bind: str, port: int) -> socket.socket:
+    deadline = time.monotonic() + PORT_SECONDS
+    while True:
         try:
-            return operation, epoch, data[_HEAD.size : at].decode(), rest
-        except UnicodeDecodeError:
-            raise _BadRequest("a queue name that is no UTF-8") from None
+            family = socket.getaddrinfo(bind or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+            return socket.create_server((bind, port), family=family, backlog=128)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and port and time.monotonic() < deadline:
+                time.sleep(_PORT_PAUSE_SECONDS)
+                continue
+            raise _not_listening(bind, port, error) from error
 
 
-def fetch(endpoint: Endpoint, *, queue: str, epoch: int, begin: int, end: int) -> Iterator[bytes]:
-    """On an executor: the frames of a planned range, part by part. TransferError names what failed and what to set."""
+def _not_listening(bind: str, port: int, error: OSError) -> TransferError:
+    if error.errno == errno.EADDRINUSE and port:
+        return TransferError(
+            f"option transferPort is {port}, and something else listens on that port of the driver's machine: another "
+            "query with the same transferPort, perhaps. Give each query a port of its own, leave the option out for a "
+            "free port, or read with transfer=inline"
+        )
+    return TransferError(
+        f"the pull endpoint cannot listen on {format_address(bind, port)}: {error.strerror or error}; set "
+        "transferHost and transferPort to an address and a port of the driver, or transfer=inline"
+    )
+
+
+def _request(head: tuple[int, int, int], body: bytes) -> tuple[int, int, str, bytes]:
+    operation, epoch, length = head
+    rest = body[length:]
+    if len(rest) < 2 or (operation == _FETCH and len(rest) != _RANGE.size):
+        raise _BadRequest("a wrong length")
+    try:
+        return operation, epoch, body[:length].decode(), rest
+    except UnicodeDecodeError:
+        raise _BadRequest("a queue name that is no UTF-8") from None
+
+
+def fetch(endpoint: Endpoint, *, queue: str, epoch: int, begin: int, end: int) -> Iterator[Chunk]:
+    """On an executor: the transfers of a planned range, in chunks. TransferError names what failed and what to set."""
     with _ask(endpoint, _FETCH, queue, epoch, _RANGE.pack(begin, end)) as (connection, stream):
         try:
-            _check_status(stream)
             while size := _U32.unpack(_read(stream, 4))[0]:
                 if size == _TAKEN_BACK:
                     raise _refused(stream)
-                yield _read(stream, size)
+                (count,) = _U32.unpack(_read(stream, 4))
+                ends = _read(stream, count * _END_BYTES)
+                yield Chunk(_read(stream, size), ends)
         except OSError as error:
             raise _unreachable(endpoint, error) from error
         finally:
@@ -205,11 +307,8 @@ def report_rejects(endpoint: Endpoint, *, queue: str, epoch: int, positions: Seq
     for at in range(0, len(positions), _MAX_POSITIONS):
         some = positions[at : at + _MAX_POSITIONS]
         body = _U16.pack(len(reason)) + reason + struct.pack(f">I{len(some)}Q", len(some), *some)
-        with _ask(endpoint, _REJECT, queue, epoch, body) as (_connection, stream):
-            try:
-                _check_status(stream)
-            except OSError as error:
-                raise _unreachable(endpoint, error) from error
+        with _ask(endpoint, _REJECT, queue, epoch, body):
+            pass  # it has answered
 
 
 def _nothing() -> None:
@@ -228,27 +327,47 @@ class _Stream(Protocol):
 def _ask(
     endpoint: Endpoint, operation: int, queue: str, epoch: int, body: bytes
 ) -> Iterator[tuple[socket.socket, _Stream]]:
+    """Ask, and read the answer up to its status, which is OK."""
     name = queue.encode()
-    head = _HEAD.pack(_MAGIC, _VERSION, operation, endpoint.token, epoch, len(name))
-    request = head + name + body
-    try:
-        connection = socket.create_connection((endpoint.host, endpoint.port), _CONNECT_SECONDS)
-    except OSError as error:
-        raise _unreachable(endpoint, error) from error
-    with connection, connection.makefile("rb", 1 << 16) as stream:
+    request = _HEAD.pack(_MAGIC, _VERSION, operation, endpoint.token, epoch, len(name)) + name + body
+    for attempt in range(1, _ATTEMPTS + 1):
         try:
-            connection.settimeout(_READ_SECONDS)
-            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection.sendall(_U32.pack(len(request)) + request)
+            connection = socket.create_connection((endpoint.host, endpoint.port), _CONNECT_SECONDS)
         except OSError as error:
             raise _unreachable(endpoint, error) from error
-        yield connection, stream
+        with contextlib.ExitStack() as stack:
+            stack.callback(connection.close)
+            try:
+                connection.settimeout(_READ_SECONDS)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if endpoint.fingerprint is not None:
+                    connection = stack.enter_context(encryption.connect(connection, endpoint.fingerprint))
+                stream = stack.enter_context(connection.makefile("rb", 1 << 16))
+                connection.sendall(_U32.pack(len(request)) + request)
+                _check_status(stream)
+            except encryption.ForeignPeer as error:
+                raise _foreign(endpoint) from error
+            except OSError as error:
+                if attempt == _ATTEMPTS or isinstance(error, TimeoutError):
+                    shown = ConnectionError(_ENDED) if isinstance(error, ConnectionError) else error
+                    raise _unreachable(endpoint, shown) from error
+            else:
+                yield connection, stream
+                return
+        time.sleep(_PAUSE_SECONDS * 2**attempt)  # others that are not known had taken the place
 
 
 def _check_status(stream: _Stream) -> None:
-    status = _read(stream, 1)[0]
-    if status != _OK:
+    if _read(stream, 1)[0] != _OK:
         raise _refused(stream)
+
+
+def _foreign(endpoint: Endpoint) -> TransferError:
+    return TransferError(
+        f"what answers this executor at {format_address(endpoint.host, endpoint.port)} is not the reader of the query: "
+        "it has another certificate. Nothing was sent to it. Options transferHost and transferPort say where executors "
+        "connect, past any proxy that ends TLS; transfer=inline does without"
+    )
 
 
 def _refused(stream: _Stream) -> TransferError:
@@ -267,13 +386,18 @@ def _unreachable(endpoint: Endpoint, error: OSError) -> TransferError:
 def _read(stream: _Stream, size: int) -> bytes:
     data = stream.read(size)
     if len(data) != size:
-        raise ConnectionError("the connection ended early: the reader of the query stopped, or refused the token")
+        raise ConnectionError(_ENDED)
     return data
 
 
-def _receive(connection: socket.socket, size: int) -> bytes:
+def _receive(connection: socket.socket, size: int, deadline: float | None = None) -> bytes:
     data = bytearray()
     while len(data) < size:
+        if deadline is not None:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise _BadRequest("no token in time")
+            connection.settimeout(left)
         some = connection.recv(min(size - len(data), 1 << 16))
         if not some:
             raise _BadRequest("the request ended early")

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark import crashpoints
+from amqp_spark.datasource.backlog import BacklogSurvey
 from amqp_spark.datasource.held import Held
 from amqp_spark.datasource.link import QueueLink
 from amqp_spark.datasource.planning import plan_batch
@@ -20,6 +21,7 @@ from amqp_spark.errors import OffsetError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from amqp_spark.columns import Chunk
     from amqp_spark.datasource.broker import Connector
     from amqp_spark.datasource.held import LinkOptions
     from amqp_spark.datasource.link import Owner
@@ -29,6 +31,8 @@ _log = logging.getLogger(__name__)
 
 STOP_SECONDS: Final = 5.0
 SYNC_SECONDS: Final = 10.0
+BEGIN_SECONDS: Final = 3.0
+"""How long the first call of Spark waits for messages that the broker counted."""
 GROWTH_SECONDS: Final = 0.2
 """AvailableNow: a batch is planned when nothing more arrived for so long, full or not."""
 TRICKLE_SECONDS: Final = 2.0
@@ -55,6 +59,7 @@ class Receiver:
             QueueLink(queue, options, self._held, connector, None if owners is None else owners(queue, self._held))
             for queue in queues
         ]
+        self._survey = BacklogSurvey(self._links, self._held, options.connect, connector)
         self._lock = self._held.changed
         self._clock = clock
         self._turn = 0
@@ -68,6 +73,7 @@ class Receiver:
         for link in self._links:
             link.bounded = bounded
             link.start()
+        self._survey.start()
 
     def stop(self) -> None:
         """Close the connections in order; everything not accepted goes back to its queue."""
@@ -79,6 +85,7 @@ class Receiver:
         for link in self._links:
             if not link.join(max(0.0, deadline - time.monotonic())):
                 _log.warning("queue %r: the connection did not close within %.0f s", link.queue, STOP_SECONDS)
+        self._survey.stop(max(0.0, deadline - time.monotonic()))
 
     def touch(self) -> None:
         """Spark asked for something."""
@@ -113,7 +120,7 @@ class Receiver:
                 link.sync_wanted += 1
         for link in self._links:
             link.wake()
-        deadline = self._clock() + SYNC_SECONDS
+        deadline = self._clock() + SYNC_SECONDS + max(link.sync_patience_s for link in self._links)
         with self._lock:
             while any(link.sync_done < link.sync_wanted and link.connected for link in self._links):
                 left = deadline - self._clock()
@@ -141,11 +148,47 @@ class Receiver:
         """Whether something was received that is not planned."""
         return any(buffer.waiting for buffer in self._held.buffers.values())
 
-    def wait_for_news(self, seconds: float) -> None:
-        """Return when there is something to plan or to raise, or after so many seconds."""
+    def has_enough(self, *, min_messages: int, max_bytes: int) -> bool:
+        """Whether so many messages wait to be planned, or waiting would not bring more: of a batch there is a half of
+        what may be held at once, or all that it may have, or a link that gave up."""
+        with self._lock:
+            waiting = self._held.waiting
+            full = self._held.bytes >= self._held.enough_bytes(max_bytes)
+            return waiting >= min_messages or (
+                waiting > 0 and (full or any(link.error is not None for link in self._links))
+            )
+
+    def wait_for_begin(self, connecting: float, *, max_messages: int | None, max_bytes: int) -> None:
+        """Return when there is something to raise, or every queue has given what it had, or a batch of it.
+
+        With a trigger that has an interval the next call comes an interval later. ``connecting``: most seconds until
+        all queues are subscribed; then it takes a few at most.
+        """
+        enough_bytes = self._held.enough_bytes(max_bytes)
+        with self._lock:
+            seen, since = self._received(), self._clock()
+            until, subscribed = since + connecting, False
+            while self.failure() is None and not self._held.stopping:
+                now = self._clock()
+                if not subscribed and all(link.connected or link.error is not None for link in self._links):
+                    until, subscribed = now + BEGIN_SECONDS, True
+                if self._received() != seen:
+                    seen, since = self._received(), now
+                full = self._held.waiting_bytes >= enough_bytes
+                if full or all(link.caught_up or link.error is not None for link in self._links):
+                    return
+                if max_messages is not None and self._held.waiting >= max_messages:
+                    return
+                left = (min(until, since + GROWTH_SECONDS) if self.waiting() else until) - now
+                if left <= 0:
+                    return
+                self._lock.wait(left)
+
+    def wait_for_news(self, seconds: float, *, min_messages: int, max_bytes: int) -> None:
+        """Return when there is enough to plan, or something to raise, or after so many seconds."""
         deadline = self._clock() + seconds
         with self._lock:
-            while not self.waiting() and self.failure() is None:
+            while not self.has_enough(min_messages=min_messages, max_bytes=max_bytes) and self.failure() is None:
                 left = deadline - self._clock()
                 if left <= 0:
                     return
@@ -155,14 +198,14 @@ class Receiver:
         """AvailableNow: return when there is enough to plan, nothing more arrives for a while, or all is taken."""
         # A whole batch, since receiving goes on while Spark works, and a batch costs some 0.1 s of processor time
         # whatever its size: with half of it a drain was 6 % slower. Beside it the buffer must have room for the next.
-        enough_bytes = max(1, min(max_bytes, self._held.budget_bytes // 2))
+        enough_bytes = self._held.enough_bytes(max_bytes)
         with self._lock:
             seen = self._received()
             since = begun = self._clock()
             while not self.all_taken() and not self._held.stopping:
                 if self._held.waiting_bytes >= enough_bytes:
                     return
-                if max_messages is not None and self._waiting() >= max_messages:
+                if max_messages is not None and self._held.waiting >= max_messages:
                     return
                 now = self._clock()
                 if self._received() != seen:
@@ -174,9 +217,9 @@ class Receiver:
                 until = min(since + GROWTH_SECONDS, begun + TRICKLE_SECONDS)
                 if now >= until:
                     return
-                self._held.wanted_bytes = enough_bytes if max_messages is None else 0
+                self._held.want(enough_bytes, max_messages)
                 self._lock.wait(until - now)
-                self._held.wanted_bytes = 0
+                self._held.want(0)
 
     def all_taken(self) -> bool:
         """AvailableNow: every queue was read to its end, or failed."""
@@ -208,10 +251,10 @@ class Receiver:
         with self._lock:
             return self._holder(queue, epoch, end).bytes_of(begin, end)
 
-    def parts(self, queue: str, epoch: int, begin: int, end: int) -> list[memoryview]:
-        """The frames of a planned range of this epoch, one part per block received."""
+    def chunks(self, queue: str, epoch: int, begin: int, end: int) -> list[Chunk]:
+        """The transfers of a planned range of this epoch, one chunk per block received."""
         with self._lock:
-            return self._holder(queue, epoch, end).parts(begin, end)
+            return self._holder(queue, epoch, end).chunks(begin, end)
 
     def reject(self, queue: str, epoch: int, positions: Sequence[int], text: str) -> None:
         """Remember positions that did not fit the schema; they are rejected at the accept signal."""
@@ -235,9 +278,6 @@ class Receiver:
                 backlog = None if end is None else max(end, buffer.received) - buffer.planned
                 found[link.queue] = buffer.received, backlog
         return found
-
-    def _waiting(self) -> int:
-        return sum(buffer.waiting for buffer in self._held.buffers.values())
 
     def _received(self) -> int:
         return sum(buffer.received for buffer in self._held.buffers.values())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import random
 import time
+from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark import crashpoints
-from amqp_spark.datasource import driver_env
+from amqp_spark.datasource import commit_log, driver_env, encryption, opening
 from amqp_spark.datasource.held import LinkOptions
 from amqp_spark.datasource.partitions import SMALL_BATCH_BYTES, Range, inline_partitions, pull_partitions
 from amqp_spark.datasource.pull import PullServer
@@ -22,6 +24,7 @@ from amqp_spark.options import AT_MOST_ONCE, REJECT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from amqp_spark.columns import Chunk
     from amqp_spark.compat import InputPartition
     from amqp_spark.datasource.broker import Connector
     from amqp_spark.datasource.pull import Endpoint
@@ -51,11 +54,18 @@ class Run:
         self._bounded = bounded
         self._settings = driver_env.spark_settings()
         self._watch = driver_env.watch_parent(os.getppid())
-        self._receiver = self._new_receiver(_link_options(options), connector)
+        if options.query_checkpoint is not None:
+            driver_env.stop_in_order()
+        link_options = _link_options(options)
+        self._connecting_s = opening.longest_seconds(link_options)
+        self._receiver = self._new_receiver(link_options, connector)
         self._pull: PullServer | None = None
         self._uncommitted: set[str] = set()
         """Ends that were offered and not committed."""
         self._last_idle = float("-inf")
+        self._last_batch = time.monotonic()
+        self._begins = True
+        """Whether Spark has not asked yet for something new."""
         if not self.starts_late:
             self._start()
 
@@ -71,11 +81,16 @@ class Run:
         while True:
             if self._bounded:
                 receiver.wait_for_batch(max_messages=max_messages, max_bytes=max_bytes)
+            elif self._begins:
+                receiver.wait_for_begin(self._connecting_s, max_messages=max_messages, max_bytes=max_bytes)
+                self._begins = False
             elif time.monotonic() - self._last_idle < IDLE_CALL_SECONDS:
-                receiver.wait_for_news(IDLE_WAIT_SECONDS)
+                receiver.wait_for_news(
+                    IDLE_WAIT_SECONDS, min_messages=options.min_messages_per_trigger, max_bytes=max_bytes
+                )
             # First, since other queues may have something at every call: nobody would hear that this one is dead.
             self._raise_failure()
-            if receiver.plan(max_messages=max_messages, max_bytes=max_bytes):
+            if self._is_due() and receiver.plan(max_messages=max_messages, max_bytes=max_bytes):
                 return self._offer(offsets, self._planned_after(offsets))
             if not self._bounded:
                 break
@@ -137,9 +152,23 @@ class Run:
 
     def stop(self) -> None:
         """See :meth:`AmqpStreamReader.stop`."""
+        self._watch.patient_for(driver_env.STOPPING_SECONDS)
+        self._accept_committed()
         self._receiver.stop()
         if self._pull is not None:
             self._pull.close()
+
+    def _accept_committed(self) -> None:
+        """Accept the last batch if the checkpoint says that it is committed: Spark makes no call that says so."""
+        location = self._options.query_checkpoint
+        if location is None or self._options.exactly_once or not self._uncommitted:
+            return
+        for end in commit_log.last_committed(location):
+            # Epochs tell runs apart: an end that this run has offered stands in the log of no other query.
+            with contextlib.suppress(OffsetError):
+                offsets = parse_offsets(end, self._options.queues)
+                if _key(offsets) in self._uncommitted:
+                    self._processed(offsets)
 
     # --- what a guarantee is about
 
@@ -189,8 +218,22 @@ class Run:
     # --- inside
 
     def _start(self) -> None:
+        if self._options.transfer_port and (self._options.mode == REJECT or self._may_pull()):
+            self._endpoint()  # a port that is taken must be told at once, and not with the first large batch
         self._receiver.start(bounded=self._bounded)
         self._receiver.touch()
+
+    def _is_due(self) -> bool:
+        """Whether a batch need not wait for more messages. AvailableNow: the last ones would wait for ever."""
+        options = self._options
+        return (
+            self._bounded
+            or options.min_messages_per_trigger == 1
+            or time.monotonic() - self._last_batch >= options.max_trigger_delay
+            or self._receiver.has_enough(
+                min_messages=options.min_messages_per_trigger, max_bytes=options.max_bytes_per_trigger
+            )
+        )
 
     def _ours(self, offsets: Mapping[str, QueueOffset]) -> dict[str, int]:
         """The positions that are of this epoch. An earlier epoch's messages are on the broker, or were accepted."""
@@ -205,6 +248,7 @@ class Run:
         return ours
 
     def _offer(self, offsets: Mapping[str, QueueOffset], news: Mapping[str, QueueOffset]) -> dict:  # type: ignore[type-arg]
+        self._last_batch = time.monotonic()
         end = {**offsets, **news}
         self._uncommitted.add(_key(end))
         crashpoints.reached(crashpoints.END_RETURNED_UNLOGGED)
@@ -217,26 +261,33 @@ class Run:
 
     def _may_pull(self) -> bool:
         transfer = self._options.transfer
-        return transfer == "pull" or (transfer == "auto" and not driver_env.is_encrypted(self._settings))
+        return transfer == "pull" or (transfer == "auto" and (not self._place.encrypt or encryption.available()))
+
+    @cached_property
+    def _place(self) -> driver_env.PullPlace:
+        return driver_env.pull_place(self._settings, self._options.transfer_host)
 
     def _endpoint(self) -> Endpoint:
         if self._pull is None:
-            host = self._options.transfer_host or driver_env.driver_host(self._settings)
-            bind = driver_env.bind_address(host)
-            ranges = self._receiver if self._may_pull() else _RejectsOnly(self._receiver)
+            place = self._place
             self._pull = PullServer(
-                ranges, bind=bind, port=self._options.transfer_port, advertise=host, assure=self._assure
+                self._receiver if self._may_pull() else _RejectsOnly(self._receiver),
+                bind=place.bind,
+                port=self._options.transfer_port,
+                advertise=place.host,
+                encrypt=place.encrypt,
+                assure=self._assure,
             )
         return self._pull.endpoint
 
 
 class _RejectsOnly:
-    """What the endpoint of a query may do whose bytes shall not travel in clear."""
+    """What the endpoint of a query may do whose bytes travel inside partitions."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.reject = receiver.reject
 
-    def parts(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[memoryview]:
+    def chunks(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[Chunk]:
         raise TransferError(f"queue {queue!r}: this query ships its batches inside partitions and serves none")
 
 

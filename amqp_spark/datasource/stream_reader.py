@@ -21,11 +21,12 @@ from amqp_spark.compat import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from amqp_spark.datasource import poison
 from amqp_spark.datasource.connect import connect
 from amqp_spark.datasource.partitions import InlinePartition, PullPartition
 from amqp_spark.datasource.pull import Endpoint, fetch, report_rejects
 from amqp_spark.datasource.run import Run
-from amqp_spark.errors import UnsupportedModeError
+from amqp_spark.errors import MessageFormatError, UnsupportedModeError
 from amqp_spark.executor_env import spare_collections
 from amqp_spark.offsets import dump_offsets, initial_offsets
 from amqp_spark.options import REJECT
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from amqp_spark.columns import ColumnPlan
+    from amqp_spark.columns import Chunk, ColumnPlan
     from amqp_spark.datasource.broker import Connector
+    from amqp_spark.datasource.partitions import Slice
     from amqp_spark.options import SourceOptions
 
 
@@ -122,27 +124,36 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The rows of a partition; the same rows however often it is called."""
         crashpoints.reached(crashpoints.READ_STARTED)
         if isinstance(partition, PullPartition):
-            where = partition.endpoint
-            frames = fetch(
-                where, queue=partition.queue, epoch=partition.epoch, begin=partition.begin, end=partition.end
+            chunks = fetch(
+                partition.endpoint,
+                queue=partition.queue,
+                epoch=partition.epoch,
+                begin=partition.begin,
+                end=partition.end,
             )
-            yield from self._rows(frames, partition.queue, partition.epoch, partition.begin, where)
+            yield from self._rows(chunks, partition, partition.endpoint)
         elif isinstance(partition, InlinePartition):
             for part in partition.slices:
-                yield from self._rows(part.frames, part.queue, part.epoch, part.begin, partition.endpoint)
+                yield from self._rows((part.chunk,), part, partition.endpoint)
         else:
             raise TypeError(f"a partition of another source: {type(partition).__name__}")
         spare_collections()
 
     def _rows(
-        self, frames: Iterable[bytes], queue: str, epoch: int, begin: int, endpoint: Endpoint | None
+        self, chunks: Iterable[Chunk], part: Slice | PullPartition, endpoint: Endpoint | None
     ) -> Iterator[pa.RecordBatch]:
         on_reject = None
         if self._options.mode == REJECT and endpoint is not None:
-            on_reject = partial(_report, endpoint, queue, epoch)
-        for batch in self._columns.batches(frames, queue=queue, first_position=begin, on_reject=on_reject):
-            yield batch
-            crashpoints.reached(crashpoints.READ_MID)
+            on_reject = partial(_report, endpoint, part.queue, part.epoch)
+        batches = self._columns.batches(
+            chunks, queue=part.queue, first_position=part.begin, on_reject=on_reject, skipped=part.skipped
+        )
+        try:
+            for batch in batches:
+                yield batch
+                crashpoints.reached(crashpoints.READ_MID)
+        except MessageFormatError as error:
+            raise error.with_advice(poison.advice(self._options, error, part.epoch)) from None
 
 
 def _report(endpoint: Endpoint, queue: str, epoch: int, positions: list[int], text: str) -> None:

@@ -32,15 +32,17 @@ class Ahead:
         self._full: Callable[[], bool] = bool
         self._plan: Callable[[], None] = _nothing
 
-    def start(self, full: Callable[[], bool], plan: Callable[[], None], wanted_bytes: int) -> None:
+    def start(
+        self, full: Callable[[], bool], plan: Callable[[], None], nbytes: int, messages: int | None = None
+    ) -> None:
         """Call ``plan`` once, as soon as ``full`` says that it is worth it; ``full`` is asked under the lock.
 
-        ``wanted_bytes``: it cannot be worth it with less, so nobody needs to be woken.
+        It cannot be worth it with less than ``nbytes`` and less than ``messages``: wake-ups are suppressed until then.
         """
         with self._lock:
             self._full, self._plan, self.wanted = full, plan, True
             self._wishes += 1
-            self._held.wanted_bytes = wanted_bytes
+            self._held.want(nbytes, messages)
             self._lock.notify_all()
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="amqp-plan-ahead", daemon=True)
@@ -50,7 +52,7 @@ class Ahead:
         """Begin nothing new."""
         with self._lock:
             self.wanted = False
-            self._held.wanted_bytes = 0
+            self._held.want(0)
 
     def join(self, timeout: float) -> None:
         """Wait for the thread to end after ``Held.stopping`` was set."""
@@ -64,7 +66,7 @@ class Ahead:
                     self._lock.wait()
                 if self._held.stopping:
                     return
-                self._held.wanted_bytes = 0
+                self._held.want(0)
                 wish = self._wishes
             try:
                 self._plan()

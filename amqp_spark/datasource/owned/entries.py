@@ -38,8 +38,10 @@ class Entry:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes in memory."""
-        return 0 if self.held is None else self.held.held_bytes
+        """Bytes in memory; those of a batch that Spark has to ask for yet, too, so that there is room for it."""
+        if self.held is None:
+            return 0 if self.finished else self.batch.nbytes
+        return self.held.held_bytes
 
     def finish(self) -> None:
         """Spark has committed it, and never asks for it again."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqp_spark import places
 from amqp_spark.datasource.owned.recovery import ADOPT
 from amqp_spark.errors import OffsetError
 
@@ -35,7 +36,8 @@ def mismatch(owner: Ownership, offset: QueueOffset, what: str) -> OffsetError:
     owned = ", ".join(_place(entry.batch.mark) for entry in owner.entries) or "nothing"
     return OffsetError(
         f"{consumer.shown}: the checkpoint {what} {shown(offset)}. The state on the broker says that {finished} was "
-        f"finished last, and that what ends at {owned} is owned (spool {consumer.spool!r}). The checkpoint is older "
+        f"finished last, and that what ends at {owned} is owned (spool "
+        f"{places.shown(consumer.spool)!r}). The checkpoint is older "
         "than what was finished (rolled back), or that of another query, or the state was begun anew: use the "
         f"checkpoint that belongs to it. {ADOPT}: owned batches are read again with this checkpoint, and the query "
         "goes on with what is on the queue"

@@ -45,6 +45,7 @@ class Change:
         accept: its inclusive ranges of command ids, of this ``incarnation``.
         relabelled: the entries that are to replace all others; the epoch is raised once more.
         finished: what is to count as finished, whatever did before.
+        seconds: how long its transaction took.
         done: whether its outcome is known.
         committed: the outcome.
     """
@@ -55,6 +56,7 @@ class Change:
     incarnation: int | None = None
     relabelled: list[Entry] | None = None
     finished: Mark | None = None
+    seconds: float = 0.0
     done: bool = False
     committed: bool = False
 
@@ -168,6 +170,7 @@ class Ownership:
             self._drop_wanted = False
             attempt = self._attempted(change, finished)
         self._attempt = attempt
+        begun = self._clock()
         try:
             self._owner.swap(
                 attempt.after.dump(),
@@ -179,6 +182,8 @@ class Ownership:
             self._dropped(attempt)
             raise
         self._attempt = None
+        if change is not None:
+            change.seconds = self._clock() - begun
         self._committed(attempt)
         return True
 

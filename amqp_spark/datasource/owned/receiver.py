@@ -14,6 +14,7 @@ from amqp_spark.datasource.owned.ahead import Ahead
 from amqp_spark.datasource.owned.entries import Entry, load
 from amqp_spark.datasource.owned.mismatch import mismatch, shown
 from amqp_spark.datasource.owned.ownership import Change, Ownership
+from amqp_spark.datasource.owned.pace import CommitPace
 from amqp_spark.datasource.owned.recovery import Consumer
 from amqp_spark.datasource.owned.slices import Slice
 from amqp_spark.datasource.partitions import Range
@@ -54,6 +55,8 @@ class OwningReceiver(Receiver):
     def __init__(self, options: SourceOptions, link_options: LinkOptions, *, connector: Connector) -> None:
         self._owners: dict[str, Ownership] = {}
         self._planning = threading.Lock()
+        self._pace = CommitPace()
+        self._least_messages = options.min_messages_per_trigger
         self._decided: set[str] = set()
         """Queues of which it is known where Spark stands."""
         queues = sorted(options.queues)
@@ -143,7 +146,15 @@ class OwningReceiver(Receiver):
                 held = load(entry.batch, owner.spool)
                 with self._lock:
                     entry.held = held
-        return [Range(queue, each.batch.epoch, each.batch.begin, each.batch.end) for each in wanted]
+            if entry.batch.skipped:
+                _log.warning(
+                    "%s: no row is made of %d message(s) that were set aside by hand, at %s",
+                    owner.consumer.shown, len(entry.batch.skipped), entry.batch.skipped_positions,
+                )  # fmt: skip
+        return [
+            Range(queue, each.batch.epoch, each.batch.begin, each.batch.end, each.batch.skipped_positions)
+            for each in wanted
+        ]
 
     def _decide(self, owner: Ownership, offset: QueueOffset) -> None:
         """What the first start of Spark says about the batches that are owned."""
@@ -204,21 +215,28 @@ class OwningReceiver(Receiver):
         with self._planning:
             return self._plan(max_messages, max_bytes)
 
+    def wait_for_batch(self, *, max_messages: int | None, max_bytes: int) -> None:
+        """As for other guarantees; a batch has no more messages than one transaction may accept."""
+        super().wait_for_batch(max_messages=self._most_messages(max_messages), max_bytes=max_bytes)
+
+    def _most_messages(self, max_messages: int | None) -> int:
+        """Messages of the next batch, by the option and by the pace of commits."""
+        most = max(self._pace.limit, self._least_messages)
+        return most if max_messages is None else min(most, max_messages)
+
     def plan_ahead(self, *, max_messages: int | None, max_bytes: int) -> None:
         """Spark has a batch to work on: own the next one meanwhile, once all of it is there."""
-        enough = min(max_bytes, self._held.budget_bytes // 2)
+        enough = self._held.enough_bytes(max_bytes)
 
         def full() -> bool:
-            if max_messages is not None and self._waiting() >= max_messages:
-                return True
-            return self._held.waiting_bytes >= enough
+            return self._held.waiting >= self._most_messages(max_messages) or self._held.waiting_bytes >= enough
 
         def plan() -> None:
             with self._planning:
                 if self._ahead.wanted:
                     self._plan(max_messages, max_bytes)
 
-        self._ahead.start(full, plan, enough if max_messages is None else 0)
+        self._ahead.start(full, plan, enough, self._most_messages(max_messages))
 
     def no_more_ahead(self) -> None:
         """Spark asks: what is being planned ahead is finished first, and nothing new is begun."""
@@ -230,7 +248,8 @@ class OwningReceiver(Receiver):
         with self._lock:
             self._turn += 1
             buffers = tuple(self._held.buffers.values())
-            measured = measure_batch(buffers, max_messages=max_messages, max_bytes=max_bytes, turn=self._turn)
+            most = self._most_messages(max_messages)
+            measured = measure_batch(buffers, max_messages=most, max_bytes=max_bytes, turn=self._turn)
             slices = [Slice(self._owners[each.queue], each, end, size, self._turn) for each, end, size in measured]
         try:
             for each in slices:
@@ -252,6 +271,9 @@ class OwningReceiver(Receiver):
         for each in slices:
             self._link(each.owner).wake()
         owned = [self._outcome(each.owner, each.change) for each in slices]
+        committed = [each for each in slices if each.change.committed]
+        if committed:  # the bound is one of a batch, over all queues
+            self._pace.committed(sum(each.count for each in committed), sum(each.change.seconds for each in committed))
         for each in slices:
             if each.change.done and not each.change.committed:
                 each.discard()

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from amqp_spark import crashpoints
+from amqp_spark import crashpoints, places
 from amqp_spark.errors import SpoolError, StateError
 from amqp_spark.spool.spool import BatchLostError
 from amqp_spark.state.names import CONSUMER, Names
@@ -134,7 +134,8 @@ def _check_ours(consumer: Consumer, found: ConsumerState) -> None:
         )
     if found.spool != consumer.spool and not consumer.adopt:
         raise StateError(
-            f"{consumer.shown}: its spool is {found.spool!r}, option 'spoolLocation' says {consumer.spool!r}. Set it "
+            f"{consumer.shown}: its spool is {places.shown(found.spool)!r}, option 'spoolLocation' says "
+            f"{places.shown(consumer.spool)!r}. Set it "
             f"back; or move the files there, and {ADOPT}"
         )
 
@@ -151,9 +152,9 @@ def _first(consumer: Consumer, spool: Spool) -> ConsumerState:
     if not consumer.adopt:
         raise StateError(
             f"{consumer.shown}: the broker has no state of this consumer ({consumer.names.state!r}), but its spool "
-            f"{consumer.spool!r} has {len(files)} batch(es): the state was deleted, or lost with a broker that keeps "
-            f"nothing, or this is another broker. Nothing was touched. {ADOPT}: every batch of the spool is offered "
-            "again. Or delete the files"
+            f"{places.shown(consumer.spool)!r} has {len(files)} batch(es): the state was deleted, or "
+            "lost with a broker that keeps nothing, or this is another broker. Nothing was touched. "
+            f"{ADOPT}: every batch of the spool is offered again. Or delete the files"
         )
     owned = _readable(files, consumer, spool)
     _log.warning("%s: %d batch(es) of the spool are adopted", consumer.shown, len(owned))
@@ -186,10 +187,10 @@ def _check_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> None
         return
     if not consumer.adopt:
         raise StateError(
-            f"{consumer.shown}: its spool {consumer.spool!r} has {len(foreign)} batch(es) of another state of this "
-            "consumer: one with the same consumerId reads from another broker or virtual host with the same "
-            "spoolLocation, or this state was made anew. Nothing was touched. Give each of them a spoolLocation of its "
-            f"own; {ADOPT}: those batches stay where they are, and are not read"
+            f"{consumer.shown}: its spool {places.shown(consumer.spool)!r} has {len(foreign)} batch(es) of another "
+            "state of this consumer: one with the same consumerId reads from another broker or virtual host with the "
+            "same spoolLocation, or this state was made anew. Nothing was touched. Give each of them a spoolLocation "
+            f"of its own; {ADOPT}: those batches stay where they are, and are not read"
         )
     _log.warning("%s: %d batch(es) of another state stay in the spool", consumer.shown, len(foreign))
 
@@ -207,7 +208,8 @@ def _with_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> Consu
             if found.spool != consumer.spool:
                 error.add_note(
                     f"{consumer.shown}: {batch.count} accepted message(s) are in this file, which was in "
-                    f"{found.spool!r}: bring all files from there. What is lost for good can be given up only with "
+                    f"{places.shown(found.spool)!r}: bring all files from there. "
+                    "What is lost for good can be given up only with "
                     "option spoolLocation as it was"
                 )
                 raise

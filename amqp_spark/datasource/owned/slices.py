@@ -41,6 +41,7 @@ class Slice:
             accept=held.ids(batch.begin, end),
             incarnation=buffer.incarnation,
         )
+        self.count = batch.count
         self._held = held
         self._file = ""
 

@@ -1,0 +1,54 @@
+"""The column that says, in mode PERMISSIVE, what of a message did not fit, and keeps what its columns could not take.
+
+A text that ``from_json`` reads with :data:`RECORD_SCHEMA` (Spark takes BINARY from base64)::
+
+    {"reasons": {"body": "..."}, "body": "...", "application_headers": "..."}
+
+``body`` and ``application_headers`` (the encoded map) are as they came. Of a message that cannot be decoded there is
+``transfer`` instead, its frames. NULL where everything fits.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from amqp_spark.columns.batch import encoded_headers
+from amqp_spark.errors import UNDECODABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from amqp_spark.columns.arrays import Array
+    from amqp_spark.columns.batch import Batch
+
+DEFAULT_NAME: Final = "_corrupt_record"
+"""As Spark calls it, unless its setting ``spark.sql.columnNameOfCorruptRecord`` says otherwise."""
+RECORD_SCHEMA: Final = "reasons MAP<STRING,STRING>, body BINARY, application_headers BINARY, transfer BINARY"
+
+
+def records(batch: Batch, wrong: Mapping[int, Mapping[str, str]]) -> Array:
+    """The column of a batch.
+
+    Parameters:
+        batch: whose.
+        wrong: per row that does not fit the reason of each column.
+    """
+    texts: list[str | None] = [None] * batch.rows
+    whole = [row for row in sorted(wrong) if UNDECODABLE not in wrong[row]]
+    rows = pa.array(whole, pa.int64())
+    bodies = batch.bodies().take(rows).to_pylist() if whole else []
+    headers = encoded_headers(batch).take(rows).to_pylist() if whole else []
+    for row, body, header in zip(whole, bodies, headers, strict=True):
+        texts[row] = _record(wrong[row], body=body, application_headers=header)
+    for row in wrong.keys() - set(whole):
+        texts[row] = _record(wrong[row], transfer=batch.transfer(row))
+    return pa.array(texts, pa.string())
+
+
+def _record(reasons: Mapping[str, str], **parts: bytes | None) -> str:
+    kept = {name: base64.b64encode(part).decode() for name, part in parts.items() if part is not None}
+    return json.dumps({"reasons": reasons} | kept)

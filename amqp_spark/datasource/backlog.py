@@ -1,0 +1,90 @@
+"""Asks the broker how much is left in the queues, on a connection of its own.
+
+On a connection that receives, the answer would come behind all transfers that are under way. The connection is made
+when it is first needed and kept. Nothing depends on it: while it fails, the backlog that was seen last is reported.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.errors import AmqpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from amqp_core.address import ConnectOptions
+    from amqp_spark.datasource.broker import Client, Connector
+    from amqp_spark.datasource.held import Held
+    from amqp_spark.datasource.link import QueueLink
+
+_log = logging.getLogger(__name__)
+
+SURVEY_SECONDS: Final = 10.0
+"""Least time between two queries for the backlog: on qpidd each one scans the queue."""
+SERVICE_SECONDS: Final = 0.5
+"""Between two looks at the connection, which needs heartbeats: half of the shortest interval."""
+
+
+class BacklogSurvey:
+    """A thread that asks for the backlog of all queues of a query, every :data:`SURVEY_SECONDS` while Spark calls."""
+
+    def __init__(self, links: Sequence[QueueLink], held: Held, options: ConnectOptions, connector: Connector) -> None:
+        self._links = links
+        self._held = held
+        self._options = options
+        self._connector = connector
+        self._client: Client | None = None
+        self._seen_call = held.last_call
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="amqp-backlog", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread; the first question comes after one interval."""
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """End the thread and its connection."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        waited = 0.0
+        while not self._ended.wait(SERVICE_SECONDS):
+            waited += SERVICE_SECONDS
+            if waited < SURVEY_SECONDS:
+                self._try(_service)
+            elif self._held.last_call > self._seen_call:
+                waited = 0.0
+                self._seen_call = self._held.last_call
+                self._try(self._survey)
+        self._close()
+
+    def _try(self, what: Callable[[Client | None], None]) -> None:
+        try:
+            what(self._client)
+        except AmqpError as error:
+            _log.info("the backlog of the queues could not be asked for: %s", error)
+            self._close()
+
+    def _survey(self, client: Client | None) -> None:
+        links = [link for link in self._links if link.connected]
+        if not links:
+            return
+        if client is None:
+            client = self._client = self._connector(self._options)
+        for link in links:
+            link.surveyed(client.query_queue(link.queue), counts_held=client.counts_held_messages)
+
+    def _close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+def _service(client: Client | None) -> None:
+    if client is not None:
+        client.service()

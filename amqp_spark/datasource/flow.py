@@ -1,0 +1,137 @@
+"""Flow control of one queue: credit within the budget that all queues of a query share, and reading or not.
+
+On the thread of the queue's link.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqp_spark.datasource.credit import CreditWindow
+from amqp_spark.datasource.ending import QUIET_SECONDS
+
+if TYPE_CHECKING:
+    from amqp_spark.datasource.broker import Block, Client, Subscription
+    from amqp_spark.datasource.held import Held
+
+IDLE_SECONDS: Final = 5.0
+"""Longest wait for transfers; commands of other threads wake the wait."""
+TURN_SECONDS: Final = 0.1
+"""How long a queue that brings nothing keeps its turn while others wait for one."""
+RETURN_SECONDS: Final = 1.0
+"""How long such a queue leaves turns to others, unless it is known to need one."""
+
+
+class FlowControl:
+    """Credit of one queue.
+
+    Attributes:
+        paused: whether the socket is not read, since the budget is used up.
+    """
+
+    def __init__(self, queue: str, held: Held) -> None:
+        self.paused = False
+        self._queue = queue
+        self._held = held
+        self._lock = held.changed
+        self._clock = held.clock
+        self._window = CreditWindow()
+        self._turn_since: float | None = None
+        """Since when there is credit for one message of any size."""
+        self._arrived_at = self._left_at = self._renewed_at = float("-inf")
+
+    def restart(self) -> None:
+        """A new session."""
+        self.paused = False
+        self._window.restart()
+
+    def arrived(self, block: Block) -> None:
+        """Take note of the sizes of a block."""
+        self._window.arrived(len(block.ends), block.largest)
+        self._arrived_at = self._clock()
+
+    def patience(self) -> float:
+        """Seconds to wait for transfers until credit is to be looked at again."""
+        with self._lock:
+            contended = self._held.turns.is_contended()
+            waits = self._held.turns.waits(self._queue)
+        if self._turn_since is not None and contended:
+            return TURN_SECONDS
+        if waits or self.paused:
+            return IDLE_SECONDS  # another thread wakes this one
+        return max(QUIET_SECONDS, self._left_at + RETURN_SECONDS - self._clock())
+
+    def regulate(self, client: Client, subscription: Subscription, *, left: int, idles: bool) -> None:
+        """Credit from the free part of the budget; at the bound the socket is not read (design: credit).
+
+        Parameters:
+            left: messages that are still wanted.
+            idles: whether a queue that brings nothing gets credit for a message that is larger than its share.
+        """
+        with self._lock:
+            free = self._held.budget_bytes - self._held.bytes
+            own = self._held.buffers[self._queue].held_bytes
+        paused = free <= 0
+        if paused != self.paused:
+            client.pause_reading(paused)
+            self.paused = paused
+        if self._turn_since is not None and not self._turn_ends(subscription):
+            return
+        share = max(0, free) // len(self._held.buffers)
+        now = self._clock()
+        quiet = idles and now - self._arrived_at >= QUIET_SECONDS
+        returns = quiet and now - self._left_at >= RETURN_SECONDS
+        credit, under_way = subscription.credit, subscription.credit_bytes
+        want = self._window.wanted(share)
+        # What is held may wait for more of it (minMessagesPerTrigger), which only comes with a turn.
+        room = own == 0 or free >= self._window.largest
+        if room and free > 0 and left and (not want or (returns and credit)):
+            # The queue is empty, or its next message is larger than its share, or than what is left of its credit.
+            self._take_turn(subscription, idle=bool(want))
+            return
+        self.leave_turn()
+        if self._window.is_too_much(credit, under_way, share):
+            subscription.renew(0)
+            self._window.restart()
+            return
+        want = min(want, left)
+        low = credit <= want // 2 or under_way <= share // 2
+        more, more_bytes = want - credit, share - under_way
+        once = quiet and self._arrived_at > self._renewed_at  # or a queue that brings nothing would renew for ever
+        if (low or once) and more > 0 and more_bytes >= self._window.largest:
+            self._renewed_at = now
+            subscription.renew(more, int(more_bytes))
+
+    def _take_turn(self, subscription: Subscription, *, idle: bool) -> None:
+        """Credit for one message of any size, unless another queue has such credit: then wait for it in line."""
+        with self._lock:
+            joins = not self._held.turns.waits(self._queue)
+            first = self._held.turns.take(self._queue, idle=idle)
+        if first == self._queue:
+            self._turn_since = self._clock()
+            subscription.renew(1)
+        elif joins:
+            self._held.wake[first]()  # its turn ends some time now
+
+    def _turn_ends(self, subscription: Subscription) -> bool:
+        """Whether the message of this turn has come, or the turn was taken back since another queue waits."""
+        assert self._turn_since is not None
+        # Credit may be left on our side only: a stop that completes late tells nothing of what came before it.
+        if not subscription.credit or self._arrived_at > self._turn_since:
+            self.leave_turn()
+            return True
+        with self._lock:
+            contended = self._held.turns.is_contended()
+        if contended and self._clock() - self._turn_since >= TURN_SECONDS:
+            self._turn_since = float("inf")  # once
+            self._left_at = self._clock()
+            subscription.renew(0)
+        return False
+
+    def leave_turn(self) -> None:
+        """Let another queue have credit for one message of any size."""
+        self._turn_since = None
+        with self._lock:
+            following = self._held.turns.leave(self._queue)
+        if following is not None:
+            self._held.wake[following]()
