@@ -1,4 +1,4 @@
-"""How long to wait between two attempts to connect: the same for source and sink (options ``retry.*``)."""
+"""How long to wait: between two attempts to connect (options ``retry.*``), and for a broker that stores accepts."""
 
 from __future__ import annotations
 
@@ -7,6 +7,15 @@ from typing import Final
 
 FIRST_DELAY_SECONDS: Final = 0.2
 """Most time before the first attempt to connect again."""
+SLOWEST_ACCEPTS: Final = 1000.0
+"""Accepts per second of a broker on a busy machine: while it stores durable ones it may not send heartbeats."""
+LONGEST_SILENCE_SECONDS: Final = 300.0
+"""Longest silence that is put down to accepts."""
+
+
+def silence_of(accepts: int) -> float:
+    """Seconds for which a broker may be silent while it stores so many accepts."""
+    return min(LONGEST_SILENCE_SECONDS, accepts / SLOWEST_ACCEPTS)
 
 
 def pause_before(attempt: int, longest: float) -> float:

@@ -126,7 +126,7 @@ ALL_COMMITTED: Final = "all-committed"
 DONE_SWAPPED: Final = "done-swapped"
 """Driver, exactly-once: the state says that the batch is done, and the markers are gone."""
 MID_SWEEP: Final = "mid-sweep"
-"""Driver, exactly-once: the first orphan was rolled back."""
+"""Driver, or the first task of a run, exactly-once: the first orphan was rolled back."""
 ABORT_ENTERED: Final = "abort-entered"
 """Driver, exactly-once: Spark has called ``abort``; nothing was done."""
 
@@ -136,6 +136,17 @@ EXACTLY_ONCE_SINK_POINTS: Final = (
     MID_SWEEP, ABORT_ENTERED,
 )  # fmt: skip
 """Every point of the sink with exactly-once, in the order of a batch's life."""
+
+EXPORTED: Final = "exported"
+"""Command ``transactions --skip``: the message is in its file, on the disk; the consumer is as before."""
+ASIDE_SENT: Final = "aside-sent"
+"""Command ``transactions --skip``: the state that leaves the message out was sent; whether the broker has it is not
+known."""
+ASIDE_COMMITTED: Final = "aside-committed"
+"""Command ``transactions --skip``: the broker has it; the user was not told."""
+
+ASIDE_POINTS: Final = (EXPORTED, ASIDE_SENT, ASIDE_COMMITTED)
+"""Every point of setting a message of a spool aside, in their order."""
 
 _POLL_SECONDS: Final = 0.01
 

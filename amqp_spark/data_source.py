@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqp_spark.columns import DEFAULT_SCHEMA
+from amqp_spark.columns import schema_with
 from amqp_spark.compat import DataSource
 from amqp_spark.datasource.batch_reader import AmqpBatchReader
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
@@ -66,8 +66,8 @@ class AmqpDataSource(Portable, DataSource):
 
         Spark asks for it in ``load()`` when no schema was given: wrong options are told here already.
         """
-        SourceOptions.parse(self.options)
-        return DEFAULT_SCHEMA
+        options = SourceOptions.parse(self.options)
+        return schema_with(options.corrupt_column)
 
     def reader(self, schema: StructType) -> AmqpBatchReader:
         """A browser of what the queues hold now."""

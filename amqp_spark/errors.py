@@ -64,24 +64,32 @@ UNDECODABLE = "*"
 
 
 class MessageFormatError(AmqpSparkError, ValueError):
-    """A message does not fit the schema. Under ``mode=FAILFAST`` this stops the query until somebody acts."""
+    """A message does not fit the schema. Under ``mode=FAILFAST`` this stops the query until something is done.
 
-    def __init__(self, queue: str, position: int, column: str, reason: str) -> None:
-        super().__init__(queue, position, column, reason)
+    ``advice`` is what the guarantee of the query allows besides changing the schema and ``mode=PERMISSIVE``; it reads
+    on after these.
+    """
+
+    def __init__(self, queue: str, position: int, column: str, reason: str, advice: str = "") -> None:
+        super().__init__(queue, position, column, reason, advice)
         self.queue = queue
         self.position = position
         self.column = column
         self.reason = reason
+        self.advice = advice
+
+    def with_advice(self, advice: str) -> MessageFormatError:
+        """The same error with other advice."""
+        return MessageFormatError(self.queue, self.position, self.column, self.reason, advice)
 
     def __str__(self) -> str:
         if self.column == UNDECODABLE:
-            what, advice = "cannot be decoded", "Read"
+            what, schema = "cannot be decoded", "Read"
         else:
-            what, advice = f"does not fit column {self.column!r}", "Change the schema, or read"
+            what, schema = f"does not fit column {self.column!r}", "Change the schema, or read"
         return (
-            f"the message at position {self.position} of queue {self.queue!r} {what}: "
-            f"{self.reason}. {advice} with mode=REJECT (message.reject: the queue's alternate "
-            "exchange gets it) or mode=PERMISSIVE (the column is NULL)"
+            f"the message at position {self.position} of queue {self.queue!r} {what}: {self.reason}. {schema} with "
+            f"mode=PERMISSIVE (the column is NULL, and a column _corrupt_record STRING says why){self.advice}"
         )
 
 

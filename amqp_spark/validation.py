@@ -31,6 +31,7 @@ def check(options: Mapping[str, object], schema: StructType) -> tuple[SourceOpti
             schema,
             mode=FAILFAST if parsed is None else parsed.mode,
             timestamp_unit="auto" if parsed is None else parsed.timestamp_unit,
+            corrupt_column=None if parsed is None else parsed.corrupt_column,
         )
     except SchemaError as error:
         if parsed is not None:

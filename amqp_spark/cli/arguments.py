@@ -114,16 +114,20 @@ def _given(arguments: argparse.Namespace, side: Side, name: str) -> Any:
 
 
 def check_files(options: Mapping[str, str]) -> None:
-    """The files that options name must be readable here, where the driver runs: better now than after Spark's start."""
-    for option in CONNECTION:
-        path = options.get(option.name)
-        if option.name not in _FILES or path is None:
+    """The files that options name must be readable here, where the driver runs: better now than after Spark's start.
+
+    Names of options are compared without case, as everywhere.
+    """
+    for key, path in options.items():
+        option = _NAMES.get(key.lower())
+        if option is None or option.name not in _FILES:
             continue
         try:
             with Path(path).open("rb"):
                 pass
-        except OSError as error:
-            raise CommandLineError(f"option {option.name!r}: {path!r} cannot be read: {error.strerror}") from error
+        except (OSError, ValueError) as error:
+            reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
+            raise CommandLineError(f"option {option.name!r}: {path!r} cannot be read: {reason}") from error
 
 
 def assignments(texts: Iterable[str], flag: str, what: str = "key=value") -> dict[str, str]:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 _SIZE = re.compile(r"([0-9]{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
+_DURATION = re.compile(r"([0-9]{1,12})\s*(ms|s|m|min|h|d|)", re.IGNORECASE)
+_UNITS = {"ms": 0.001, "": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
 #: str8 of the wire: names of queues and exchanges, binding keys (0-10 section 3.3.6).
 MAX_NAME_BYTES = 255
 MAX_IDENTITY_BYTES = 200
@@ -46,6 +49,17 @@ def text(allowed: str = "not empty") -> Kind:
     return Kind("text", allowed, parse)
 
 
+def path(allowed: str) -> Kind:
+    """A path of a file."""
+
+    def parse(value: str) -> str:
+        if not value or "\0" in value:
+            raise ValueError(allowed)
+        return value
+
+    return Kind("text", allowed, parse)
+
+
 def identity() -> Kind:
     """A name that lasts over restarts; it becomes a part of logs and, hashed, of names on the broker."""
     allowed = f"1 to {MAX_IDENTITY_BYTES} bytes of UTF-8, no control characters, no blanks at its ends"
@@ -66,10 +80,10 @@ def directory_uri() -> Kind:
 
     def parse(value: str) -> str:
         scheme = _SCHEME.match(value)
-        if scheme is None and not value.startswith("/"):
+        if "\0" in value or (scheme is None and not value.startswith("/")):
             raise ValueError(allowed)
-        authority, _, query = value.partition("?")
-        if scheme is not None and ("@" in authority[scheme.end() :].partition("/")[0] or _CREDENTIALS.search(query)):
+        place, _, query = value.partition("?")
+        if scheme is not None and (_has_login(place[scheme.end() :]) or _CREDENTIALS.search(query)):
             raise SecretGivenError(
                 f"{allowed}; credentials in it would be logged: give them to the driver as its file system expects "
                 "them (environment, instance role)"
@@ -77,6 +91,12 @@ def directory_uri() -> Kind:
         return value.rstrip("/") if not query and value.strip("/") else value
 
     return Kind("path or URI", allowed, parse)
+
+
+def _has_login(rest: str) -> bool:
+    """Whether what follows the scheme begins with a login; a secret in it may hold a slash that is not encoded."""
+    first = rest.partition("/")[0]
+    return "@" in first or (":" in first and "@" in rest)
 
 
 class SecretGivenError(ValueError):
@@ -130,14 +150,31 @@ def seconds(low: float, high: float) -> Kind:
     return Kind("seconds", allowed, parse)
 
 
-def size(low: int = 1) -> Kind:
-    """A number of bytes, with a binary suffix: ``64m`` is 64 MiB."""
-    allowed = f"a size in bytes of at least {low}, with or without the suffix k, m, g or t (64m, 1g)"
+def duration() -> Kind:
+    """A time as Spark's settings write it: a whole number and a unit, milliseconds without one. Seconds are kept."""
+    allowed = (
+        "a time of at least 1ms: a whole number with the unit ms, s, m (or min), h or d; without one ms (90s, 15m)"
+    )
+
+    def parse(value: str) -> float:
+        match = _DURATION.fullmatch(value.strip())
+        if match is None or not int(match[1]):
+            raise ValueError(allowed)
+        return int(match[1]) * _UNITS[match[2].lower()]
+
+    return Kind("duration", allowed, parse)
+
+
+def size(low: int = 1, high: int | None = None) -> Kind:
+    """A number of bytes, with a binary suffix: ``64m`` is 64 MiB; the bounds are included."""
+    bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
+    allowed = f"a size in bytes {bounds}, with or without the suffix k, m, g or t (64m, 1g)"
+    most = _FACTORS["t"] * 1024 if high is None else high
 
     def parse(value: str) -> int:
         match = _SIZE.fullmatch(value.strip())
         number = int(match[1]) * _FACTORS[match[2].lower()] if match else -1
-        if number < low or number > _FACTORS["t"] * 1024:
+        if not low <= number <= most:
             raise ValueError(allowed)
         return number
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from amqp_core.address import ConnectOptions, parse_url
 from amqp_core.errors import UsageError
 from amqp_core.sasl import DEFAULT_MECHANISMS
+from amqp_core.text import NOT_UTF8, is_utf8
 from amqp_spark.options.kinds import SecretGivenError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ _OTHER_NAMES = {
     "host": "url", "hosts": "url", "port": "url", "vhost": "url", "virtualhost": "url", "server": "url",
     "user": "username", "login": "username", "topic": ("queue", "exchange"), "subscribe": "queue",
     "address": ("queue", "exchange"), "maxoffsetspertrigger": "maxMessagesPerTrigger",
+    "minoffsetspertrigger": "minMessagesPerTrigger",
     "guarantee": "deliveryGuarantee", "filter": "selector", "minpartitions": "numPartitions", "cafile": "tls.caFile",
     "verifyhostname": "tls.verifyHostname", "key": "routingKey", "persistent": "deliveryMode",
     "durable": "deliveryMode", "timetolive": "ttl", "expiration": "ttl", "mandatory": "onUnroutable",
@@ -50,13 +52,14 @@ class ConnectionSettings:
     password: str | None
     password_file: str | None
     sasl_mechanisms: tuple[str, ...]
-    plain_in_clear: bool
+    in_clear: tuple[str, ...]
     tls_ca_file: str | None
     tls_cert_file: str | None
     tls_key_file: str | None
     tls_verify_hostname: bool
     heartbeat: int
     connect_timeout: float
+    max_message_bytes: int
     retry_max_attempts: int
     retry_max_delay: float
 
@@ -81,8 +84,9 @@ class ConnectionSettings:
             tls_verify_hostname=self.tls_verify_hostname,
             heartbeat=self.heartbeat,
             connect_timeout=self.connect_timeout,
+            max_message_bytes=self.max_message_bytes,
             client_name=self.client_name,
-            plain_in_clear=self.plain_in_clear,
+            in_clear=self.in_clear,
         )
 
     def __repr__(self) -> str:
@@ -117,8 +121,8 @@ class Given:
         for option in table:
             self._take(option)
         self._take_url()
-        mechanisms = self.texts.get("saslMechanisms", "")
-        self.values["plain_in_clear"] = "PLAIN" in mechanisms.upper()
+        # naming a mechanism that is weak without TLS allows it
+        self.values["in_clear"] = self.values["sasl_mechanisms"] if "saslMechanisms" in self.texts else ()
         self.problems += _login_problems(self.values, self.texts)
         self.problems += _tls_problems(self.values, self.texts)
 
@@ -150,6 +154,9 @@ class Given:
         if text is None:
             if option.default == "required":
                 self.problems.append(f"option {option.name!r} is required: {option.kind.allowed}")
+            return
+        if not is_utf8(text):
+            self.problems.append(f"option {option.name!r} {NOT_UTF8}")
             return
         try:
             self.values[option.field] = option.kind.parse(text)

@@ -37,7 +37,10 @@ class SourceOptions(ConnectionSettings):
     delivery_guarantee: str
     spool_location: str | None
     adopt_state: bool
+    query_checkpoint: str | None
     max_messages_per_trigger: int | None
+    min_messages_per_trigger: int
+    max_trigger_delay: float
     max_bytes_per_trigger: int
     buffer_bytes: int
     num_partitions: int
@@ -45,6 +48,7 @@ class SourceOptions(ConnectionSettings):
     declare: str
     selector: str | None
     mode: str
+    corrupt_column: str | None
     timestamp_unit: str
     transfer: str
     transfer_host: str | None
@@ -58,6 +62,7 @@ class SourceOptions(ConnectionSettings):
         """
         given = Given((*CONNECTION, *SOURCE), SINK, "sink", options)
         _set_sizes(given.values, given.problems)
+        given.problems += _delay_problems(given.values, given)
         given.problems += _guarantee_problems(given.values, given)
         if given.problems:
             raise OptionError(given.problems)
@@ -90,6 +95,15 @@ def _set_sizes(values: dict[str, object], problems: list[str]) -> None:
         )
     values["max_bytes_per_trigger"] = batch
     values["buffer_bytes"] = 2 * batch if held is None else held
+
+
+def _delay_problems(values: Mapping[str, object], given: Given) -> list[str]:
+    least, most = values["min_messages_per_trigger"], values["max_messages_per_trigger"]
+    if "maxTriggerDelay" in given and "minMessagesPerTrigger" not in given and not given.problems:
+        return ["option 'maxTriggerDelay' has no use without 'minMessagesPerTrigger': give that, too, or leave it out"]
+    if isinstance(least, int) and isinstance(most, int) and least > most:
+        return [f"option 'minMessagesPerTrigger' is {least}, 'maxMessagesPerTrigger' {most}; allowed: 1 to {most}"]
+    return []
 
 
 def _guarantee_problems(values: dict[str, object], given: Given) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES, MAX_MAX_MESSAGE_BYTES, MIN_MAX_MESSAGE_BYTES
 from amqp_core.sasl import DEFAULT_MECHANISMS
 from amqp_spark.options import kinds
 
@@ -33,6 +34,8 @@ REJECT = "REJECT"
 PERMISSIVE = "PERMISSIVE"
 FAIL = "fail"
 DISCARD = "discard"
+SHORTEST_TRANSACTION_SECONDS = 20
+"""A restart may wait for a quarter of the term of its transactions, to see what was committed before."""
 #: In the order of their codes on the wire, from 1 (0-10 message, domain delivery-mode).
 DELIVERY_MODES = ("non-persistent", "persistent")
 
@@ -54,26 +57,26 @@ CONNECTION: tuple[Option, ...] = (
         secret=True,
     ),
     Option(
-        "passwordFile", "password_file", kinds.text("path of a file"), "none", None,
+        "passwordFile", "password_file", kinds.path("path of a file"), "none", None,
         "File that holds the password, on the driver (for a batch read and for writing on the executors too); read at "
         "every connection, so that it can be changed. One newline at its end is not part of it.",
     ),
     Option(
         "saslMechanisms", "sasl_mechanisms", kinds.words(DEFAULT_MECHANISMS), " ".join(DEFAULT_MECHANISMS),
         DEFAULT_MECHANISMS,
-        "Allowed login mechanisms, best first. PLAIN without TLS is used only to a loopback address, or when it is "
-        "named here.",
+        "Allowed login mechanisms, best first. PLAIN and CRAM-MD5 without TLS are used only to a loopback address, or "
+        "when they are named here: a listener learns the password from PLAIN, and can try out many with CRAM-MD5.",
     ),
     Option(
-        "tls.caFile", "tls_ca_file", kinds.text("path of a PEM file"), "the system's", None,
+        "tls.caFile", "tls_ca_file", kinds.path("path of a PEM file"), "the system's", None,
         "Certificates of the authorities to trust, instead of the system's.",
     ),
     Option(
-        "tls.certFile", "tls_cert_file", kinds.text("path of a PEM file"), "none", None,
+        "tls.certFile", "tls_cert_file", kinds.path("path of a PEM file"), "none", None,
         "Client certificate, with its chain (and its key, unless `tls.keyFile` has it).",
     ),
     Option(
-        "tls.keyFile", "tls_key_file", kinds.text("path of a PEM file"), "none", None,
+        "tls.keyFile", "tls_key_file", kinds.path("path of a PEM file"), "none", None,
         "Private key of the client certificate.",
     ),
     Option(
@@ -90,9 +93,15 @@ CONNECTION: tuple[Option, ...] = (
         "Seconds that a connection may take, login included, for each host.",
     ),
     Option(
+        "maxMessageBytes", "max_message_bytes", kinds.size(MIN_MAX_MESSAGE_BYTES, MAX_MAX_MESSAGE_BYTES), "512m",
+        DEFAULT_MAX_MESSAGE_BYTES,
+        "The largest message that is taken from the broker, counted with all its frames. A larger one ends the query, "
+        "since it stays at the head of its queue: raise this, or remove the message.",
+    ),
+    Option(
         "retry.maxAttempts", "retry_max_attempts", kinds.integer(0, 1_000_000), "10", 10,
         "How many times in a row a lost connection is made again (each time through the host list) before the query, "
-        "or the task that writes, fails. 0: not at all.",
+        "or the task that writes, fails. 0: not at all. Of a source one over which a subscription worked counts anew.",
     ),
     Option(
         "retry.maxDelay", "retry_max_delay", kinds.seconds(0, 86400), "30", 30.0,
@@ -112,8 +121,9 @@ SOURCE: tuple[Option, ...] = (
     ),
     Option(
         "exclusive", "exclusive", kinds.boolean(), "false", False,
-        "Subscribe exclusively: a second consumer of the queue is refused. Otherwise a queue that already has "
-        "consumers is a warning, because each consumer gets a part of the messages.",
+        "Subscribe exclusively: a second consumer of the queue is refused, after 2 x `heartbeat` + 5 seconds in which "
+        "one that died may still be seen. Otherwise a queue that already has consumers is a warning, because each "
+        "consumer gets a part of the messages.",
     ),
     Option(
         "deliveryGuarantee", "delivery_guarantee", kinds.choice(AT_LEAST_ONCE, EXACTLY_ONCE, AT_MOST_ONCE),
@@ -136,8 +146,24 @@ SOURCE: tuple[Option, ...] = (
         "the checkpoint lacks may be lost to it, or come twice. Leave it out again once a batch is committed.",
     ),
     Option(
+        "queryCheckpoint", "query_checkpoint", kinds.directory_uri(), "none", None,
+        "The `checkpointLocation` of the query (which Spark does not tell a source), as a path or a URI that Arrow "
+        "knows. With it a query that is stopped between two batches (`query.stop()`, `processingTime`) looks there "
+        "whether its last batch is committed, and accepts it; otherwise the broker sends that batch again. Not needed "
+        "with exactly-once.",
+    ),
+    Option(
         "maxMessagesPerTrigger", "max_messages_per_trigger", kinds.integer(1, 2**31 - 1), "no limit", None,
         "Most messages of one micro-batch, over all queues.",
+    ),
+    Option(
+        "minMessagesPerTrigger", "min_messages_per_trigger", kinds.integer(1, 2**31 - 1), "1", 1,
+        "A micro-batch waits until so many messages are there, over all queues; no longer than `maxTriggerDelay`, nor "
+        "than there is room for more in the buffer or in a batch. AvailableNow does not wait.",
+    ),
+    Option(
+        "maxTriggerDelay", "max_trigger_delay", kinds.duration(), "15m", 900.0,
+        "How long after the last micro-batch (or the start) less than `minMessagesPerTrigger` is enough.",
     ),
     Option(
         "maxBytesPerTrigger", "max_bytes_per_trigger", kinds.size(), "64m, or bufferBytes if that is less", None,
@@ -168,7 +194,15 @@ SOURCE: tuple[Option, ...] = (
     Option(
         "mode", "mode", kinds.choice(FAILFAST, REJECT, PERMISSIVE), FAILFAST, FAILFAST,
         "What happens to a message that does not fit the schema: `FAILFAST` stops the query, `REJECT` rejects the "
-        "message (the queue's alternate exchange gets it), `PERMISSIVE` makes the column NULL.",
+        "message (the queue's alternate exchange gets it), `PERMISSIVE` makes the column NULL, and says why in the "
+        "column of `columnNameOfCorruptRecord`.",
+    ),
+    Option(
+        "columnNameOfCorruptRecord", "corrupt_column", kinds.text("a name that no column of messages has"),
+        "none", None,
+        "The STRING column that says, with `PERMISSIVE`, why a message did not fit, and keeps what its columns could "
+        "not take (docs/columns.md). Without the option it is `_corrupt_record`, where the schema has that column. "
+        "Without a schema the option adds the column to the default one.",
     ),
     Option(
         "timestampUnit", "timestamp_unit", kinds.choice("auto", "s", "ms"), "auto", "auto",
@@ -178,7 +212,7 @@ SOURCE: tuple[Option, ...] = (
     Option(
         "transfer", "transfer", kinds.choice("auto", "inline", "pull"), "auto", "auto",
         "How a batch's bytes reach the executors: inside the partitions, pulled from the reader over a socket, or "
-        "`auto` by size (and inline where Spark encrypts its own transport).",
+        "`auto` by size. What is pulled from another machine is encrypted (docs/operations.md, Security).",
     ),
     Option(
         "transferHost", "transfer_host", kinds.text("host name or address"), "driver host", None,
@@ -186,7 +220,7 @@ SOURCE: tuple[Option, ...] = (
     ),
     Option(
         "transferPort", "transfer_port", kinds.integer(0, 65535), "0 (any free port)", 0,
-        "Port on the driver for pulling; 0 takes a free one.",
+        "Port on the driver for pulling; 0 takes a free one. No two queries on a machine can have the same one.",
     ),
 )  # fmt: skip
 
@@ -239,9 +273,10 @@ SINK: tuple[Option, ...] = (
         "queries may have the same one.",
     ),
     Option(
-        "transactionTimeout", "transaction_timeout", kinds.integer(2, 86_400), "3600", 3600,
+        "transactionTimeout", "transaction_timeout", kinds.integer(SHORTEST_TRANSACTION_SECONDS, 86_400), "3600", 3600,
         "Exactly-once only: seconds from the first row of a task to the commit of its batch, after which the broker "
-        "rolls back. A broker that allows less (qpidd: option dtx-max-timeout, 3600) refuses more.",
+        "rolls back. A broker that allows less (qpidd: option dtx-max-timeout, 3600) refuses more. A restart may "
+        "have to wait for some seconds before it commits: hence the minimum.",
     ),
     Option(
         "batchId", "batch_id", kinds.integer(0, 2**63 - 1), "none", None,
@@ -255,7 +290,8 @@ SINK: tuple[Option, ...] = (
     ),
     Option(
         "maxInFlight", "max_in_flight", kinds.integer(1, 1_000_000), "10000", 10_000,
-        "Most transfers of a task that are sent and not completed by the broker.",
+        "Most transfers of a task that are sent and not completed by the broker; there are fewer while it is slow, and "
+        "at most 32 MiB of them (4 MiB with qpidd).",
     ),
     Option(
         "stampHeaders", "stamp_headers", kinds.boolean(), "false", False,

@@ -11,8 +11,11 @@ from amqp_spark import crashpoints
 from amqp_spark.errors import UnsupportedModeError
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.encoding.messages import MessagePlan
+from amqp_spark.sink.prepared import Prepared
+from amqp_spark.sink.refusals import MOST_TASKS, too_many_tasks
 from amqp_spark.sink.statistics import Statistics
 from amqp_spark.sink.writer import decide, log_batch, place_of_task, publish, undo
+from amqp_spark.state.xids import Run
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -96,28 +99,49 @@ class AmqpBatchSink:
         query_id, schema = None, _COUNTS
         if self._options.exactly_once:
             query_id, schema = _query_id(frame), f"{_COUNTS}, {_PREPARED}"
-        task = _Task(plan, self._options, batch_id)
-        rows = [row.asDict() for row in frame.mapInArrow(task, schema).collect()]
-        crashpoints.reached(crashpoints.MESSAGE_RETURNED)
-        note = "" if query_id is None else self._decide(rows, query_id, batch_id)
+        run = Run.new()
+        counted = frame.mapInArrow(_Task(plan, self._options, batch_id, run), schema)
+        if query_id is None:
+            rows, note = _collected(counted), ""
+        else:
+            rows, note = self._exactly_once(counted, query_id, batch_id, run)
         self.last = sum((Statistics(**{name: row[name] for name in _NAMES}) for row in rows), Statistics())
         self.total += self.last
         log_batch(self.last, batch_id, note)
         if self._on_batch is not None:
             self._on_batch(batch_id, self.last)
 
-    def _decide(self, rows: list[dict[str, Any]], query_id: str, batch_id: int) -> str:
-        from amqp_spark.sink.prepared import Prepared  # noqa: PLC0415 - nothing that other guarantees need
+    def _exactly_once(
+        self, counted: DataFrame, query_id: str, batch_id: int, run: Run
+    ) -> tuple[list[dict[str, Any]], str]:
+        """Run the tasks and decide. Whatever fails, nothing that they have prepared is left undecided on the broker."""
+        from amqp_spark.sink.decision import Decision  # noqa: PLC0415 - nothing that other guarantees need
 
-        names = [field.name for field in fields(Prepared)]
-        tasks = [Prepared(**{name: row[name] for name in names}) for row in rows]
-        if not tasks:  # a frame without partitions, which may be what became of a batch that was decided
-            tasks = [Prepared(query_id, batch_id, 0)]
+        if Decision(self._options).is_at_qpidd() and (count := _number_of_tasks(counted)) > MOST_TASKS:
+            raise too_many_tasks(batch_id, count)
+        tasks: list[Prepared] = []
         try:
-            return decide(self._options, tasks, batch_id, alone=True)
+            rows = _collected(counted)
+            names = [field.name for field in fields(Prepared)]
+            tasks = [Prepared(**{name: row[name] for name in names}) for row in rows]
+            # a frame without partitions may be what became of a batch that was decided
+            decided = tasks or [Prepared(query_id, batch_id, 0)]
+            return rows, decide(self._options, decided, batch_id, alone=True)
         except BaseException:
-            undo(self._options, tasks, batch_id)
+            undo(self._options, tasks, batch_id, lineage=query_id, run=run)
             raise
+
+
+def _number_of_tasks(counted: DataFrame) -> int:
+    """Where Spark decides that only when a shuffle is done, this does the shuffle; ``collect`` uses what came of it."""
+    execution = getattr(counted, "_jdf").queryExecution()  # noqa: B009 - not with Spark Connect, which is refused above
+    return int(execution.toRdd().getNumPartitions())
+
+
+def _collected(counted: DataFrame) -> list[dict[str, Any]]:
+    rows = [row.asDict() for row in counted.collect()]
+    crashpoints.reached(crashpoints.MESSAGE_RETURNED)
+    return rows
 
 
 def _query_id(frame: DataFrame) -> str:
@@ -131,13 +155,15 @@ def _query_id(frame: DataFrame) -> str:
 class _Task:
     """The function of ``mapInArrow``: rows in, one row of counts out."""
 
-    def __init__(self, plan: MessagePlan, options: SinkOptions, batch_id: int) -> None:
+    def __init__(self, plan: MessagePlan, options: SinkOptions, batch_id: int, run: Run) -> None:
         self._plan = plan
         self._options = options
         self._batch_id = batch_id
+        self._run = run
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        statistics, prepared = publish(self._plan, self._options, place_of_task(self._batch_id), batches)
+        place = place_of_task(self._batch_id)
+        statistics, prepared = publish(self._plan, self._options, place, batches, run=self._run)
         counts: dict[str, Any] = {name: pa.array([getattr(statistics, name)]) for name in _NAMES}
         if prepared is not None:
             counts |= {name: pa.array([value]) for name, value in asdict(prepared).items()}

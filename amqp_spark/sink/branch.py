@@ -3,6 +3,10 @@
 A marker is published in the same branch: it is in the queue of markers exactly if the branch was committed. The driver
 commits once it has decided (:mod:`amqp_spark.sink.decision`). A connection that breaks takes the branch with it: Spark
 runs the task again.
+
+qpidd does not slow down who publishes in a branch: it finds out in dtx.prepare that a queue is too full, and rolls the
+branch back. Then the task waits and sends the same rows in a new branch, for as long as the broker answers: so long
+at-least-once waits for room, too.
 """
 
 from __future__ import annotations
@@ -27,12 +31,15 @@ from amqp_spark import crashpoints
 from amqp_spark.backoff import pause_before
 from amqp_spark.errors import PublishFailed, StateError, place_text
 from amqp_spark.sink.connections import shared
+from amqp_spark.sink.kept import MOST_BYTES, Kept
 from amqp_spark.sink.patience import patience_with
 from amqp_spark.sink.prepared import BATCH_WRITES, Prepared
 from amqp_spark.sink.publishing import Publishing, link_of
+from amqp_spark.sink.refusals import MOST_TASKS, too_many_tasks
+from amqp_spark.sink.routes import Routes
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import allowed
-from amqp_spark.state.xids import new_branch, xid_text
+from amqp_spark.state.xids import Run, new_branch, xid_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,6 +48,7 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.spec import Xid
+    from amqp_core.v0_10.transfers import Transfers
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
     from amqp_spark.sink.encoding.messages import EncodedBlock, MessagePlan, Place
@@ -53,6 +61,12 @@ POOL: Final = "branches"
 ROLL_BACK_ATTEMPTS: Final = 4
 """How often a task whose connection broke tries to roll its branch back on another one."""
 _SELECTED: Final = "dtx"
+_ROOM: Final = (
+    "What is prepared of a batch takes room as well: it has to fit into its queues as a whole. Let consumers take "
+    "messages, raise the limit of the queue (qpid.max_size), or let batches be smaller"
+)
+_NO_ROOM: Final = ("dtx.prepare", DtxXaStatus.XA_RBROLLBACK)
+"""What qpidd answers when a queue is too full; other brokers refuse or reject the transfers, or wait."""
 
 
 class BranchDelivery(Publishing):
@@ -61,6 +75,8 @@ class BranchDelivery(Publishing):
     Parameters:
         plan, options, place, connections, sleep: as there; the place needs a batch id.
         attempt: Spark's number of this attempt at the task.
+        run: of the batch; without one the task is a run of its own.
+        before: called once, before the task connects, with lineage, batch and run.
 
     Attributes:
         prepared: after ``run``: what is to be told to the driver.
@@ -75,6 +91,8 @@ class BranchDelivery(Publishing):
         place: Place,
         *,
         attempt: int = 0,
+        run: Run | None = None,
+        before: Callable[[str, int, Run], None] | None = None,
         connections: Connections | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -84,20 +102,34 @@ class BranchDelivery(Publishing):
         self._writer = options.transactional_id
         self._batch = place.batch_id
         self._attempt = attempt
+        self._run = Run.new() if run is None else run
+        self._before = before
         self._lineage = place.query_id or BATCH_WRITES
         self._digest = hashlib.sha256(usedforsecurity=False)
         self._xid: Xid | None = None
         """The branch, as long as it is this task's to roll back."""
         self._is_ended = False
+        self._kept = Kept()
         self.prepared = Prepared(self._lineage, self._batch, place.partition)
+
+    def _new_routes(self) -> Routes:
+        return Routes(transaction=True)
 
     def _encoded(self, batch: pa.RecordBatch) -> Iterator[EncodedBlock]:
         for block in super()._encoded(batch):
             self._digest.update(block.frames)
             yield block
 
+    def _made(self, transfers: Transfers) -> None:
+        assert self._link is not None  # what the frames look like depends on the broker
+        # A broker that rejects does not find out in dtx.prepare: what it has no room for it refuses at once.
+        self._kept.add(transfers, may_spill=not self._link.lease.client.rejects_unroutable)
+        super()._made(transfers)
+
     def _drive(self, *, finish: bool = False) -> None:
         if self._link is None:
+            if self._before is not None:
+                self._before(self._lineage, self._batch, self._run)
             self._link = self._open()
         try:
             self._send_waiting(self._link, finish=finish)
@@ -111,7 +143,18 @@ class BranchDelivery(Publishing):
             self._gone(error)
 
     def _complete(self, link: Link) -> None:
-        """Marker, end, prepare: then the branch is the driver's."""
+        """The branch is prepared: then it is the driver's."""
+        attempt = 0
+        while (error := self._prepare(link)) is not None:
+            attempt += 1
+            link = self._again(link, error, attempt)
+        self._xid = None
+        self._kept.close()
+        crashpoints.reached(crashpoints.PREPARED)
+        link.lease.give_back()
+
+    def _prepare(self, link: Link) -> TransactionFailed | None:
+        """Marker, end, prepare; return the error of a broker that has no room for the rows, and may have it later."""
         client, xid = link.lease.client, self._xid
         assert xid is not None
         self.prepared = Prepared(
@@ -125,18 +168,73 @@ class BranchDelivery(Publishing):
             crashpoints.reached(crashpoints.ENDED)
             client.transactions.prepare(xid)
         except TransactionFailed as error:
+            if (error.operation, error.status) == _NO_ROOM:
+                return error
             self._rolled_back(error)
+        except PublishFailed:
+            raise
         except MessageRejected as error:
             raise self._failure(f"its marker is not taken by the queue {self._names.markers!r}: {error}") from error
         except (CommandFailed, StateError) as error:
             raise self._failure(str(error)) from error
         except AmqpError as error:
             self._gone(error)
-        self._xid = None
-        crashpoints.reached(crashpoints.PREPARED)
-        link.lease.give_back()
+        return None
+
+    def _again(self, link: Link, error: TransactionFailed, attempt: int) -> Link:
+        """Wait until there may be room, and send the rows once more; return the link with the new branch."""
+        if not self._kept.is_whole:
+            self._leave_to_spark(link, error)
+        delay = pause_before(attempt, self._options.retry_max_delay)
+        _log.warning(
+            "%s: the broker has rolled the transaction back (%s), as qpidd does when a queue is too full; attempt %d "
+            "to send its rows again follows in %.1f s. %s",
+            place_text(self._place.partition, self._batch), error, attempt, delay, _ROOM,
+        )  # fmt: skip
+        self._link = None
+        self._roll_back(link)
+        self._sleep(delay)
+        self._routes = self._new_routes()  # nothing that was sent before counts
+        self._link = self._open()
+        self._discarded = self._counted_rows = 0
+        self._retries += 1
+        self._resent += self._rows
+        for transfers in self._kept.runs():
+            self._waiting.append(transfers)
+            self._drive()
+        self._drive(finish=True)
+        return self._link
+
+    def _leave_to_spark(self, link: Link, error: TransactionFailed) -> NoReturn:
+        """The rows are too many to be kept: Spark computes them again, but at once, so the wait comes before."""
+        delay = self._options.retry_max_delay
+        _log.warning(
+            "%s: the broker has rolled the transaction back (%s), as qpidd does when a queue is too full; the task "
+            "fails in %.1f s, so that Spark may run it again",
+            place_text(self._place.partition, self._batch), error, delay,
+        )  # fmt: skip
+        with link.lease.resting():
+            self._sleep(delay)
+        size = (
+            f"its {self._kept.nbytes:,} bytes cannot be kept to be sent again ({MOST_BYTES:,} in memory, more on disk)"
+        )
+        raise self._failure(
+            f"the broker has rolled the transaction back ({error}), as qpidd does when a queue is too full, and "
+            f"{size}: Spark has to run it again, or use more partitions. {_ROOM}"
+        ) from error
+
+    def _roll_back(self, link: Link) -> None:
+        """Let the broker forget the branch, and keep the connection if it has answered that."""
+        xid, self._xid = self._xid, None
+        assert xid is not None
+        if link.lease.client.transactions.abandon(xid, ended=True):
+            link.lease.give_back()
+        else:
+            link.lease.abort()
+            self._roll_back_elsewhere(xid)
 
     def _abandon(self, link: Link) -> None:
+        self._kept.close()
         xid, self._xid = self._xid, None
         done = xid is None or link.lease.client.transactions.abandon(xid, ended=self._is_ended)
         super()._abandon(link)
@@ -179,7 +277,8 @@ class BranchDelivery(Publishing):
             lease: Lease | None = None
             try:
                 lease = self._connections.lease(self._options.connect_options())
-                link = link_of(lease, self._options.max_in_flight)
+                link = link_of(lease, self._options.max_in_flight, self._routes)
+                self._check_same_kind(link.publisher)
                 self._begin(lease)
             except BaseException as error:
                 if lease is not None:
@@ -206,11 +305,13 @@ class BranchDelivery(Publishing):
 
     def _begin(self, lease: Lease) -> None:
         client, transactions = lease.client, lease.client.transactions
+        if client.is_qpidd and self._place.partition >= MOST_TASKS:
+            raise too_many_tasks(self._batch)
         markers, timeout = self._names.markers, self._options.transaction_timeout
         transactions.patience_s = patience_with(0)  # the task before had its own
         with allowed(f"declare the queue {markers!r}", f"transactionalId {self._writer!r}"):
             client.declare_queue(markers, durable=True)
-        xid = new_branch(self._writer, self._lineage, self._batch, self._place.partition, self._attempt)
+        xid = new_branch(self._writer, self._lineage, self._batch, self._place.partition, self._attempt, run=self._run)
         try:
             if not lease.notes.get(_SELECTED):
                 transactions.dtx_select()
@@ -240,6 +341,8 @@ class BranchDelivery(Publishing):
         with allowed(f"publish to the queue {self._names.markers!r}", f"transactionalId {self._writer!r}"):
             client.publish(marker)
             client.confirm()
+            if client.query_queue(self._names.markers) is None:  # in a transaction no broker would reject it now
+                raise self._failure(f"its marker went nowhere: the queue {self._names.markers!r} was deleted")
 
     # --- failing
 
@@ -250,7 +353,7 @@ class BranchDelivery(Publishing):
         ) from error
 
     def _rolled_back(self, error: TransactionFailed) -> NoReturn:
-        why = "a queue may be full"
+        why = "look into its log"
         if error.status == DtxXaStatus.XA_RBTIMEOUT:
             why = (
                 f"it took longer than option transactionTimeout={self._options.transaction_timeout} s: raise it, or "

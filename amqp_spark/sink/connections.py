@@ -122,6 +122,10 @@ class Connections:
             self._keep()
         return lease
 
+    def apart(self) -> Connections:
+        """A pool of its own that connects in the same way; to be closed by its user."""
+        return Connections(self._connect, idle_seconds=self._idle_seconds, clock=self._clock)
+
     @property
     def idle_count(self) -> int:
         """Connections that wait for a task."""

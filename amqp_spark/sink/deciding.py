@@ -4,7 +4,7 @@ Three things are looked at, and each has the last word on something:
 
 - The state message says which batch was decided last, and whether all of it is done.
 - dtx.recover says which branches are prepared. Nothing else does: the timeout of an expired branch can still be asked
-  for and set. A branch that is not listed was committed or rolled back.
+  for and set. A branch that is not listed was committed or rolled back. It is sent before and after the timers are set.
 - The markers say which branches were committed: qpidd's linear store commits prepared branches when it is restarted.
 """
 
@@ -14,7 +14,7 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.errors import AmqpError
+from amqp_core.errors import AmqpError, UnauthorizedAccess
 from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
 from amqp_spark.sink.markers import Markers
@@ -22,20 +22,24 @@ from amqp_spark.sink.prepared import BATCH_WRITES, Prepared, same_rows
 from amqp_spark.sink.refusals import Refusals, named
 from amqp_spark.sink.resolving import Branches
 from amqp_spark.state.names import lineage_key
-from amqp_spark.state.queue import loaded
+from amqp_spark.state.queue import EXCHANGE, loaded
 from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Container, Mapping, Sequence
 
     from amqp_core.v0_10.client import Client
     from amqp_spark.options import SinkOptions
+    from amqp_spark.sink.prepared import Failed
     from amqp_spark.state.queue import StateQueue
+    from amqp_spark.state.xids import Run
 
 _log = logging.getLogger("amqp_spark.sink")
 
 MARKER_SECONDS: Final = 10.0
-"""How long a marker is waited for: a session that just died may still hold it."""
+"""How long a marker is waited for at most: a session that just died may still hold it."""
+TERMS_PER_WAIT: Final = 4
+"""The wait is shorter than the term of the branches that may be needed after it, by this factor."""
 MOST_PAST: Final = 100
 """How many earlier lineages are remembered."""
 
@@ -60,11 +64,14 @@ class Deciding:
         self._refuse = Refusals(queue.names)
         self._kept = True
         """Whether the queue of markers is the one that it was when the state was written last."""
+        self._replaced: str | None = None
+        """A lineage whose mark is to be taken away."""
 
     # --- what Decision asks for
 
     def commit(self, tasks: Sequence[Prepared], batch: int) -> bool:
         """See :meth:`Decision.commit`."""
+        crashpoints.reached(crashpoints.SINK_LOCK_TAKEN)
         branches = [task for task in tasks if task.xid]
         lineage = self._lineage(tasks, batch)
         self._branches.be_patient_with(task.rows for task in branches)
@@ -73,6 +80,9 @@ class Deciding:
             return True
         if state.state == OPEN:
             repeated = branches if (state.lineage, state.batch) == (lineage, batch) else []
+            if repeated:  # they may be needed, and to find out takes its time
+                self._branches.listed()
+                self._renew(repeated)
             state = self._finish(state, {each.partition: each for each in repeated})
         if lineage == state.lineage:
             if batch < state.batch:
@@ -84,27 +94,58 @@ class Deciding:
         if not branches:
             return True
         decided = self._decide(state, branches, lineage, batch)
-        self._sweep_after(self._finish(decided, {}))
+        self._sweep_after(self._finish(decided, {}, seen=True))
         return True
 
-    def abort(self, tasks: Sequence[Prepared]) -> None:
+    def abort(self, failed: Failed) -> None:
         """See :meth:`Decision.abort`."""
-        self._branches.be_patient_with(task.rows for task in tasks)
+        crashpoints.reached(crashpoints.SINK_LOCK_TAKEN)
+        self._branches.be_patient_with(task.rows for task in failed.tasks)
         state = self._state(create=False)
-        decided: set[str] = set()
-        if state is not None:
-            decided = {branch.xid for branch in state.branches}
-            if state.state == OPEN:
-                try:
-                    self._finish(state, {})
-                except StateError as error:
-                    _log.warning("transactionalId %r: %s", self._writer, error)
-        self._branches.roll_back({task.xid for task in tasks if task.xid} - decided)
+        if state is not None and state.state == OPEN:
+            try:
+                self._finish(state, {})
+            except StateError as error:
+                _log.warning("transactionalId %r: %s", self._writer, error)
+        self._branches.sweep_batch(failed.batch, _decided(state), lineage=failed.lineage, run=failed.run)
+
+    def roll_back(self, failed: Failed, done: set[str]) -> None:
+        """What :meth:`abort` does for its own tasks, where the broker cannot tell what is prepared.
+
+        ``done``: see :meth:`Branches.roll_back_unlisted`.
+        """
+        self._branches.be_patient_with(task.rows for task in failed.tasks)
+        decided = _decided(self._state(create=False))
+        self._branches.roll_back_unlisted([xid for xid in failed.xids if xid not in decided], done)
+
+    def sweep_before(self, lineage: str, batch: int, run: Run) -> None:
+        """See :meth:`Decision.sweep_before`."""
+        decided = _decided(self._state(create=False))
+        self._branches.sweep_before(batch, decided, lineage=lineage, run=run)
 
     def close(self) -> None:
-        """Give everything back, and the lock away."""
+        """Give everything back, and the lock away.
+
+        Raises:
+            AmqpError: the session is over, and the lock with it; what was decided and done is not touched by that.
+        """
         self._markers.close()
+        self._unmark()
         self._queue.unlock()
+
+    def _unmark(self) -> None:
+        """Take the mark of a lineage away that another one has replaced. It comes last: a refusal ends the session."""
+        if self._replaced is None:
+            return
+        try:
+            self._queue.unmark(lineage_key(self._replaced))
+        except (StateError, UnauthorizedAccess) as error:
+            _log.warning(
+                "transactionalId %r: the mark of %s, which this query has replaced, stays at %s, where it does no "
+                "harm: %s",
+                self._writer, named(self._replaced), EXCHANGE, error,
+            )  # fmt: skip
+            raise
 
     # --- state and lineage
 
@@ -165,7 +206,7 @@ class Deciding:
         self._markers.look()
         self._tell_strays(state)
         chosen = self._chosen(branches, lineage, batch)
-        self._renew([branch for branch in chosen if branch.xid not in self._markers.found])
+        self._keep_prepared([branch for branch in chosen if branch.xid not in self._markers.found])
         crashpoints.reached(crashpoints.VERIFIED)
         past = dict(state.past)
         key = lineage_key(lineage)
@@ -179,7 +220,7 @@ class Deciding:
         self._queue.swap(decided.dump(), sent=_decision_sent)
         crashpoints.reached(crashpoints.DECISION_COMMITTED)
         if state.lineage not in {"", BATCH_WRITES, lineage}:
-            self._queue.unmark(lineage_key(state.lineage))
+            self._replaced = state.lineage
         return decided
 
     def _chosen(self, branches: Sequence[Prepared], lineage: str, batch: int) -> list[DecidedBranch]:
@@ -204,16 +245,16 @@ class Deciding:
         self._branches.roll_back(superfluous)
         return chosen
 
-    def _renew(self, branches: Sequence[DecidedBranch]) -> None:
+    def _keep_prepared(self, branches: Sequence[DecidedBranch]) -> None:
         """See that all are prepared and stay so: until they are committed no timer shall end one of them."""
-        self._must_be_listed(branches)
-        # Broker-J: 0 is no timer at all. qpidd: 0 ends a branch at once, and an unchanged value starts no new term.
-        seconds = self._timeout - 1 if self._client.is_qpidd else 0
-        self._branches.set_timeout([branch.xid for branch in branches], seconds)
-        self._must_be_listed(branches)  # the timer of one that has ended can be set as well
+        self._must_be_listed(branches, self._branches.seen)
+        self._renew(branches)
+        self._must_be_listed(branches, self._branches.listed())  # the timer of one that has ended can be set as well
 
-    def _must_be_listed(self, branches: Sequence[DecidedBranch]) -> None:
-        listed = self._branches.listed()
+    def _renew(self, branches: Sequence[DecidedBranch | Prepared]) -> None:
+        self._branches.renew([branch.xid for branch in branches], self._timeout)
+
+    def _must_be_listed(self, branches: Sequence[DecidedBranch], listed: Container[str]) -> None:
         gone = [branch for branch in branches if branch.xid not in listed]
         if gone:
             committed = "Nothing of them" if not self._markers.found else "Nothing but what the broker did by itself"
@@ -227,20 +268,21 @@ class Deciding:
 
     # --- finishing
 
-    def _finish(self, state: WriterState, repeated: Mapping[int, Prepared]) -> WriterState:
+    def _finish(self, state: WriterState, repeated: Mapping[int, Prepared], *, seen: bool = False) -> WriterState:
         """Commit what is decided, prove it by the markers, and write that it is done.
 
         Parameters:
             state: open.
             repeated: new attempts at the same batch, by partition: they may take the place of what is lost.
+            seen: its branches were seen just now to be prepared.
         """
         wanted = {branch.xid for branch in state.branches}
         self._branches.be_patient_with(branch.rows for branch in state.branches)
         self._markers.look()
-        committed = self._branches.commit(wanted - self._markers.found.keys())
+        committed = self._branches.commit(wanted - self._markers.found.keys(), seen=seen)
         crashpoints.reached(crashpoints.ALL_COMMITTED)
         if self._kept:
-            self._markers.wait_for(wanted, MARKER_SECONDS)
+            self._markers.wait_for(wanted, min(MARKER_SECONDS, self._timeout / TERMS_PER_WAIT))
             committed = set()
         self._check_markers(state)
         proved = self._markers.found.keys() | committed
@@ -248,7 +290,7 @@ class Deciding:
         if lost and not self._kept:
             raise self._refuse.unknown(state, lost)
         if lost:
-            return self._finish(self._substituted(state, lost, repeated), {})
+            return self._finish(self._substituted(state, lost, repeated), {}, seen=True)
         done = replace(state, state=DONE)
         finished = self._finished_markers(state)
         self._queue.swap(done.dump(), accept=self._markers.ranges(finished))
@@ -306,7 +348,8 @@ class Deciding:
                     f"{self._queue.names.tool()} shows what there is, and with --forget removes the decision"
                 )
             instead[branch.partition] = new.decided
-        self._renew(list(instead.values()))
+        self._branches.listed()
+        self._keep_prepared(list(instead.values()))
         branches = tuple(instead.get(branch.partition, branch) for branch in state.branches)
         substituted = replace(state, branches=branches)
         self._queue.swap(substituted.dump())
@@ -338,6 +381,11 @@ class Deciding:
             self._branches.sweep(state.lineage, state.batch, {branch.xid for branch in state.branches})
         except AmqpError as error:
             _log.warning("transactionalId %r: rolling back orphans failed: %s", self._writer, error)
+
+
+def _decided(state: WriterState | None) -> set[str]:
+    """What is never rolled back."""
+    return set() if state is None else {branch.xid for branch in state.branches}
 
 
 def _decision_sent() -> None:

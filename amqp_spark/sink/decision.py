@@ -16,6 +16,8 @@ from amqp_spark.backoff import pause_before
 from amqp_spark.errors import StateError
 from amqp_spark.sink.connections import shared
 from amqp_spark.sink.deciding import Deciding
+from amqp_spark.sink.prepared import Failed
+from amqp_spark.state.listing import ListLost, TooManyPrepared, too_many
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import StateQueue
 
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
     from amqp_spark.sink.prepared import Prepared
+    from amqp_spark.state.xids import Run
 
 T = TypeVar("T")
 
@@ -37,14 +40,22 @@ LOCK_SLACK_SECONDS: Final = 5.0
 """How much longer than a broker takes to notice a dead peer (two heartbeats) the lock is waited for."""
 ABORT_PATIENCE_SECONDS: Final = 5.0
 """How long ``abort`` waits for the lock: the session that failed just now may still have it."""
+LISTS_LOST: Final = 2
+"""So many connections in a row, lost when qpidd was asked for its prepared branches, are no chance."""
+MOST_NAMED: Final = 100
+"""So many branches that could not be rolled back are named in the log, for where the broker cannot list them."""
 _settled: dict[tuple[str, str], tuple[str, int]] = {}
 """Of writers (url, id) lineage and batch of the latest decision, where this process has brought it to its end and no
 other one decides."""
+
+_qpidd: dict[str, bool] = {}
+"""Whether there is a qpidd, by url."""
 
 
 def forget_all() -> None:
     """As if this process had decided nothing yet; for tests."""
     _settled.clear()
+    _qpidd.clear()
 
 
 class Decision:
@@ -102,31 +113,80 @@ class Decision:
             _settled[self._key] = tasks[0].lineage, batch
         return fresh
 
-    def abort(self, tasks: Sequence[Prepared], batch: int) -> None:
-        """Roll back what these tasks have prepared, unless it is decided: then finish it. Errors are only logged.
+    def abort(
+        self, tasks: Sequence[Prepared], batch: int, *, lineage: str | None = None, run: Run | None = None
+    ) -> None:
+        """Roll back what the runs of a batch have prepared, unless it is decided: then finish it; only log errors.
 
-        Spark calls this also after a commit that has failed half-way.
+        Spark calls this also after a commit that has failed half-way. What a task prepares later is rolled back by the
+        next run (:meth:`sweep_before`). Where the tasks have told nothing, a connection is tried for once only.
+
+        Parameters:
+            tasks: that have told what they have prepared; others may have prepared as well.
+            batch: the id of the batch.
+            lineage, run: of the batch, where they are known without the tasks.
         """
+        failed = Failed.of(tasks, batch, lineage=lineage, run=run)
         crashpoints.reached(crashpoints.ABORT_ENTERED)
-        if not any(task.xid for task in tasks):
-            return
+        attempts = self._options.retry_max_attempts if failed.xids else 0
         try:
-            self._under_lock(lambda deciding: deciding.abort(tasks), ABORT_PATIENCE_SECONDS)
+            try:
+                self._under_lock(lambda deciding: deciding.abort(failed), ABORT_PATIENCE_SECONDS, attempts)
+            except (TooManyPrepared, ListLost):
+                if not failed.xids:
+                    raise
+                done: set[str] = set()
+                self._under_lock(lambda deciding: deciding.roll_back(failed, done), ABORT_PATIENCE_SECONDS, attempts)
         except AmqpError as error:
             _log.warning(
                 "batch %d: its transactions were not rolled back (%s); the next batch of transactionalId %r does that, "
-                "or their timers do",
-                batch, error, self._options.transactional_id,
+                "or their timers do%s",
+                failed.batch, error, self._options.transactional_id,
+                f": {' '.join(failed.xids[:MOST_NAMED])}" if failed.xids else "",
             )  # fmt: skip
 
-    def _under_lock(self, work: Callable[[Deciding], T], patience: float) -> T:
-        """Do something under the lock, anew on another connection when one breaks: the state says how far it came."""
-        attempt = 0
+    def is_at_qpidd(self) -> bool:
+        """Whether the broker is qpidd; looked at once in a process. ``False`` as well where it cannot be reached."""
+        if self._options.url not in _qpidd:
+            try:
+                lease = self._connections.lease(self._options.connect_options())
+            except AmqpError:
+                return False  # the tasks say so, when they have tried as often as the options allow
+            _qpidd[self._options.url] = lease.client.is_qpidd
+            lease.give_back()
+        return _qpidd[self._options.url]
+
+    def sweep_before(self, lineage: str, batch: int, run: Run) -> None:
+        """Roll back what earlier runs of a batch have prepared, when one begins; for a task of it.
+
+        It does nothing while another process has the lock: that one sweeps as well, or decides. Errors are logged
+        only, since the commit meets them again.
+
+        Raises:
+            TooManyPrepared: the batch could not be committed.
+        """
+        pool = self._connections.apart()  # a worker needs it this once
+        one = Decision(self._options, connections=pool, sleep=self._sleep, clock=self._clock)
+        try:
+            one._under_lock(lambda deciding: deciding.sweep_before(lineage, batch, run), patience=0.0, attempts=1)
+        except TooManyPrepared:
+            raise
+        except AmqpError as error:
+            _log.info("batch %d: what earlier runs of it have prepared was not looked for (%s)", batch, error)
+        finally:
+            pool.close()
+
+    def _under_lock(self, work: Callable[[Deciding], T], patience: float, attempts: int | None = None) -> T:
+        """Do something under the lock, anew on another connection when one breaks: the state says how far it came.
+
+        ``attempts``: so many connections may break; as the options say if it is not given.
+        """
+        most = self._options.retry_max_attempts if attempts is None else attempts
+        attempt = lists_lost = 0
         while True:
             lease: Lease | None = None
             try:
                 lease, queue = self._locked(patience)
-                crashpoints.reached(crashpoints.SINK_LOCK_TAKEN)
                 deciding = Deciding(lease.client, queue, self._options)
                 result = work(deciding)
             except BaseException as error:
@@ -134,13 +194,16 @@ class Decision:
                     lease.abort()
                 if not isinstance(error, AmqpError) or not error.retryable:
                     raise
+                lists_lost = lists_lost + 1 if isinstance(error, ListLost) else 0
+                if lists_lost >= LISTS_LOST:
+                    raise too_many() from error
                 attempt += 1
-                if attempt > self._options.retry_max_attempts:
+                if attempt > most:
                     raise
                 delay = pause_before(attempt, self._options.retry_max_delay)
                 _log.warning(
                     "transactionalId %r: %s; attempt %d of %d to connect again follows in %.1f s",
-                    self._options.transactional_id, error, attempt, self._options.retry_max_attempts, delay,
+                    self._options.transactional_id, error, attempt, most, delay,
                 )  # fmt: skip
                 self._sleep(delay)
             else:

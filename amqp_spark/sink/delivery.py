@@ -17,7 +17,6 @@ from amqp_spark.sink.runs import origin_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amqp_core.v0_10.publisher import Publisher
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections
     from amqp_spark.sink.encoding.messages import MessagePlan, Place
@@ -68,9 +67,8 @@ class Delivery(Publishing):
         if self._link is None:
             lease = self._connections.lease(self._options.connect_options())
             try:
-                link = link_of(lease, self._options.max_in_flight)
-                if self._encoder is not None:
-                    self._check_same_kind(link.publisher)
+                link = link_of(lease, self._options.max_in_flight, self._routes)
+                self._check_same_kind(link.publisher)
             except BaseException:
                 lease.abort()
                 raise
@@ -122,15 +120,3 @@ class Delivery(Publishing):
             f"their queues or not (the first is row {row}); {self._attempt} connection(s) in a row were lost or could "
             f"not be made (retry.maxAttempts={self._options.retry_max_attempts}), the last one because: {error}"
         ) from error
-
-    def _check_same_kind(self, publisher: Publisher) -> None:
-        """What is encoded already must suit the broker that took over."""
-        encoder = self._encoder
-        assert encoder is not None
-        if publisher.accept_mode != self._accept_mode or publisher.max_frame_size < encoder.max_frame_size:
-            raise PublishFailed(
-                "the connection was lost, and the broker that took over is of another kind or takes smaller frames "
-                f"({publisher.max_frame_size} bytes instead of {encoder.max_frame_size}): the task has to start again",
-                partition=self._place.partition,
-                batch_id=self._place.batch_id,
-            )

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from amqp_spark.errors import StateError
 from amqp_spark.state.records import DecidedBranch
+from amqp_spark.state.xids import parse_branch, parse_xid
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amqp_spark.state.xids import Run
 
 VERSION: Final = 1
 BATCH_WRITES: Final = "batch write"
@@ -59,6 +65,37 @@ class Prepared:
         if {name: type(each) for name, each in value.items()} != _TYPES:
             raise StateError(f"a marker does not have exactly {', '.join(_TYPES)}, each of its type")
         return cls(**value)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A run of a batch that has failed.
+
+    Attributes:
+        batch: its id.
+        tasks: of it, those that have told the driver what they have prepared.
+        lineage, run: of the batch; ``None`` where neither the driver nor a task knows them.
+    """
+
+    batch: int
+    tasks: tuple[Prepared, ...] = ()
+    lineage: str | None = None
+    run: Run | None = None
+
+    @classmethod
+    def of(cls, tasks: Sequence[Prepared], batch: int, *, lineage: str | None = None, run: Run | None = None) -> Self:
+        """What is not given is taken from the tasks."""
+        if tasks and lineage is None:
+            lineage = tasks[0].lineage
+        runs = [branch.run for task in tasks if task.xid and (branch := parse_branch(parse_xid(task.xid))) is not None]
+        if run is None and runs:
+            run = max(runs, key=lambda each: each.begun)
+        return cls(batch, tuple(tasks), lineage, run)
+
+    @property
+    def xids(self) -> tuple[str, ...]:
+        """What its tasks have prepared, as far as they have told."""
+        return tuple(task.xid for task in self.tasks if task.xid)
 
 
 def same_rows(one: Prepared | DecidedBranch, other: Prepared | DecidedBranch) -> bool:

@@ -6,6 +6,7 @@ once) and :mod:`amqp_spark.sink.branch` (exactly once).
 
 from __future__ import annotations
 
+import logging
 import time
 from abc import ABC, abstractmethod
 from collections import deque
@@ -31,8 +32,24 @@ if TYPE_CHECKING:
     from amqp_spark.sink.connections import Connections, Lease
     from amqp_spark.sink.encoding.messages import EncodedBlock, Encoder, MessagePlan, Place
 
+_log = logging.getLogger("amqp_spark.sink")
+
 _UNBOUND: Final = (
     "no queue is bound for it: create the queue or the binding, or let option onUnroutable=discard drop such messages"
+)
+_NO_KEY: Final = (
+    "its routing key is empty, and nothing shows that a queue is bound with the empty key (this broker cannot be asked "
+    "for that): give it a routing key (column routing_key, option routingKey), or let option onUnroutable=discard send "
+    "such messages and count them as discarded"
+)
+_EXCHANGE_GONE: Final = (
+    "the exchange was deleted, or made again with another type, while the task published. What was sent for it since "
+    "it was last seen may be lost: create the exchange with its bindings again, then run the batch again"
+)
+_BINDING_GONE: Final = (
+    "the queue or its binding was there and is not there any more. What was sent for it since it was last seen may be "
+    "lost: create the queue or the binding again, then run the batch again; or let option onUnroutable=discard accept "
+    "that"
 )
 _REJECTED: Final = (
     "no queue is bound for it (create the queue or the binding, or let option onUnroutable=discard drop such "
@@ -45,13 +62,13 @@ class Link(NamedTuple):
 
     lease: Lease
     publisher: Publisher
-    routes: Routes
 
 
-def link_of(lease: Lease, max_in_flight: int) -> Link:
-    """A publisher and routes of this task's own on a leased connection."""
+def link_of(lease: Lease, max_in_flight: int, routes: Routes) -> Link:
+    """A publisher of this task's own on a leased connection; its routes use that connection from now on."""
     publisher = lease.client.publisher(max_in_flight=max_in_flight)
-    return Link(lease, publisher, Routes(lease.client, publisher.finish))
+    routes.connected(lease.client, publisher.finish)
+    return Link(lease, publisher)
 
 
 class Publishing(ABC):
@@ -81,6 +98,7 @@ class Publishing(ABC):
         self._sleep = sleep
         self._discards = options.on_unroutable == DISCARD
         self._link: Link | None = None
+        self._routes = self._new_routes()
         self._encoder: Encoder | None = None
         self._accept_mode = 0
         """What the frames carry; it suits one kind of broker."""
@@ -120,6 +138,10 @@ class Publishing(ABC):
             started=started,
         )
 
+    def _new_routes(self) -> Routes:
+        """Routes of which nothing is known yet."""
+        return Routes()
+
     @abstractmethod
     def _drive(self, *, finish: bool = False) -> None:
         """Send what waits; with ``finish`` return when all of it is completed. Connects if there is no connection."""
@@ -135,7 +157,7 @@ class Publishing(ABC):
     def _publish(self, batches: Iterable[pa.RecordBatch]) -> None:
         for batch in self._arriving(batches):
             for block in self._encoded(batch):
-                self._waiting.append(run_of(block, self._options, keep=self._discards))
+                self._made(run_of(block, self._options, keep=self._discards))
                 self._nbytes += block.ends[-1]
                 self._drive()
             self._rows += batch.num_rows
@@ -145,6 +167,10 @@ class Publishing(ABC):
             crashpoints.reached(crashpoints.SYNCED)
             self._complete(self._link)
             self._link = None
+
+    def _made(self, transfers: Transfers) -> None:
+        """A run is ready to be sent."""
+        self._waiting.append(transfers)
 
     def _arriving(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The batches that have rows; the connection is looked after by others while Spark computes the next one."""
@@ -172,6 +198,19 @@ class Publishing(ABC):
             )
         yield from self._encoder.blocks(batch, self._rows)
 
+    def _check_same_kind(self, publisher: Publisher) -> None:
+        """What is encoded already must suit the broker that took over."""
+        encoder = self._encoder
+        if encoder is None:
+            return
+        if publisher.accept_mode != self._accept_mode or publisher.max_frame_size < encoder.max_frame_size:
+            raise PublishFailed(
+                "the connection was lost, and the broker that took over is of another kind or takes smaller frames "
+                f"({publisher.max_frame_size} bytes instead of {encoder.max_frame_size}): the task has to start again",
+                partition=self._place.partition,
+                batch_id=self._place.batch_id,
+            )
+
     def _send_waiting(self, link: Link, *, finish: bool) -> None:
         """Send what waits on this connection, and look at what was rejected; that may make more wait."""
         while self._waiting:
@@ -183,25 +222,51 @@ class Publishing(ABC):
         if finish:
             link.publisher.finish()
         self._judge(link.publisher.take_rejected())
+        if finish and not self._waiting:
+            self._routes.verify()
+            self._judge_gone()
 
     # --- what cannot be published
 
     def _check_routes(self, link: Link, transfers: Transfers) -> None:
         """Ask for what the broker would not tell afterwards; nothing of the run was sent."""
-        origin = origin_of(transfers)
+        origin, routes = origin_of(transfers), self._routes
         start, stop = transfers.first, transfers.first + len(transfers)
-        missing = link.routes.missing(origin.exchange, start, stop)
+        routes.look_again()
+        missing = routes.missing(origin.exchange, start, stop)
         if missing is not None:
             reason = "there is no such exchange: create it, or name another one (option exchange"
             reason += ", column exchange)" if self._options.exchange_from_column else ")"
             raise self._failed(reason, origin, missing[0], routing_key=False)
-        if link.lease.client.is_qpidd:
-            unbound = link.routes.unbound(origin.exchange, origin.routing_key, start, stop)
-            if unbound and not self._discards:
-                raise self._failed(_UNBOUND, origin, unbound[0], kind=Unroutable)
-            new = [index for index in unbound if origin.row(index) >= self._counted_rows]
-            self._discarded += len(new)  # sent all the same: an alternate exchange may get them
+        unbound = routes.unbound(origin.exchange, origin.routing_key, start, stop)
+        self._judge_gone()
+        if unbound and not self._discards:
+            reason = _UNBOUND if origin.target(unbound[0])[1] else _NO_KEY
+            raise self._failed(reason, origin, unbound[0], kind=Unroutable)
+        new = [index for index in unbound if origin.row(index) >= self._counted_rows]
+        self._discarded += len(new)  # sent all the same: an alternate exchange may get them
         self._counted_rows = max(self._counted_rows, origin.row(stop))
+        routes.sent(origin.exchange, origin.routing_key, start, stop, origin.first_row)
+
+    def _judge_gone(self) -> None:
+        """What messages were sent for, and is not there any more, fails the task, unless they may be discarded.
+
+        A missing exchange always does: it is not a matter of routing.
+        """
+        for gone in self._routes.take_gone():
+            is_exchange = gone.routing_key is None
+            failed = (PublishFailed if is_exchange else Unroutable)(
+                _EXCHANGE_GONE if is_exchange else _BINDING_GONE,
+                partition=self._place.partition,
+                batch_id=self._place.batch_id,
+                row=gone.first if gone.rows else None,
+                exchange=gone.exchange,
+                routing_key=gone.routing_key,
+                count=gone.rows or None,
+            )
+            if is_exchange or not self._discards:
+                raise failed
+            _log.warning("%s", failed)
 
     def _judge(self, rejected: list[Rejected]) -> None:
         """What the broker has rejected fails the task, unless it could not be routed and that is allowed.

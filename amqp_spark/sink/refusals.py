@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqp_spark.errors import StateError
 from amqp_spark.sink.prepared import BATCH_WRITES, Prepared
@@ -12,6 +12,10 @@ if TYPE_CHECKING:
 
     from amqp_spark.state.names import Names
     from amqp_spark.state.records import DecidedBranch, WriterState
+
+
+MOST_TASKS: Final = 500
+"""Of a batch at a broker that names all prepared branches in one frame: two runs of it must fit, and some of others."""
 
 
 class Refusals:
@@ -97,3 +101,13 @@ class Refusals:
 def named(lineage: str) -> str:
     """A lineage in a sentence."""
     return "a batch write" if lineage == BATCH_WRITES else f"the query {lineage}"
+
+
+def too_many_tasks(batch: int, count: int | None = None) -> StateError:
+    """A batch with more tasks than such a broker can tell of; ``count``: how many, where that is known."""
+    many = f"more than {MOST_TASKS}" if count is None else f"{count:,}"
+    return StateError(
+        f"batch {batch} has {many} tasks, and this broker (qpidd) takes {MOST_TASKS} with exactly-once: each of them "
+        "prepares a transaction, and one that cannot name all of them in one frame ends every connection that asks "
+        f"for them. Nothing of the batch was published: write frame.coalesce({MOST_TASKS}), or less"
+    )

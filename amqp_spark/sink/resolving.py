@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING
 from amqp_core.errors import AmqpError, NotFound, TransactionFailed
 from amqp_spark import crashpoints
 from amqp_spark.sink.patience import patience_with
-from amqp_spark.state.xids import parse_branch, xid_text
+from amqp_spark.state.listing import prepared_branches
+from amqp_spark.state.xids import parse_branch, parse_xid, xid_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.spec import Xid
+    from amqp_spark.state.xids import Branch, Run
 
 _log = logging.getLogger("amqp_spark.sink")
 
@@ -36,11 +38,15 @@ class Branches:
     Parameters:
         client: connected.
         writer: the transactionalId; branches of others are never touched.
+
+    Attributes:
+        seen: what was prepared when the broker was asked last, of everybody, without what was swept since.
     """
 
     def __init__(self, client: Client, writer: str) -> None:
         self._client = client
         self._writer = writer
+        self.seen: dict[str, Xid] = {}
         client.transactions.patience_s = patience_with(0)  # the sitting before had its own
 
     def be_patient_with(self, rows: Iterable[int]) -> None:
@@ -50,20 +56,39 @@ class Branches:
 
     def listed(self) -> dict[str, Xid]:
         """What is prepared, of everybody."""
-        return {xid_text(xid): xid for xid in self._client.transactions.recover()}
+        self.seen = {xid_text(xid): xid for xid in prepared_branches(self._client)}
+        return self.seen
 
-    def set_timeout(self, xids: Iterable[str], seconds: int) -> None:
-        """Start the timers of prepared branches anew, with this term."""
-        listed = self.listed()
+    def renew(self, xids: Iterable[str], seconds: int) -> None:
+        """Start the timers of prepared branches anew; of :attr:`seen` those that are named.
+
+        Parameters:
+            xids: the branches; those that are not prepared are left out.
+            seconds: their term, where a broker needs one.
+        """
         for text in xids:
+            xid = self.seen.get(text)
+            if xid is None:
+                continue
             try:
-                self._client.transactions.set_timeout(listed[text], seconds)
-            except (KeyError, NotFound) as error:
+                self._client.transactions.set_timeout(xid, self._term(xid, seconds))
+            except NotFound as error:
                 raise _raced(text) from error
 
-    def commit(self, xids: Collection[str]) -> set[str]:
-        """Commit those that are prepared; return them."""
-        listed = self.listed() if xids else {}
+    def _term(self, xid: Xid, seconds: int) -> int:
+        """Broker-J: 0 is no timer at all. qpidd: 0 ends a branch at once, and an unchanged value starts no new term."""
+        if not self._client.is_qpidd:
+            return 0
+        return seconds - 1 if self._client.transactions.get_timeout(xid) == seconds else seconds
+
+    def commit(self, xids: Collection[str], *, seen: bool = False) -> set[str]:
+        """Commit those that are prepared; return them.
+
+        Parameters:
+            xids: the branches.
+            seen: :attr:`seen` is what is prepared: it was asked for after everything that could have changed it.
+        """
+        listed = (self.seen if seen else self.listed()) if xids else {}
         committed = set()
 
         def commit(text: str) -> None:
@@ -82,14 +107,30 @@ class Branches:
         if not xids:
             return
         known = self.listed() if listed is None else listed
+        self._each(known, xids, lambda text: self._roll_back(known[text]), crashpoints.MID_SWEEP)
 
-        def roll_back(text: str) -> None:
+    def roll_back_unlisted(self, xids: Collection[str], done: set[str]) -> None:
+        """Roll back branches of which it is not known whether they are prepared.
+
+        Parameters:
+            xids: the branches.
+            done: those that need not be looked at any more; all that this one has been through are added, so that the
+                next call, on another connection, goes on behind one that the broker does not know.
+        """
+        for text in xids:
+            if text in done:
+                continue
+            done.add(text)
             try:
-                self._client.transactions.rollback_branch(known[text])
-            except TransactionFailed:
-                pass  # its timer was faster
+                self._roll_back(parse_xid(text))
+            except NotFound as error:
+                raise _raced(text) from error
 
-        self._each(known, xids, roll_back, crashpoints.MID_SWEEP)
+    def _roll_back(self, xid: Xid) -> None:
+        try:
+            self._client.transactions.rollback_branch(xid)
+        except TransactionFailed:
+            pass  # its timer was faster
 
     def sweep(self, lineage: str, batch: int, keep: Collection[str]) -> None:
         """Roll back what nobody will ever decide for.
@@ -101,15 +142,40 @@ class Branches:
             lineage, batch: what is published; of other lineages everything is swept.
             keep: what may still be needed.
         """
-        listed = self.listed()
+        self._sweep(keep, lambda branch: not branch.is_of_lineage(lineage) or branch.batch <= batch)
+
+    def sweep_batch(self, batch: int, keep: Collection[str], *, lineage: str | None, run: Run | None) -> None:
+        """Roll back what the runs of a batch have prepared, up to one that has failed.
+
+        Parameters:
+            batch: its id.
+            keep: what is decided.
+            lineage, run: of the batch that has failed, as far as they are known. A run that began later may be at work.
+        """
+
+        def is_over(branch: Branch) -> bool:
+            same = branch.batch == batch and (lineage is None or branch.is_of_lineage(lineage))
+            return same and (run is None or not run.is_followed_by(branch.run))
+
+        self._sweep(keep, is_over)
+
+    def sweep_before(self, batch: int, keep: Collection[str], *, lineage: str, run: Run) -> None:
+        """Roll back what earlier runs of a batch have prepared; ``run`` is at work."""
+
+        def is_over(branch: Branch) -> bool:
+            earlier = branch.run.token != run.token and not run.is_followed_by(branch.run)
+            return earlier and branch.batch == batch and branch.is_of_lineage(lineage)
+
+        self._sweep(keep, is_over)
+
+    def _sweep(self, keep: Collection[str], is_over: Callable[[Branch], bool]) -> None:
         orphans = []
-        for text, xid in listed.items():
+        for text, xid in self.listed().items():
             branch = parse_branch(xid)
-            if branch is None or not branch.is_of(self._writer) or text in keep:
-                continue
-            if not branch.is_of(self._writer, lineage) or branch.batch <= batch:
+            if branch is not None and branch.is_of(self._writer) and text not in keep and is_over(branch):
                 orphans.append(text)
-        self.roll_back(orphans, listed)
+        self.roll_back(orphans, self.seen)
+        self.seen = {text: xid for text, xid in self.seen.items() if text not in orphans}
 
     def _each(
         self, listed: Mapping[str, Xid], xids: Collection[str], resolve: Callable[[str], None], after_first: str

@@ -1,47 +1,131 @@
-"""Whether messages have somewhere to go, asked before they are sent.
+"""Whether messages have somewhere to go: asked before they are sent, and again after the broker has taken them.
 
 Broker-J takes a transfer to an exchange that is not there and routes it by queue name; so every exchange is asked for
-once per task, on every broker (exchange.query). qpidd completes what it drops; so there it is asked, too, whether
-anything is bound that the message would reach, as far as that can be asked. What was found out is kept for the task,
-not longer: somebody may delete a queue.
+on every broker (exchange.query). Broker-J rejects what it cannot route; any other broker may complete it all the same,
+as qpidd does. There the task also queries the binding that the message needs, where the protocol has such a query.
+A success therefore rests on these answers, and queues can be deleted after an answer. So the task repeats each query
+about once a second, and once more after the broker has completed everything. A target that is still there then was
+there for the messages before.
+
+A broker that rejects does so when it takes the transfer. In a transaction the messages reach their queues later, so
+bindings are queried there on every broker.
 """
 
 from __future__ import annotations
 
-from itertools import repeat
-from typing import TYPE_CHECKING, Any, Final
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
+from amqp_core.v0_10.spec import (
+    ExchangeBound,
+    ExchangeBoundResult,
+    ExchangeQuery,
+    ExchangeQueryResult,
+    QueueQuery,
+    QueueQueryResult,
+)
+from amqp_spark.sink.targets import Targets
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Sequence
 
     from amqp_core.v0_10.client import Client
-
-    Values = str | pa.Array[Any]
+    from amqp_core.v0_10.questions import Answer, Question, Questions
+    from amqp_spark.sink.targets import Values
 
 MOST_KNOWN: Final = 100_000
 """Most answers that are kept: every row of a large partition may have a routing key of its own."""
+ASKED_TOGETHER: Final = 1000
+"""Most questions of one round trip."""
+AGAIN_SECONDS: Final = 1.0
+"""Time between two rounds that repeat the queries while rows are sent."""
+DIRECT: Final = "direct"
+
+Target = tuple[str, str | None]
+"""An exchange with a routing key; without one, the exchange itself."""
+
+
+class Gone(NamedTuple):
+    """An exchange, or a binding of one, that was there and is not there any more.
+
+    Attributes:
+        exchange: name of the exchange.
+        routing_key: of the binding; ``None``: the exchange itself is gone, or has another type.
+        rows: messages that were sent for it since it was last seen; a message that was sent twice counts twice.
+        first: place in the partition of the first of them.
+    """
+
+    exchange: str
+    routing_key: str | None
+    rows: int
+    first: int
+
+
+@dataclass(slots=True)
+class _Known:
+    """What the broker has said of a target, and the messages that rest on it since it was last seen."""
+
+    there: bool
+    kind: str = ""
+    rows: int = 0
+    first: int = 0
+    covered: int = 0
+    """Of ``rows``: sent before the question that waits for its answer."""
+    first_after: int = 0
+    """The first of those that were sent after it."""
+
+    def sent(self, rows: int, first: int) -> None:
+        if not self.rows:
+            self.first = first
+        if self.rows == self.covered:
+            self.first_after = first
+        self.rows += rows
+
+    def asked(self) -> None:
+        self.covered = self.rows
+
+    def seen(self) -> None:
+        self.rows, self.first, self.covered = self.rows - self.covered, self.first_after, 0
 
 
 class Routes:
-    """What one task knows about exchanges and bindings of the broker that it is connected to.
+    """What one task knows about exchanges and bindings; it outlives connections, see :meth:`connected`.
 
     Exchanges and routing keys are given as one for all rows, or as a column of text; null is the empty text.
 
     Parameters:
-        client: the connection; each new question is one round trip on it.
-        settle: waits, however long, until the broker has done what was sent: an answer comes after that, and waits for
-            answers have a deadline.
+        transaction: messages reach their queues later than the broker takes them.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, client: Client, settle: Callable[[], None]) -> None:
-        self._client = client
-        self._settle = settle
-        self._kinds: dict[str, str | None] = {"": ""}
-        """Type of every exchange that was asked for; ``None``: there is none of that name."""
-        self._bound: dict[tuple[str, str], bool] = {}
+    def __init__(self, *, transaction: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
+        self._transaction = transaction
+        self._clock = clock
+        self._client: Client | None = None
+        self._settle: Callable[[], object] = lambda: None
+        self._rejects = True
+        self._asks_bindings = False
+        self._is_stale = False
+        self._known: dict[Target, _Known] = {}
+        self._again: tuple[list[Target], Questions] | None = None
+        self._again_at = 0.0
+        self._gone: list[Gone] = []
+
+    def connected(self, client: Client, settle: Callable[[], object]) -> None:
+        """Use this connection for queries from now on. Answers of another one are queried again before they count.
+
+        Parameters:
+            client: the connection.
+            settle: waits, however long, until the broker has done what was sent: an answer that is waited for comes
+                after that, and waits for answers have a deadline.
+        """
+        self._client, self._settle = client, settle
+        self._rejects = client.rejects_unroutable
+        self._asks_bindings = self._transaction or not self._rejects
+        self._is_stale = bool(self._known)
+        self._again = None
+        self._again_at = self._clock() + AGAIN_SECONDS
 
     def missing(self, exchange: Values, start: int, stop: int) -> tuple[int, str] | None:
         """The first of the rows whose exchange is not there, and its name; ``None`` when all are.
@@ -49,70 +133,162 @@ class Routes:
         Raises:
             AmqpError: the connection ended while the broker was asked.
         """
-        absent = [(row, name) for name, row in _distinct(exchange, start, stop) if self._kind(name) is None]
+        targets = Targets(exchange, "", start, stop)
+        self._learn({(name, None) for name, _ in targets.names if name})
+        absent = [
+            (first, name)
+            for (name, _), first in zip(targets.names, targets.firsts, strict=True)
+            if name and not self._known[name, None].there
+        ]
         return min(absent) if absent else None
 
     def unbound(self, exchange: Values, routing_key: Values, start: int, stop: int) -> list[int]:
-        """The rows that would reach no queue, as far as that can be asked; for a broker that says nothing (qpidd).
+        """The rows that would reach no queue, as far as that can be asked; none where the broker rejects those.
 
         The default exchange needs a queue of that name, a direct exchange a binding with that key. Other exchanges
-        cannot be asked.
+        cannot be asked. An empty key is never asked for, since qpidd takes the question for "is anything bound?": as
+        nothing shows that a queue is bound with it, it reaches none.
 
         Raises:
             AmqpError: the connection ended while the broker was asked.
         """
-        if isinstance(exchange, str) and isinstance(routing_key, str):
-            return [] if self._is_bound(exchange, routing_key) else list(range(start, stop))
-        if isinstance(exchange, str) and exchange and self._kind(exchange) != "direct":
+        if not self._asks_bindings or self._is_elsewhere(exchange):
             return []
-        pairs = zip(_texts(exchange, start, stop), _texts(routing_key, start, stop), strict=True)
-        return [row for row, pair in enumerate(pairs, start) if not self._is_bound(*pair)]
+        targets = Targets(exchange, routing_key, start, stop)
+        self._learn({(name, None) for name, _ in targets.names if name})
+        keyed = [pair for pair in targets.names if self._needs_key(pair[0])]
+        self._learn({pair for pair in keyed if pair[1]})
+        if self._rejects:
+            return []
+        return targets.rows_of({pair for pair in keyed if not pair[1] or not self._known[pair].there})
 
-    def _kind(self, exchange: str) -> str | None:
-        if exchange not in self._kinds:
+    def sent(self, exchange: Values, routing_key: Values, start: int, stop: int, first_row: int) -> None:
+        """Note that these rows are sent now, so that they rest on what was said of their targets.
+
+        Parameters:
+            exchange, routing_key, start, stop: as of :meth:`unbound`, which was asked before.
+            first_row: place in the partition of row 0.
+        """
+        keys = "" if not self._asks_bindings or self._is_elsewhere(exchange) else routing_key
+        targets = Targets(exchange, keys, start, stop)
+        for (name, key), rows, first in zip(targets.names, targets.counts, targets.firsts, strict=True):
+            for target in ((name, None), (name, key)):
+                known = self._known.get(target)
+                if known is not None and known.there:
+                    known.sent(rows, first_row + first)
+
+    def look_again(self) -> None:
+        """About once a second ask for what is known once more; answers are taken when they are there.
+
+        Of very many targets it asks for a part each time, in turn.
+
+        Raises:
+            AmqpError: the connection ended.
+        """
+        if self._is_stale:
+            self.verify()
+        if self._again is not None:
+            if self._again[1].arrived:
+                self._take_again()
+        elif self._clock() >= self._again_at and self._known:
+            assert self._client is not None
+            targets = [target for target, known in self._known.items() if known.there][:ASKED_TOGETHER]
+            for target in targets:  # to the end: the others are next
+                known = self._known[target] = self._known.pop(target)
+                known.asked()
+            self._again = targets, self._client.ask([_question(target) for target in targets])
+
+    def verify(self) -> None:
+        """Ask for everything that is known once more, and wait for the answers; :meth:`take_gone` says what is gone.
+
+        Raises:
+            AmqpError: the connection ended while the broker was asked.
+        """
+        if self._again is not None:
             self._settle()
-            answer = self._client.query_exchange(exchange)
-            self._kinds[exchange] = None if answer is None else answer.type or ""
-        return self._kinds[exchange]
+            self._take_again()
+        self._compare([target for target, known in self._known.items() if known.there])
+        self._is_stale = False
 
-    def _is_bound(self, exchange: str, key: str) -> bool:
-        known = self._bound.get((exchange, key))
-        if known is None:
-            if not exchange:
-                self._settle()
-                known = self._client.query_queue(key) is not None
-            elif self._kind(exchange) == "direct":
-                self._settle()
-                known = not self._client.bound(exchange, binding_key=key).key_not_matched
-            else:
-                known = True
-            if len(self._bound) >= MOST_KNOWN:
-                self._bound.clear()
-            self._bound[exchange, key] = known
-        return known
+    def take_gone(self) -> list[Gone]:
+        """What was found to be gone and was not taken before."""
+        gone, self._gone = self._gone, []
+        return gone
+
+    # --- inside
+
+    def _is_elsewhere(self, exchange: Values) -> bool:
+        """Whether all rows go to one exchange of a type that cannot be asked."""
+        return isinstance(exchange, str) and not self._needs_key(exchange)
+
+    def _needs_key(self, exchange: str) -> bool:
+        """Whether a routing key reaches only queues that are bound with this very key."""
+        known = self._known.get((exchange, None))
+        return not exchange or known is None or known.kind == DIRECT
+
+    def _learn(self, targets: Iterable[Target]) -> None:
+        """Ask for those that are not known."""
+        targets = list(targets)
+        if len(self._known) + sum(target not in self._known for target in targets) > MOST_KNOWN:
+            self._forget_bindings()
+        for target, answer in self._asked([target for target in targets if target not in self._known]):
+            self._known[target] = _Known(_is_there(answer), _kind(answer))
+
+    def _forget_bindings(self) -> None:
+        """Drop the bindings to make room, after a last query for each: messages were sent that need them."""
+        self.verify()
+        self._known = {target: known for target, known in self._known.items() if target[1] is None}
+
+    def _take_again(self) -> None:
+        assert self._again is not None
+        targets, questions = self._again
+        self._again = None
+        self._again_at = self._clock() + AGAIN_SECONDS
+        for target, answer in zip(targets, questions.answers(), strict=True):
+            self._judge(target, answer)
+
+    def _compare(self, targets: Sequence[Target]) -> None:
+        for target in targets:
+            self._known[target].asked()
+        for target, answer in self._asked(targets):
+            self._judge(target, answer)
+
+    def _judge(self, target: Target, answer: Answer) -> None:
+        known = self._known[target]
+        if _is_there(answer) and _kind(answer) == known.kind:
+            known.seen()
+        elif known.there:
+            self._gone.append(Gone(*target, known.rows, known.first))
+            known.there = False
+
+    def _asked(self, targets: Sequence[Target]) -> Iterable[tuple[Target, Answer]]:
+        """Each target with its answer."""
+        if not targets:
+            return
+        assert self._client is not None
+        self._settle()
+        for at in range(0, len(targets), ASKED_TOGETHER):
+            part = targets[at : at + ASKED_TOGETHER]
+            answers = self._client.ask([_question(target) for target in part]).answers()
+            yield from zip(part, answers, strict=True)
 
 
-def value_at(values: Values, row: int) -> str:
-    """The value of one row."""
-    return values if isinstance(values, str) else _text(values[row].as_py())
+def _question(target: Target) -> Question:
+    exchange, key = target
+    if key is None:
+        return ExchangeQuery(name=exchange)
+    return ExchangeBound(exchange=exchange, binding_key=key) if exchange else QueueQuery(queue=key)
 
 
-def _distinct(values: Values, start: int, stop: int) -> Iterator[tuple[str, int]]:
-    """Every value with the first row that has it."""
-    if isinstance(values, str):
-        yield values, start
-        return
-    part = values.slice(start, stop - start)
-    for value in pc.unique(part):
-        row = pc.index(part.is_null(), pa.scalar(True)) if not value.is_valid else pc.index(part, value)
-        yield _text(value.as_py()), start + row.as_py()
+def _is_there(answer: Answer) -> bool:
+    """What an answer does not say for certain is taken for no."""
+    if isinstance(answer, ExchangeQueryResult):
+        return not answer.not_found and bool(answer.type)
+    if isinstance(answer, QueueQueryResult):
+        return bool(answer.queue)
+    assert isinstance(answer, ExchangeBoundResult)
+    return not (answer.exchange_not_found or answer.key_not_matched)
 
 
-def _texts(values: Values, start: int, stop: int) -> Iterable[str]:
-    if isinstance(values, str):
-        return repeat(values, stop - start)
-    return map(_text, values.slice(start, stop - start).to_pylist())
-
-
-def _text(value: str | bytes | None) -> str:
-    return "" if value is None else value.decode() if isinstance(value, bytes) else value
+def _kind(answer: Answer) -> str:
+    return (answer.type or "") if isinstance(answer, ExchangeQueryResult) else ""

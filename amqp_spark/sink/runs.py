@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from amqp_core.v0_10.spec import MessageAcceptMode
 from amqp_core.v0_10.transfers import Transfers
-from amqp_spark.sink.routes import value_at
+from amqp_spark.sink.targets import value_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

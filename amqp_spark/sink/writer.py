@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
@@ -19,6 +20,7 @@ from amqp_spark.pyfiles import Portable
 from amqp_spark.sink.delivery import Delivery
 from amqp_spark.sink.encoding.messages import Place
 from amqp_spark.sink.statistics import Statistics
+from amqp_spark.state.xids import Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -52,6 +54,8 @@ class _Writer(Portable):
     def __init__(self, options: SinkOptions, plan: MessagePlan) -> None:
         self._options = options
         self._plan = plan
+        self._run = Run.new()
+        """Spark makes a writer for each run of a batch, which goes to all its tasks; another one commits a stream."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(exchange={self._options.exchange!r})"
@@ -61,9 +65,11 @@ class _Writer(Portable):
         note = decide(self._options, _prepared(messages), batch_id)
         log_batch(total(messages), batch_id, note)
 
-    def _abort(self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
+    def _abort(
+        self, messages: Sequence[WriterCommitMessage | None], batch_id: int | None, run: Run | None = None
+    ) -> None:
         if self._options.exactly_once:
-            undo(self._options, _prepared(messages), batch_id)
+            undo(self._options, _prepared(messages), batch_id, run=run)
         else:
             log_abort(messages, batch_id)
 
@@ -73,7 +79,8 @@ class AmqpBatchWriter(_Writer, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:  # type: ignore[override]
         """Publish the rows of one task; see :meth:`Publishing.run` for the errors."""
-        return Published(*publish(self._plan, self._options, place_of_task(self._options.batch_id), iterator))
+        place = place_of_task(self._options.batch_id)
+        return Published(*publish(self._plan, self._options, place, iterator, run=self._run))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """With exactly-once decide and commit. Log one line: everything is published."""
@@ -81,7 +88,7 @@ class AmqpBatchWriter(_Writer, DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """With exactly-once roll back. Otherwise log one line: what was published stays published."""
-        self._abort(messages, self._options.batch_id)
+        self._abort(messages, self._options.batch_id, run=self._run)
 
 
 class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -91,7 +98,7 @@ class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Publish the rows of one task; see :meth:`Publishing.run` for the errors."""
         # the option is for batch writes: a batch that is to be decided has the id that Spark gives it
         given = None if self._options.exactly_once else self._options.batch_id
-        return Published(*publish(self._plan, self._options, place_of_task(given), iterator))
+        return Published(*publish(self._plan, self._options, place_of_task(given), iterator, run=self._run))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         """With exactly-once decide and commit. Log one line; Spark writes its commit log after this."""
@@ -103,14 +110,20 @@ class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def publish(
-    plan: MessagePlan, options: SinkOptions, place: Place, batches: Iterable[pa.RecordBatch]
+    plan: MessagePlan, options: SinkOptions, place: Place, batches: Iterable[pa.RecordBatch], *, run: Run
 ) -> tuple[Statistics, Prepared | None]:
-    """What a task does, in each of the three ways to write; with exactly-once also what it has prepared."""
+    """What a task does, in each of the three ways to write; with exactly-once also what it has prepared.
+
+    ``run``: of the batch, as the driver has begun it.
+    """
     if options.exactly_once:
         from amqp_spark.sink.branch import BranchDelivery  # noqa: PLC0415 - nothing that other guarantees need
+        from amqp_spark.sink.sweeping import sweep_once  # noqa: PLC0415
 
         context = TaskContext.get()
-        delivery = BranchDelivery(plan, options, place, attempt=0 if context is None else context.attemptNumber())
+        attempt = 0 if context is None else context.attemptNumber()
+        before = partial(sweep_once, options)
+        delivery = BranchDelivery(plan, options, place, attempt=attempt, run=run, before=before)
         statistics, prepared = delivery.run(batches), delivery.prepared
     else:
         statistics, prepared = Delivery(plan, options, place).run(batches), None
@@ -136,14 +149,21 @@ def decide(options: SinkOptions, tasks: Sequence[Prepared], batch_id: int | None
     return ", exactly once" if fresh else "; it had been published, and these were rolled back"
 
 
-def undo(options: SinkOptions, tasks: Sequence[Prepared], batch_id: int | None) -> None:
+def undo(
+    options: SinkOptions,
+    tasks: Sequence[Prepared],
+    batch_id: int | None,
+    *,
+    lineage: str | None = None,
+    run: Run | None = None,
+) -> None:
     """With exactly-once, what the driver does with a batch that failed; see :meth:`Decision.abort`."""
     from amqp_spark.sink.decision import Decision  # noqa: PLC0415 - nothing that other guarantees need
 
     assert batch_id is not None
     _be_heard()
     _log.warning("%s: failed; what it has prepared is rolled back unless it was decided", _name(batch_id))
-    Decision(options).abort(tasks, batch_id)
+    Decision(options).abort(tasks, batch_id, lineage=lineage, run=run)
 
 
 def place_of_task(batch_id: int | None = None, query_id: str | None = None) -> Place:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyarrow import ArrowException
 
+from amqp_spark import places
 from amqp_spark.errors import SpoolError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Location:
     def __init__(self, text: str) -> None:
         self.text = text
         self.is_path = text.startswith("/")
-        self.shown = text if self.is_path else _without_secrets(text)
+        self.shown = places.shown(text)
 
     def error(self, text: str) -> SpoolError:
         """An error of the spool here."""
@@ -69,12 +70,6 @@ class Location:
             if (value or name) and name not in _PLAIN:
                 text = text.replace(value or name, "…")
         return text[:_MAX_REASON].rstrip(".") or type(error).__name__
-
-
-def _without_secrets(uri: str) -> str:
-    scheme, separator, rest = uri.partition("?")[0].partition("://")
-    authority, slash, path = rest.partition("/")
-    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}" if separator else scheme
 
 
 def _advice(error: BaseException) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from amqp_core.errors import CommandFailed, MessageRejected, UnauthorizedAccess
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import DeliveryProperties, MessageDeliveryMode, MessageProperties
+from amqp_spark.backoff import silence_of
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import hashed
 
@@ -27,8 +28,6 @@ T = TypeVar("T")
 
 TAKE_SECONDS: Final = 10.0
 """How long the state message is waited for: a session that just died may still hold it."""
-SLOWEST_ACCEPTS: Final = 1000.0
-"""Accepts per second of a broker on a busy machine: while it commits durable ones it may not send heartbeats."""
 EXCHANGE: Final = "amq.direct"
 """Where state queues are bound with keys that nobody publishes with: a binding is a mark that lasts."""
 
@@ -77,7 +76,8 @@ class StateQueue:
 
     def exists(self) -> bool:
         """Whether there is a state queue (queue.query)."""
-        return self._client.query_queue(self.names.state) is not None
+        with self._allowed("ask for the queue"):
+            return self._client.query_queue(self.names.state) is not None
 
     def take(self, *, timeout: float = TAKE_SECONDS) -> bytes | None:
         """Acquire the state message; ``None`` when there never was one.
@@ -89,7 +89,8 @@ class StateQueue:
             StateError: the queue is there and once had a state, but none comes: it was purged, or something else holds
                 it. Or it has several messages.
         """
-        found = self._client.query_queue(self.names.state)
+        with self._allowed("ask for the queue"):
+            found = self._client.query_queue(self.names.state)
         if found is None:
             return None
         if (found.message_count or 0) > 1:
@@ -150,7 +151,7 @@ class StateQueue:
         assert self._held is not None
         if self.body != expected:
             raise self._several("another one came")
-        patience_s = sum(last - first + 1 for first, last in accept) / SLOWEST_ACCEPTS
+        patience_s = silence_of(sum(last - first + 1 for first, last in accept))
         self._client.accept([*accept, _id_range(self._held)])
         if accept:  # a broker may store them before it answers anything else
             self._client.sync(patience_s=patience_s)
@@ -168,7 +169,11 @@ class StateQueue:
             self._bind(each)
 
     def unmark(self, key: str) -> None:
-        """Take a mark away (exchange.unbind)."""
+        """Take a mark away (exchange.unbind).
+
+        Raises:
+            UnauthorizedAccess: the login may not. The session is over, and the mark stays.
+        """
         for each in (key, self._own(key)):
             if self.marked_anywhere(each):  # half of it, when whoever began was cut off
                 self._client.unbind(self.names.state, EXCHANGE, each)
@@ -180,7 +185,8 @@ class StateQueue:
 
     def marked_anywhere(self, key: str) -> bool:
         """Whether any queue has that mark."""
-        found = self._client.bound(EXCHANGE, binding_key=key)
+        with self._allowed(f"ask for bindings of {EXCHANGE}, as it has to for the queue"):
+            found = self._client.bound(EXCHANGE, binding_key=key)
         return not (found.exchange_not_found or found.key_not_matched)
 
     def _own(self, key: str) -> str:
@@ -277,8 +283,8 @@ def allowed(what: str, whose: str) -> Iterator[None]:
     except UnauthorizedAccess as error:
         raise StateError(
             f"the login may not {what}, which exactly-once needs for {whose}: let the broker's administrator allow it "
-            "to create, publish to, bind (to amq.direct), consume and delete queues named amqp-spark.* "
-            f"({error})"
+            "to create, query (on qpidd: access), publish to, bind to amq.direct, unbind, consume and delete queues "
+            f"named amqp-spark.*; docs/operations.md has the rules to write ({error})"
         ) from error
     except CommandFailed as error:
         if error.retryable:

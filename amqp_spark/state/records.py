@@ -42,6 +42,8 @@ class OwnedBatch:
         nbytes: bytes of its transfers.
         file: name of the file, without directory.
         checksum: of the file's contents, as its footer has it.
+        skipped: messages that were set aside by hand, counted from 0 in the batch, ascending: the file has them, and
+            no row is made of them.
     """
 
     epoch: int
@@ -51,6 +53,7 @@ class OwnedBatch:
     nbytes: int
     file: str
     checksum: str
+    skipped: tuple[int, ...] = ()
 
     @property
     def mark(self) -> Mark:
@@ -61,6 +64,11 @@ class OwnedBatch:
     def count(self) -> int:
         """How many transfers it has."""
         return self.end - self.begin
+
+    @property
+    def skipped_positions(self) -> tuple[int, ...]:
+        """Positions of the messages that were set aside."""
+        return tuple(self.begin + index for index in self.skipped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +109,7 @@ class ConsumerState:
         return replace(
             state,
             finished=None if finished is None else _make(Mark, finished),
-            owned=tuple(_make(OwnedBatch, each) for each in owned),
+            owned=tuple(map(_owned_batch, owned)),
         )
 
 
@@ -154,7 +162,19 @@ class WriterState:
 
 
 def _dump(kind: str, state: ConsumerState | WriterState) -> bytes:
-    return json.dumps({"version": VERSION, "kind": kind} | asdict(state), separators=(",", ":")).encode()
+    value = asdict(state)
+    for batch in value.get("owned", ()):
+        if not batch["skipped"]:  # so that a version that does not know of it can read all other states
+            del batch["skipped"]
+    return json.dumps({"version": VERSION, "kind": kind} | value, separators=(",", ":")).encode()
+
+
+def _owned_batch(value: object) -> OwnedBatch:
+    batch = _make(OwnedBatch, {"skipped": []} | value if isinstance(value, dict) else value)
+    skipped: object = batch.skipped
+    if not isinstance(skipped, list) or not all(type(index) is int and 0 <= index < batch.count for index in skipped):
+        raise StateError("the state message has no readable 'skipped' of a batch")
+    return replace(batch, skipped=tuple(sorted(set(skipped))))
 
 
 def _load(kind: str, body: bytes) -> dict[str, Any]:

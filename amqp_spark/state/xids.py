@@ -1,16 +1,19 @@
 """Names of transaction branches (0-10 domain xid): ours, and how any of them is written as text.
 
-The global id says whose it is (writer and lineage), the branch id which attempt at which part. Both stay below 64
-bytes, since some stores have no more room, and all three fields are always sent, since brokers compare encoded bytes.
+The global id says whose it is (writer and lineage), the branch id which attempt at which part. They are short: qpidd
+names all prepared branches in one frame or not at all. Both stay below 64 bytes, since some stores have no more room,
+and all three fields are always sent, since brokers compare encoded bytes.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import re
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Self
 
 from amqp_core.v0_10.spec import Xid
 from amqp_spark.errors import StateError
@@ -18,14 +21,41 @@ from amqp_spark.state.names import HASH_CHARACTERS, WRITER, hashed
 
 FORMAT: Final = 0x414D5153
 """Format of our xids. Broker-J does not look at it, so the global id alone tells ours."""
-_PREFIX: Final = "as1k"
-_BRANCH: Final = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9a-f]+)\.[0-9a-f]{8}")
+LISTED_NBYTES: Final = 65
+"""What one of ours takes in the answer to dtx.recover, as a rule: 50 of its ids, and 14 or 15 around them."""
+_PREFIX: Final = "as2k"
+_LINEAGE_CHARACTERS: Final = 12
+"""Of the lineage's hash: it tells the queries of one writer apart, which are few."""
+_WRITER_NBYTES: Final = HASH_CHARACTERS // 2
+_GLOBAL_NBYTES: Final = _WRITER_NBYTES + _LINEAGE_CHARACTERS // 2
+_TOKEN_NBYTES: Final = 3
+_BEGUN_NBYTES: Final = 4
+_FIRST_PREFIX: Final = "as1k"
+"""How the global ids of the first version began, which were longer; branches of it may still be prepared."""
+_FIRST_BRANCH: Final = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9a-f]+)\.[0-9a-f]{8}")
 _PLAIN: Final = re.compile(r"(?!0x)[A-Za-z0-9._-]*")
 
 
-def global_id(transactional_id: str, lineage: str) -> bytes:
-    """Global id of all branches of one writer and lineage."""
-    return f"{_PREFIX}{hashed(WRITER, transactional_id)}{hashed(lineage)}".encode()
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a batch, as the driver begins it: all attempts at all of its tasks belong to it.
+
+    Attributes:
+        begun: seconds since 1970, by the clock of the driver.
+        token: random; tells runs of one second apart. Empty for branches of the first version.
+    """
+
+    begun: int
+    token: str = ""
+
+    @classmethod
+    def new(cls) -> Self:
+        """A run that begins now."""
+        return cls(int(time.time()), secrets.token_hex(_TOKEN_NBYTES))
+
+    def is_followed_by(self, other: Run) -> bool:
+        """Whether the other one is another run, which began after this one."""
+        return other.begun > self.begun and other.token != self.token
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +64,9 @@ class Branch:
 
     Attributes:
         writer: hash of the transactional id.
-        lineage: hash of the lineage.
+        lineage: beginning of the hash of the lineage.
         batch, partition, attempt: the task.
-        begun: seconds since 1970.
+        run: of the batch.
     """
 
     writer: str
@@ -44,30 +74,104 @@ class Branch:
     batch: int
     partition: int
     attempt: int
-    begun: int
+    run: Run
+
+    @property
+    def begun(self) -> int:
+        """Seconds since 1970."""
+        return self.run.begun
 
     def is_of(self, transactional_id: str, lineage: str | None = None) -> bool:
         """Whether it belongs to a writer, and to one lineage of it if that is given."""
         ours = self.writer == hashed(WRITER, transactional_id)
-        return ours and (lineage is None or self.lineage == hashed(lineage))
+        return ours and (lineage is None or self.is_of_lineage(lineage))
+
+    def is_of_lineage(self, lineage: str) -> bool:
+        """Whether it belongs to that lineage of its writer."""
+        return hashed(lineage).startswith(self.lineage)
 
 
-def new_branch(transactional_id: str, lineage: str, batch: int, partition: int, attempt: int) -> Xid:
-    """An xid that no other attempt has."""
-    branch = f"{batch}.{partition}.{attempt}.{int(time.time()):x}.{secrets.token_hex(4)}"
-    return Xid(format=FORMAT, global_id=global_id(transactional_id, lineage), branch_id=branch.encode())
+def new_branch(
+    transactional_id: str, lineage: str, batch: int, partition: int, attempt: int, *, run: Run | None = None
+) -> Xid:
+    """An xid that no other attempt has; without ``run`` of a run of its own."""
+    run = Run.new() if run is None else run
+    whose = hashed(WRITER, transactional_id) + hashed(lineage)[:_LINEAGE_CHARACTERS]
+    branch = (
+        run.begun.to_bytes(_BEGUN_NBYTES)
+        + bytes.fromhex(run.token)
+        + secrets.token_bytes(_TOKEN_NBYTES)
+        + b"".join(_packed(number) for number in (attempt, partition, batch))
+    )
+    return Xid(
+        format=FORMAT, global_id=f"{_PREFIX}{_text(bytes.fromhex(whose))}".encode(), branch_id=_text(branch).encode()
+    )
 
 
 def parse_branch(xid: Xid) -> Branch | None:
     """What a branch is for; ``None`` if it is not one of ours."""
-    gid, match = xid.global_id or b"", _BRANCH.fullmatch((xid.branch_id or b"").decode("ascii", "replace"))
-    if match is None or len(gid) != len(_PREFIX) + 2 * HASH_CHARACTERS or not gid.startswith(_PREFIX.encode()):
+    gid, branch = ((each or b"").decode("ascii", "replace") for each in (xid.global_id, xid.branch_id))
+    try:
+        if gid.startswith(_PREFIX):
+            return _parsed(_octets(gid.removeprefix(_PREFIX)), _octets(branch))
+        if gid.startswith(_FIRST_PREFIX):
+            return _parsed_first(gid.removeprefix(_FIRST_PREFIX), branch)
+    except (ValueError, IndexError):
+        pass
+    return None
+
+
+def _parsed(whose: bytes, branch: bytes) -> Branch:
+    if len(whose) != _GLOBAL_NBYTES:
+        raise ValueError(whose)
+    fixed = _BEGUN_NBYTES + 2 * _TOKEN_NBYTES
+    run = Run(int.from_bytes(branch[:_BEGUN_NBYTES]), branch[_BEGUN_NBYTES : _BEGUN_NBYTES + _TOKEN_NBYTES].hex())
+    attempt, at = _unpacked(branch, fixed)
+    partition, at = _unpacked(branch, at)
+    batch, at = _unpacked(branch, at)
+    if at != len(branch):
+        raise ValueError(branch)
+    writer, lineage = whose[:_WRITER_NBYTES], whose[_WRITER_NBYTES:]
+    return Branch(writer.hex(), lineage.hex(), batch, partition, attempt, run)
+
+
+def _parsed_first(hashes: str, text: str) -> Branch | None:
+    match = _FIRST_BRANCH.fullmatch(text)
+    if match is None or len(hashes) != 2 * HASH_CHARACTERS:
         return None
-    hashes = gid[len(_PREFIX) :].decode("ascii", "replace")
     batch, partition, attempt, begun = match.groups()
-    return Branch(
-        hashes[:HASH_CHARACTERS], hashes[HASH_CHARACTERS:], int(batch), int(partition), int(attempt), int(begun, 16)
-    )
+    run = Run(int(begun, 16))
+    return Branch(hashes[:HASH_CHARACTERS], hashes[HASH_CHARACTERS:], int(batch), int(partition), int(attempt), run)
+
+
+def _packed(number: int) -> bytes:
+    """Seven bits in an octet, the lowest first; the highest bit says that more follow."""
+    octets = bytearray()
+    while number > 0x7F:
+        octets.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*octets, number])
+
+
+def _unpacked(octets: bytes, at: int) -> tuple[int, int]:
+    """A number, and where it ends; IndexError where it does not."""
+    number = shift = 0
+    while octets[at] & 0x80:
+        number |= (octets[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+    return number | octets[at] << shift, at + 1
+
+
+def _text(octets: bytes) -> str:
+    return base64.urlsafe_b64encode(octets).decode().rstrip("=")
+
+
+def _octets(text: str) -> bytes:
+    """The reverse of :func:`_text`; ValueError for everything else."""
+    octets = binascii.a2b_base64(text.translate({45: "+", 95: "/"}) + "=" * (-len(text) % 4), strict_mode=True)
+    if _text(octets) != text:
+        raise ValueError(text)
+    return octets
 
 
 def xid_text(xid: Xid) -> str:

@@ -7,8 +7,12 @@ With --consumer-id: the state of each queue of that consumer, the batches that i
 the spool. With --transactional-id: the last decision of that writer, its markers and its branches. Without: all
 prepared branches of the broker. Nothing is taken, so it can be used while queries run.
 
---commit and --rollback resolve a prepared branch by hand, --forget deletes the state of the id: each asks first, and
-needs --yes where there is no terminal.
+--export shows one message of a batch that a consumer owns, and writes it to the file of --to; --skip writes it there,
+too, and then leaves it out of its batch: the way past a message that stops a query with mode=FAILFAST. Stop the query
+first.
+
+--commit and --rollback resolve a prepared branch by hand, --forget deletes the state of the id: these and --skip ask
+first, and need --yes where there is no terminal.
 
 exit codes: 0 done; 1 it failed: a branch is not prepared, a state is in use, the answer was no; 2 the command line or
 an option is wrong; 3 the broker could not be used (unreachable, login refused), or refused the action; 130 stopped by
@@ -22,6 +26,7 @@ import dataclasses
 import json
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from amqp_core.v0_10.client import Client
@@ -31,11 +36,12 @@ from amqp_spark.options import CONNECTION
 from amqp_spark.options.kinds import directory_uri, identity
 from amqp_spark.options.parsing import ConnectionSettings, Given
 from amqp_spark.sink.patience import patience_with
+from amqp_spark.state.listing import TooManyPrepared
 from amqp_spark.state.xids import parse_xid
 from amqp_spark.transactions import actions, shown
 from amqp_spark.transactions.branches import look_at_branches, with_timeouts
 from amqp_spark.transactions.consumer import look_at_consumer
-from amqp_spark.transactions.writer import look_at_writer
+from amqp_spark.transactions.writer import look_at_state, look_at_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -75,6 +81,12 @@ def parser() -> argparse.ArgumentParser:
         "--spool", metavar="URI", help="where the spool is as seen from here (default: what the state says)"
     )
     what.add_argument("--json", action="store_true", help="for programs")
+    one = arguments.add_argument_group("one message of a batch that --consumer-id owns, at [EPOCH:]POSITION")
+    which = one.add_mutually_exclusive_group()
+    which.add_argument("--export", metavar="POSITION", help="show it, and write it to the file of --to, if given")
+    which.add_argument("--skip", metavar="POSITION", help="write it to the file of --to, then set it aside")
+    one.add_argument("--queue", metavar="NAME", help="where the consumer has several queues")
+    one.add_argument("--to", metavar="FILE", type=Path, help="a new file (JSON)")
     mend = arguments.add_argument_group("what to do")
     mend.add_argument("--commit", action="append", default=[], metavar="XID", help="commit this prepared branch")
     mend.add_argument("--rollback", action="append", default=[], metavar="XID", help="roll this prepared branch back")
@@ -110,6 +122,7 @@ def check(arguments: argparse.Namespace) -> list[tuple[str, Xid]]:
         raise cli.CommandLineError("--forget needs --consumer-id ID or --transactional-id ID, whose state is deleted")
     if arguments.spool is not None and arguments.consumer_id is None:
         raise cli.CommandLineError("--spool belongs to --consumer-id: a writer has no spool")
+    check_message(arguments)
     try:
         wanted = [(actions.COMMIT, parse_xid(text)) for text in arguments.commit]
         wanted += [(actions.ROLLBACK, parse_xid(text)) for text in arguments.rollback]
@@ -117,14 +130,36 @@ def check(arguments: argparse.Namespace) -> list[tuple[str, Xid]]:
         raise cli.CommandLineError(str(error)) from None
     if len({str(xid) for _, xid in wanted}) < len(wanted):
         raise cli.CommandLineError("a branch is named twice by --commit and --rollback")
-    acts = bool(wanted or arguments.forget)
+    acts = bool(wanted or arguments.forget or arguments.skip is not None)
     if acts and not arguments.yes and not sys.stdin.isatty():
         raise cli.CommandLineError("there is no terminal to ask on: --yes does it without a question")
     if arguments.yes and not acts:
-        raise cli.CommandLineError("--yes belongs to --commit, --rollback or --forget")
+        raise cli.CommandLineError("--yes belongs to --commit, --rollback, --forget or --skip")
     if acts and arguments.json:
-        raise cli.CommandLineError("--json is for looking, not with --commit, --rollback or --forget")
+        raise cli.CommandLineError("--json is for looking, not with --commit, --rollback, --forget or --skip")
     return wanted
+
+
+def check_message(arguments: argparse.Namespace) -> None:
+    """What can be seen to be wrong with --export, --skip and what belongs to them."""
+    flag, place = ("--skip", arguments.skip) if arguments.export is None else ("--export", arguments.export)
+    if place is None:
+        for other, value in (("--queue", arguments.queue), ("--to", arguments.to)):
+            if value is not None:
+                raise cli.CommandLineError(f"{other} belongs to --export or --skip")
+        return
+    if arguments.commit or arguments.rollback or arguments.forget or (arguments.export and arguments.json):
+        raise cli.CommandLineError(f"{flag} goes alone, without --commit, --rollback, --forget or --json")
+    if arguments.consumer_id is None:
+        raise cli.CommandLineError(f"{flag} needs --consumer-id ID, whose message it is")
+    if arguments.skip is not None and arguments.to is None:
+        raise cli.CommandLineError("--skip needs --to FILE: the message is written there before it is set aside")
+    from amqp_spark.transactions.aside import Place  # noqa: PLC0415 - imports Arrow and Spark: others need not wait
+
+    try:
+        Place.parse(place)
+    except ValueError as error:
+        raise cli.CommandLineError(f"{flag} {place[:60]!r} cannot be used; allowed: {error}") from None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -137,13 +172,30 @@ def run(arguments: argparse.Namespace) -> int:
         client.transactions.patience_s = patience_with(_MOST_ROWS if wanted else 0)
         return client
 
+    if arguments.export is not None or arguments.skip is not None:
+        one_message(connect, arguments)
+        return cli.EXIT_DONE
     if wanted or arguments.forget:
         act(connect, arguments, wanted)
         return cli.EXIT_DONE
-    with connect() as client:
-        lines, found = look(client, arguments)
+    try:
+        with connect() as client:
+            lines, found = look(client, arguments)
+    except TooManyPrepared:
+        if arguments.transactional_id is not None:
+            with connect() as client:
+                say(look_without_list(client, arguments))
+        raise
     say([json.dumps(found, indent=1)] if arguments.json else lines)
     return cli.EXIT_DONE
+
+
+def look_without_list(client: Client, arguments: argparse.Namespace) -> Sequence[str]:
+    """What a writer has decided, where the broker cannot say what is prepared: the names of its branches at least."""
+    writer, now = look_at_state(client, arguments.transactional_id), time.time()
+    if arguments.json:
+        return [json.dumps({"broker": client.peer} | shown.writer_json(writer, now), indent=1)]
+    return shown.state_lines(writer)
 
 
 def look(client: Client, arguments: argparse.Namespace) -> tuple[list[str], Mapping[str, Any]]:
@@ -187,6 +239,28 @@ def act(connect: Callable[[], Client], arguments: argparse.Namespace, wanted: Se
         ask(forgetting.question(), yes=arguments.yes)
         actions.forget(connect, forgetting)
         say([f"forgotten: {forgetting.whose}", *(f"  {line}" for line in forgetting.left)])
+
+
+def one_message(connect: Callable[[], Client], arguments: argparse.Namespace) -> None:
+    """Show a message, write it to a file, set it aside."""
+    from amqp_spark.transactions import aside  # noqa: PLC0415 - as above
+
+    place = aside.Place.parse(arguments.skip or arguments.export)
+    with connect() as client:
+        message = aside.find(client, arguments.consumer_id, arguments.queue, place, spool=arguments.spool)
+    say(aside.lines(message))
+    skips = arguments.skip is not None
+    if skips and message.is_set_aside:
+        say(["it is set aside already: nothing was done"])
+        return
+    if skips:
+        ask(f"set it aside: no row is made of it any more, and {arguments.to} is all that is left", yes=arguments.yes)
+    if arguments.to is not None:
+        aside.write(message, arguments.to)
+        say([f"written to {arguments.to}"])
+    if skips:
+        aside.skip(connect, message)
+        say([f"set aside: {message.text}"])
 
 
 def say(lines: Sequence[str]) -> None:

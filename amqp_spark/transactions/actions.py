@@ -7,23 +7,25 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.errors import ResourceLocked, UnauthorizedAccess
+from amqp_core.errors import NotFound, ResourceLocked, TransactionFailed, UnauthorizedAccess
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import lock_queue
-from amqp_spark.state.xids import parse_branch, xid_text
-from amqp_spark.transactions.branches import DECIDED, FOREIGN, ORPHAN, UNDECIDED, UNKNOWN, look_at_branches
+from amqp_spark.state.xids import parse_branch
+from amqp_spark.transactions.branches import DECIDED, FOREIGN, ORPHAN, UNDECIDED, UNKNOWN, find_writer, named
 from amqp_spark.transactions.consumer import look_at_consumer
 from amqp_spark.transactions.look import WAIT_SECONDS, browse
 from amqp_spark.transactions.shown import printable, quoted
 from amqp_spark.transactions.writer import look_at_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.spec import Xid
-    from amqp_spark.transactions.branches import Branches, Prepared
+    from amqp_spark.state.records import WriterState
+    from amqp_spark.transactions.branches import Prepared
     from amqp_spark.transactions.consumer import ConsumerQueue
+    from amqp_spark.transactions.look import Found
     from amqp_spark.transactions.writer import Writer
 
 COMMIT: Final = "commit"
@@ -77,25 +79,22 @@ class Resolution:
 
 
 def choose(client: Client, wanted: Sequence[tuple[str, Xid]], *, under_lock: bool = False) -> list[Resolution]:
-    """Find the branches that are to be resolved.
+    """Find out what the branches are that are to be resolved. They are not listed: a broker may not be able to.
 
     Parameters:
-        client: to look with.
+        client: to look with; after an error it is done for.
         wanted: actions and branches.
         under_lock: the client itself holds the locks of their writers.
 
     Raises:
-        StateError: one of them is not prepared, or must not be resolved so.
+        StateError: one of them is not there, or must not be resolved so.
     """
-    branches = look_at_branches(client) if under_lock else _seen(client, wanted)
+    writers = _writers(
+        client, {branch.writer for _, xid in wanted if (branch := parse_branch(xid))}, wait=not under_lock
+    )
     found: list[Resolution] = []
     for action, xid in wanted:
-        prepared = branches.get(xid)
-        if prepared is None:
-            raise StateError(
-                f"{xid_text(xid)} is not prepared on this broker: it was committed or rolled back already, or it is on "
-                "another broker or virtual host. Without --commit and --rollback those that are prepared are listed"
-            )
+        prepared = named(xid, writers)
         if action == ROLLBACK and prepared.standing == DECIDED:
             raise StateError(
                 f"{prepared.text} must not be rolled back: the state of {quoted(prepared.transactional_id or '')} says "
@@ -103,19 +102,30 @@ def choose(client: Client, wanted: Sequence[tuple[str, Xid]], *, under_lock: boo
                 "would be lost. Start the query again, which commits it, or use --commit"
             )
         found.append(Resolution(action, prepared))
+    for each in found:
+        try:
+            client.transactions.get_timeout(each.prepared.xid)
+        except NotFound as error:
+            raise _not_prepared(each) from error
     return found
 
 
-def _seen(client: Client, wanted: Sequence[tuple[str, Xid]]) -> Branches:
-    """The branches, with the states of the writers of those that are wanted, which may be held for a moment."""
-    deadline = time.monotonic() + LOCK_SECONDS
-    writers = {branch.writer for branch in map(parse_branch, (xid for _, xid in wanted)) if branch is not None}
+def _writers(client: Client, digests: Collection[str], *, wait: bool) -> Mapping[str, Found[WriterState]]:
+    """The states of writers; they may be held for a moment."""
+    deadline = time.monotonic() + (LOCK_SECONDS if wait else 0.0)
     while True:
-        branches = look_at_branches(client)
-        found = [branches.writers[writer] for writer in writers if writer in branches.writers]
-        if not any(each.held and each.state is None for each in found) or time.monotonic() >= deadline:
-            return branches
+        writers = {digest: find_writer(client, digest) for digest in digests}
+        if not any(each.held and each.state is None for each in writers.values()) or time.monotonic() >= deadline:
+            return writers
         time.sleep(_BETWEEN_SECONDS)
+
+
+def _not_prepared(each: Resolution) -> StateError:
+    return StateError(
+        f"{each.prepared.text} is not prepared on this broker: it was committed or rolled back already, or its timer "
+        "has ended, or it is on another broker or virtual host. Without --commit and --rollback those that are "
+        "prepared are listed"
+    )
 
 
 def resolve(connect: Callable[[], Client], resolution: Resolution) -> None:
@@ -139,10 +149,13 @@ def resolve(connect: Callable[[], Client], resolution: Resolution) -> None:
                 f"{before.text} was {before.standing} and is {now.prepared.standing} now: its writer went on in the "
                 "meantime. Nothing was done; look again"
             )
-        if resolution.action == COMMIT:
-            client.transactions.commit_branch(before.xid)
-        else:
-            client.transactions.rollback_branch(before.xid)
+        try:
+            if resolution.action == COMMIT:
+                client.transactions.commit_branch(before.xid)
+            else:
+                client.transactions.rollback_branch(before.xid)
+        except (NotFound, TransactionFailed) as error:  # an expired one can still be asked for its timeout
+            raise _not_prepared(resolution) from error
 
 
 @contextlib.contextmanager

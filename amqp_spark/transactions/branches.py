@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import AmqpError
+from amqp_spark.state.listing import ListLost, prepared_branches, too_many
 from amqp_spark.state.names import WRITER, hashed, lock_queue, state_queue
 from amqp_spark.state.records import OPEN, WriterState
 from amqp_spark.state.xids import Branch, parse_branch, parse_xid, xid_text
@@ -39,10 +40,10 @@ MOST_TIMEOUTS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A branch that the broker lists as prepared.
+    """A branch that is prepared, or named on the command line.
 
     Attributes:
-        xid: as the broker says it.
+        xid: from the broker or the command line.
         branch: what it is for; ``None`` if it is not one of ours.
         standing: a key of :data:`MEANINGS`.
         transactional_id: of its writer; ``None`` when the broker has no state of it.
@@ -81,11 +82,6 @@ class Branches:
         """Those of one writer."""
         return tuple(each for each in self.prepared if each.branch and each.branch.is_of(transactional_id))
 
-    def get(self, xid: Xid) -> Prepared | None:
-        """The one that is named, if it is prepared."""
-        wanted = xid_text(xid)
-        return next((each for each in self.prepared if each.text == wanted), None)
-
 
 def look_at_branches(client: Client, *, transactional_id: str | None = None) -> Branches:
     """Ask for all prepared branches (dtx.recover), and look at the state of each writer of ours that has some.
@@ -97,21 +93,33 @@ def look_at_branches(client: Client, *, transactional_id: str | None = None) -> 
     digests = set() if transactional_id is None else {hashed(WRITER, transactional_id)}
     looks = 1
     while True:
-        xids = client.transactions.recover()
+        xids = listed(client)
         branches = [(xid, parse_branch(xid)) for xid in xids]
         digests |= {branch.writer for _, branch in branches if branch is not None}
         writers = {digest: find_writer(client, digest) for digest in sorted(digests)}
         # A state that was read after its writer went on would say nothing of the branches from before.
-        if looks == LOOKS or {*map(xid_text, client.transactions.recover())} == {*map(xid_text, xids)}:
+        if looks == LOOKS or {*map(xid_text, listed(client))} == {*map(xid_text, xids)}:
             break
         looks += 1
     ours = sorted(
         ((xid, branch) for xid, branch in branches if branch is not None),
         key=lambda each: (each[1].writer, each[1].begun, each[1].batch, each[1].partition, each[1].attempt),
     )
-    prepared = [_ours(xid, branch, writers[branch.writer]) for xid, branch in ours]
-    prepared += [Prepared(xid, None, FOREIGN) for xid, branch in branches if branch is None]
+    prepared = [named(xid, writers) for xid, _ in ours]
+    prepared += [named(xid, writers) for xid, branch in branches if branch is None]
     return Branches(tuple(prepared), writers)
+
+
+def listed(client: Client) -> list[Xid]:
+    """All prepared branches.
+
+    Raises:
+        TooManyPrepared: qpidd cannot name them, and has ended the connection.
+    """
+    try:
+        return prepared_branches(client)
+    except ListLost as error:
+        raise too_many() from error
 
 
 def find_writer(client: Client, digest: str) -> Found[WriterState]:
@@ -134,8 +142,12 @@ def with_timeouts(client: Client, prepared: Sequence[Prepared]) -> tuple[Prepare
     return tuple(found)
 
 
-def _ours(xid: Xid, branch: Branch, writer: Found[WriterState]) -> Prepared:
-    state = writer.state
+def named(xid: Xid, writers: Mapping[str, Found[WriterState]]) -> Prepared:
+    """What a branch is by its name and the states of the writers; one of ours must have its writer among them."""
+    branch = parse_branch(xid)
+    if branch is None:
+        return Prepared(xid, None, FOREIGN)
+    state = writers[branch.writer].state
     if state is None:
         return Prepared(xid, branch, UNKNOWN)
     return Prepared(xid, branch, standing_of(xid, branch, state), state.transactional_id)
@@ -145,9 +157,9 @@ def standing_of(xid: Xid, branch: Branch, state: WriterState) -> str:
     """What the state of its writer says of a branch."""
     if key(xid) in decided(state):
         return DECIDED
-    if branch.lineage == hashed(state.lineage):
+    if branch.is_of_lineage(state.lineage):
         return UNDECIDED if branch.batch > state.batch else ORPHAN
-    return ORPHAN if branch.lineage in {hashed(each) for each in state.past} else UNDECIDED
+    return ORPHAN if any(map(branch.is_of_lineage, state.past)) else UNDECIDED
 
 
 def decided(state: WriterState) -> frozenset[tuple[bytes | None, bytes | None]]:

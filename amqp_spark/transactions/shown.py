@@ -16,6 +16,7 @@ from amqp_spark.transactions.branches import MEANINGS
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from amqp_spark.state.records import OwnedBatch
     from amqp_spark.transactions.branches import Prepared
     from amqp_spark.transactions.consumer import ConsumerQueue
     from amqp_spark.transactions.look import Found
@@ -118,10 +119,15 @@ def _consumer_queue(each: ConsumerQueue) -> list[str]:
         for file in each.files
     ]
     heads = ("sequence", "epoch", "positions", "rows", "bytes", "file in spool")
-    below = [printable(file.batch.file) for file in each.files]
+    below = [_file_line(file.batch) for file in each.files]
     lines += indented(table(heads, rows, below=below), 4)
     problems = dict.fromkeys(file.problem for file in each.files if file.problem)  # each once
     return [*lines, *indented(map(printable, problems), 4)]
+
+
+def _file_line(batch: OwnedBatch) -> str:
+    aside = f", set aside: {', '.join(map(str, batch.skipped_positions))}" if batch.skipped else ""
+    return f"{printable(batch.file)}{aside}"
 
 
 def _standing(found: Found[Any]) -> list[str]:
@@ -138,6 +144,13 @@ def _standing(found: Found[Any]) -> list[str]:
 
 def writer_lines(writer: Writer, now: float) -> list[str]:
     """A writer: its decision, its markers, its branches, and those of others."""
+    name = quoted(writer.names.identity)
+    lines = [*state_lines(writer), "", *branch_lines(writer.prepared, now, f"prepared branches of writer {name}")]
+    return [*lines, "", *branch_lines(writer.others, now, "other prepared branches")] if writer.others else lines
+
+
+def state_lines(writer: Writer) -> list[str]:
+    """The decision of a writer and its markers."""
     name = quoted(writer.names.identity)
     found, state = writer.found, writer.found.state
     if found.exists or found.held:
@@ -162,8 +175,7 @@ def writer_lines(writer: Writer, now: float) -> list[str]:
         lines += indented(table(("batch", "partition", "rows", "lineage"), marked, below=below)) if known else []
         if len(known) < len(writer.markers):
             lines += indented([f"{len(writer.markers) - len(known)} of them are not of amqp_spark"])
-    lines += ["", *branch_lines(writer.prepared, now, f"prepared branches of writer {name}")]
-    return [*lines, "", *branch_lines(writer.others, now, "other prepared branches")] if writer.others else lines
+    return lines
 
 
 # --- branches

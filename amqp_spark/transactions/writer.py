@@ -24,9 +24,13 @@ GONE: Final = "gone"
 """Neither prepared nor marked as committed: it was rolled back, or its marker was taken."""
 
 
+UNLISTED: Final = "not listed"
+"""Whether it is prepared is not known: the broker does not list what is."""
+
+
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A branch of the last decision: ``COMMITTED``, ``PREPARED`` or ``GONE``."""
+    """A branch of the last decision: ``COMMITTED``, ``PREPARED``, ``GONE`` or ``UNLISTED``."""
 
     branch: DecidedBranch
     standing: str
@@ -75,6 +79,24 @@ def look_at_writer(client: Client, transactional_id: str) -> Writer:
         prepared,
         tuple(each for each in branches.prepared if each not in prepared),
     )
+
+
+def look_at_state(client: Client, transactional_id: str) -> Writer:
+    """Look at the state and the markers of a writer where the broker does not list branches."""
+    names = Names(WRITER, transactional_id)
+    found = find_writer(client, hashed(WRITER, transactional_id))
+    markers = look_at_markers(client, names)
+    marked = {marker.xid for marker in markers}
+    state = found.state
+    decisions = (
+        ()
+        if state is None
+        else tuple(
+            Decision(branch, COMMITTED if state.state == DONE or branch.xid in marked else UNLISTED)
+            for branch in state.branches
+        )
+    )
+    return Writer(names, found, decisions, markers, (), ())
 
 
 def look_at_markers(client: Client, names: Names) -> tuple[Marker, ...]:

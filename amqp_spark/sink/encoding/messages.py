@@ -38,6 +38,11 @@ MOST_ROWS: Final = 4096
 """Most messages of a block."""
 MOST_BYTES: Final = 1 << 20
 """About the most octets of a block, counted in the columns; a larger message is alone in its block."""
+KEPT_FREE: Final = 300
+"""Octets of the frame of a header segment that are left to brokers: on delivery qpidd writes the exchange's name there
+(up to 255 octets and their size), and times; what no longer fits a frame then ends the connection of every consumer."""
+_ELSEWHERE: Final = frozenset({"body", "exchange"})
+"""Columns that are not in the header segment."""
 _PERSISTENT: Final = 2
 
 # In the order of the specification's structs; content_length, headers and what overrides them are done apart.
@@ -176,7 +181,7 @@ class Encoder:
         body = bodies.encode(columns["body"], self.plan.columns["body"][1], blamed)
         structs = self._delivery(columns, rows, blamed).struct32(DELIVERY)
         structs.run(self._message(columns, rows, body, first_row, blamed).struct32(MESSAGE))
-        self._fits(structs, blamed)
+        self._fits(structs, columns, blamed)
         exchanges = self._exchanges(columns, blamed)
         head = self._command(exchanges, rows, blamed)
         if blamed:
@@ -265,15 +270,21 @@ class Encoder:
             blame(blamed, changed.to_numpy(zero_copy_only=False), "exchange", "is not UTF-8, which every name is")
         return names.fill_null(self.plan.exchange)  # type: ignore[no-any-return]
 
-    def _fits(self, structs: Run, blamed: Blamed) -> None:
-        """The header segment has to be one frame: brokers read no other."""
+    def _fits(self, structs: Run, columns: dict[str, Array], blamed: Blamed) -> None:
+        """The header segment has to be one frame: brokers read no other. It must still be one when they deliver it."""
         size = structs.size
+        room = self._room - KEPT_FREE
         if isinstance(size, int):
-            size = np.array([size])
-        for row in np.flatnonzero(size > self._room).tolist():
+            size = np.full(structs.rows, size)
+        too_large = np.flatnonzero(size > room)
+        if len(too_large):  # only the first row with a fault is ever named
+            row = int(too_large[0])
+            names = [name for name, column in columns.items() if name not in _ELSEWHERE and column[row].is_valid]
+            of = f" (columns {', '.join(names)})" if names else ""
             reason = (
-                f"its properties and headers take {size[row]:,} bytes; at most {self._room:,} are allowed, "
-                "for they have to fit one frame"
+                f"its properties and headers{of} take {size[row]:,} bytes; at most {room:,} are allowed, for they have "
+                f"to fit one frame of {self.max_frame_size:,} bytes, of which {KEPT_FREE} are left to the broker: send "
+                "less in them, or more in the body"
             )
             blamed.setdefault(row, (None, reason))
 

@@ -1,0 +1,99 @@
+"""The runs of a task, kept so that they can be sent once more: in memory, and on disk what memory should not hold."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, cast
+
+from amqp_core.v0_10.transfers import Transfers
+from amqp_spark.sink.runs import origin_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from amqp_spark.sink.runs import Origin
+
+_log = logging.getLogger("amqp_spark.sink")
+
+MOST_BYTES: Final = 32 << 20
+"""Most bytes of frames that are kept in memory: as many as may be in flight without transactions."""
+
+
+class _OnDisk(NamedTuple):
+    """A run whose frames are the next in the file."""
+
+    nbytes: int
+    ends: Sequence[int]
+    origin: Origin
+
+
+class Kept:
+    """All runs of a task in their order; or none, where they are too large and must not be written down.
+
+    Attributes:
+        nbytes: bytes of frames of all runs that were added.
+        is_whole: whether everything is there.
+    """
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+        self.is_whole = True
+        self._runs: list[Transfers] = []
+        self._on_disk: list[_OnDisk] = []
+        self._file: BinaryIO | None = None
+
+    def add(self, transfers: Transfers, *, may_spill: bool) -> None:
+        """Keep one more.
+
+        Parameters:
+            transfers: a whole run.
+            may_spill: whether what memory should not hold goes into a file without a name, in a directory of Spark's on
+                this machine. Without it, or without room there, nothing is kept from then on.
+        """
+        self.nbytes += transfers.frames.nbytes
+        if not self.is_whole:
+            return
+        if self.nbytes <= MOST_BYTES:
+            self._runs.append(transfers)
+        elif not may_spill or not self._spilled(transfers):
+            self.is_whole = False
+            self._runs.clear()
+            self.close()
+
+    def runs(self) -> Iterator[Transfers]:
+        """Everything that was added, one after the other; only of what is whole."""
+        assert self.is_whole
+        yield from self._runs
+        if self._file is not None:
+            self._file.seek(0)
+            for run in self._on_disk:
+                yield Transfers(self._file.read(run.nbytes), run.ends, run.origin)
+
+    def close(self) -> None:
+        """Forget what is on disk."""
+        self._on_disk.clear()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _spilled(self, transfers: Transfers) -> bool:
+        try:
+            if self._file is None:
+                self._file = _unnamed_file()
+            self._file.write(transfers.frames)
+            self._file.flush()
+        except OSError as error:
+            _log.warning("the rows of a task cannot be kept on disk (%s): Spark has to run it again, if need be", error)
+            return False
+        origin = origin_of(transfers)._replace(frames=None)  # the broker is not one that rejects
+        self._on_disk.append(_OnDisk(transfers.frames.nbytes, transfers.ends, origin))
+        return True
+
+
+def _unnamed_file() -> BinaryIO:
+    """In the first of the directories that Spark gives its executors, or where the system has its temporary files."""
+    place = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0].strip()
+    return cast("BinaryIO", tempfile.TemporaryFile(dir=place if place and Path(place).is_dir() else None))

@@ -1,0 +1,50 @@
+"""The prepared branches of a broker, as it names them (0-10 command dtx.recover)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.errors import ConnectionLost
+from amqp_spark.errors import StateError
+from amqp_spark.state.xids import LISTED_NBYTES
+
+if TYPE_CHECKING:
+    from amqp_core.v0_10.client import Client
+    from amqp_core.v0_10.spec import Xid
+
+MOST_LISTED: Final = 65_000 // LISTED_NBYTES
+"""So many of our branches fit into one frame, and qpidd has no more for its answer."""
+
+
+class ListLost(ConnectionLost):
+    """The connection was lost while qpidd was asked for its prepared branches: by chance, or since it cannot answer."""
+
+
+class TooManyPrepared(StateError):
+    """qpidd ended the connection instead of listing its prepared branches: the list does not fit into one frame."""
+
+
+def prepared_branches(client: Client) -> list[Xid]:
+    """What is prepared, of everybody (dtx.recover).
+
+    Raises:
+        ListLost: see there; asked again on another connection it tells which of the two it is.
+        AmqpError: what else becomes of the connection.
+    """
+    try:
+        return client.transactions.recover()
+    except ConnectionLost as error:
+        if not client.is_qpidd:
+            raise
+        raise ListLost(f"while the broker was asked for its prepared transactions: {error}") from error
+
+
+def too_many() -> TooManyPrepared:
+    """The error for a list that was refused with :class:`ListLost` on every attempt."""
+    return TooManyPrepared(
+        "the broker (qpidd) cannot list its prepared transactions (dtx.recover) and ends the connection: it has too "
+        f"many of them, of all clients together. The list must fit into one frame (about {MOST_LISTED} of "
+        "amqp_spark's). Nothing was changed, and no transactionalId of this broker works until there are fewer. Roll "
+        "back those that the logs of the writers name, with `python -m amqp_spark.transactions URL --rollback XID`, "
+        "which needs no list; or wait until their timers have ended (option transactionTimeout)"
+    )

@@ -1,0 +1,255 @@
+"""One message of an owned batch, shown, written to a file, and set aside: no row is made of it from then on.
+
+The file of the spool is not touched. What is left out stands in the state message, which is swapped under the lock of
+the consumer: a batch is replayed without the message from that moment on, or as before. The message is safely in a file
+of the user's before that, so that whatever dies in between loses nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import os
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from amqp_core.errors import AmqpError, DecodeError
+from amqp_spark import crashpoints
+from amqp_spark.columns import Chunk, ColumnPlan, schema_with
+from amqp_spark.columns.corrupt import DEFAULT_NAME
+from amqp_spark.errors import StateError
+from amqp_spark.options import PERMISSIVE
+from amqp_spark.spool.spool import Spool
+from amqp_spark.state.queue import StateQueue, loaded
+from amqp_spark.state.records import ConsumerState
+from amqp_spark.transactions.actions import locked
+from amqp_spark.transactions.consumer import look_at_consumer
+from amqp_spark.transactions.shown import printable, quoted
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from amqp_core.v0_10.client import Client
+    from amqp_spark.state.names import Names
+    from amqp_spark.state.records import OwnedBatch
+    from amqp_spark.transactions.consumer import ConsumerQueue
+
+_PLACE: Final = re.compile(r"(?:([0-9]{1,20}):)?([0-9]{1,20})")
+_SHOWN_CHARACTERS: Final = 200
+_SHOWN_BYTES: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A position of an epoch; without one where it is the only such position that is owned."""
+
+    epoch: int | None
+    position: int
+
+    @classmethod
+    def parse(cls, text: str) -> Place:
+        """Read ``[EPOCH:]POSITION``; ValueError says what is allowed."""
+        match = _PLACE.fullmatch(text)
+        if match is None:
+            raise ValueError("EPOCH:POSITION, as the error of the query has it, or POSITION")
+        return cls(None if match[1] is None else int(match[1]), int(match[2]))
+
+    def is_in(self, batch: OwnedBatch) -> bool:
+        """Whether a batch has it."""
+        return self.epoch in {None, batch.epoch} and batch.begin <= self.position < batch.end
+
+
+@dataclass(frozen=True, slots=True)
+class OwnedMessage:
+    """A message that is in the spool.
+
+    Attributes:
+        names: of the state that owns its batch.
+        state: as it was when the message was found.
+        batch: of that state.
+        position: of the message.
+        transfer: its frames.
+    """
+
+    names: Names
+    state: ConsumerState
+    batch: OwnedBatch
+    position: int
+    transfer: bytes
+
+    @property
+    def is_set_aside(self) -> bool:
+        """Whether no row is made of it already."""
+        return self.position in self.batch.skipped_positions
+
+    @property
+    def text(self) -> str:
+        """Which message it is."""
+        return f"position {self.position} of epoch {self.batch.epoch}, queue {quoted(self.state.queue)}"
+
+    def columns(self) -> dict[str, Any]:
+        """What it says, by the columns of the source; those that it does not have are left out."""
+        plan = ColumnPlan.build(schema_with(DEFAULT_NAME), mode=PERMISSIVE, timestamp_unit="auto")
+        chunk = Chunk.of(self.transfer, [len(self.transfer)])
+        try:
+            (batch,) = plan.batches([chunk], queue=self.state.queue, first_position=self.position)
+        except DecodeError as error:
+            return {DEFAULT_NAME: str(error)}
+        (row,) = batch.to_pylist()
+        found = {name: value for name, value in row.items() if value is not None}
+        if "application_headers" in found:
+            found["application_headers"] = dict(found["application_headers"])  # Arrow has pairs
+        return found
+
+
+def find(client: Client, consumer_id: str, queue: str | None, place: Place, *, spool: str | None) -> OwnedMessage:
+    """The message at a place.
+
+    Parameters:
+        client: to look with.
+        consumer_id: its id.
+        queue: one of its queues; ``None`` where it has one.
+        place: of the message.
+        spool: where the spool is as seen from here; ``None``: as the state says.
+
+    Raises:
+        StateError: no batch that is owned has it, or the consumer is in use.
+        SpoolError: its file cannot be read.
+    """
+    each = _of_queue(look_at_consumer(client, consumer_id, spool=spool), consumer_id, queue)
+    state = each.found.state
+    if each.found.held:
+        raise StateError(f"in use: consumer {quoted(consumer_id)} is held by a live query. Stop that query first")
+    if state is None:
+        raise StateError(f"the state in {each.found.queue} cannot be read: {printable(each.found.problem)}")
+    found = [batch for batch in state.owned if place.is_in(batch)]
+    if len(found) != 1:
+        owned = ", ".join(f"{batch.epoch}:{batch.begin} to {batch.epoch}:{batch.end - 1}" for batch in state.owned)
+        many = "more than one owned batch has" if found else "no owned batch has"
+        raise StateError(
+            f"{many} position {place.position} of queue {quoted(state.queue)}; owned are {owned or 'none'}. Give "
+            "EPOCH:POSITION of one of them"
+        )
+    (batch,) = found
+    files = Spool(each.location or state.spool, consumer_id=consumer_id, queue=state.queue)
+    files.look()
+    spooled = files.read(batch.file, batch.checksum)
+    index = place.position - batch.begin
+    begin = spooled.ends[index - 1] if index else 0
+    return OwnedMessage(each.names, state, batch, place.position, bytes(spooled.frames[begin : spooled.ends[index]]))
+
+
+def _of_queue(queues: Sequence[ConsumerQueue], consumer_id: str, queue: str | None) -> ConsumerQueue:
+    if not queues:
+        raise StateError(f"the broker has no state of consumer {quoted(consumer_id)}")
+    if queue is None and len(queues) == 1:
+        return queues[0]
+    named = {each.found.state.queue: each for each in queues if each.found.state is not None}
+    if queue is not None and queue in named:
+        return named[queue]
+    if any(each.found.held for each in queues):
+        raise StateError(f"in use: consumer {quoted(consumer_id)} is held by a live query. Stop that query first")
+    what = "has several queues" if queue is None else f"has no queue {quoted(queue)}"
+    raise StateError(
+        f"consumer {quoted(consumer_id)} {what}: name one with --queue; it has {', '.join(map(quoted, sorted(named)))}"
+    )
+
+
+def lines(message: OwnedMessage) -> list[str]:
+    """A message for a terminal."""
+    aside = ", set aside already" if message.is_set_aside else ""
+    shown = [f"{message.text}{aside}, in {message.batch.file}"]
+    for name, value in message.columns().items():
+        if name not in {"queue", "position"}:
+            shown.append(f"  {name}: {_summary(value)}")
+    return shown
+
+
+def _summary(value: object) -> str:
+    if not isinstance(value, bytes):
+        text = printable(str(value))
+        return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}…"
+    more = "…" if len(value) > _SHOWN_BYTES else ""
+    return f"{len(value):,} bytes: {value[:_SHOWN_BYTES]!r}{more}"
+
+
+def write(message: OwnedMessage, file: Path) -> None:
+    """Write a message to a new file (JSON; octets in base64). When this returns it is on the disk.
+
+    Raises:
+        StateError: there is such a file already, or it cannot be written.
+    """
+    content = {
+        "consumer_id": message.state.consumer_id,
+        "queue": message.state.queue,
+        "epoch": message.batch.epoch,
+        "position": message.position,
+        "columns": message.columns(),
+        "transfer": message.transfer,
+    }
+    text = json.dumps(content, indent=1, default=_plain, ensure_ascii=False)
+    try:
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
+            try:
+                out.write(f"{text}\n".encode(errors="backslashreplace"))
+                out.flush()
+                os.fsync(out.fileno())
+            except BaseException:
+                file.unlink(missing_ok=True)
+                raise
+        folder = os.open(file.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        crashpoints.reached(crashpoints.EXPORTED)
+    except FileExistsError:
+        raise StateError(
+            f"the file {str(file)!r} is there already: give the name of a new one. Nothing was done"
+        ) from None
+    except OSError as error:
+        raise StateError(
+            f"the file {str(file)!r} cannot be written ({error.strerror or error}). Nothing was done"
+        ) from error
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dt.datetime):
+        return value.isoformat()
+    raise TypeError(type(value).__name__)
+
+
+def skip(connect: Callable[[], Client], message: OwnedMessage) -> None:
+    """Have no row made of a message any more. It must be in a file by now.
+
+    Raises:
+        StateError: the consumer is in use, or its state has changed since the message was found.
+        AmqpError: the broker; the outcome is not known where its text says so.
+    """
+    whose = f"consumer {quoted(message.state.consumer_id)}"
+    batch = message.batch
+    index = message.position - batch.begin
+    after = replace(batch, skipped=tuple(sorted({*batch.skipped, index})))
+    with locked(connect, [message.names.lock], whose) as client:
+        queue = StateQueue(client, message.names)
+        body = queue.take()
+        if body is None or loaded(message.names, ConsumerState.load, body) != message.state:
+            raise StateError(f"the state of {whose} has changed in the meantime. Nothing was set aside; look again")
+        owned = tuple(after if each == batch else each for each in message.state.owned)
+        try:
+            queue.swap(replace(message.state, owned=owned).dump(), sent=_sent)
+        except StateError:  # nothing was changed
+            raise
+        except AmqpError as error:
+            error.add_note("whether the message was set aside is not known: --export of it says so")
+            raise
+    crashpoints.reached(crashpoints.ASIDE_COMMITTED)
+
+
+def _sent() -> None:
+    crashpoints.reached(crashpoints.ASIDE_SENT)
