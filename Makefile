@@ -12,13 +12,14 @@ STAMP := .venv/.setup-done
 WORKERS ?= $(shell n=$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )); echo $$(( n < 4 ? n : 4 )))
 BROKER_ARGS := $(if $(PORT),--port $(PORT)) $(if $(HEAP),--heap $(HEAP))
 
-.PHONY: help setup prerequisites broker demo test lint format generate bench crash-matrix soak clean
+.PHONY: help setup prerequisites broker demo test test-all lint format generate bench crash-matrix soak clean
 
 help:
 	@echo 'make setup                 .venv with the package (editable) and the development tools'
 	@echo 'make broker [PORT=n]       run a real broker in the foreground and print how to connect'
 	@echo 'make demo                  market data through a real broker and Spark into Parquet, a summary back'
 	@echo 'make test [ARGS="-k x"]    format, lint, types, layers, generated code, then all tests ($(WORKERS) at once: WORKERS=n)'
+	@echo 'make test-all               make test, with the cases of faults and kills that it leaves out'
 	@echo 'make crash-matrix [ARGS=]  every process of a query killed at every point: a table (ARGS=--help says more)'
 	@echo 'make soak [MINUTES=n]      a random killer against an exactly-once query, and a count of what arrived'
 	@echo 'make bench [BENCH=name]    benchmarks: a table and build/bench.json'
@@ -66,6 +67,9 @@ test: lint | prerequisites
 	@$(PY) -m tests.support.prefetch
 	@$(PY) -m compileall -q amqp_core amqp_spark pyspark_amqp
 	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=15 $(ARGS)
+
+test-all: export AMQP_TEST_ALL := 1
+test-all: test
 
 bench: $(STAMP) | prerequisites
 	@$(PY) -m tests.support.prefetch

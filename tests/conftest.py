@@ -1,7 +1,8 @@
 """Fixtures of all tests: real brokers, a Spark session, fresh names.
 
-``AMQP_URL``, ``AMQP_USERNAME`` and ``AMQP_PASSWORD`` make the shared broker one that runs already (``make broker``
-prints them); tests that kill, freeze or configure their broker always start their own.
+``AMQP_TEST_URL``, ``AMQP_TEST_USERNAME`` and ``AMQP_TEST_PASSWORD`` make the shared broker one that runs already, of
+any kind (``make broker`` prints them for a Broker-J); tests of what it does not do are skipped there
+(``tests/support/capabilities.py``). Tests that kill, freeze or configure their broker always start their own.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from amqp_core.v0_10.client import Client
+    from tests.support.capabilities import Capabilities
     from tests.support.fixtures import Broker, Connect, OwnBroker
     from tests.support.objectstore import ObjectStore
 
@@ -35,15 +37,56 @@ settings.load_profile("amqp_spark")
 quick_spark.configure()
 
 
+def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Every second case of a ``sampled`` test, unless ``AMQP_TEST_ALL`` is set (``make test-all``)."""
+    if os.environ.get("AMQP_TEST_ALL", "") not in ("", "0"):
+        return
+    left_out = {item for item in items if _is_left_out(item)}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _is_left_out(item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("sampled")
+    callspec = getattr(item, "callspec", None)
+    return mark is not None and callspec is not None and callspec.indices[mark.args[0]] % 2 == 1
+
+
 @pytest.fixture(scope="session")
 def broker() -> Iterator[Broker]:
     """The broker that tests share: virtual hosts "default" (in memory) and "durable". Use names of your own on it."""
-    given = ExternalBroker.from_environment()
+    given = ExternalBroker.of_tests()
     if given is not None:
         yield given
         return
     with BrokerJ() as ours:
         yield ours
+
+
+@pytest.fixture(scope="session")
+def capabilities(broker: Broker) -> Capabilities:
+    """What the shared broker does, where brokers differ; of our own it is known."""
+    from tests.support.capabilities import BROKER_J, Capabilities  # noqa: PLC0415 - as in ``connect``
+
+    return BROKER_J if ExternalBroker.of_tests() is None else Capabilities.of(broker)
+
+
+@pytest.fixture(autouse=True)
+def _has_what_is_needed(request: pytest.FixtureRequest) -> None:
+    skip_if_needed(request)
+
+
+def skip_if_needed(request: pytest.FixtureRequest) -> None:
+    """Skip a test that the broker of ``AMQP_TEST_URL`` cannot pass; with a broker of our own the test has to pass."""
+    _need(request, *(name for mark in request.node.iter_markers("needs") for name in mark.args))
+
+
+def _need(request: pytest.FixtureRequest, *names: str) -> None:
+    if names and ExternalBroker.of_tests() is not None:
+        from tests.support.capabilities import skip_without  # noqa: PLC0415
+
+        skip_without(request.getfixturevalue("capabilities"), names)
 
 
 @pytest.fixture
@@ -61,16 +104,14 @@ def own_broker() -> Iterator[OwnBroker]:
 def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
     """A function ``connect(vhost="default", broker=the shared one, **options)`` that returns a connected client."""
     # Here, so that a client that cannot be imported fails the tests that need it, and no others.
-    from amqp_core.address import ConnectOptions, parse_url  # noqa: PLC0415
-    from amqp_core.v0_10.client import Client  # noqa: PLC0415
+    from tests.support.dial import dial  # noqa: PLC0415
 
     with ExitStack() as stack:
 
         def connect(vhost: str = "default", broker: Broker | None = None, **options: Any) -> Client:
-            target: Broker = request.getfixturevalue("broker") if broker is None else broker
-            hosts, virtual_host, tls = parse_url(target.url(vhost))
-            options = {"username": target.username, "password": target.password} | options
-            client = Client.connect(ConnectOptions(hosts=hosts, virtual_host=virtual_host, tls=tls, **options))
+            if broker is None and vhost == "durable":
+                _need(request, "durable_host")
+            client = dial(request.getfixturevalue("broker") if broker is None else broker, vhost, **options)
             stack.callback(client.close)
             return client
 
@@ -142,8 +183,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Modules that take long first: beside the last of them others still have what they can run."""
+    _leave_out(config, items)
 
     def weight(item: pytest.Item) -> tuple[bool, bool, bool]:
         limit = item.get_closest_marker("timeout")
@@ -170,5 +212,5 @@ def pytest_runtest_makereport(
 
 def pytest_report_header() -> list[str]:
     """Name what decides the outcome besides the code."""
-    given = ExternalBroker.from_environment()
+    given = ExternalBroker.of_tests()
     return [f"shared broker: {given.url() if given else 'Broker-J, started when needed'}"]

@@ -25,7 +25,9 @@ BENCHMARKS: dict[str, str] = {
     "drain_ratio": "bench_drain",
     "growth": "bench_growth",
     "latency_ratio": "bench_latency",
+    "large_message_ratio": "bench_large",
     "reader_rss_mb": "bench_memory",
+    "reader_rss_mixed_mb": "bench_memory_mixed",
     "idle_cpu": "bench_idle",
     "encode_rate": "bench_encode",
     "publish_ratio": "bench_publish",
@@ -35,6 +37,7 @@ BENCHMARKS: dict[str, str] = {
     "eo_source_ratio": "bench_eo_source",
     "eo_sink_ratio": "bench_eo_sink",
     "recovery_s": "bench_recovery",
+    "three_frames": "bench_three_frames",
 }
 ALONE = ("decode_rate", "encode_rate")
 """Those that need neither broker nor Spark."""
@@ -44,7 +47,9 @@ BOUNDS: dict[str, str] = {
     "drain_ratio": ">= 0.65",
     "growth": "<= 1.05",
     "latency_ratio": "<= 1.3",
+    "large_message_ratio": ">= 0.5",
     "reader_rss_mb": "<= bufferBytes + 150",
+    "reader_rss_mixed_mb": "<= 158",
     "idle_cpu": "<= 0.015",
     "encode_rate": ">= 300000",
     "publish_ratio": ">= 0.75",
@@ -54,6 +59,7 @@ BOUNDS: dict[str, str] = {
     "eo_source_ratio": ">= 0.8",
     "eo_sink_ratio": ">= 0.8",
     "recovery_s": "<= 3",
+    "three_frame_us": "<= 2.2",
 }
 
 

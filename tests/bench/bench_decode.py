@@ -1,9 +1,10 @@
 """``decode_rate``: messages per second of one core from raw frames of transfers to Arrow columns.
 
 The columns are body, routing_key, message_id (as text), timestamp and one header as BIGINT. Measured is the whole way
-that a task goes: blocks of frames as the receiver hands them on, the boundaries of messages found again, record batches
-out. No broker, no Spark session, nothing compiled of ours. The clock is processor time of all threads together, so that
-"of one core" holds whatever else runs; nothing here waits for anything, and the wall clock is in ``detail``.
+that a task goes: chunks of transfers as the receiver hands them on, with the ends that its scanner has found, record
+batches out. Finding the ends is ``rate_of_finding_boundaries``. No broker, no Spark session, nothing compiled of ours.
+The clock is processor time of all threads together, so that "of one core" holds whatever else runs; nothing here waits
+for anything, and the wall clock is in ``detail``.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import types as t
 
 from amqp_core.v0_10._scan import scan
-from amqp_spark.columns import DEFAULT_SCHEMA, ColumnPlan
+from amqp_spark.columns import DEFAULT_SCHEMA, Chunk, ColumnPlan
 from tests.bench.environment import Result, middle, rounded
 from tests.support import wire
 
@@ -77,11 +78,12 @@ def run() -> list[Result]:
     quick = os.environ.get("BENCH_QUICK", "") not in ("", "0")
     messages = 3_000 if quick else 120_000
     frames = blocks(messages)
+    chunks = [Chunk.of(block, scan(block, 0, 0, 65535).ends) for block in frames]
     plan = ColumnPlan.build(SCHEMA, mode="FAILFAST", timestamp_unit="auto")
     everything = ColumnPlan.build(DEFAULT_SCHEMA, mode="FAILFAST", timestamp_unit="auto")
 
     def decode(plan: ColumnPlan) -> int:
-        return sum(batch.num_rows for batch in plan.batches(frames, queue="ticks", first_position=0))
+        return sum(batch.num_rows for batch in plan.batches(chunks, queue="ticks", first_position=0))
 
     def walk() -> int:
         return sum(len(scan(block, 0, 0, 65535).ends) for block in frames)

@@ -17,18 +17,12 @@ WARM_QUERIES = 6
 def run(env: Environment) -> list[Result]:
     """Alternate raw loop and query; the ratio is that of the medians."""
     count, rounds = env.sizes.messages, env.sizes.rounds
-    raw: list[float] = []
-    drained: list[queries.Drained] = []
     with env.queue() as queue, env.progress("drain_ratio", 1 + 2 * rounds) as step:
         warm_query(env, queue)
         step("warm")
-        for _ in range(rounds):
-            env.fill(queue, count, body_bytes=BODY_BYTES)
-            raw.append(env.drain_raw(queue, count))
-            step(f"raw {count / raw[-1]:,.0f}/s")
-            env.fill(queue, count, body_bytes=BODY_BYTES)
-            drained.append(queries.drain(env, queue, count))
-            step(f"query {count / drained[-1].query_s:,.0f}/s")
+        raw, drained = queries.against_raw(
+            env, queue, count, body_bytes=BODY_BYTES, unit="messages/s", per_message=1, step=step
+        )
     raw_rate = count / middle(raw)
     rate = count / middle([each.query_s for each in drained])
     last = drained[-1]

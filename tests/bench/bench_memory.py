@@ -36,7 +36,7 @@ def run(env: Environment) -> list[Result]:
     count, body = env.sizes.backlog_messages, env.sizes.backlog_body
     with env.queue() as queue, env.progress("reader_rss_mb", 2) as step:
         buffer_bytes = SourceOptions.parse(env.source_options(queue)).buffer_bytes
-        idle = _idle(env, queue)
+        idle = idle_rss(env, queue)
         step(f"idle {idle / _MB:.0f} MB")
         env.fill(queue, count, body_bytes=body)
         peak, rows = _busy(env, queue, count)
@@ -59,7 +59,8 @@ def run(env: Environment) -> list[Result]:
     ]
 
 
-def _idle(env: Environment, queue: str) -> int:
+def idle_rss(env: Environment, queue: str) -> int:
+    """Resident bytes of a reader on an empty queue."""
     stream = queries.source(env, queue)
     with queries.running(env, stream.writeStream.format("noop")) as process:
         settled = time.monotonic() + min(SETTLE_S, env.sizes.idle_s)
@@ -87,10 +88,11 @@ def _busy(env: Environment, queue: str, count: int) -> tuple[int, int]:
             return rows >= count
 
         wait_until(done, f"{count} rows", _TIMEOUT_S)
-        return max(sampled, _high_water(process)), rows
+        return max(sampled, high_water(process)), rows
 
 
-def _high_water(process: psutil.Process) -> int:
+def high_water(process: psutil.Process) -> int:
+    """The most resident bytes that a process ever had; 0 where the kernel does not say."""
     status = Path(f"/proc/{process.pid}/status")
     found = re.search(r"^VmHWM:\s+(\d+) kB", status.read_text(), re.MULTILINE) if status.exists() else None
     return int(found[1]) * 1024 if found else 0

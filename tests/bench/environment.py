@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 
 HEAP = "3g"
 """Of the broker: with less it cannot hold two million messages."""
+DIRECT = "8g"
+"""Of the broker, for bodies: it needs twice what they weigh, and the largest backlog is 2 GB."""
 
 
 class Result(TypedDict):
@@ -59,6 +61,10 @@ class Sizes:
     idle_s: float = 20.0
     backlog_messages: int = 1_000_000
     backlog_body: int = 1024
+    mixed_small: int = 20_000
+    mixed_large: int = 1500
+    large_messages: int = 2000
+    large_body: int = 1_000_000
     stalled_rows: int = 8_000_000
     stalled_after_bytes: int = 4_000_000
     stalled_s: float = 20.0
@@ -78,6 +84,9 @@ class Sizes:
             latency_spacing_s=0.05,
             idle_s=0.5,
             backlog_messages=4000,
+            mixed_small=500,
+            mixed_large=3,
+            large_messages=5,
             stalled_rows=100_000,
             stalled_after_bytes=100_000,
             stalled_s=0.5,
@@ -96,12 +105,14 @@ class Environment:
         given_broker: to use instead of the one of ``AMQP_URL``, or of one of our own.
         given_spark: to use instead of a session of our own.
         quiet: no progress.
+        warms: whether the broker is filled and emptied a few times first, as one needs that compiles itself.
     """
 
     sizes: Sizes = field(default_factory=Sizes)
     given_broker: Broker | None = None
     given_spark: SparkSession | None = None
     quiet: bool = False
+    warms: bool = True
     _stack: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def __enter__(self) -> Self:
@@ -122,9 +133,11 @@ class Environment:
         else:
             external = ExternalBroker.from_environment()
             broker = external or self._stack.enter_context(
-                BrokerJ(BrokerConfig(heap=HEAP, durable=False, long_lived=True))
+                BrokerJ(BrokerConfig(heap=HEAP, direct=DIRECT, durable=False, long_lived=True))
             )
         self.__dict__["broker"] = broker  # what follows needs it already
+        if not self.warms:
+            return broker
         count = self.sizes.warm_messages
         with self.queue() as queue, self.progress("warming the broker", self.sizes.warm_rounds) as step:
             for _ in range(self.sizes.warm_rounds):

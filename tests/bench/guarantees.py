@@ -13,7 +13,7 @@ from amqp_spark.transactions.look import find
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from tests.bench.environment import Environment
 
@@ -69,6 +69,6 @@ def _forget(env: Environment, *queues: str) -> None:
                 client.delete_queue(queue)
 
 
-def spooled_bytes(options: dict[str, str]) -> int:
+def spooled_bytes(options: Mapping[str, str]) -> int:
     """What the files of a spool hold now."""
     return sum(path.stat().st_size for path in Path(options["spoolLocation"]).glob("*.spool"))

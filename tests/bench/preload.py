@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 BLOCK_MESSAGES = 1000
 # Broker-J keeps what it has not completed; a round trip for so many messages costs nothing that matters.
 SYNC_MESSAGES = 20_000
+MOST_BLOCK_BYTES = 4 << 20
 _PENDING_BYTES = 1 << 20
 _WRITE_TIMEOUT_S = 60.0
 
@@ -51,14 +52,17 @@ def publish(
         body_bytes: size of every body.
         told: called with the number of messages that went out since the last call.
     """
-    frames = Frames(queue, body_bytes=body_bytes, accept_mode=spec.MessageAcceptMode.NONE, stamped=True)
-    sent = 0
+    block = max(1, min(BLOCK_MESSAGES, MOST_BLOCK_BYTES // max(1, body_bytes)))
+    sync_messages = SYNC_MESSAGES * block // BLOCK_MESSAGES or block
+    frames = Frames(queue, body_bytes=body_bytes, accept_mode=spec.MessageAcceptMode.NONE, stamped=True, rows=block)
+    sent = synced = 0
     while sent < count:
-        size = min(BLOCK_MESSAGES, count - sent)
+        size = min(block, count - sent)
         _write(driver, frames.block(sent, size))
         driver.session.next_id += size
         sent += size
-        if sent % SYNC_MESSAGES == 0 or sent == count:
+        if sent - synced >= sync_messages or sent == count:
+            synced = sent
             driver.call(spec.ExecutionSync())
         if told is not None:
             told(size)
@@ -77,13 +81,27 @@ class Frames:
         body_bytes: size of every body.
         accept_mode: of the transfers.
         stamped: whether delivery-properties have a timestamp.
+        destination: of the transfers: an exchange, or what a broker that delivers them calls its subscription.
+        exchange: in delivery-properties, where brokers write it.
+        rows: most messages of a block.
     """
 
-    def __init__(self, queue: str, *, body_bytes: int, accept_mode: spec.MessageAcceptMode, stamped: bool) -> None:
+    def __init__(
+        self,
+        queue: str,
+        *,
+        body_bytes: int,
+        accept_mode: spec.MessageAcceptMode,
+        stamped: bool,
+        destination: str = "",
+        exchange: str | None = None,
+        rows: int = BLOCK_MESSAGES,
+    ) -> None:
         header = encode_header(
             spec.DeliveryProperties(
                 delivery_mode=spec.MessageDeliveryMode.NON_PERSISTENT,
                 timestamp=_STAMP if stamped else None,
+                exchange=exchange,
                 routing_key=queue,
             ),
             spec.MessageProperties(
@@ -94,21 +112,20 @@ class Frames:
         )
         command = encode_command(
             spec.MessageTransfer(
-                destination="", accept_mode=accept_mode, acquire_mode=spec.MessageAcquireMode.PRE_ACQUIRED
+                destination=destination, accept_mode=accept_mode, acquire_mode=spec.MessageAcquireMode.PRE_ACQUIRED
             )
         )
         segments = [(COMMAND, command), (HEADER, header)] + ([(BODY, body_of(body_bytes))] if body_bytes else [])
         message = b"".join(encode_assembly(0, TRACK_COMMAND, segments, 65535))
-        rows = np.frombuffer(message * BLOCK_MESSAGES, dtype=np.uint8).reshape(BLOCK_MESSAGES, len(message))
-        self._rows = rows.copy()
+        self._rows = np.frombuffer(message * rows, dtype=np.uint8).reshape(rows, len(message)).copy()
         self._message_id = _find(message, MESSAGE_ID.bytes) + 8
         self._qty = _find(message, _QTY.to_bytes(4, "big"))
         self._stamp = _find(message, _STAMP.to_bytes(8, "big")) if stamped else None
 
     def block(self, first: int, size: int) -> bytes:
-        """The frames of messages ``first`` to ``first + size - 1``; at most ``BLOCK_MESSAGES``."""
+        """The frames of messages ``first`` to ``first + size - 1``; at most ``rows``."""
         rows, at_id, qty = self._rows, self._message_id, self._qty
-        numbers = np.arange(first, first + BLOCK_MESSAGES, dtype=np.int64)
+        numbers = np.arange(first, first + len(rows), dtype=np.int64)
         rows[:, at_id : at_id + 8] = numbers.astype(">i8").view(np.uint8).reshape(-1, 8)
         rows[:, qty : qty + 4] = numbers.astype(">i4").view(np.uint8).reshape(-1, 4)
         if (stamp := self._stamp) is not None:

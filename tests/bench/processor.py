@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Self
 
 import psutil
 
@@ -45,3 +48,80 @@ def _of_tree(process: psutil.Process, *, without: int | None) -> float:
     except psutil.NoSuchProcess:  # its parent has its time now
         return 0.0
     return total
+
+
+READER: Final = "pyspark.sql.streaming.python_streaming_source_runner"
+"""In the command line of reader processes."""
+_ROLES: Final = {READER: "reader", "pyspark.worker": "workers", "org.apache.spark.deploy.SparkSubmit": "jvm"}
+_EVERY_S: Final = 0.02
+_SEARCH_EVERY: Final = 5
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds of processor time, user and system together, of the processes that work on a query."""
+
+    reader: float
+    workers: float
+    jvm: float
+
+
+class Watch:
+    """Looks at the processor time of the children of this process, every 20 ms while a block runs.
+
+    A reader process ends with its query and takes its figures along, so that the last look at it counts.
+    """
+
+    def __init__(self) -> None:
+        self._looks: list[tuple[float, Spent]] = []
+        self._roles: dict[psutil.Process, str] = {}
+        self._spent: dict[psutil.Process, float] = {}
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="processor-watch", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._look(search=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._done.set()
+        self._thread.join()
+        self._look(search=True)
+
+    def since(self, moment: float) -> Spent:
+        """What was spent after ``moment``, in seconds since 1970."""
+        begin = [spent for at, spent in self._looks if at <= moment][-1]
+        end = self._looks[-1][1]
+        return Spent(end.reader - begin.reader, end.workers - begin.workers, end.jvm - begin.jvm)
+
+    def _run(self) -> None:
+        looks = 0
+        while not self._done.wait(_EVERY_S):
+            looks += 1
+            self._look(search=looks % _SEARCH_EVERY == 0)
+
+    def _look(self, *, search: bool) -> None:
+        if search:
+            for process in psutil.Process().children(recursive=True):
+                if process not in self._roles:
+                    self._roles[process] = _role(process)
+        for process, role in self._roles.items():
+            if role:
+                try:
+                    times = process.cpu_times()
+                except psutil.Error:  # it has ended: what was seen last stands
+                    continue
+                self._spent[process] = times.user + times.system
+        totals = dict.fromkeys(_ROLES.values(), 0.0)
+        for process, seconds in self._spent.items():
+            totals[self._roles[process]] += seconds
+        self._looks.append((time.time(), Spent(**totals)))
+
+
+def _role(process: psutil.Process) -> str:
+    try:
+        arguments = process.cmdline()
+    except psutil.Error:
+        return ""
+    return next((role for name, role in _ROLES.items() if name in arguments), "")

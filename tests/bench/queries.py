@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from tests.bench import processor
 from tests.bench.preload import HEADERS_DDL, MESSAGE_ID, PRICE, SYMBOL, body_of
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tests.bench.environment import Environment
 
 SCHEMA = f"body BINARY, routing_key STRING, message_id STRING, timestamp TIMESTAMP, application_headers {HEADERS_DDL}"
-_READER = "pyspark.sql.streaming.python_streaming_source_runner"
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Drained:
     """From the start of the first micro-batch to the end of ``awaitTermination()``."""
     durations_ms: dict[str, int]
     """What the engine says that its time went into, summed over all batches."""
+    spent: processor.Spent
+    """Processor time from the start of the first micro-batch on."""
 
 
 def source(env: Environment, queue: str, schema: str = SCHEMA, **options: str) -> DataFrame:
@@ -76,9 +78,10 @@ def drain(
     # No progress event is dropped from recentProgress before this many.
     env.spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", "10000")
     begin, begin_epoch = time.perf_counter(), time.time()
-    query = writer.trigger(availableNow=True).start()
-    query.awaitTermination()
-    wall = time.perf_counter() - begin
+    with processor.Watch() as watch:
+        query = writer.trigger(availableNow=True).start()
+        query.awaitTermination()
+        wall = time.perf_counter() - begin
     events = [event for event in progress(query) if event["batchId"] >= 0]
     with_rows = [event for event in events if event["numInputRows"]]
     rows = sum(event["numInputRows"] for event in with_rows)
@@ -91,8 +94,46 @@ def drain(
     for event in events:
         for name, value in event["durationMs"].items():
             durations[name] = durations.get(name, 0) + value
-    before_first = datetime.fromisoformat(events[0]["timestamp"]).timestamp() - begin_epoch if events else 0.0
-    return Drained(rows, len(with_rows), wall, wall - before_first, durations)
+    first = datetime.fromisoformat(events[0]["timestamp"]).timestamp() if events else begin_epoch
+    return Drained(rows, len(with_rows), wall, wall - (first - begin_epoch), durations, watch.since(first))
+
+
+def against_raw(
+    env: Environment,
+    queue: str,
+    count: int,
+    *,
+    body_bytes: int,
+    unit: str,
+    per_message: float,
+    step: Callable[[str], None],
+    options: Mapping[str, str] | None = None,
+) -> tuple[list[float], list[Drained]]:
+    """Drain a queue in turn with the bare socket loop and with the query, round after round.
+
+    Parameters:
+        env: where the queue is.
+        queue: its name; it is empty before and after.
+        count: messages of each drain.
+        body_bytes: octets of each body.
+        unit: of the rate that the progress bar shows.
+        per_message: how much of it one message is.
+        step: is called with that rate after every drain.
+        options: further ones of the source.
+
+    Returns:
+        seconds of each raw loop, and what each query tells.
+    """
+    raw: list[float] = []
+    drained: list[Drained] = []
+    for _ in range(env.sizes.rounds):
+        env.fill(queue, count, body_bytes=body_bytes)
+        raw.append(env.drain_raw(queue, count))
+        step(f"raw {count * per_message / raw[-1]:,.0f} {unit}")
+        env.fill(queue, count, body_bytes=body_bytes)
+        drained.append(drain(env, queue, count, options=options))
+        step(f"query {count * per_message / drained[-1].query_s:,.0f} {unit}")
+    return raw, drained
 
 
 def messages(env: Environment, count: int, *, body_bytes: int = 256, routing_key: str) -> DataFrame:
@@ -158,6 +199,6 @@ def _readers() -> list[psutil.Process]:
 
 def _is_reader(process: psutil.Process) -> bool:
     try:
-        return _READER in process.cmdline()
+        return processor.READER in process.cmdline()
     except psutil.Error:  # it ended meanwhile
         return False

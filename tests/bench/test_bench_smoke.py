@@ -30,7 +30,9 @@ UNITS = {
     "drain_ratio": ("ratio", True),
     "growth": ("ratio", False),
     "latency_ratio": ("ratio", False),
+    "large_message_ratio": ("ratio", True),
     "reader_rss_mb": ("MB", False),
+    "reader_rss_mixed_mb": ("MB", False),
     "idle_cpu": ("cores", False),
     "publish_ratio": ("ratio", True),
     "bridge_ratio": ("ratio", True),
@@ -50,6 +52,7 @@ def env(broker: Broker, spark: SparkSession) -> Iterator[Environment]:
 
 @pytest.mark.broker
 @pytest.mark.spark
+@pytest.mark.sampled("name")
 @pytest.mark.parametrize("name", UNITS)
 def test_a_benchmark_runs(env: Environment, name: str, tmp_path: Path) -> None:
     results = bench.run(name, env)
@@ -61,6 +64,21 @@ def test_a_benchmark_runs(env: Environment, name: str, tmp_path: Path) -> None:
     assert name in bench.table(results)
     if name == "reader_rss_mb":
         assert found["detail"]["bufferBytes"] == 128 << 20
+
+
+@pytest.mark.spark
+def test_the_replayed_drain_runs(spark: SparkSession) -> None:
+    with Environment(sizes=Sizes.quick(), given_spark=spark, quiet=True) as env:
+        results = bench.run("three_frames", env)
+    assert [(found["name"], found["unit"], found["higher_is_better"]) for found in results] == [
+        ("three_frame_reader_us", "us", False),
+        ("three_frame_workers_us", "us", False),
+        ("three_frame_us", "us", False),
+        ("three_frame_ratio", "ratio", True),
+    ]
+    reader, workers, together, ratio = (found["value"] for found in results)
+    assert 0 < max(reader, workers) <= together
+    assert ratio > 0
 
 
 @pytest.mark.broker

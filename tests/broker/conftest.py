@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import uuid
 from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_core.errors import VirtualHostRefused
 from amqp_spark import crashpoints
 from tests.broker.crash_scenarios import Setting, shared_setting
 from tests.broker.exactly_once_support import Fate, Writer
 from tests.broker.transactions_support import Command
+from tests.support.dial import dial
 from tests.support.query_process import QueryProcess
 
 if TYPE_CHECKING:
@@ -31,7 +34,7 @@ def place(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 
 @pytest.fixture
-def fresh_names(connect: Connect) -> Iterator[Iterator[str]]:
+def fresh_names(broker: Broker) -> Iterator[Iterator[str]]:
     """Names that nobody else uses; queues and exchanges so named are deleted after the test."""
     given: list[str] = []
     prefix = uuid.uuid4().hex[:12]
@@ -43,13 +46,13 @@ def fresh_names(connect: Connect) -> Iterator[Iterator[str]]:
 
     yield names()
     for vhost in ("default", "durable"):
-        client = connect(vhost)
-        for name in given:
-            if client.query_queue(name) is not None:
-                client.delete_queue(name)
-        for name in given:
-            if client.query_exchange(name) is not None:
-                client.delete_exchange(name)
+        with contextlib.suppress(VirtualHostRefused), dial(broker, vhost) as client:
+            for name in given:
+                if client.query_queue(name) is not None:
+                    client.delete_queue(name)
+            for name in given:
+                if client.query_exchange(name) is not None:
+                    client.delete_exchange(name)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from amqp_spark.sink.encoding.messages import MessagePlan, Place
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import WriterState
-from amqp_spark.state.xids import parse_branch, xid_text
+from amqp_spark.state.xids import Run, parse_branch, xid_text
 from tests.broker.stream_support import depth
 
 if TYPE_CHECKING:
@@ -48,13 +48,16 @@ class Writer:
     identity: str = field(default_factory=lambda: f"writer-{uuid.uuid4().hex[:8]}")
     lineage: str | None = field(default_factory=lambda: str(uuid.uuid4()))
     given: dict[str, Any] = field(default_factory=dict)
+    run_of_batch: Run = field(default_factory=Run.new)
+    timeout_s: int | None = None
+    """A transactionTimeout that is shorter than the option allows."""
     tasks: Connections = field(default_factory=Connections)
     drivers: Connections = field(default_factory=Connections)
 
     @property
     def options(self) -> SinkOptions:
         """Those of the sink."""
-        return SinkOptions.parse(
+        options = SinkOptions.parse(
             {
                 "url": self.broker.url(self.vhost),
                 "username": self.broker.username,
@@ -66,6 +69,7 @@ class Writer:
             }
             | self.given
         )
+        return options if self.timeout_s is None else replace(options, transaction_timeout=self.timeout_s)
 
     @property
     def names(self) -> Names:
@@ -82,7 +86,8 @@ class Writer:
         options = self.options
         plan = MessagePlan.build(SCHEMA, options)
         place = Place(self.lineage, batch, partition)
-        return BranchDelivery(plan, options, place, attempt=attempt, connections=self.tasks)
+        run = self.run_of_batch
+        return BranchDelivery(plan, options, place, attempt=attempt, run=run, connections=self.tasks)
 
     def task(self, batch: int, partition: int, bodies: Sequence[object], *, attempt: int = 0) -> Prepared:
         """Run a task."""
@@ -157,6 +162,7 @@ def anew(writer: Writer) -> None:
     """The next process of the query."""
     writer.close()
     writer.tasks, writer.drivers = Connections(), Connections()
+    writer.run_of_batch = Run.new()
 
 
 def orphan(writer: Writer, batch: int) -> str:

@@ -28,6 +28,7 @@ from tests.broker.job_support import (
     started,
     submitted,
 )  # fmt: skip
+from tests.support.capabilities import needs
 from tests.support.jobs import ROOT
 from tests.support.process import wait_until
 
@@ -99,6 +100,7 @@ def exact(spark: SparkSession, broker: Broker, queue: str) -> list[dict[str, Any
     )
 
 
+@needs("is_broker_j")  # the other one is
 def test_every_property_is_kept_between_two_brokers(
     broker: Broker, own_broker: OwnBroker, connect: Connect, spark: SparkSession, queue: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
@@ -202,6 +204,7 @@ def test_what_cannot_be_bridged_is_one_clear_line(
     wait_until(lambda: left(connect, queue) == 3, "the messages to be back on their queue")
 
 
+@needs("checks_passwords")
 @pytest.mark.parametrize("side", ["FROM_", "TO_"])
 def test_a_login_that_is_refused_ends_with_3(
     side: str, broker: Broker, connect: Connect, queue: str, durable_queue: str, tmp_path: Path,

@@ -9,7 +9,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from amqp_core.v0_10 import spec
-from tests.broker.stream_support import Stream, bodies, depth, numbers, publish, subscribers
+from tests.broker.stream_support import Stream, bodies, depth, is_drained, numbers, publish, subscribers
+from tests.support.dial import address, by_way_of
 from tests.support.process import wait_until
 from tests.support.proxy import FaultProxy
 from tests.support.triggers import Frame, Trigger, frame, operation
@@ -37,14 +38,13 @@ def stream(spark: SparkSession, broker: Broker, tmp_path: Path) -> Stream:
 
 @pytest.fixture
 def proxy(broker: Broker) -> Iterator[FaultProxy]:
-    host, port = broker.url().removeprefix("amqp://").split("/")[0].split(":")
-    with FaultProxy((host, int(port))) as proxy:
+    with FaultProxy(address(broker)) as proxy:
         yield proxy
 
 
 def through(stream: Stream, proxy: FaultProxy, queue: str, **options: Any) -> DataFrame:
     """The stream over a connection that the proxy passes on."""
-    return stream.frame(queue, SCHEMA, url=f"amqp://127.0.0.1:{proxy.port}/default", **(QUICK | options))
+    return stream.frame(queue, SCHEMA, url=by_way_of(proxy.port, stream.broker.url()), **(QUICK | options))
 
 
 def must_hold_all(stream: Stream, count: int = COUNT) -> None:
@@ -83,6 +83,7 @@ FAULTS: dict[str, Callable[[FaultProxy], Fault]] = {
 }
 
 
+@pytest.mark.sampled("fault")
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_connection_that_breaks_is_made_again(
     stream: Stream, proxy: FaultProxy, connect: Connect, queue: str, fault: str
@@ -92,7 +93,7 @@ def test_a_connection_that_breaks_is_made_again(
     struck = FAULTS[fault](proxy)
     query = stream.start(through(stream, proxy, queue, heartbeat=1))
     try:
-        wait_until(lambda: not depth(client, queue), "the queue is drained", 60)
+        wait_until(lambda: is_drained(client, queue, COUNT, stream), "the queue is drained", 60)
     finally:
         query.stop()
     assert struck.struck.is_set()
@@ -160,12 +161,13 @@ def test_a_broker_that_comes_later_is_waited_for(
     client = connect(heartbeat=0)
     publish(client, queue, numbers(COUNT))
     proxy.refuse()
-    query = stream.start(through(stream, proxy, queue))
+    # The first call waits as long as connecting may take; attempts must outlast that and a slow machine.
+    query = stream.start(through(stream, proxy, queue, **{"connectTimeout": 2, "retry.maxAttempts": 5000}))
     try:
-        wait_until(lambda: query.status["message"] == "Waiting for data to arrive", "the query to run", 60)
+        wait_until(lambda: query.status["message"] == "Waiting for data to arrive", "the query to run", 180)
         assert not proxy.connections
         proxy.listen_again()
-        wait_until(lambda: not depth(client, queue), "the queue is drained", 60)
+        wait_until(lambda: is_drained(client, queue, COUNT, stream), "the queue is drained", 180)
     finally:
         query.stop()
     assert stream.bodies() == numbers(COUNT)
@@ -194,7 +196,7 @@ def test_competing_queries_take_everything_once(
     try:
         wait_until(lambda: subscribers(client, queue) == 2, "both consumers", 60)
         publish(client, queue, numbers(count))
-        wait_until(lambda: not depth(client, queue), "the queue is drained", 120)
+        wait_until(lambda: is_drained(client, queue, count, *streams), "the queue is drained", 120)
     finally:
         for query in queries:
             query.stop()
@@ -220,7 +222,8 @@ def test_one_of_competing_queries_fails_and_the_other_takes_over(
     try:
         wait_until(lambda: subscribers(client, queue) == 2, "both consumers", 60)
         publish(client, queue, numbers(count))
-        wait_until(lambda: not depth(client, queue), "the queue is drained", 120)
+        wait_until(lambda: is_drained(client, queue, count, steady, failing), "the queue is drained", 120)
+        assert "the sink is full" in str(queries[1].exception())
     finally:
         for query in queries:
             query.stop()

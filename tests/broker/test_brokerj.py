@@ -114,9 +114,10 @@ def test_make_broker_prints_how_to_connect_and_stops_on_a_signal(free_port: int)
         stderr=subprocess.STDOUT,
     ) as process:
         assert process.stdout is not None
-        banner = [process.stdout.readline() for _ in range(8)]
+        banner = [process.stdout.readline() for _ in range(9)]
         assert f"amqp://127.0.0.1:{free_port}/default" in "".join(banner)
-        assert "export AMQP_URL=" in banner[-1]
+        assert "export AMQP_URL=" in banner[-2]
+        assert "export AMQP_TEST_URL=" in banner[-1]
         assert connection_start(free_port)
         java = [child for child in psutil.Process(process.pid).children() if child.name() == "java"]
         os.kill(process.pid, signal.SIGTERM)

@@ -20,6 +20,7 @@ from amqp_core.errors import (
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import Message, messages_of
+from tests.support.capabilities import needs
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.subscription import Subscription
+    from tests.support.capabilities import Capabilities
     from tests.support.fixtures import Connect
 
 pytestmark = pytest.mark.broker
@@ -83,7 +85,8 @@ HEADERS: dict[str, object] = {
 }
 
 
-def test_every_property_comes_back(connect: Connect, place: tuple[str, str]) -> None:
+@needs("takes_any_user_id")
+def test_every_property_comes_back(connect: Connect, place: tuple[str, str], capabilities: Capabilities) -> None:
     vhost, queue = place
     client = connect(vhost)
     sent = Message(
@@ -100,7 +103,7 @@ def test_every_property_comes_back(connect: Connect, place: tuple[str, str]) -> 
     assert {name: getattr(message.properties, name) for name in PROPERTIES} == PROPERTIES
     delivery = message.delivery
     assert (delivery.priority, delivery.delivery_mode, delivery.timestamp) == (7, 2, 1_700_000_000)
-    assert delivery.expiration is not None  # Broker-J's own, ms since 1970
+    assert (delivery.expiration is not None) is capabilities.stamps_expiration  # the broker's own, ms since 1970
     assert message.routing_key == queue
     assert not delivery.redelivered
     client.accept(ids([message]), sync=True)
@@ -246,6 +249,7 @@ def test_paused_reading_leaves_the_rest_on_the_broker(connect: Connect, queue: s
 
 
 # --------------------------------------------------------------------------------------------- accept, release, reject
+@needs("flags_redelivered")
 def test_what_is_not_accepted_goes_back_in_order_and_flagged(connect: Connect, place: tuple[str, str]) -> None:
     vhost, queue = place
     client = connect(vhost)
@@ -286,6 +290,7 @@ def test_release_with_and_without_the_flag(connect: Connect, queue: str) -> None
     ]
 
 
+@needs("alternate_exchange")
 def test_reject_leads_to_the_alternate_exchange(connect: Connect, fresh_names: Iterator[str]) -> None:
     queue, dead, exchange = next(fresh_names), next(fresh_names), next(fresh_names)
     client = connect()
@@ -351,6 +356,7 @@ def test_browsing_takes_nothing_and_acquire_does(connect: Connect, queue: str) -
     assert count(client, queue) == 1
 
 
+@needs("selectors")
 def test_a_selector_filters(connect: Connect, queue: str) -> None:
     client = connect()
     for price in (1, 5, 9):
@@ -396,6 +402,7 @@ def test_a_cancelled_subscription_leaves_what_came_to_be_accepted(connect: Conne
 
 
 # ---------------------------------------------------------------------------------------------------------- publishing
+@needs("rejects_unroutable")
 def test_what_cannot_be_routed_is_reported(connect: Connect, queue: str) -> None:
     client = connect()
     client.publish(Message(b"1"), routing_key=queue)
@@ -414,6 +421,7 @@ def test_what_cannot_be_routed_is_reported(connect: Connect, queue: str) -> None
     client.confirm()
 
 
+@needs("rejects_overflow")
 def test_a_full_queue(connect: Connect, fresh_names: Iterator[str]) -> None:
     queue = next(fresh_names)
     client = connect()
@@ -428,6 +436,7 @@ def test_a_full_queue(connect: Connect, fresh_names: Iterator[str]) -> None:
         client.confirm()
 
 
+@needs("stops_producers")
 def test_producer_flow_control(connect: Connect, fresh_names: Iterator[str]) -> None:
     queue = next(fresh_names)
     client, consumer = connect(), connect()
@@ -438,7 +447,7 @@ def test_producer_flow_control(connect: Connect, fresh_names: Iterator[str]) -> 
 
     def stopped() -> bool:
         client.sync()
-        return client._publisher.credit == 0
+        return client._publisher.credit.left == 0
 
     wait_until(stopped, "the broker to say stop")
     subscription = consumer.subscribe(queue, accept_mode=spec.MessageAcceptMode.NONE)
@@ -448,7 +457,7 @@ def test_producer_flow_control(connect: Connect, fresh_names: Iterator[str]) -> 
     client.publish(Message(b"last"), routing_key=queue)  # waits until the consumer has made room
     client.confirm()
     timer.join()
-    assert client._publisher.credit is None
+    assert client._publisher.credit.left is None
 
 
 # -------------------------------------------------------------------------------------------------------- typed errors
@@ -490,7 +499,9 @@ def test_errors_are_typed_and_name_the_command(
         "delete if unused": lambda: client.delete_queue(queue, if_unused=True),
         "redeclare exchange": lambda: client.declare_exchange("amq.direct", "topic"),
         "unknown exchange type": lambda: client.declare_exchange(queue, "no-such-type"),
-        "empty destination": lambda: client._driver.call(spec.MessageSubscribe(queue=queue, accept_mode=0)),
+        "empty destination": lambda: client._driver.call(
+            spec.MessageSubscribe(queue=queue, accept_mode=0, acquire_mode=0)
+        ),
     }
     with pytest.raises(CommandFailed) as raised:
         calls[what]()

@@ -17,6 +17,7 @@ from amqp_core.errors import (
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import Message, messages_of
+from tests.support.capabilities import needs
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ def bodies(connect: Connect, vhost: str, queue: str) -> list[bytes]:
 
 
 # ------------------------------------------------------------------------------------------------------------------ tx
+@needs("requeues_on_rollback")
 def test_a_local_transaction_is_all_or_nothing(connect: Connect, place: tuple[str, str]) -> None:
     vhost, queue = place
     client = connect(vhost)
@@ -274,6 +276,7 @@ def _join_and_never_end(client: Client, other: Client, xid: spec.Xid, messages: 
         accept(client, messages)
 
 
+@needs("keeps_open_branches")
 def test_a_branch_that_its_session_left_open_is_locked_until_rolled_back(connect: Connect, queue: str) -> None:
     client = connect()
     publish(client, queue, b"in")
@@ -302,7 +305,7 @@ def test_a_branch_that_its_session_left_open_is_locked_until_rolled_back(connect
     assert bodies(connect, "default", queue) == [b"in"]
 
 
-ERRORS: list[tuple[str, type[CommandFailed]]] = [
+ERRORS = [
     ("start without select", CommandInvalid),
     ("start twice", NotAllowed),
     ("join unknown", NotAllowed),
@@ -313,14 +316,14 @@ ERRORS: list[tuple[str, type[CommandFailed]]] = [
     ("rollback unknown", NotFound),
     ("get timeout of unknown", NotFound),
     ("set timeout of unknown", NotFound),
-    ("forget unknown", NotFound),
+    pytest.param("forget unknown", NotFound, marks=needs("forgets_branches")),
     ("prepare not ended", IllegalState),
     ("commit not prepared", IllegalState),
     ("one phase on prepared", IllegalState),
 ]
 
 
-@pytest.mark.parametrize(("what", "error"), ERRORS, ids=[what for what, _ in ERRORS])
+@pytest.mark.parametrize(("what", "error"), ERRORS)
 def test_errors_of_branches_are_typed(connect: Connect, what: str, error: type[CommandFailed]) -> None:
     client = connect()
     dtx = client.transactions

@@ -95,7 +95,9 @@ def test_worker_killed(setting: Setting, driver: QueryProcess, guarantee: str, r
     for scenario in scenarios:
         held = run_to_point(driver, scenario, available_now=True)
         if scenario.point == crashpoints.FETCH_MID:  # the reader waits there, and a worker for the reader
-            for worker in driver.workers():
+            workers = driver.workers()
+            assert workers, "no worker waits for the reader"
+            for worker in workers:
                 driver.kill(worker)
             setting.points.release(scenario.point, held)
         else:

@@ -80,6 +80,7 @@ def prepare(setting: Setting, entry: str, *, lose: dict[str, Any] | None = None,
 
 
 @pytest.mark.parametrize("repeat", ROUNDS)
+@pytest.mark.sampled("point")
 @pytest.mark.parametrize("point", TASK_POINTS)
 def test_worker_killed(setting: Setting, driver: QueryProcess, point: str, repeat: int) -> None:
     """Spark replaces the worker, and the task is tried again; what it had prepared is swept."""
@@ -90,6 +91,7 @@ def test_worker_killed(setting: Setting, driver: QueryProcess, point: str, repea
 
 
 @pytest.mark.parametrize("repeat", ROUNDS)
+@pytest.mark.sampled("point")
 @pytest.mark.parametrize("point", DRIVER_POINTS)
 def test_process_of_the_decision_killed(setting: Setting, driver: QueryProcess, point: str, repeat: int) -> None:
     """Of a stream writer it is a Python worker beside the driver: the query fails, and is started again."""

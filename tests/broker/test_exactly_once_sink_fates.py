@@ -26,6 +26,7 @@ from tests.broker.exactly_once_support import (
 )
 from tests.broker.sink_scenarios import taken
 from tests.broker.stream_support import depth, publish
+from tests.support.capabilities import needs
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ memory_only = pytest.mark.parametrize("place", ["default"], indirect=True)
 # ------------------------------------------------------------------------------------ branches with a fate of their own
 @memory_only
 def test_a_batch_that_outlives_its_timeout_fails_whole(client: Client, writer: Writer) -> None:
-    writer.given["transactionTimeout"] = 2
+    writer.timeout_s = 2
     early = writer.task(0, 0, range(10))
     wait_until(lambda: not prepared_of(client, writer), "the timer of the first task")
     late = writer.task(0, 1, range(10, 20))
@@ -60,7 +61,7 @@ def test_a_batch_that_outlives_its_timeout_fails_whole(client: Client, writer: W
 
 @memory_only
 def test_a_task_that_outlives_its_timeout_fails(client: Client, writer: Writer) -> None:
-    writer.given["transactionTimeout"] = 2
+    writer.timeout_s = 2
     delivery = writer.delivery(0)
 
     def slow() -> Iterator[pa.RecordBatch]:
@@ -74,9 +75,10 @@ def test_a_task_that_outlives_its_timeout_fails(client: Client, writer: Writer) 
     assert prepared_of(client, writer) == []
 
 
+@needs("endless_branches")
 def test_decided_branches_have_no_timer(client: Client, writer: Writer, fate: Fate) -> None:
     """Broker-J: once a batch is decided, its driver may be away for as long as it likes."""
-    writer.given["transactionTimeout"] = 2
+    writer.timeout_s = 2
     tasks = writer.run(0, range(10))
     fate.kill_at(crashpoints.DECISION_COMMITTED)
     with pytest.raises(Killed):

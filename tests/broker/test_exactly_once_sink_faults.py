@@ -15,6 +15,8 @@ from amqp_spark.errors import PublishFailed, StateError, Unroutable
 from tests.broker.exactly_once_support import Writer, batches, nothing_is_left, prepared_of
 from tests.broker.sink_scenarios import sync, taken, transfer
 from tests.broker.stream_support import depth
+from tests.support.capabilities import needs
+from tests.support.dial import address, by_way_of
 from tests.support.proxy import FaultProxy
 from tests.support.triggers import operation
 
@@ -41,8 +43,7 @@ def writer(broker: Broker, queue: str) -> Iterator[Writer]:
 
 @pytest.fixture
 def proxy(broker: Broker) -> Iterator[FaultProxy]:
-    host, port = broker.url().removeprefix("amqp://").split("/")[0].split(":")
-    with FaultProxy((host, int(port))) as proxy:
+    with FaultProxy(address(broker)) as proxy:
         yield proxy
 
 
@@ -70,6 +71,7 @@ def test_an_exchange_that_is_not_there(client: Client, writer: Writer) -> None:
     assert prepared_of(client, writer) == []
 
 
+@needs("rejects_overflow")
 @pytest.mark.parametrize("on_unroutable", ["fail", "discard"])
 def test_a_queue_that_is_full(client: Client, broker: Broker, fresh_names: Iterator[str], on_unroutable: str) -> None:
     """Broker-J counts what is in no branch: what overflows is refused when the branch is committed, or not at all."""
@@ -192,7 +194,7 @@ def code(command: type[spec.Command], nth: int = 1, *, past: bool = False) -> Tr
 def test_the_connection_of_a_task_is_cut(client: Client, writer: Writer, proxy: FaultProxy, trigger: Trigger) -> None:
     """Before the first row it is made again; then the task fails, and Spark runs it again: here we do."""
     direct = writer.given
-    writer.given = {"url": f"amqp://127.0.0.1:{proxy.port}/default", "heartbeat": 5}
+    writer.given = {"url": by_way_of(proxy.port, writer.broker.url()), "heartbeat": 5}
     struck = proxy.to_broker.cut(trigger)
     try:
         tasks = writer.run(0, range(100))
@@ -232,7 +234,7 @@ def test_the_connection_of_a_decision_is_cut(
     client: Client, writer: Writer, proxy: FaultProxy, trigger: Trigger
 ) -> None:
     """It goes on by itself on the next connection, whatever the broker has done of what was sent."""
-    writer.given = {"url": f"amqp://127.0.0.1:{proxy.port}/default", "heartbeat": 5}
+    writer.given = {"url": by_way_of(proxy.port, writer.broker.url()), "heartbeat": 5}
     tasks = writer.run(0, range(10), range(10, 20))
     writer.task(0, 0, range(10), attempt=1)
     struck = proxy.to_broker.cut(trigger)

@@ -12,6 +12,7 @@ import pytest
 from amqp_core.v0_10.messages import Message
 from tests.broker.job_support import QUICK, environment, error_lines, job_path, left, login, started, submitted
 from tests.support import demo
+from tests.support.capabilities import needs
 from tests.support.jobs import load
 from tests.support.process import wait_until
 
@@ -76,7 +77,7 @@ def test_a_signal_ends_a_running_job_and_leaves_the_rest_on_the_broker(
 @pytest.mark.parametrize(
     ("changes", "more", "text"),
     [
-        ({"AMQP_PASSWORD": "n0t-the-one"}, [], "login"),
+        pytest.param({"AMQP_PASSWORD": "n0t-the-one"}, [], "login", marks=needs("checks_passwords")),
         (
             {"AMQP_URL": "amqp://127.0.0.1:1/default"},
             ["--queue", "q", "--option", "retry.maxAttempts=0"],

@@ -10,6 +10,7 @@ import pytest
 from amqp_core.v0_10 import values
 from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
 from tests.support import javapeer
+from tests.support.capabilities import needs
 
 if TYPE_CHECKING:
     from tests.support.fixtures import Broker, Connect, OwnBroker
@@ -72,6 +73,7 @@ def strict(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+@needs("keeps_ttl", "stamps_expiration")
 def test_what_the_java_peer_publishes_it_receives_as_expected(broker: Broker, queue: str) -> None:
     javapeer.publish_all(broker, queue)
     received = javapeer.receive(broker, queue, len(EXPECTED))
@@ -83,6 +85,7 @@ def test_what_the_java_peer_publishes_it_receives_as_expected(broker: Broker, qu
     assert not any(message["redelivered"] for message in received)
 
 
+@needs("keeps_ttl")
 def test_what_the_java_peer_publishes_the_client_receives_as_expected(
     broker: Broker, queue: str, connect: Connect
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.broker.stream_support import Stream, depth
 from tests.support import javapeer
+from tests.support.capabilities import needs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -49,6 +50,7 @@ def strict(value: object) -> str:
     return json.dumps(value, sort_keys=True)
 
 
+@needs("keeps_ttl")
 def test_the_source_decodes_body_and_properties_as_sent(
     spark: SparkSession, broker: Broker, connect: Connect, queue: str, tmp_path: Path
 ) -> None:

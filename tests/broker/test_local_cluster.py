@@ -84,6 +84,31 @@ def test_a_cluster_reads_every_message(
     assert len(query.batches()) >= 3
 
 
+def test_a_cluster_that_encrypts_pulls_what_is_encrypted(
+    broker: Broker, connect: Connect, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = connect(heartbeat=0)
+    sent = [number + b"x" * 1000 for number in numbers(6000)]
+    publish(client, queue, sent)
+    conf = tmp_path / "conf"
+    conf.mkdir()
+    (conf / "spark-defaults.conf").write_text("spark.network.crypto.enabled: true\nspark.authenticate = true\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(conf))
+    settings = {"spark.master": "local-cluster[1,2,1024]", "spark.executor.memory": "512m"}
+    options = {
+        "url": broker.url(),
+        "username": broker.username,
+        "password": broker.password,
+        "queue": queue,
+        "transfer": "pull",
+    }
+    query = Query(name="tls", options=options, directory=tmp_path, schema="body BINARY, position BIGINT")
+    with QueryProcess(settings=settings | {"spark.authenticate.secret": "for-this-test"}) as process:
+        process.drain([query])
+    assert [row["body"] for row in sorted(query.rows(), key=lambda row: row["position"])] == sent
+    assert depth(client, queue) == 0
+
+
 @pytest.mark.parametrize(("point", "transfer"), [(crashpoints.READ_STARTED, "inline"), (crashpoints.READ_MID, "pull")])
 def test_an_executor_killed_in_a_batch(
     cluster: QueryProcess,

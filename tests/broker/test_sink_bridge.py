@@ -24,6 +24,7 @@ from amqp_core.v0_10.values import Datetime, Typed
 from amqp_spark.columns import DEFAULT_SCHEMA
 from tests.broker.sink_support import browse, login, same, write
 from tests.broker.stream_support import depth
+from tests.support.capabilities import needs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,6 +121,7 @@ BRIDGED = ", ".join(
 )
 
 
+@needs("takes_any_user_id")
 def test_a_bridge_with_encoded_headers_changes_nothing_that_a_broker_does_not_set(
     spark: SparkSession, broker: Broker, connect: Connect, fresh_names: Iterator[str], tmp_path: Path
 ) -> None:
@@ -149,6 +151,7 @@ def test_a_bridge_with_encoded_headers_changes_nothing_that_a_broker_does_not_se
     assert depth(client, source) == 0
 
 
+@needs("takes_any_user_id")
 def test_what_the_source_reads_without_a_schema_can_be_written(
     spark: SparkSession, broker: Broker, connect: Connect, fresh_names: Iterator[str]
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 from amqp_spark import crashpoints
 from tests.broker.crash_scenarios import Setting
 from tests.broker.sink_scenarios import Target, duplicates, put_file, taken, transfer
+from tests.support.dial import address, by_way_of
 from tests.support.proxy import FaultProxy
 from tests.support.query_process import Publishing, QueryProcess
 
@@ -35,8 +36,7 @@ COUNT = FILES * PER_FILE
 
 @pytest.fixture
 def proxy(broker: Broker) -> Iterator[FaultProxy]:
-    host, port = broker.url().removeprefix("amqp://").split("/")[0].split(":")
-    with FaultProxy((host, int(port))) as proxy:
+    with FaultProxy(address(broker)) as proxy:
         yield proxy
 
 
@@ -76,6 +76,7 @@ def must_be_there(setting: Setting, write: Publishing, least: int, most: int) ->
 
 
 @pytest.mark.parametrize("repeat", ROUNDS)
+@pytest.mark.sampled("point")
 @pytest.mark.parametrize("point", OF_A_TASK)
 def test_worker_killed(setting: Setting, driver: QueryProcess, point: str, repeat: int) -> None:
     """Spark replaces the worker, and the task is tried again."""
@@ -92,7 +93,7 @@ def test_worker_killed_after_its_connection_broke(
     setting: Setting, driver: QueryProcess, proxy: FaultProxy, repeat: int
 ) -> None:
     struck = proxy.to_broker.cut(transfer(200))
-    write = prepare(setting, ENTRIES[repeat % 3], url=f"amqp://127.0.0.1:{proxy.port}/default")
+    write = prepare(setting, ENTRIES[repeat % 3], url=by_way_of(proxy.port, setting.broker.url()))
     driver.kill(driver.run_to_point(write, crashpoints.CONNECTION_LOST))
     assert struck.struck.is_set()
     assert driver.wait(write) is None

@@ -24,6 +24,7 @@ from tests.broker.sink_scenarios import (
     transfer,
 )
 from tests.broker.stream_support import depth
+from tests.support.dial import address, by_way_of
 from tests.support.process import wait_until
 from tests.support.proxy import FaultProxy
 from tests.support.triggers import operation
@@ -47,8 +48,7 @@ EXCHANGE = "amq.direct"
 
 @pytest.fixture
 def proxy(broker: Broker) -> Iterator[FaultProxy]:
-    host, port = broker.url().removeprefix("amqp://").split("/")[0].split(":")
-    with FaultProxy((host, int(port))) as proxy:
+    with FaultProxy(address(broker)) as proxy:
         yield proxy
 
 
@@ -59,8 +59,8 @@ def target(broker: Broker, connect: Connect, queue: str) -> Target:
     return Target(broker, queue)
 
 
-def through(proxy: FaultProxy) -> dict[str, Any]:
-    return {"url": f"amqp://127.0.0.1:{proxy.port}/default", "exchange": EXCHANGE}
+def through(target: Target, proxy: FaultProxy) -> dict[str, Any]:
+    return {"url": by_way_of(proxy.port, target.broker.url()), "exchange": EXCHANGE}
 
 
 # Each strikes one connection, once. Nothing was sent when these strike:
@@ -89,12 +89,13 @@ LATE: dict[str, Callable[[FaultProxy], Fault]] = {
 }
 
 
+@pytest.mark.sampled("fault")
 @pytest.mark.parametrize("fault", EARLY)
 def test_a_connection_that_breaks_before_anything_was_sent(
     spark: SparkSession, target: Target, proxy: FaultProxy, connect: Connect, fault: str
 ) -> None:
     struck = EARLY[fault](proxy)
-    sink = target.sink(**through(proxy))
+    sink = target.sink(**through(target, proxy))
     sink(rows(spark, COUNT), 0)
     assert struck.struck.is_set()
     assert (sink.last.messages, sink.last.retries, sink.last.resent) == (COUNT, 1, 0)
@@ -105,7 +106,7 @@ def test_transfers_that_never_arrived_are_counted_as_sent_again_and_are_no_dupli
     spark: SparkSession, target: Target, proxy: FaultProxy, connect: Connect
 ) -> None:
     struck = proxy.to_broker.cut(transfer(), how="reset")
-    sink = target.sink(**through(proxy))
+    sink = target.sink(**through(target, proxy))
     sink(rows(spark, COUNT), 0)
     assert struck.struck.is_set()
     assert sink.last.retries == 1
@@ -113,12 +114,13 @@ def test_transfers_that_never_arrived_are_counted_as_sent_again_and_are_no_dupli
     assert duplicates(taken(connect(), target.queue), COUNT) == 0
 
 
+@pytest.mark.sampled("fault")
 @pytest.mark.parametrize("fault", LATE)
 def test_a_connection_that_breaks_while_transfers_are_not_completed(
     spark: SparkSession, target: Target, proxy: FaultProxy, connect: Connect, fault: str
 ) -> None:
     struck = LATE[fault](proxy)
-    sink = target.sink(**through(proxy), heartbeat=1)
+    sink = target.sink(**through(target, proxy), heartbeat=1)
     sink(rows(spark, COUNT), 0)
     assert struck.struck.is_set()
     assert (sink.last.messages, sink.last.retries) == (COUNT, 1)
@@ -131,7 +133,7 @@ def test_an_answer_that_is_lost_makes_a_duplicate_of_each_row_that_it_was_about(
 ) -> None:
     count = 200  # too few for the broker to complete anything unasked
     struck = proxy.to_client.cut(completion_of(count + 1))  # after exchange.query and the transfers: the sync
-    sink = target.sink(**through(proxy))
+    sink = target.sink(**through(target, proxy))
     sink(rows(spark, count), 0)
     assert struck.struck.is_set()
     assert sink.last.resent == count
@@ -144,7 +146,7 @@ def test_every_entry_survives_it(
     spark: SparkSession, target: Target, proxy: FaultProxy, connect: Connect, tmp_path: Path, entry: str, fault: str
 ) -> None:
     struck = LATE[fault](proxy)
-    options = target.options(**through(proxy))
+    options = target.options(**through(target, proxy))
     if entry == "batch":
         rows(spark, COUNT).write.format("amqp").mode("append").options(**options).save()
     else:
@@ -154,7 +156,7 @@ def test_every_entry_survives_it(
         if entry == "stream":
             writer = writer.format("amqp").options(**options)
         else:
-            writer = writer.foreachBatch(target.sink(**through(proxy)))
+            writer = writer.foreachBatch(target.sink(**through(target, proxy)))
         query = writer.trigger(availableNow=True).start()
         assert query.awaitTermination(120), "the query did not end"
     assert struck.struck.is_set()
@@ -174,7 +176,7 @@ def test_how_bytes_arrive_does_not_matter(
             lane.coalesce(quiet_s=0.02)
         else:
             lane.delay(0.05)
-    sink = target.sink(**through(proxy), maxInFlight=100)
+    sink = target.sink(**through(target, proxy), maxInFlight=100)
     sink(rows(spark, count), 0)
     assert (sink.last.retries, sink.last.resent) == (0, 0)
     assert taken(connect(), target.queue) == dict.fromkeys(range(count), 1)
@@ -184,7 +186,7 @@ def test_when_every_connection_breaks_the_doubt_is_told_and_a_second_write_compl
     spark: SparkSession, target: Target, proxy: FaultProxy, connect: Connect
 ) -> None:
     proxy.to_broker.cut(transfer(100), times=None)  # too early for any completion
-    sink = target.sink(**through(proxy), retry__maxAttempts=2, retry__maxDelay=0.1)
+    sink = target.sink(**through(target, proxy), retry__maxAttempts=2, retry__maxDelay=0.1)
     doubt = (
         r"OutcomeUnknown: partition 0 in batch 7: [\d,]+ messages were sent and not completed by the broker, .*"
         r"3 connection\(s\) in a row were lost or could not be made \(retry\.maxAttempts=2\), the last one because: "
@@ -202,7 +204,7 @@ def test_a_broker_that_is_away_is_named_and_nothing_is_in_doubt(
     spark: SparkSession, target: Target, proxy: FaultProxy
 ) -> None:
     proxy.refuse()
-    sink = target.sink(**through(proxy), retry__maxAttempts=1, retry__maxDelay=0.1)
+    sink = target.sink(**through(target, proxy), retry__maxAttempts=1, retry__maxDelay=0.1)
     with pytest.raises(PythonException, match=rf"127\.0\.0\.1:{proxy.port}.*Connection refused") as caught:
         sink(rows(spark, 10), 0)
     assert "OutcomeUnknown" not in str(caught.value)
@@ -222,7 +224,7 @@ def test_a_broker_that_comes_later_is_waited_for(
 
     helper = Thread(target=come_back)
     helper.start()
-    sink = target.sink(**through(proxy), retry__maxAttempts=100)
+    sink = target.sink(**through(target, proxy), retry__maxAttempts=100)
     sink(rows(spark, COUNT), 0)
     helper.join()
     assert refused.is_set()
@@ -231,7 +233,7 @@ def test_a_broker_that_comes_later_is_waited_for(
 
 def test_garbage_on_every_connection_ends_the_write(spark: SparkSession, target: Target, proxy: FaultProxy) -> None:
     proxy.to_client.inject(b"\xff" * 40, operation(spec.ExecutionResult.CODE), times=None)
-    sink = target.sink(**through(proxy), retry__maxAttempts=1, retry__maxDelay=0.1)
+    sink = target.sink(**through(target, proxy), retry__maxAttempts=1, retry__maxDelay=0.1)
     with pytest.raises(PythonException, match=r"DecodeError: frame type 255 .*\(at byte \d+\)"):
         sink(rows(spark, 10), 0)
     assert len(proxy.connections) == 2
@@ -247,7 +249,7 @@ def test_nothing_of_a_failed_task_is_enqueued_after_its_failure_was_reported(
         proxy.to_broker.delay(0.3)
     frame = spark.range(0, COUNT, 1, 1).selectExpr("CASE WHEN id <> 5000 THEN CAST(id AS STRING) END AS body")
     with pytest.raises(PythonException, match="row 5000 of partition 0 in batch 3 cannot be sent: column 'body'"):
-        target.sink(**through(proxy))(frame, 3)
+        target.sink(**through(target, proxy))(frame, 3)
     reported = depth(client, target.queue)
     wait_until(lambda: not proxy.open_connections, "the end of the connection of the failed task")
     assert depth(client, target.queue) == reported
@@ -267,7 +269,7 @@ def test_rows_that_fail_to_come_end_the_session_with_the_task(
     proxy.to_broker.inject(b"", transfer(500)).struck.set = sent.touch  # type: ignore[method-assign]
     frame = rows(spark, COUNT, size=200).mapInArrow(first_rows_and_then(sent, "this row fails"), "body STRING")
     with pytest.raises(PythonException, match="this row fails"):
-        target.sink(**through(proxy))(frame, 0)
+        target.sink(**through(target, proxy))(frame, 0)
     wait_until(lambda: not proxy.open_connections, "the end of the connection of the failed task")
     partly = depth(client, target.queue)
     assert taken(client, target.queue) == dict.fromkeys(range(partly), 1)
@@ -286,7 +288,7 @@ def test_a_task_that_spark_kills_ends_its_session_and_another_one_completes_the_
     def write() -> None:
         spark.sparkContext.setJobGroup("killed", "a write that is cancelled", interruptOnCancel=True)
         try:
-            target.sink(**through(proxy))(frame, 0)
+            target.sink(**through(target, proxy))(frame, 0)
         except BaseException as error:  # noqa: BLE001 - looked at below
             failures.append(error)
 
@@ -299,7 +301,7 @@ def test_a_task_that_spark_kills_ends_its_session_and_another_one_completes_the_
     wait_until(lambda: not proxy.open_connections, "the end of the connection of the killed task")
     partly = depth(client, target.queue)
     never.touch()
-    sink = target.sink(**through(proxy))
+    sink = target.sink(**through(target, proxy))
     sink(frame, 0)
     assert sink.last.resent == 0
     assert duplicates(taken(client, target.queue), COUNT) == partly <= 5000

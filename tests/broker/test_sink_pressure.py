@@ -13,6 +13,8 @@ from pyspark.errors import PythonException
 
 from tests.broker.sink_scenarios import Target, duplicates, first_rows_and_then, rows, taken
 from tests.broker.stream_support import depth
+from tests.support.capabilities import needs
+from tests.support.dial import address, by_way_of
 from tests.support.process import wait_until
 from tests.support.proxy import FaultProxy
 from tests.support.taking import take
@@ -81,12 +83,11 @@ def test_a_broker_that_reads_nothing_for_a_while_slows_the_task_down_and_memory_
     """Two at once: a broker that is frozen, and a network that passes nothing on to another one."""
     ours = own_broker(durable=False)
     connect(broker=ours).declare_queue(queue)
-    host, port = broker.url().removeprefix("amqp://").split("/")[0].split(":")
     gate = tmp_path / "gate"
-    with FaultProxy((host, int(port)), record=False) as proxy:
+    with FaultProxy(address(broker), record=False) as proxy:
         sinks = [
             Target(ours, queue).sink(deliveryMode="non-persistent"),
-            Target(broker, queue).sink(deliveryMode="non-persistent", url=f"amqp://127.0.0.1:{proxy.port}/default"),
+            Target(broker, queue).sink(deliveryMode="non-persistent", url=by_way_of(proxy.port, broker.url())),
         ]
         frame = rows(spark, MANY, size=BIG).mapInArrow(first_rows_and_then(gate, ""), "body STRING")
         writes = [Writing(partial(sink, frame, 0)) for sink in sinks]
@@ -109,6 +110,7 @@ def test_a_broker_that_reads_nothing_for_a_while_slows_the_task_down_and_memory_
         for write in writes:
             write.wait()
     assert [(sink.last.messages, sink.last.retries) for sink in sinks] == [(MANY, 0), (MANY, 0)]
+    assert most, "no worker was seen while its broker took nothing"
     assert (most - before) / 2**20 <= MOST_MB
     assert duplicates(taken(connect(broker=ours), queue), MANY) == 0
     assert duplicates(taken(connect(), queue), MANY) == 0
@@ -119,6 +121,7 @@ LIMIT = 100
 ROOM = 1000
 
 
+@needs("rejects_overflow")
 @pytest.mark.parametrize(
     ("on_unroutable", "message"),
     [
@@ -143,6 +146,7 @@ def test_a_queue_that_is_full_and_rejects_fails_the_write(
     assert taken(client, queue) == dict.fromkeys(range(LIMIT), 1)
 
 
+@needs("stops_producers")
 def test_a_queue_that_is_full_for_a_while_takes_everything_in_the_end(
     spark: SparkSession, broker: Broker, connect: Connect, fresh_names: Iterator[str]
 ) -> None:

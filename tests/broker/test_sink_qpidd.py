@@ -61,8 +61,9 @@ class Qpidd:
         return spec.QueueQueryResult(queue=asked.queue if asked.queue in self.bound else None)
 
     def _binding(self, asked: spec.ExchangeBound) -> object:
+        """An empty key asks whether anything is bound."""
         self.asked["binding"] += 1
-        return spec.ExchangeBoundResult(key_not_matched=asked.binding_key not in self.bound)
+        return spec.ExchangeBoundResult(key_not_matched=bool(asked.binding_key) and asked.binding_key not in self.bound)
 
 
 def sink(server: FakePeer, **options: Any) -> AmqpBatchSink:
@@ -129,6 +130,7 @@ def test_a_broker_that_withholds_completions_is_waited_for(spark: SparkSession) 
     [
         ({"routingKey": "nowhere"}, "exchange '' with routing key 'nowhere': no queue is bound for it"),
         ({"routingKey": "nowhere", "exchange": "amq.direct"}, "exchange 'amq.direct' with routing key 'nowhere': no q"),
+        ({"routingKey": "", "exchange": "amq.direct"}, "exchange 'amq.direct' with routing key '': its routing key is"),
         ({"exchange": "amq.missing"}, "exchange 'amq.missing': there is no such exchange"),
     ],
 )
@@ -137,6 +139,20 @@ def test_what_would_be_dropped_silently_is_not_sent(spark: SparkSession, options
     with serving(broker) as server, pytest.raises(PythonException, match=message):
         sink(server, **options)(rows(spark, COUNT), 0)
     assert broker.transfers == []
+
+
+def test_a_queue_that_is_deleted_during_a_task_fails_it(spark: SparkSession) -> None:
+    """The broker completes what it drops then."""
+    broker = Qpidd()
+
+    def delete(peer: Peer) -> None:
+        for _ in range(COUNT // 2):
+            peer.expect(spec.MessageTransfer)
+        broker.bound.clear()
+
+    message = rf"{COUNT:,} message\(s\), the first is row 0 .* 'here': the queue or its binding was there and is not"
+    with serving(broker, delete) as server, pytest.raises(PythonException, match=message):
+        sink(server, exchange="amq.direct")(rows(spark, COUNT), 0)
 
 
 @pytest.mark.parametrize(
@@ -150,8 +166,13 @@ def test_a_refusal_names_the_row_and_is_not_tried_again(spark: SparkSession, cod
     broker = Qpidd()
 
     def refuse(peer: Peer) -> None:
+        def take(transfer: spec.MessageTransfer) -> None:
+            broker.transfers.append(transfer)
+            if len(broker.transfers) == 700:  # what is refused is not completed before
+                peer.completing = False
+
+        peer.hooks[spec.MessageTransfer] = take
         ids = [peer.expect(spec.MessageTransfer)[0] for _ in range(700)]
-        peer.completing = False
         peer.exception(code, ids[-1], "the queue is full")
 
     with serving(broker, refuse) as server:

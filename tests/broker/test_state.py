@@ -68,8 +68,8 @@ def test_a_new_state_is_created_once_and_found_again(connect: Connect, names: Na
     assert state.body == b"one"
     first.close()
     second = connect()
-    assert taken(second, names, b"never").body == b"one"
     assert depth(second, names.state) == 1
+    assert taken(second, names, b"never").body == b"one"
 
 
 def test_the_lock_is_held_by_one_session_and_ends_with_it(connect: Connect, names: Names) -> None:

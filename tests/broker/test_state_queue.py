@@ -82,9 +82,9 @@ def test_a_connection_that_ends_when_all_was_sent(
     with pytest.raises(AmqpError):
         state.swap(b"two", accept=ranges, sent=client.abort)
     other, found = locked(connect, names)
+    assert depth(other, names.state) == 1
     body = found.take()
     assert depth(other, durable_queue) == {b"one": 500, b"two": 0}[body or b""]
-    assert depth(other, names.state) == 1
 
 
 def test_a_connection_that_ends_before_the_commit_changes_nothing(

@@ -8,6 +8,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from tests.broker.stream_support import Stream, depth, numbers, publish, subscribers
+from tests.support.capabilities import needs
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
@@ -40,11 +41,12 @@ def test_two_loads_of_one_queue_start_two_receivers_that_share_it(stream: Stream
 
 
 def test_two_loads_of_one_queue_are_refused_where_it_is_exclusive(stream: Stream, queue: str) -> None:
-    frames = [stream.frame(queue, "body BINARY", exclusive="true", retry__maxAttempts=1) for _ in range(2)]
+    frames = [stream.frame(queue, "body BINARY", exclusive="true", heartbeat=1) for _ in range(2)]
     with pytest.raises(StreamingQueryException, match="ResourceLocked"):
         stream.drain(frames[0].union(frames[1]))
 
 
+@needs("alternate_exchange")
 def test_rejects_on_a_durable_store(stream: Stream, connect: Connect, durable_queue: str) -> None:
     client = connect("durable", heartbeat=0)
     exchange, dead, source = (f"{durable_queue}-{part}" for part in ("x", "dead", "source"))

@@ -24,6 +24,7 @@ from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import DONE, OPEN, ConsumerState, DecidedBranch, Mark, OwnedBatch, WriterState
 from amqp_spark.state.xids import new_branch, xid_text
 from tests.broker.stream_support import depth
+from tests.support.capabilities import needs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -443,6 +444,7 @@ def test_a_writer_that_is_done_loses_what_it_knows_when_it_is_forgotten(command:
     assert "no longer known that batch 7" in command.err
 
 
+@needs("checks_passwords")
 def test_a_login_that_is_refused_is_code_3(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AMQP_PASSWORD", "a wrong password")
     assert command() == EXIT_BROKER

@@ -21,6 +21,7 @@ from amqp_core.errors import (
     VersionRefused,
     VirtualHostRefused,
 )
+from amqp_core.transport import Transport
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.client import _redirected_to
 from amqp_core.v0_10.connection import Redirected
@@ -239,7 +240,7 @@ class ScramServer:
             nonce = self.first.partition("r=")[2]
             iterations = 1 if self.fault == "iterations" else 4096
             if self.fault == "digits":
-                return f"r={nonce}more,s=c2FsdA==,i={'9' * 6000}".encode()
+                return f"r={nonce}more,s=c2FsdA==,i={'9' * 3000}".encode()
             nonce = "another" if self.fault == "nonce" else nonce + "more"
             self.server_first = f"r={nonce},s={base64.b64encode(b'salt').decode()},i={iterations}"
             return self.server_first.encode()
@@ -263,6 +264,21 @@ class ScramServer:
         if self.fault == "error":
             return b"e=other-error"
         return b"v=" + base64.b64encode(bytes(32) if self.fault == "forge" else self.signature)
+
+
+@pytest.mark.parametrize("offered", ["CRAM-MD5", "PLAIN"])
+def test_scram_is_not_downgraded_by_an_offer_of_less(offered: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without TLS and not on this machine: what the peer offers may be another's words in its place."""
+    asked: list[str] = []
+
+    def authenticate(mechanism: str, _: bytes | None) -> None:
+        asked.append(mechanism)
+
+    monkeypatch.setattr(Transport, "peer_is_loopback", False)
+    with FakePeer(lambda peer: peer.serve(), mechanisms=[offered], authenticate=authenticate) as server:
+        with pytest.raises(AuthenticationFailed, match=rf"{offered} would .*: use TLS \(amqps://\), or name {offered}"):
+            server.connect(username="u", password="secret")
+        assert asked == []
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,7 +25,7 @@ from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.session import SessionState
 from tests.support.fakepeer import FakePeer, Peer, serve
 from tests.support.process import wait_until
-from tests.support.taking import again, bodies, take
+from tests.support.taking import again, bodies, receiving, take
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -58,7 +59,7 @@ def test_a_silent_peer_is_noticed_after_two_heartbeats() -> None:
 
     with FakePeer(script, heartbeat=1) as server:
         client = server.connect(heartbeat=1)
-        subscription = client.subscribe("q")
+        subscription = receiving(client)
         assert bodies(subscription, 1) == [b"before"]
         with pytest.raises(ConnectionLost, match="silent for two heartbeat intervals"):
             again(lambda: subscription.take_blocks(10.0))
@@ -154,7 +155,7 @@ def test_heartbeats_go_out_while_reading_is_paused() -> None:
 
     with FakePeer(script, heartbeat=1) as server:
         client = server.connect(heartbeat=1)
-        subscription = client.subscribe("q")
+        subscription = receiving(client)
         client.pause_reading(True)
         assert subscription.take_blocks(2.6) == []
         client.pause_reading(False)
@@ -174,7 +175,7 @@ def test_a_reset_is_noticed_after_what_came_before(reading: bool) -> None:
 
     with FakePeer(script) as server:
         client = server.connect()
-        subscription = client.subscribe("q")
+        subscription = receiving(client)
         client.pause_reading(not reading)
         assert sent.wait(10)
         found: list[bytes] = []
@@ -196,7 +197,7 @@ def test_why_the_broker_closed_is_known_however_it_is_noticed(how: str) -> None:
 
     with FakePeer(script) as server:
         client = server.connect()
-        subscription = client.subscribe("q")
+        subscription = receiving(client)
         assert sent.wait(10)
         if how != "take":
             with pytest.raises(ConnectionClosed, match="320 shutting down"):
@@ -228,7 +229,7 @@ def test_garbage_in_the_stream_loses_nothing_before_it(garbage: bytes, pieces: b
         peer.silent()
 
     with FakePeer(script) as server:
-        subscription = server.connect().subscribe("q")
+        subscription = receiving(server.connect())
         assert bodies(subscription, 3) == [b"1", b"2", b"3"]
         with pytest.raises(ProtocolError):
             subscription.take_blocks(10.0)
@@ -250,25 +251,23 @@ def test_the_client_tells_a_peer_that_breaks_the_protocol_why_it_goes() -> None:
             client.sync()
 
 
-def test_a_truncated_transfer_with_two_subscriptions_is_a_protocol_error() -> None:
+@pytest.mark.parametrize("others", [0, 1])
+def test_a_transfer_that_is_truncated_before_its_destination_is_a_protocol_error(others: int) -> None:
     def script(peer: Peer) -> None:
-        peer.open()
-        peer.expect(spec.ExecutionSync)
-        stump = encode_assembly(0, 1, [(1, b"\x04\x01")], 65535)
-        peer.raw(b"".join(stump))
+        peer.subscribed()
+        peer.transfer(b"1", b"2")
+        peer.raw(b"".join(encode_assembly(0, 1, [(1, b"\x04\x01")], 65535)))
         peer.silent()
 
     with FakePeer(script) as server:
         client = server.connect()
-        one, two = client.subscribe("q"), client.subscribe("q")
-        assert (one.destination, two.destination) == ("s1", "s2")
-
-        def answer_and_stump() -> None:
-            client.sync()  # may see it already: the stump can arrive in the same read as the answer
-            one.take_blocks(10.0)
-
+        subscription = client.subscribe("q")
+        for _ in range(others):
+            client.subscribe("q")
+        subscription.grant(3)
+        assert bodies(subscription, 2) == [b"1", b"2"]
         with pytest.raises(DecodeError, match="truncated before its destination"):
-            answer_and_stump()
+            subscription.take_blocks(10.0)
 
 
 # ---------------------------------------------------------------------------------------------------- sessions and ids
@@ -281,7 +280,7 @@ def test_an_exception_without_a_command_id() -> None:
 
     with FakePeer(script) as server:
         client = server.connect()
-        subscription = client.subscribe("q")
+        subscription = receiving(client)
         assert bodies(subscription, 1) == [b"before"]
         with pytest.raises(ResourceLimitExceeded, match="the broker refused with 506: queue is full") as raised:
             subscription.take_blocks(10.0)
@@ -357,7 +356,7 @@ def test_a_session_that_the_broker_ends(control: spec.Control) -> None:
 
     with FakePeer(script) as server:
         client = server.connect()
-        subscription = client.subscribe("q")
+        subscription = receiving(client)
         assert bodies(subscription, 1) == [b"before"]
         with pytest.raises(SessionDetached):
             subscription.take_blocks(10.0)
@@ -404,12 +403,14 @@ def test_flush_and_timely_reply_of_the_broker_are_answered() -> None:
         assert peer.expect_control(spec.SessionConfirmed) == spec.SessionConfirmed(commands=[(0, 2)])
         peer.expect(spec.ExecutionSync)
         peer.control(spec.SessionCompleted(commands=[(0, 1)], timely_reply=True))
-        assert peer.expect_control(spec.SessionKnownCompleted) == spec.SessionKnownCompleted(commands=[(0, 1)])
+        known = spec.SessionKnownCompleted(commands=[(0, 1)])
+        while known not in peer.controls:
+            assert peer.hears(15)
         peer.serve()
 
     with FakePeer(script) as server:
         client = server.connect()
-        assert bodies(client.subscribe("q"), 3) == [b"1", b"2", b"3"]
+        assert bodies(receiving(client), 3) == [b"1", b"2", b"3"]
         client.sync()
         client.sync()
         client.sync()
@@ -426,7 +427,7 @@ def test_an_idle_receiver_tells_what_it_has_received() -> None:
         peer.serve()
 
     with FakePeer(script) as server:
-        subscription = server.connect().subscribe("q")
+        subscription = receiving(server.connect())
         assert bodies(subscription, 1) == [b"1"]
         while not told.is_set():
             assert subscription.take_blocks(0.1) == []
@@ -481,7 +482,11 @@ def test_any_thread_may_wake_at_any_time() -> None:
 
 def test_close_is_orderly_and_for_good() -> None:
     def script(peer: Peer) -> None:
-        peer.hooks[spec.MessageSetFlowMode] = lambda _: peer.transfer(*[b"late"] * 100)
+        def late(flow: spec.MessageFlow) -> None:
+            if flow.unit == spec.MessageCreditUnit.MESSAGE:
+                peer.transfer(*[b"late"] * 100)
+
+        peer.hooks[spec.MessageFlow] = late
         serve(peer)
         assert peer.ended is not None
         assert isinstance(peer.ended.error, ConnectionClosed)
@@ -490,7 +495,7 @@ def test_close_is_orderly_and_for_good() -> None:
 
     with FakePeer(script) as server:
         client = server.connect()
-        subscription = client.subscribe("q")
+        subscription = receiving(client)
         with client:
             pass
         client.close()
@@ -544,3 +549,50 @@ def test_what_does_not_fit_the_wire_leaves_the_session_usable() -> None:
             client.publish(Message(b"x"), routing_key="k" * 256)
         client.publish(Message(b"x"), routing_key="k")
         client.confirm()
+
+
+def test_a_broker_may_be_silent_while_it_stores_accepts_and_no_longer() -> None:
+    """Broker-J removes durable messages by the thread that sends its heartbeats."""
+    goes_on = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.hooks[spec.MessageAccept] = lambda _: goes_on.wait(10)  # no heartbeat, no completion
+        peer.open()
+        peer.serve()
+
+    with FakePeer(script, heartbeat=1) as server:
+        client = server.connect(heartbeat=1)
+        subscription = client.subscribe("q")
+        client.accept([(0, 299_999)], patience_s=60.0)
+        until = time.monotonic() + 3.0  # longer than two heartbeats
+        while time.monotonic() < until:
+            subscription.take_blocks(0.1)
+        goes_on.set()
+        with pytest.raises(ConnectionLost, match="silent for two heartbeat intervals"):
+            again(lambda: subscription.take_blocks(0.5))
+
+
+def test_an_answer_behind_a_large_message_on_a_slow_link_is_waited_for() -> None:
+    """Octets flow all the time: no call may give up on them."""
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        whole = peer.raw
+
+        def slow(data: bytes) -> None:
+            for at in range(0, len(data), 100_000):
+                time.sleep(0.05 if len(data) > 100_000 else 0)
+                whole(data[at : at + 100_000])
+
+        while (flow := peer.expect(spec.MessageFlow)[1]).unit != spec.MessageCreditUnit.MESSAGE:
+            assert isinstance(flow, spec.MessageFlow)
+        peer.raw = slow  # type: ignore[method-assign] # the link of this peer
+        peer.transfer(b"x" * 3_000_000)
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect(call_timeout_s=0.5)
+        subscription = client.subscribe("q")
+        subscription.renew(1)
+        subscription.probe()
+        assert [block.count for block in subscription.take_blocks(0)] == [1]

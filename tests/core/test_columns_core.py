@@ -1,3 +1,5 @@
+"""Where the header and the body of one transfer are, however it is cut into frames."""
+
 from __future__ import annotations
 
 import pytest
@@ -5,35 +7,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp_core.errors import DecodeError
-from amqp_core.v0_10._columns import WIDTHS, Located, locate
+from amqp_core.v0_10._columns import WIDTHS, locate
 from tests.support import wire
 
 HEADER = wire.delivery(routing_key=wire.str8(b"ticks")) + wire.message(content_type=wire.str8(b"text/plain"))
 USUAL = wire.transfer(HEADER, b"body")
+COMMAND = wire.frame(11, wire.COMMAND, wire.transfer_command())
 
 
-def parts(found: Located) -> list[tuple[bytes, bytes]]:
-    """Header and body of every transfer, as the description of Located says."""
-    out = []
-    for index, (begin, head_end, end) in enumerate(zip(found.head_begin, found.head_end, found.end, strict=True)):
-        pieces = found.odd.get(index, [head_end + 12, end])
-        body = b"".join(found.data[b:e] for b, e in zip(pieces[::2], pieces[1::2], strict=True))
-        out.append((found.data[begin:head_end], body))
-    return out
+def parts(data: bytes, begin: int = 0, end: int = -1) -> tuple[bytes, bytes]:
+    """Header and body of the transfer in ``data[begin:end]``."""
+    header, body = locate(data, begin, len(data) if end < 0 else end)
+    return joined(data, header), joined(data, body)
+
+
+def joined(data: bytes, bounds: list[int]) -> bytes:
+    return b"".join(data[first:last] for first, last in zip(bounds[::2], bounds[1::2], strict=True))
 
 
 def test_literal_bytes() -> None:
     data = bytes.fromhex(
-        "0b01 0014 00 01 0003 00000000  0401 0100 0100 01 61"  # command frame: message.transfer to "a", channel 3
-        "0302 000e 00 01 0003 00000000 4848"  # header
-        "0703 000e 00 01 0003 00000000 6869"  # body "hi"
+        "0b01 0014 00 01 0000 00000000  0401 0100 0100 01 61"  # command frame: message.transfer to "a"
+        "0302 000e 00 01 0000 00000000 4848"  # header
+        "0703 000e 00 01 0000 00000000 6869"  # body "hi"
     )
-    assert parts(locate(data * 3)) == [(b"HH", b"hi")] * 3
-    assert locate(data * 3).end == [48, 96, 144]
-
-
-def test_an_empty_block_has_no_transfers() -> None:
-    assert locate(b"") == Located(b"", [], [], [], {}, joined=False, broken={})
+    assert locate(data * 3, 48, 96) == ([80, 82], [94, 96])
 
 
 SHAPES = {
@@ -51,73 +49,64 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_every_shape_of_message_alone_and_among_usual_ones(name: str) -> None:
+def test_every_shape_of_message_alone_and_among_others(name: str) -> None:
     message, expected = SHAPES[name]
-    assert parts(locate(message)) == [expected]
-    assert parts(locate(USUAL * 2 + message * 2 + USUAL)) == [SHAPES["usual"][1]] * 2 + [expected] * 2 + [
-        SHAPES["usual"][1]
-    ]
+    assert parts(message) == expected
+    assert parts(USUAL + message + USUAL, len(USUAL), len(USUAL) + len(message)) == expected
 
 
-between = st.sampled_from([wire.heartbeat(), wire.completed(), wire.result(), wire.result(limit=14)])
+between = st.sampled_from(
+    [wire.heartbeat(), wire.completed(), wire.result(), wire.result(limit=14), wire.transfer(HEADER, b"x", channel=9)]
+)
 
 
-@given(st.lists(st.sampled_from(sorted(SHAPES)) | between, max_size=15))
-def test_controls_and_other_commands_are_skipped(items: list[str | bytes]) -> None:
-    data = b"".join(SHAPES[item][0] if isinstance(item, str) else item for item in items)
-    assert parts(locate(data)) == [SHAPES[item][1] for item in items if isinstance(item, str)]
+@given(st.sampled_from(sorted(SHAPES)), st.lists(between), st.lists(between))
+def test_controls_other_commands_and_other_channels_are_skipped(
+    name: str, before: list[bytes], after: list[bytes]
+) -> None:
+    assert parts(b"".join((*before, SHAPES[name][0], *after))) == SHAPES[name][1]
 
 
 def test_a_control_inside_a_transfer_is_skipped() -> None:
-    command = wire.frame(11, wire.COMMAND, wire.transfer_command())
     header, body = wire.frame(3, wire.HEADER, HEADER), wire.frame(7, wire.BODY, b"body")
-    for data in (
-        command + wire.heartbeat() + header + body,
-        command + header + wire.completed() + body,
-        USUAL + command + header + wire.completed() + body,
-    ):
-        assert parts(locate(data + USUAL))[-2:] == [(HEADER, b"body")] * 2
-
-
-def test_frames_of_another_channel_are_skipped() -> None:
-    data = USUAL + wire.transfer(HEADER, b"other", channel=9) + USUAL
-    assert parts(locate(data)) == [(HEADER, b"body")] * 2
-
-
-def test_a_transfer_with_segments_in_the_wrong_order_is_broken_and_the_others_are_not() -> None:
-    command, header = wire.frame(11, wire.COMMAND, wire.transfer_command()), wire.frame(7, wire.HEADER, HEADER)
-    wrong = command + wire.frame(3, wire.BODY, b"x") + header
-    found = locate(USUAL + wrong + USUAL)
-    assert found.broken == {1: "a frame of type 2 follows one of type 3 inside a transfer"}
-    assert parts(found) == [(HEADER, b"body"), (b"", b""), (HEADER, b"body")]
+    assert parts(COMMAND + wire.heartbeat() + header + body) == (HEADER, b"body")
+    assert parts(COMMAND + header + wire.completed() + body) == (HEADER, b"body")
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (USUAL[:-1], "does not fit the block"),
-        (USUAL + USUAL[:30], "ends inside a transfer"),
-        (USUAL + USUAL[:5], "ends inside a frame header"),
-        (USUAL + wire.frame(11, wire.COMMAND, wire.transfer_command()), "ends inside a transfer"),
-        (wire.frame(11, wire.COMMAND, wire.transfer_command()) + USUAL, "begins before the one before it has ended"),
+        (USUAL[:-1], "a frame of 16 bytes does not fit"),
+        (USUAL[:5], "end inside a frame header"),
+        (COMMAND, "end before it does"),
+        (b"", "end before it does"),
+        (wire.heartbeat(), "end before it does"),
+        (COMMAND + USUAL, "begins before the one before it has ended"),
+        (USUAL + USUAL, "a second transfer follows"),
         (bytes.fromhex("0f00 0005 0000 0000 00000000"), "a frame of 5 bytes does not fit"),
+        (
+            COMMAND + wire.frame(3, wire.BODY, b"x") + wire.frame(7, wire.HEADER, HEADER),
+            "a frame of type 2 follows one of type 3 inside a transfer",
+        ),
+        (COMMAND + wire.frame(7, 4, b"x"), "a frame of type 4 follows one of type 1"),
+        (COMMAND + wire.frame(7, 0, b"x"), "a frame of type 0 follows one of type 1"),
     ],
 )
-def test_frames_that_do_not_fit_together_are_an_error(data: bytes, reason: str) -> None:
+def test_frames_that_are_not_one_transfer_are_an_error(data: bytes, reason: str) -> None:
     with pytest.raises(DecodeError, match=reason):
-        locate(data)
+        locate(data, 0, len(data))
 
 
-@given(st.binary(max_size=300), st.integers(0, len(USUAL) * 3))
-def test_arbitrary_bytes_give_transfers_or_a_decode_error(junk: bytes, at: int) -> None:
-    data = USUAL * 3
-    for mutated in (data[:at] + junk + data[at:], data[:at] + junk + data[at + len(junk) :], junk):
+@given(st.binary(max_size=300), st.integers(0, len(USUAL)))
+def test_arbitrary_bytes_give_a_transfer_or_a_decode_error(junk: bytes, at: int) -> None:
+    for data in (USUAL[:at] + junk + USUAL[at:], USUAL[:at] + junk + USUAL[at + len(junk) :], junk):
         try:
-            found = locate(mutated)
+            found = locate(data, 0, len(data))
         except DecodeError:
             continue
-        assert len(found.head_begin) == len(found.head_end) == len(found.end)
-        assert all(b <= h <= len(found.data) for b, h in zip(found.head_begin, found.head_end, strict=True))
+        bounds = found.header + found.body
+        assert bounds == sorted(bounds)
+        assert not bounds or (bounds[0] >= 12 and bounds[-1] <= len(data))
 
 
 def test_widths_follow_from_the_high_bits_of_the_type_code() -> None:

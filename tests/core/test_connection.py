@@ -16,7 +16,7 @@ from amqp_core.errors import (
     VersionRefused,
 )
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10._codec import encode_command
+from amqp_core.v0_10._codec import decode_control, encode_command
 from amqp_core.v0_10.connection import (
     CommandReceived,
     ControlReceived,
@@ -167,13 +167,18 @@ def test_a_partial_frame_is_not_lost_by_close() -> None:
         (30, 0, 120, 30),
         (30, 0, 10, 10),
         (30, 60, 120, 60),
-        (0, 0, 120, 0),
-        (0, 5, 120, 5),
-        (30, None, None, 30),
+        (30, 5, None, 30),
         (30, 0, 0, 0),
+        # none is wanted, or none is supported: the field is left out
+        (0, 0, 120, None),
+        (0, 5, 120, None),
+        (30, None, None, None),
+        (30, None, 60, None),
     ],
 )
-def test_heartbeats_are_agreed_within_the_offer(ours: int, least: int | None, most: int | None, agreed: int) -> None:
+def test_heartbeats_are_agreed_within_the_offer(
+    ours: int, least: int | None, most: int | None, agreed: int | None
+) -> None:
     us = client(heartbeat=ours)
     us.receive_data(PROTOCOL_HEADER + control(spec.ConnectionStart(mechanisms=["ANONYMOUS"])))
     us.data_to_send()
@@ -181,6 +186,54 @@ def test_heartbeats_are_agreed_within_the_offer(ours: int, least: int | None, mo
     tune_ok, opened = sent(us)
     assert tune_ok == spec.ConnectionTuneOk(channel_max=7, max_frame_size=65535, heartbeat=agreed)
     assert opened == spec.ConnectionOpen(virtual_host="vh", insist=False)
+    assert us.heartbeat_s == (agreed or 0)
+
+
+def test_the_channels_that_we_use_are_named_where_the_server_names_no_limit() -> None:
+    us = at(Role.CLIENT, State.SECURE_OR_TUNE)
+    us.receive_data(control(spec.ConnectionTune()))
+    tune_ok, _ = sent(us)
+    assert isinstance(tune_ok, spec.ConnectionTuneOk)
+    assert tune_ok.channel_max == 1
+
+
+@pytest.mark.parametrize("state", [State.START, State.SECURE_OR_TUNE, State.OPEN_OK, State.OPEN, State.CLOSE_OK])
+@pytest.mark.parametrize("channel", [0, 1, 5, 65535])
+def test_a_close_counts_on_any_channel(state: State, channel: int) -> None:
+    us = at(Role.CLIENT, state)
+    close = control(spec.ConnectionClose(reply_code=320, reply_text="forced by an operator"), channel)
+    error = error_of(us.receive_data(close))
+    assert "320 forced by an operator" in str(error)
+    assert sent(us) == [spec.ConnectionCloseOk()]
+
+
+def test_a_control_is_not_sent_without_its_required_fields() -> None:
+    us = at(Role.CLIENT, State.OPEN)
+    with pytest.raises(EncodeError, match=r"session\.attach cannot be sent without name, which is required"):
+        us.send_control(0, spec.SessionAttach())
+    assert us.data_to_send() == b""
+
+
+@pytest.mark.parametrize("most", [4096, 5000, 65535])
+def test_a_control_with_a_large_set_goes_out_as_several(most: int) -> None:
+    us = client(max_frame_size=most)
+    pump(us, server())
+    ranges = [(2 * number, 2 * number) for number in range(8000)]
+    us.send_control(0, spec.SessionKnownCompleted(commands=ranges))
+    us.send_control(0, spec.SessionCompleted(commands=ranges[:3000], timely_reply=True))
+    data, sizes = us.data_to_send(), []
+    controls = []
+    while data:
+        sizes.append(int.from_bytes(data[2:4]))
+        controls.append(decode_control(data[12 : sizes[-1]]))
+        data = data[sizes[-1] :]
+    assert max(sizes) <= most
+    known = [each for each in controls if isinstance(each, spec.SessionKnownCompleted)]
+    assert [pair for each in known for pair in each.commands or []] == ranges
+    completed = [each for each in controls if isinstance(each, spec.SessionCompleted)]
+    assert [pair for each in completed for pair in each.commands or []] == ranges[:3000]
+    assert all(each.timely_reply for each in completed)
+    assert len(known) + len(completed) == len(controls)
 
 
 def test_frames_are_never_larger_than_agreed() -> None:
@@ -222,8 +275,11 @@ def test_what_does_not_fit_the_wire_ends_the_connection() -> None:
     us = client(virtual_host="v" * 300)
     events = pump(us, server())[0]
     assert isinstance(error_of(events), EncodeError)
-    us = client(client_properties={"x": "y" * 70_000})
-    assert isinstance(error_of(pump(us, server())[0]), EncodeError)
+    us = client(client_properties={"x": "y" * 5000})
+    error = error_of(pump(us, server())[0])
+    assert isinstance(error, EncodeError)
+    assert "connection.start-ok of 50" in str(error)
+    assert "does not fit a frame, which holds 4084" in str(error)
 
 
 @pytest.mark.parametrize("answer", [b"AMQP\0\0\x09\x01", b"AMQP\x03\x01\0\0", b"HTTP/1.1 400 Bad Request\r\n"])

@@ -84,7 +84,7 @@ def test_reserved_bits_are_passed_over() -> None:
         (b"\x0f\0\0\x0b" + bytes(8), DecodeError, r"11 bytes is smaller than its header of 12 \(at byte 0\)"),
         (b"\x0f\x04\0\x0c" + bytes(8), DecodeError, "segment type 4"),
         (b"\x0f\x01\0\x0c\0\x02" + bytes(6), DecodeError, "track 2"),
-        (b"\x0f\x01\x10\x01" + bytes(8), LimitExceeded, "4097 bytes is larger than the agreed 4096"),
+        (b"\x0f\x01\x10\x01" + bytes(8), LimitExceeded, "a frame of 4097 bytes arrived where 4096 are the most"),
     ],
 )
 def test_a_broken_frame_is_named(data: bytes, error: type[Exception], text: str) -> None:

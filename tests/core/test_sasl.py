@@ -199,24 +199,39 @@ def test_saslprep_maps_other_spaces() -> None:
         (["PLAIN", "CRAM-MD5", "SCRAM-SHA-1", "SCRAM-SHA-256"], "SCRAM-SHA-256"),
         (["CRAM-MD5", "SCRAM-SHA-1"], "SCRAM-SHA-1"),
         (["ANONYMOUS", "CRAM-MD5"], "CRAM-MD5"),
+        (["PLAIN", "CRAM-MD5"], "CRAM-MD5"),
     ],
 )
 def test_the_best_mechanism_that_is_offered_is_used(offered: list[str], expected: str) -> None:
-    assert pick(offered).name == expected
+    assert pick(offered, tls=True).name == expected
 
 
 def test_the_order_allowed_decides() -> None:
-    assert pick(["SCRAM-SHA-256", "CRAM-MD5"], allowed=("CRAM-MD5", "SCRAM-SHA-256")).name == "CRAM-MD5"
+    allowed = ("CRAM-MD5", "SCRAM-SHA-256")
+    assert pick(["SCRAM-SHA-256", "CRAM-MD5"], allowed=allowed, loopback=True).name == "CRAM-MD5"
+    assert pick(["SCRAM-SHA-256", "CRAM-MD5"], allowed=allowed).name == "SCRAM-SHA-256"
 
 
-def test_plain_in_clear_only_to_loopback_or_when_named() -> None:
-    assert pick(["PLAIN"], tls=True).name == "PLAIN"
-    assert pick(["PLAIN"], loopback=True).name == "PLAIN"
-    assert pick(["PLAIN"], plain_in_clear=True).name == "PLAIN"
-    with pytest.raises(AuthenticationFailed, match="amqps://") as caught:
-        pick(["PLAIN"])
-    assert "password in clear" in str(caught.value)
-    assert SECRET not in str(caught.value)
+@pytest.mark.parametrize(
+    ("name", "other", "why"),
+    [
+        ("PLAIN", "CRAM-MD5", "PLAIN would send the password in clear"),
+        ("CRAM-MD5", "PLAIN", "CRAM-MD5 would let a listener, or a false broker, find the password by trying out many"),
+    ],
+)
+def test_a_weak_mechanism_only_with_tls_to_loopback_or_when_named(name: str, other: str, why: str) -> None:
+    """Else a man in the middle could offer it alone, in the place of SCRAM."""
+    assert pick([name], tls=True).name == name
+    assert pick([name], loopback=True).name == name
+    assert pick([name], in_clear=(name,)).name == name
+    for in_clear in ((), (other,), ("SCRAM-SHA-256",)):
+        with pytest.raises(AuthenticationFailed, match="no SASL mechanism suits") as caught:
+            pick([name], in_clear=in_clear)
+        assert f"{why}: use TLS (amqps://), or name {name} in saslMechanisms explicitly" in str(caught.value)
+        assert SECRET not in str(caught.value)
+    with pytest.raises(AuthenticationFailed) as caught:
+        pick(["CRAM-MD5", "PLAIN"])
+    assert str(caught.value).count("use TLS") == 2
 
 
 def test_without_a_user_name_it_is_external_with_a_certificate_and_else_anonymous() -> None:

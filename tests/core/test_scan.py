@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp_core.errors import DecodeError
+from amqp_core.v0_10 import _scan
 from amqp_core.v0_10._scan import IN_OTHER, IN_TRANSFER, OUTSIDE, Scan, scan
 from tests.support import wire
 
@@ -16,6 +18,20 @@ if TYPE_CHECKING:
 HEADER = wire.delivery(routing_key=wire.str8(b"ticks.EURUSD"))
 USUAL = wire.transfer(HEADER, b"x" * 40)
 
+# Transfers to two destinations in all shapes that a command segment comes in.
+SHAPES = [
+    (name, wire.transfer(header, body, destination=name, limit=limit))
+    for name in (b"a", b"b")
+    for header, body, limit in [
+        (HEADER, b"x", 65535),
+        (HEADER, None, 65535),
+        (HEADER, b"x" * 300, 64),
+        (None, None, 65535),
+        (HEADER, b"x", 16),
+        (None, None, 16),
+    ]
+]
+
 
 def everything(data: bytes, channel: int = 0, max_frame: int = 65535) -> Scan:
     return scan(data, 0, channel, max_frame)
@@ -24,7 +40,14 @@ def everything(data: bytes, channel: int = 0, max_frame: int = 65535) -> Scan:
 def test_three_frame_messages_end_where_their_body_ends() -> None:
     found = everything(USUAL * 3)
     assert found == Scan(
-        [len(USUAL), 2 * len(USUAL), 3 * len(USUAL)], [], 3 * len(USUAL), 3 * len(USUAL), OUTSIDE, None
+        [len(USUAL), 2 * len(USUAL), 3 * len(USUAL)],
+        [],
+        3 * len(USUAL),
+        3 * len(USUAL),
+        OUTSIDE,
+        None,
+        [0],
+        largest=len(USUAL),
     )
 
 
@@ -35,7 +58,7 @@ def test_literal_bytes() -> None:
         "0703 000e 00 01 0000 00000000 6869"  # body "hi"
         "0f00 000e 00 00 0000 00000000 010a"  # heartbeat
     )
-    assert everything(data) == Scan([46], [(46, 60, 1)], 60, 60, OUTSIDE, None)
+    assert everything(data) == Scan([46], [(46, 60, 1)], 60, 60, OUTSIDE, None, [0], largest=46)
 
 
 @pytest.mark.parametrize(
@@ -57,6 +80,24 @@ def test_every_shape_of_message_is_one_end_alone_and_between_usual_ones(message:
     n, m = len(USUAL), len(message)
     assert found.ends == [n, 2 * n, 2 * n + m, 2 * n + 2 * m, 3 * n + 2 * m]
     assert found.others == []
+
+
+@given(st.lists(st.sampled_from(range(len(SHAPES))), max_size=12))
+def test_changes_name_every_transfer_that_may_go_elsewhere(chosen: list[int]) -> None:
+    """Whatever stands between them: what is not named has the destination of the transfer before it."""
+    found = everything(b"".join(SHAPES[shape][1] for shape in chosen))
+    assert len(found.ends) == len(chosen)
+    names = [SHAPES[shape][0] for shape in chosen]
+    different = {index for index, name in enumerate(names) if not index or name != names[index - 1]}
+    assert different <= set(found.changes)
+    assert found.changes == sorted(set(found.changes))
+
+
+def test_a_usual_transfer_is_named_only_if_its_command_frame_is_another() -> None:
+    large = wire.transfer(HEADER, b"x" * 100_000)
+    other = wire.transfer(HEADER, b"x", destination=b"other")
+    assert everything(USUAL * 3 + other * 2 + USUAL * 2).changes == [0, 3, 5]
+    assert everything(large * 4).changes == [0]
 
 
 def test_other_frames_are_listed_with_the_number_of_transfers_before_them() -> None:
@@ -148,6 +189,102 @@ def test_what_is_left_over_names_the_incomplete_transfer_and_the_frame_to_go_on_
     part = wire.result(limit=20)
     found = everything(part[:30])
     assert (found.begin, found.next, found.inside) == (20, 20, IN_OTHER)
+
+
+# ---- many transfers that are framed alike, against a plain walk --------------------------------------------------
+
+
+def walked(data: bytes) -> tuple[list[int], list[int], str]:
+    """The ends and changes of three-frame transfers, frame by frame, until something else comes, and what it is."""
+    ends: list[int] = []
+    changes: list[int] = []
+    command, begin = b"", 0
+    while begin < len(data):
+        at = begin
+        for number, flags in ((wire.COMMAND, 11), (wire.HEADER, 3), (wire.BODY, 7)):
+            if at + 12 > len(data):
+                return ends, changes, "incomplete"
+            frame = data[at : at + 12]
+            size = int.from_bytes(frame[2:4])
+            if not 12 <= size <= 4096:
+                return ends, changes, "size"
+            if frame[1] > 3:
+                return ends, changes, "type"
+            if at + size > len(data):
+                return ends, changes, "incomplete"
+            if (frame[0] & 15, frame[1], frame[5] & 15, frame[6:8]) != (flags, number, 1, b"\0\0"):
+                return ends, changes, "other"
+            if number == wire.COMMAND:
+                if size < 14 or data[at + 12 : at + 14] != b"\4\1":
+                    return ends, changes, "other"
+                if data[at : at + size] != command:
+                    changes.append(len(ends))
+                    command = data[at : at + size]
+            at += size
+        ends.append(at)
+        begin = at
+    return ends, changes, ""
+
+
+sized = st.integers(0, 3).map(lambda size: wire.transfer(HEADER, b"x" * (40 + size)))
+
+
+@st.composite
+def repeated(draw: st.DrawFn) -> bytes:
+    """Stretches of transfers of one size, with a few octets changed and the end cut off."""
+    stretches = draw(st.lists(st.tuples(sized, st.integers(1, 40)), min_size=1, max_size=4))
+    data = bytearray(b"".join(message * count for message, count in stretches))
+    for _ in range(draw(st.integers(0, 2))):
+        # most of what can be changed is at the begin of a message
+        number = draw(st.integers(0, len(data) // len(USUAL)))
+        place = min(number * len(USUAL) + draw(st.integers(0, len(USUAL) - 1)), len(data) - 1)
+        data[place] = draw(st.sampled_from([0, 1, 3, 4, 7, 11, 12, 52, 53, 255, data[place] ^ 16]))
+    return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
+
+
+@settings(max_examples=500)
+@given(repeated())
+def test_what_is_compared_together_is_found_as_by_a_plain_walk(data: bytes) -> None:
+    ends, changes, why = walked(data)
+    found = everything(data, max_frame=4096)
+    assert found.ends[: len(ends)] == ends
+    assert found.changes[: len(changes)] == changes
+    assert found.largest >= max((b - a for a, b in pairwise([0, *ends])), default=0)
+    if why in ("", "incomplete"):
+        assert (found.ends, found.others, found.error) == (ends, [], None)
+        assert found.largest == max((b - a for a, b in pairwise([0, *ends])), default=0)
+    elif why in ("size", "type"):
+        assert (found.ends, found.error is not None) == (ends, True)
+
+
+@pytest.mark.parametrize("octet", range(len(USUAL)))
+def test_an_octet_changed_in_one_of_many_transfers_framed_alike(octet: int) -> None:
+    for number in (9, 30, 49):
+        for value in {0, 1, 12, 255, USUAL[octet] ^ 1, USUAL[octet] ^ 16}:
+            data = bytearray(USUAL * 50)
+            data[number * len(USUAL) + octet] = value
+            ends, changes, why = walked(bytes(data))
+            found = everything(bytes(data), max_frame=4096)
+            assert found.ends[: len(ends)] == ends
+            assert found.changes[: len(changes)] == changes
+            if not why:
+                assert found.ends == ends
+                assert found.changes == changes
+
+
+def test_transfers_framed_alike_are_not_walked_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    heads = 0
+    unpack = _scan._head
+
+    def counted(data: bytes, at: int) -> tuple[int, ...]:
+        nonlocal heads
+        heads += 1
+        return unpack(data, at)
+
+    monkeypatch.setattr(_scan, "_head", counted)
+    found = everything(USUAL * 1000)
+    assert found.ends == list(range(len(USUAL), 1000 * len(USUAL) + 1, len(USUAL)))
+    assert heads < 50
 
 
 # ---- any split of the stream gives the same ------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp_core.errors import DecodeError, LimitExceeded
-from amqp_core.v0_10.frames import BODY, COMMAND, CONTROL, HEADER, Frame, parse_frame
+from amqp_core.v0_10 import segments
+from amqp_core.v0_10.frames import BODY, COMMAND, CONTROL, HEADER, HEADER_SIZE, Frame, parse_frame
 from amqp_core.v0_10.segments import Assembler, Assembly
 from tests.support import wire
 
@@ -25,6 +26,11 @@ def frames_of(data: bytes) -> list[Frame]:
 
 def frame(flags: int, kind: int, payload: bytes = b"x", *, track: int = 1, channel: int = 0) -> Frame:
     return Frame(flags, kind, track, channel, payload)
+
+
+def receive(assembler: Assembler, frames: list[Frame]) -> None:
+    for one in frames:
+        assembler.receive(one)
 
 
 @st.composite
@@ -91,11 +97,33 @@ def test_an_order_that_is_not_allowed_is_named(frames: list[Frame], text: str) -
 
 
 def test_the_limit_is_of_the_whole_assembly() -> None:
-    assembler = Assembler(limit=10)
-    assert assembler.receive(frame(0x0F, COMMAND, b"x" * 10)) is not None
+    assembler = Assembler(limit=34, option="maxMessageBytes")
+    assert assembler.receive(frame(0x0F, COMMAND, b"x" * 22)) is not None
     assert assembler.receive(frame(FS | FF | LF, COMMAND, b"x" * 6)) is None
-    with pytest.raises(LimitExceeded, match="more than 10 bytes on channel 0"):
+    with pytest.raises(LimitExceeded, match=r"a command of more than 34 bytes arrived .* \(raise maxMessageBytes"):
         assembler.receive(frame(LS | FF, BODY, b"x" * 5))
+
+
+@pytest.mark.parametrize(("track", "what"), [(0, "control"), (1, "command")])
+def test_empty_frames_count(track: int, what: str) -> None:
+    assembler = Assembler(limit=200_000)
+    assembler.receive(frame(FS | LS | FF, track, b"\x02\x05", track=track))
+    empty = [frame(FS | LS, track, b"", track=track)] * (200_000 // HEADER_SIZE)
+    with pytest.raises(LimitExceeded, match=f"a {what} of more than"):
+        receive(assembler, empty)
+
+
+def test_the_frames_of_an_assembly_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments, "MOST_FRAMES", 10)
+    assembler = Assembler()
+    for _ in range(3):
+        assembler.receive(frame(FS | LS | FF, COMMAND))
+        for _ in range(8):
+            assembler.receive(frame(FS | LS, COMMAND))
+        assert assembler.receive(frame(FS | LS | LF, COMMAND)) is not None
+    assembler.receive(frame(FS | LS | FF, COMMAND))
+    with pytest.raises(LimitExceeded, match="a command in more than 10 frames arrived on channel 0"):
+        receive(assembler, [frame(FS | LS, COMMAND)] * 10)
 
 
 def test_a_channel_can_be_forgotten() -> None:

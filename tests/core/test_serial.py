@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp_core.errors import ProtocolError
+from amqp_core.v0_10 import serial
 from amqp_core.v0_10.serial import MODULUS, RangeSet, unwrap, unwrap_ranges, wire_ranges, wrap
 
 small = st.integers(0, 60)
@@ -62,6 +64,36 @@ def test_range_set_is_a_set(added: list[tuple[int, int]], removed: list[tuple[in
 def test_covers_asks_for_every_id(added: list[tuple[int, int]], low: int, high: int) -> None:
     ranges = RangeSet(added)
     assert ranges.covers(low, high) == all(value in ranges for value in range(low, high + 1))
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
+def test_many_ranges_in_any_order_move_few_others(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No list grows with the set: one that did would be moved with every range."""
+    monkeypatch.setattr(serial, "_LONGEST_RUN", 16)
+    ids = list(range(0, 8000, 2))
+    if order == "shuffled":
+        random.Random(1).shuffle(ids)
+    ranges = RangeSet()
+    for value in ids if order != "descending" else reversed(ids):
+        ranges.add(value, value)
+    assert ranges.ranges() == [(value, value) for value in range(0, 8000, 2)]
+    assert max(map(len, ranges._lows._runs)) <= 16
+    assert len(ranges._lows._runs) <= 2 * 4000 / 16 + 1
+    assert ranges.within(100, 105) == [(100, 100), (102, 102), (104, 104)]
+    ranges.discard(10, 7990)
+    assert ranges.ranges() == [(value, value) for value in (0, 2, 4, 6, 8, 7992, 7994, 7996, 7998)]
+    assert (ranges.count(), ranges.highest()) == (9, 7998)
+    ranges.add(1, 9000)
+    assert ranges.ranges() == [(0, 9000)]
+
+
+@given(pairs, st.integers(2, 6))
+def test_runs_of_any_length_hold_the_same(added: list[tuple[int, int]], longest: int) -> None:
+    before, serial._LONGEST_RUN = serial._LONGEST_RUN, longest
+    try:
+        test_range_set_is_a_set.hypothesis.inner_test(added, added[::2])  # type: ignore[attr-defined]  # hypothesis's own
+    finally:
+        serial._LONGEST_RUN = before
 
 
 def test_range_set_says_what_it_holds() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from amqp_core.errors import (
     CommandFailed,
+    EncodeError,
     NotFound,
     ProtocolError,
     SessionDetached,
@@ -236,13 +237,53 @@ def test_ids_before_the_first_cannot_be_completed() -> None:
     assert not ours.is_complete(99)
 
 
-def test_timely_reply_is_answered() -> None:
+@pytest.mark.parametrize("timely", [False, True])
+def test_what_the_peer_completed_is_known(timely: bool) -> None:
     side = at(SessionState.ATTACHED)
     for _ in range(3):
         side.session.send(spec.TxSelect())
     side.take()
-    side.session.receive_control(spec.SessionCompleted(commands=[(0, 2)], timely_reply=True))
+    side.session.receive_control(spec.SessionCompleted(commands=[(0, 2)], timely_reply=timely))
     assert side.take() == [spec.SessionKnownCompleted(commands=[(0, 2)])]
+
+
+@pytest.mark.parametrize(
+    ("command", "text"),
+    [
+        (
+            spec.MessageTransfer(destination="x", acquire_mode=0),
+            r"message\.transfer cannot be sent without accept-mode,",
+        ),
+        (spec.QueueDeclare(), r"queue\.declare cannot be sent without queue, which is required"),
+        (spec.DtxStart(), r"dtx\.start cannot be sent without xid"),
+        (spec.DtxStart(xid=spec.Xid(format=1, global_id=b"g")), r"dtx\.xid cannot be sent without branch-id"),
+    ],
+)
+def test_a_command_is_not_sent_without_its_required_fields(command: spec.Command, text: str) -> None:
+    side = at(SessionState.ATTACHED)
+    with pytest.raises(EncodeError, match=text):
+        side.session.send(command)
+    assert side.take() == []
+    assert side.session.next_id == 0
+    side.session.send(spec.ExchangeBound(exchange="e"))  # any queue at all: a question that brokers answer
+
+
+def test_nothing_is_answered_once_the_session_ends() -> None:
+    side = at(SessionState.DETACHING)
+    side.session.receive_control(spec.SessionCompleted(commands=[], timely_reply=True))
+    assert side.take() == []
+
+
+def test_a_transfer_that_asks_for_its_completion_gets_it_at_once() -> None:
+    side = at(SessionState.ATTACHED)
+    asking = block(2)
+    asking.sync = True
+    side.session.receive_block(block(1))
+    assert side.take() == []
+    side.session.receive_block(asking)
+    assert side.take() == [spec.SessionCompleted(commands=[(0, 2)], timely_reply=False)]
+    side.session.receive_block(block(1))
+    assert side.take() == []
 
 
 @pytest.mark.parametrize("first", [0, WRAP - 10_000])
@@ -279,6 +320,8 @@ def test_known_completed_shortens_what_is_told() -> None:
     session.receive_block(block(2))
     session.tell_completed()
     assert side.take() == [spec.SessionCompleted(commands=[(5, 11)], timely_reply=False)]
+    session.receive_control(spec.SessionFlush(confirmed=True))
+    assert side.take() == [spec.SessionConfirmed(commands=[(5, 11)])]
     session.tell_completed()
     assert side.take() == []
 
@@ -331,8 +374,9 @@ def test_flush_is_answered_with_all_that_is_asked_for(first: int) -> None:
 
 def test_flush_before_any_command() -> None:
     side = at(SessionState.ATTACHED)
-    side.session.receive_control(spec.SessionFlush(confirmed=True, completed=True))
+    side.session.receive_control(spec.SessionFlush(expected=True, confirmed=True, completed=True))
     assert side.take() == [
+        spec.SessionExpected(commands=[]),  # it is a new session
         spec.SessionConfirmed(commands=[]),
         spec.SessionCompleted(commands=[], timely_reply=False),
     ]

@@ -207,6 +207,17 @@ def test_the_broker_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "s3cret" not in repr(given)
 
 
+def test_the_broker_of_the_tests_is_not_that_of_jobs_and_benchmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMQP_URL", "amqp://production.example.org/market")
+    monkeypatch.setenv("AMQP_USERNAME", "trader")
+    monkeypatch.delenv("AMQP_TEST_URL", raising=False)
+    assert ExternalBroker.of_tests() is None
+    monkeypatch.setenv("AMQP_TEST_URL", "amqp://127.0.0.1:5673/default")
+    for name in ("USERNAME", "PASSWORD"):
+        monkeypatch.delenv(f"AMQP_TEST_{name}", raising=False)
+    assert ExternalBroker.of_tests() == ExternalBroker("amqp://127.0.0.1:5673/default", "guest", "guest")
+
+
 def test_private_keys_are_private(tmp_path: Path) -> None:
     material = TlsMaterial.make(tmp_path / "tls")
     for pair in (material.server, material.client, material.wrong_name, material.stranger):

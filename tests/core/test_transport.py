@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -229,3 +229,34 @@ def test_without_file_descriptors_nothing_is_left_open(monkeypatch: pytest.Monke
         monkeypatch.setattr(socket, "socketpair", none_left)
         with pytest.raises(ConnectionFailed, match="Too many open files"):
             Transport.connect(HOST, listener.getsockname()[1], timeout=5, context=None)
+
+
+def test_a_name_that_is_not_resolved_in_time_is_named_with_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    answered = threading.Event()
+    resolve = socket.getaddrinfo
+
+    def slow(host: str, port: int, *, flags: int = 0, **kwargs: Any) -> Any:
+        if not flags:
+            answered.wait(30)
+        return resolve(host, port, flags=flags, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    try:
+        with pytest.raises(
+            ConnectionFailed, match=r"'slow\.example' was not resolved within 0\.2 s \(connectTimeout\)"
+        ):
+            Transport.connect("slow.example", 5672, timeout=0.2, context=None)
+    finally:
+        answered.set()
+
+
+def test_a_number_needs_no_resolver(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", lambda _: pytest.fail("a thread was started"))
+    with socket.create_server((HOST, 0)) as listener:
+        Transport.connect(HOST, listener.getsockname()[1], timeout=10, context=None).close()
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a" * 70 + ".example", "\u2603" * 64])
+def test_what_the_resolver_says_is_heard(host: str) -> None:
+    with pytest.raises(ConnectionFailed, match=r"cannot be resolved|is not an address"):
+        Transport.connect(host, 5672, timeout=10, context=None)

@@ -3,6 +3,14 @@
 Every run is appended to build/crash-matrix.jsonl; one that came to a good end is not repeated, one that failed is.
 The table is in build/crash-matrix.md, the evidence of failed runs in build/crash-matrix-failures. Exit code 1: a
 promise was broken, or a point was not reached.
+
+Each job has a Broker-J of its own. With --url all use the broker that this names, of any kind; its virtual host has to
+keep durable queues. The record is in a file of its own then. The broker itself is among the victims only with
+--broker-command, which starts it in the foreground: the matrix runs that, kills it with all that it has started, and
+runs it again, with the same store. For example
+
+    python -m tests.matrix --url amqp://localhost:5672/ \
+        --broker-command "exec qpidd --port 5672 --auth no --data-dir /tmp/qpidd --store-dir /tmp/qpidd"
 """
 
 from __future__ import annotations
@@ -18,7 +26,10 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from amqp_core.address import parse_url
+from amqp_core.errors import AmqpError
 from tests.matrix import flows, runs
+from tests.matrix.brokers import Given
 from tests.matrix.cases import KINDS, VICTIMS, Case, all_cases, groups, sample
 from tests.matrix.place import Place
 from tests.matrix.results import BUILD, Record, Result, how_to_repeat, summary, table
@@ -32,8 +43,9 @@ _GROUP = 8
 class Jobs:
     """Threads that take groups of cases from a queue; each has a broker and a driver of its own."""
 
-    def __init__(self, record: Record, seed: int, total: int) -> None:
+    def __init__(self, record: Record, seed: int, total: int, given: Given) -> None:
         self._record = record
+        self._given = given
         self._seed = seed
         self._groups: queue.SimpleQueue[list[Case]] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -67,7 +79,7 @@ class Jobs:
                     return
                 try:
                     if place is None:
-                        place = Place()
+                        place = Place(broker=self._given.make())
                         place.__enter__()
                     results = runs.run(place, group, self._seed)
                 except Exception:  # noqa: BLE001 - whatever it is, the other groups shall be run
@@ -96,6 +108,7 @@ class Jobs:
     def _done(self, results: Sequence[Result]) -> None:
         with self._lock:
             for result in results:
+                result.broker = self._given.url or ""
                 self.results.append(result)
                 self._record.add(result)
                 self._bar.update()
@@ -119,7 +132,13 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--victim", action="append", default=[], choices=VICTIMS, help="cases with this victim")
     arguments.add_argument("--case", action="append", default=[], metavar="CASE", help="this case; may be repeated")
     arguments.add_argument("--sample", action="store_true", help="each point once, as make test does")
-    arguments.add_argument("--jobs", type=int, default=2, help="brokers and drivers side by side (default: 2)")
+    arguments.add_argument(
+        "--jobs", type=int, help="drivers side by side (default: 2; 1 where one broker is killed for all)"
+    )
+    arguments.add_argument("--url", help="a broker to use instead of our own, and its virtual host")
+    arguments.add_argument("--username", default="guest", help="for --url (default: guest)")
+    arguments.add_argument("--password-file", type=Path, metavar="FILE", help="for --url (default: guest)")
+    arguments.add_argument("--broker-command", metavar="COMMAND", help="starts the broker of --url in the foreground")
     arguments.add_argument("--minutes", type=float, help="begin nothing after so many minutes")
     arguments.add_argument("--group", type=int, default=_GROUP, help=f"queries struck together (default: {_GROUP})")
     earlier = arguments.add_mutually_exclusive_group()
@@ -129,8 +148,39 @@ def parser() -> argparse.ArgumentParser:
     earlier.add_argument("--fresh", action="store_true", help="delete the record, of all cases and seeds, and run anew")
     arguments.add_argument("--list", action="store_true", help="print the cases and end")
     arguments.add_argument("--table", action="store_true", help="print the table of what was run and end")
-    arguments.add_argument("--output", type=Path, default=BUILD / "crash-matrix.jsonl", help="the record")
+    arguments.add_argument("--output", type=Path, help="the record (default: build/crash-matrix.jsonl)")
     return arguments
+
+
+def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Given]:
+    """The command line, with what follows from it; ends the program if it makes no sense."""
+    arguments = parser()
+    options = arguments.parse_args(argv)
+    if options.url is None:
+        alone = [name for name in ("broker_command", "password_file") if getattr(options, name) is not None]
+        if alone:
+            arguments.error(f"--{alone[0].replace('_', '-')} is about the broker of --url, which is missing")
+        given = Given()
+    else:
+        given = _given(arguments, options)
+    if options.jobs is None:
+        options.jobs = given.most_jobs or 2
+    if options.jobs > (given.most_jobs or options.jobs):
+        arguments.error(f"--jobs {options.jobs}: a broker that is killed is killed for all jobs; allowed is 1")
+    if options.output is None:
+        options.output = BUILD / ("crash-matrix.jsonl" if given.url is None else f"crash-matrix-{given.name}.jsonl")
+    return options, given
+
+
+def _given(arguments: argparse.ArgumentParser, options: argparse.Namespace) -> Given:
+    try:
+        parse_url(options.url)
+        password = "guest" if options.password_file is None else options.password_file.read_text("utf-8").strip("\r\n")
+    except AmqpError as error:
+        arguments.error(f"--url: {error}")
+    except (OSError, UnicodeDecodeError) as error:
+        arguments.error(f"--password-file {options.password_file}: {error}")
+    return Given(options.url, options.username, password, options.broker_command)
 
 
 def chosen(options: argparse.Namespace) -> list[Case]:
@@ -147,12 +197,19 @@ def chosen(options: argparse.Namespace) -> list[Case]:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it; returns the exit code."""
-    options = parser().parse_args(argv)
+    options, given = parsed(argv)
     record = Record(options.output)
     if options.fresh and not (options.table or options.list):
         record.clear()
     record.load()
     cases = chosen(options)
+    left_out = {str(case): reason for case in cases if (reason := given.left_out(case)) is not None}
+    if left_out and options.case:
+        print("\n".join(f"crash-matrix: {case}: {reason}" for case, reason in left_out.items()), file=sys.stderr)
+        return 2
+    cases = [case for case in cases if str(case) not in left_out]
+    if left_out:
+        print(f"crash-matrix: {len(left_out)} cases are left out: {'; '.join(set(left_out.values()))}", file=sys.stderr)
     unknown = [str(case) for case in cases if case.kind not in KINDS]
     if unknown:
         print(f"crash-matrix: no such kind: {unknown}; there are {', '.join(KINDS)}", file=sys.stderr)
@@ -164,7 +221,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not options.table:
         left = record.left(cases, options.seed)
         until = None if options.minutes is None else begun + 60 * options.minutes
-        work = Jobs(record, options.seed, len(left))
+        work = Jobs(record, options.seed, len(left), given)
         try:
             work.run(groups(left, options.group, options.seed), options.jobs, until)
         except KeyboardInterrupt:

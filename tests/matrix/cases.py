@@ -107,6 +107,8 @@ DRIVER: Final = "driver"
 """SIGKILL for the JVM, then for the driver's Python."""
 ABSENCE: Final = "absence"
 """The same, and nobody comes back before every timer of the broker has ended."""
+LAPSE: Final = "lapse"
+"""The same, and every prepared transaction has ended: decided ones, too, which Broker-J alone would keep."""
 READER: Final = "reader"
 """SIGKILL for the reader process, whoever is at the point."""
 WORKER: Final = "worker"
@@ -128,9 +130,10 @@ ORPHAN: Final = "orphan"
 PAUSE: Final = "pause"
 """At the end of AvailableNow: nothing runs until every timer has ended; then more messages come."""
 VICTIMS: Final = (
-    DRIVER, ABSENCE, READER, WORKER, COMMITTER, CONNECTION, EXPIRE, BROKER, MEMORY_BROKER, FREEZE, ORPHAN, PAUSE,
+    DRIVER, ABSENCE, LAPSE, READER, WORKER, COMMITTER, CONNECTION, EXPIRE, BROKER, MEMORY_BROKER, FREEZE, ORPHAN,
+    PAUSE,
 )  # fmt: skip
-TOGETHER: Final = (DRIVER, ABSENCE, BROKER, MEMORY_BROKER, FREEZE, ORPHAN, PAUSE)
+TOGETHER: Final = (DRIVER, ABSENCE, LAPSE, BROKER, MEMORY_BROKER, FREEZE, ORPHAN, PAUSE)
 """Victims that strike several queries at once: each is held at its point until all are there."""
 END: Final = "end"
 """No point: the query has ended (victim ``PAUSE``)."""
@@ -231,7 +234,9 @@ def left_out(case: Case) -> str | None:
         return "no worker is at the point"
     if step.victim == COMMITTER and (point.where != "committer" or case.entry != "stream"):
         return "Spark commits in a worker for stream writers only; AmqpBatchSink commits in the driver"
-    if step.victim in {ABSENCE, PAUSE, MEMORY_BROKER} and case.guarantee != EO:
+    if step.victim == LAPSE and not case.writes:
+        return "the source has no prepared transactions"
+    if step.victim in {ABSENCE, LAPSE, PAUSE, MEMORY_BROKER} and case.guarantee != EO:
         return "only exactly-once has something on the broker that a timer or a restart could end"
     if step.victim in {PAUSE, EXPIRE}:
         return "where that matters: see pairs"
@@ -272,6 +277,7 @@ def pairs(kind: str) -> Iterator[tuple[Step, ...]]:
         yield Step(at.DECISION_SENT, BROKER), Step(at.DECISION_COMMITTED, BROKER)
         yield Step(at.ALL_COMMITTED, DRIVER), Step(at.DONE_SWAPPED, DRIVER)
         yield Step(at.DECISION_COMMITTED, CONNECTION), Step(at.SINK_LOCK_TAKEN, DRIVER)
+        yield Step(at.DECISION_COMMITTED, LAPSE), Step(at.DECISION_COMMITTED, LAPSE)
         yield (Step(at.MESSAGE_RETURNED, EXPIRE),)
         yield (Step(at.DECISION_COMMITTED, EXPIRE),)
         yield Step(at.MESSAGE_RETURNED, EXPIRE), Step(at.ABORT_ENTERED, DRIVER)
@@ -305,6 +311,7 @@ _ABSENCE_POINTS: Final = frozenset(
     {at.TX_SENT, at.TX_COMMITTED, at.PARTITIONS_RETURNED, at.PREPARED, at.VERIFIED, at.DECISION_COMMITTED,
      at.SOME_COMMITTED, at.ALL_COMMITTED}
 )  # fmt: skip
+_LAPSE_POINTS: Final = frozenset({at.MESSAGE_RETURNED, at.VERIFIED, at.DECISION_COMMITTED, at.SOME_COMMITTED})
 _MEMORY_POINTS: Final = frozenset(
     {at.TX_COMMITTED, at.SPOOL_RENAMED, at.COMMIT_LOGGED, at.PREPARED, at.DECISION_COMMITTED}
 )
@@ -312,6 +319,7 @@ _FEW: Final = {
     FREEZE: _FREEZE_POINTS,
     ORPHAN: _ORPHAN_POINTS,
     ABSENCE: _ABSENCE_POINTS,
+    LAPSE: _LAPSE_POINTS,
     MEMORY_BROKER: _MEMORY_POINTS,
 }
 

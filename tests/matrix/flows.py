@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from tests.broker.stream_support import subscribers
+from tests.matrix import leftovers
 from tests.matrix.cases import (
     ABSENCE,
     BROKER,
@@ -19,6 +20,7 @@ from tests.matrix.cases import (
     END,
     EXPIRE,
     FREEZE,
+    LAPSE,
     MEMORY_BROKER,
     ORPHAN,
     PAUSE,
@@ -224,8 +226,8 @@ class Group:
         subject.behind = not subject.case.reads and bool(subject.plan.late)
 
     def _strike_together(self, subjects: Sequence[Subject], victim: str) -> None:
-        if victim in {DRIVER, ABSENCE}:
-            self._kill_driver(subjects, absence=victim == ABSENCE)
+        if victim in {DRIVER, ABSENCE, LAPSE}:
+            self._kill_driver(subjects, victim)
         elif victim in {BROKER, MEMORY_BROKER}:
             self._kill_broker(subjects)
         elif victim == FREEZE:
@@ -245,16 +247,26 @@ class Group:
             subject.held = None
             subject.begun_s = time.monotonic()
 
-    def _kill_driver(self, subjects: Sequence[Subject], *, absence: bool = False) -> None:
+    def _kill_driver(self, subjects: Sequence[Subject], victim: str) -> None:
         self._driver.kill_driver(timeout_s=1.0)  # a worker that waits at a point does not see that its JVM is gone
         self._points.disarm()
         self._nothing_runs()
         for subject in subjects:
             subject.struck = True
             self._late(subject)
-        if absence:
+        if victim == ABSENCE:
             time.sleep(_longer_than_timers())
+        elif victim == LAPSE:
+            for subject in subjects:
+                self._lapse(subject)
         self._driver.start()
+
+    def _lapse(self, subject: Subject) -> None:
+        """Let the timers of what the writer has prepared end, decided or not."""
+        client = self._place.client(subject.vhost)
+        for xid in leftovers.prepared_of(client.transactions.recover(), subject.name):
+            client.transactions.set_timeout(xid, 1)
+        wait_until(lambda: not leftovers.of_branches(client, subject.name), "the end of prepared transactions", 30)
 
     def _nothing_runs(self) -> None:
         """The driver is gone with all queries, also those that were not struck."""

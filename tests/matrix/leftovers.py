@@ -79,8 +79,13 @@ def of_branches(client: Client, transactional_id: str) -> list[str]:
 
 def branches_left(prepared: Iterable[Xid], transactional_id: str) -> list[str]:
     """The same, of all that are prepared at the broker."""
-    ours = [xid for xid in prepared if (branch := parse_branch(xid)) and branch.is_of(transactional_id)]
+    ours = prepared_of(prepared, transactional_id)
     return [f"{len(ours)} branches are prepared still: {xid_text(ours[0])}"] if ours else []
+
+
+def prepared_of(prepared: Iterable[Xid], transactional_id: str) -> list[Xid]:
+    """Of all that are prepared those of a writer."""
+    return [xid for xid in prepared if (branch := parse_branch(xid)) and branch.is_of(transactional_id)]
 
 
 def of_spool(directory: Path) -> list[str]:

@@ -10,35 +10,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from amqp_core.address import ConnectOptions, parse_url
 from amqp_core.errors import AmqpError
-from amqp_core.v0_10.client import Client
+from tests.matrix.brokers import MortalBroker, our_own
 from tests.matrix.cases import CONNECTION
 from tests.matrix.subjects import Plan, Subject
-from tests.support.brokerj import BrokerConfig, BrokerJ
+from tests.support.dial import address, by_way_of, dial
 from tests.support.proxy import FaultProxy
 from tests.support.query_process import WARM, CrashPoints, QueryProcess
 
 if TYPE_CHECKING:
+    from amqp_core.v0_10.client import Client
     from tests.matrix.cases import Case
+    from tests.support.fixtures import Broker
 
 _SLOTS = 14
 """Tasks at once: each query that waits at a point inside a task holds one."""
 
 
-def connect(broker: BrokerJ, vhost: str) -> Client:
+def connect(broker: Broker, vhost: str) -> Client:
     """A client of a test, which is idle for minutes."""
-    hosts, virtual_host, tls = parse_url(broker.url(vhost))
-    return Client.connect(
-        ConnectOptions(
-            hosts=hosts,
-            virtual_host=virtual_host,
-            tls=tls,
-            username=broker.username,
-            password=broker.password,
-            heartbeat=0,
-        )
-    )
+    return dial(broker, vhost, heartbeat=0)
 
 
 @dataclass
@@ -46,7 +37,7 @@ class Place:
     """A context manager that starts it all, and ends it."""
 
     slots: int = _SLOTS
-    broker: BrokerJ = field(default_factory=lambda: BrokerJ(BrokerConfig(heap="512m")))
+    broker: MortalBroker = field(default_factory=our_own)
     points: CrashPoints = field(default_factory=CrashPoints)
     directory: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="amqp-spark-matrix-")))
     _clients: dict[str, Client] = field(default_factory=dict)
@@ -59,7 +50,7 @@ class Place:
     def __enter__(self) -> Self:
         try:
             self.broker.start()
-            self._proxy = FaultProxy((self.broker.host, self.broker.port), record=False)
+            self._proxy = FaultProxy(address(self.broker), record=False)
             self._proxy.__enter__()
             self.driver.start()
         except BaseException:
@@ -115,7 +106,7 @@ class Place:
         vhost = "durable" if plan.durable else "default"
         url = self.broker.url(vhost)
         if CONNECTION in case.victims:
-            url = f"amqp://127.0.0.1:{self.proxy.port}/{vhost}"
+            url = by_way_of(self.proxy.port, url)
         subject = Subject(
             case=case,
             plan=plan,

@@ -56,6 +56,8 @@ class Result:
     plan: str = ""
     code: str = field(default_factory=code_version)
     """The commit that was run."""
+    broker: str = ""
+    """The URL of a broker that was given."""
 
     @classmethod
     def of(cls, case: Case, *, seed: int, **what: Any) -> Self:
@@ -144,7 +146,8 @@ class Record:
 
 def how_to_repeat(result: Result) -> str:
     """The command for this run alone; a bad one is repeated, and the record of all others stays."""
-    return f'make crash-matrix ARGS="--seed {result.seed} --case {result.case}"'
+    where = f" --url {result.broker}" if result.broker else ""
+    return f'make crash-matrix ARGS="--seed {result.seed} --case {result.case}{where}"'
 
 
 COLUMNS = ("point", "victim", "kind", "guarantee", "runs", "lost", "duplicated", "recovery s (median, max)")

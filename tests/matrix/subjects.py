@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from amqp_core.errors import AmqpError
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import DeliveryProperties
+from amqp_spark.options.table import SHORTEST_TRANSACTION_SECONDS
 from amqp_spark.state.names import CONSUMER, WRITER, Names
 from tests.broker.sink_scenarios import put_file
 from tests.broker.stream_support import depth
@@ -23,6 +24,7 @@ from tests.matrix.cases import (
     EO,
     EXPIRE,
     FREEZE,
+    LAPSE,
     MEMORY_BROKER,
     ORPHAN,
     PAUSE,
@@ -43,7 +45,7 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 2
 ORPHAN_HEARTBEAT_S = 6
-SHORT_TIMEOUT_S = 8
+SHORT_TIMEOUT_S = SHORTEST_TRANSACTION_SECONDS
 _LONG_TIMEOUT_S = 300
 _SURVIVING = frozenset({WORKER, COMMITTER, CONNECTION, EXPIRE, BROKER, MEMORY_BROKER, FREEZE, PAUSE})
 
@@ -99,7 +101,7 @@ def _heartbeat_s(victims: set[str], draw: random.Random) -> int:
     """A thread that waits at a point sends no heartbeats: some connections are lost before their process is."""
     if ORPHAN in victims:
         return ORPHAN_HEARTBEAT_S
-    if {FREEZE, ABSENCE, PAUSE} & victims:
+    if {FREEZE, ABSENCE, LAPSE, PAUSE} & victims:
         return HEARTBEAT_S
     return draw.choice([HEARTBEAT_S, 15, 30])
 
@@ -191,7 +193,7 @@ class Subject:
     @property
     def timeout_s(self) -> int:
         """Option transactionTimeout."""
-        return SHORT_TIMEOUT_S if {ABSENCE, PAUSE, EXPIRE} & set(self.case.victims) else _LONG_TIMEOUT_S
+        return SHORT_TIMEOUT_S if {ABSENCE, LAPSE, PAUSE, EXPIRE} & set(self.case.victims) else _LONG_TIMEOUT_S
 
     def _common(self) -> dict[str, str]:
         return {

@@ -6,6 +6,7 @@ rounds early or hold messages for other consumers. Frames are built by hand here
 
 from __future__ import annotations
 
+import itertools
 import struct
 import threading
 import time
@@ -15,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from amqp_core.errors import AmqpError, ConnectionLost, ResourceLocked
+from amqp_core.errors import ConnectionLost, ResourceLocked
+from amqp_spark.errors import MessageFormatError
 from tests.spark.fake_owner import FakeOwner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from amqp_core.address import ConnectOptions
+    from amqp_spark.columns import Chunk
     from amqp_spark.state.names import Names
 
 _FIELDS: list[pa.Field[Any]] = [
@@ -97,22 +100,30 @@ class FakeBroker:
         self.queues: dict[str, deque[FakeMessage]] = {queue: deque() for queue in queues}
         self.counts_held = counts_held
         self.block_messages = block_messages
+        self.heartbeat_s = 30.0
         self.refuse: list[Exception] = []
         """Errors of the next connections."""
         self.held_elsewhere: dict[str, int] = dict.fromkeys(queues, 0)
         self.holders_are_seen = True
         """Whether those who hold messages elsewhere are counted as consumers."""
         self.consumers: dict[str, int] = dict.fromkeys(queues, 0)
+        """Consumers beside the clients of this broker."""
+        self.ghosts: list[FakeClient] = []
+        """Clients whose connection was cut on their side only: the broker takes them for live ones until ``bury``."""
         self.early_flushes = 0
         """So many flush rounds end before they send anything, as on Broker-J with competing consumers."""
         self.clients: list[FakeClient] = []
         self.connects = 0
+        self.connecting_s = 0.0
+        """How long each connection takes."""
         self.accepted: list[bytes] = []
         self.rejected: list[tuple[bytes, str]] = []
         self.bindings: list[tuple[str, str, str]] = []
         self.subscriptions: list[dict[str, object]] = []
         self.queries = 0
         self.syncs = 0
+        self.patience: list[float] = []
+        """How long each accept and sync lets the broker be silent."""
         self.states: dict[str, bytes] = {}
         self.locks: dict[str, FakeClient] = {}
         self.swaps = 0
@@ -129,6 +140,7 @@ class FakeBroker:
             self.changed.notify_all()
 
     def connect(self, options: ConnectOptions) -> FakeClient:
+        time.sleep(self.connecting_s)
         with self.changed:
             self.connects += 1
             if self.refuse:
@@ -144,10 +156,41 @@ class FakeBroker:
             for client in self.clients[:]:
                 client.end(error or ConnectionLost("the connection was cut"))
 
+    def cut_one_sided(self) -> None:
+        """Every client loses its connection and the broker does not see it: what they held stays theirs."""
+        with self.changed:
+            for client in self.clients[:]:
+                client.error = ConnectionLost("the connection was cut on this side")
+                self.clients.remove(client)
+                self.ghosts.append(client)
+            self.changed.notify_all()
+
+    def bury(self) -> None:
+        """The broker gives up the clients that it has not heard of: what they held goes back to its queue."""
+        with self.changed:
+            while self.ghosts:
+                self.requeue(self.ghosts.pop())
+            self.changed.notify_all()
+
+    def requeue(self, client: FakeClient) -> None:
+        """What a client held goes back to its queue, flagged, and its locks are free."""
+        for queue, message in sorted(client.held.values(), key=lambda entry: entry[1].serial, reverse=True):
+            message.redelivered = True
+            self.queues[queue].appendleft(message)
+        client.held.clear()
+        for name in [name for name, holder in self.locks.items() if holder is client]:
+            del self.locks[name]
+
+    def seen_consumers(self, queue: str) -> int:
+        """Consumers of a queue as the broker sees them."""
+        seen = [client.subscription for client in (*self.clients, *self.ghosts)]
+        others = self.holders_are_seen and bool(self.held_elsewhere.get(queue))
+        return sum(each is not None and each.queue == queue for each in seen) + self.consumers[queue] + others
+
     def depth(self, queue: str) -> int:
         """Messages that nobody has accepted."""
         with self.changed:
-            return len(self.queues[queue]) + sum(len(client.held) for client in self.clients)
+            return len(self.queues[queue]) + sum(len(client.held) for client in (*self.clients, *self.ghosts))
 
     def held(self) -> int:
         """Messages that clients hold."""
@@ -178,7 +221,7 @@ class FakeClient:
 
     @property
     def heartbeat_s(self) -> float:
-        return 30.0
+        return self.broker.heartbeat_s
 
     @property
     def counts_held_messages(self) -> bool:
@@ -192,10 +235,10 @@ class FakeClient:
                 return None
             count = len(self.broker.queues[name])
             if self.broker.counts_held:
-                held = sum(1 for client in self.broker.clients for queue, _ in client.held.values() if queue == name)
+                clients = (*self.broker.clients, *self.broker.ghosts)
+                held = sum(1 for client in clients for queue, _ in client.held.values() if queue == name)
                 count += held + self.broker.held_elsewhere[name]
-            others = self.broker.holders_are_seen and bool(self.broker.held_elsewhere.get(name))
-            return FakeInfo(count, self.broker.consumers[name] + others)
+            return FakeInfo(count, self.broker.seen_consumers(name))
 
     def declare_queue(self, name: str, *, durable: bool) -> None:
         with self.broker.changed:
@@ -214,7 +257,7 @@ class FakeClient:
     ) -> FakeSubscription:
         with self.broker.changed:
             self._command("subscribe")
-            if exclusive and self.broker.consumers[queue]:
+            if exclusive and self.broker.seen_consumers(queue):
                 raise ResourceLocked(405, None, "exclusive", "message.subscribe")
             self.broker.subscriptions.append(
                 {"queue": queue, "accept": accept, "acquire": acquire, "exclusive": exclusive, "selector": selector}
@@ -222,9 +265,10 @@ class FakeClient:
             self.subscription = FakeSubscription(self, queue, accept=accept, acquire=acquire)
             return self.subscription
 
-    def accept(self, ranges: Sequence[tuple[int, int]]) -> None:
+    def accept(self, ranges: Sequence[tuple[int, int]], *, patience_s: float = 0.0) -> None:
         with self.broker.changed:
             self._command("accept")
+            self.broker.patience.append(patience_s)
             for message in self._settled(ranges):
                 self.broker.accepted.append(message.body)
             self.broker.changed.notify_all()
@@ -239,10 +283,14 @@ class FakeClient:
     def owner(self, names: Names) -> FakeOwner:
         return FakeOwner(self, names)
 
-    def sync(self) -> None:
+    def sync(self, *, patience_s: float = 0.0) -> None:
         with self.broker.changed:
             self._command("sync")
+            self.broker.patience.append(patience_s)
             self.broker.syncs += 1
+
+    def service(self) -> None:
+        self._command("service")
 
     def pause_reading(self, paused: bool) -> None:
         with self.broker.changed:
@@ -262,14 +310,8 @@ class FakeClient:
         with self.broker.changed:
             if self.error is None:
                 self.error = error
-                back = sorted(self.held.values(), key=lambda entry: entry[1].serial, reverse=True)
-                for queue, message in back:
-                    message.redelivered = True
-                    self.broker.queues[queue].appendleft(message)
-                self.held.clear()
+                self.broker.requeue(self)
                 self.broker.clients.remove(self)
-                for name in [name for name, client in self.broker.locks.items() if client is self]:
-                    del self.broker.locks[name]
             self.broker.changed.notify_all()
 
     def _settled(self, ranges: Sequence[tuple[int, int]]) -> Iterator[FakeMessage]:
@@ -292,16 +334,22 @@ class FakeSubscription:
         self.accept = accept
         self.acquire = acquire
         self.credit = 0
+        self.bytes = 0.0
         self.granted: list[int] = []
         self.cursor = 0
         self.ready: list[FakeBlock] = []
 
-    def grant(self, messages: int) -> None:
-        assert messages > 0
+    @property
+    def credit_bytes(self) -> float:
+        return self.bytes if self.credit else 0.0
+
+    def renew(self, messages: int, nbytes: int | None = None) -> None:
         with self.client.broker.changed:
-            self.client._command("grant")
-            self.credit += messages
+            self.client._command("grant" if messages else "stop")
+            self.credit = messages
+            self.bytes = float("inf") if nbytes is None else nbytes
             self.granted.append(messages)
+            self.client.broker.changed.notify_all()
 
     def take_blocks(self, timeout: float) -> list[FakeBlock]:
         broker, client = self.client.broker, self.client
@@ -322,14 +370,14 @@ class FakeSubscription:
                     return []
                 broker.changed.wait(left)
 
-    def flush(self) -> None:
+    def probe(self) -> None:
         with self.client.broker.changed:
             self.client._command("flush")
+            self.credit, self.bytes = 1, float("inf")
             if self.client.broker.early_flushes > 0:
                 self.client.broker.early_flushes -= 1
             else:
-                while self._send(self.client.broker.block_messages):
-                    pass
+                self._send(1)
             self.credit = 0
 
     def _send(self, most: int) -> bool:
@@ -347,15 +395,26 @@ class FakeSubscription:
             self.client.next_id += 1
         self.credit -= len(messages)
         self.ready.append(FakeBlock(frames, ends, first, largest))
+        self.bytes -= sum(len(message.body) for message in messages)
         return True
 
     def _next(self, count: int) -> list[FakeMessage]:
+        """What there is credit for: a message larger than what is left of the bytes waits for a new credit."""
         queue = self.client.broker.queues.get(self.queue, deque())
-        if not self.acquire:
-            found = list(queue)[self.cursor : self.cursor + count]
+        waiting = itertools.islice(queue, 0 if self.acquire else self.cursor, None)
+        found: list[FakeMessage] = []
+        room = self.bytes
+        for message in itertools.islice(waiting, count):
+            room -= len(message.body)  # Broker-J counts bodies only
+            if room < 0:
+                break
+            found.append(message)
+        if self.acquire:
+            for _ in found:
+                queue.popleft()
+        else:
             self.cursor += len(found)
-            return found
-        return [queue.popleft() for _ in range(min(count, len(queue)))]
+        return found
 
 
 @dataclass
@@ -366,21 +425,24 @@ class BodyPlan:
 
     def batches(
         self,
-        frames: Iterable[bytes],
+        chunks: Iterable[Chunk],
         *,
         queue: str,
         first_position: int,
         on_reject: Callable[[list[int], str], None] | None = None,
+        skipped: Iterable[int] = (),
     ) -> Iterator[pa.RecordBatch]:
         position = first_position
-        for part in frames:
-            assert isinstance(part, bytes)
-            rows = list(enumerate(bodies_of(part), position))
+        left_out = set(skipped)
+        for chunk in chunks:
+            rows = list(enumerate(bodies_of(bytes(chunk.frames)), position))
+            assert len(chunk.ends) == 4 * len(rows)
             position += len(rows)
+            rows = [row for row in rows if row[0] not in left_out]
             bad = [number for number, body in rows if body.startswith(b"bad")]
             if bad:
                 if on_reject is None:
-                    raise AmqpError(f"a bad body at {bad}")
+                    raise MessageFormatError(queue, bad[0], "body", "a bad body")
                 on_reject(bad, "a bad body")
             good = [row for row in rows if row[0] not in bad]
             yield pa.RecordBatch.from_arrays(

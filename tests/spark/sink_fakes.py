@@ -15,9 +15,10 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10.transfers import Rejected, Transfers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from amqp_core.address import ConnectOptions
+    from amqp_core.v0_10.questions import Answer, Question
 
 
 @dataclass
@@ -30,6 +31,8 @@ class Script:
     """So many of them are complete by then."""
     error: AmqpError = field(default_factory=lambda: ConnectionLost("the connection was cut"))
     breaks_at_finish: bool = False
+    breaks_at_question: int | None = None
+    """The connection is lost when so many rounds of questions were answered."""
     rejects: dict[int, int] = field(default_factory=dict)
     """Transfer of this connection, counted from 0: reject code."""
     refuses: int | None = None
@@ -51,6 +54,12 @@ class FakeBroker:
         self.bound = {("amq.direct", "k"), ("other", "k")}
         self.queues = {"q"}
         self.asked: Counter[str] = Counter()
+        self.rounds = 0
+        """How many times questions were sent together."""
+        self.arrives = True
+        """Whether answers are there before they are waited for."""
+        self.on_taken: Callable[[], None] = lambda: None
+        """Called before each transfer is taken."""
         self.clients: list[FakeClient] = []
         self.taken: list[bytes] = []
         """Every transfer that was sent, duplicates and rejected ones included, in order."""
@@ -60,9 +69,13 @@ class FakeBroker:
     def connect(self, options: ConnectOptions) -> Any:
         if self.refuse:
             raise self.refuse.pop(0)
-        client = FakeClient(self, self.scripts.pop(0) if self.scripts else Script(), options)
+        client = self.client(self.scripts.pop(0) if self.scripts else Script(), options)
         self.clients.append(client)
         return client
+
+    def client(self, script: Script, options: ConnectOptions) -> FakeClient:
+        """Make a client of this broker."""
+        return FakeClient(self, script, options)
 
 
 class FakeClient:
@@ -95,22 +108,37 @@ class FakeClient:
         self.on_service()
         self.check()
 
-    def query_exchange(self, exchange: str) -> spec.ExchangeQueryResult | None:
-        self.ask(f"exchange {exchange}")
-        kind = self.broker.exchanges.get(exchange)
-        return None if kind is None else spec.ExchangeQueryResult(type=kind)
+    @property
+    def rejects_unroutable(self) -> bool:
+        return not self.broker.qpidd
+
+    def ask(self, questions: Sequence[Question]) -> FakeQuestions:
+        if self.script.breaks_at_question == self.broker.rounds:
+            self.error, self.script.breaks_at_question = self.script.error, None
+        self.check()
+        self.broker.rounds += 1
+        return FakeQuestions(self, [self.answer(question) for question in questions])
+
+    def answer(self, question: Question) -> Answer:
+        broker = self.broker
+        if isinstance(question, spec.ExchangeQuery):
+            exchange = question.name or ""
+            broker.asked[f"exchange {exchange}"] += 1
+            kind = broker.exchanges.get(exchange)
+            return spec.ExchangeQueryResult(type=kind, not_found=kind is None)
+        if isinstance(question, spec.QueueQuery):
+            broker.asked[f"queue {question.queue}"] += 1
+            return spec.QueueQueryResult(queue=question.queue if question.queue in broker.queues else None)
+        exchange, key = question.exchange or "", question.binding_key or ""
+        broker.asked[f"bound {exchange} {key}"] += 1
+        if exchange not in broker.exchanges:
+            return spec.ExchangeBoundResult(exchange_not_found=True)
+        # qpidd takes an empty key for none: is anything bound at all?
+        return spec.ExchangeBoundResult(key_not_matched=bool(key) and (exchange, key) not in broker.bound)
 
     def query_queue(self, queue: str) -> spec.QueueQueryResult | None:
-        self.ask(f"queue {queue}")
-        return spec.QueueQueryResult(queue=queue) if queue in self.broker.queues else None
-
-    def bound(self, exchange: str, *, binding_key: str) -> spec.ExchangeBoundResult:
-        self.ask(f"bound {exchange} {binding_key}")
-        return spec.ExchangeBoundResult(key_not_matched=(exchange, binding_key) not in self.broker.bound)
-
-    def ask(self, what: str) -> None:
         self.check()
-        self.broker.asked[what] += 1
+        return spec.QueueQueryResult(queue=queue) if queue in self.broker.queues else None
 
     def check(self) -> None:
         if self.error is not None:
@@ -128,6 +156,22 @@ class FakeClient:
     def end(self, how: str) -> None:
         self.ended = self.ended or how
         self.error = self.error or ConnectionLost(f"the client is {how}")
+
+
+class FakeQuestions:
+    """See :class:`amqp_core.v0_10.questions.Questions`."""
+
+    def __init__(self, client: FakeClient, found: list[Answer]) -> None:
+        self.client = client
+        self.found = found
+
+    @property
+    def arrived(self) -> bool:
+        return self.client.broker.arrives
+
+    def answers(self) -> list[Answer]:
+        self.client.check()
+        return self.found
 
 
 @dataclass
@@ -159,6 +203,7 @@ class FakePublisher:
         for index in range(len(transfers)):
             if self.sent.transfers == script.breaks_after:
                 self.fail(script.error)
+            self.client.broker.on_taken()
             self.client.broker.taken.append(bytes(transfers.cut(index, index + 1).frames))
             self.client.broker.modes.append(self.client.broker.taken[-1][19 + len("amq.direct")])
             code = script.rejects.get(self.sent.transfers)

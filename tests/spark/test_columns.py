@@ -13,10 +13,11 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_core.errors import DecodeError
-from amqp_spark.columns import DEFAULT_SCHEMA, ColumnPlan
+from amqp_spark.columns import DEFAULT_SCHEMA, Chunk, ColumnPlan
 from amqp_spark.columns import plan as columns
 from amqp_spark.errors import MessageFormatError, SchemaError
 from tests.support import wire
+from tests.support.received import chunk_of
 
 U64 = struct.Struct(">Q").pack
 
@@ -32,7 +33,7 @@ def plan(*fields: tuple[str, t.DataType], mode: str = "FAILFAST", unit: str = "a
 def rows(plan: ColumnPlan, *blocks: bytes, **options: Any) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     arguments: dict[str, Any] = {"queue": "q", "first_position": 7} | options
-    for batch in plan.batches(blocks, **arguments):
+    for batch in plan.batches(map(chunk_of, blocks), **arguments):
         assert batch.schema.equals(plan.arrow_schema, check_metadata=True)
         batch.validate(full=True)
         out += batch.to_pylist()
@@ -225,7 +226,7 @@ def test_a_header_in_many_frames() -> None:
 )
 def test_units_of_times(unit: str, number: int, expected: int) -> None:
     block = wire.transfer(wire.delivery(timestamp=U64(number)), b"")
-    (batch,) = plan(("timestamp", t.TimestampType()), unit=unit).batches([block], queue="q", first_position=0)
+    (batch,) = plan(("timestamp", t.TimestampType()), unit=unit).batches([chunk_of(block)], queue="q", first_position=0)
     assert batch.column(0).cast(pa.int64()).to_pylist() == [expected]
 
 
@@ -304,7 +305,9 @@ def test_a_message_of_which_no_row_is_left_gives_no_batch() -> None:
     rejected: list[int] = []
     bad = wire.transfer(BROKEN["twice"][0])
     rejecting = plan(("routing_key", t.StringType()), mode="REJECT")
-    got = list(rejecting.batches([bad * 2], queue="q", first_position=0, on_reject=lambda p, _: rejected.extend(p)))
+    got = list(
+        rejecting.batches([chunk_of(bad * 2)], queue="q", first_position=0, on_reject=lambda p, _: rejected.extend(p))
+    )
     assert got == []
     assert rejected == [0, 1]
 
@@ -335,14 +338,45 @@ def test_failfast_names_the_first_message_that_does_not_fit_and_what_to_do() -> 
     with pytest.raises(MessageFormatError) as raised:
         rows(plan(("priority", t.ByteType()), ("exchange", t.StringType())), FULL + bad + bad, queue="ticks")
     assert raised.value.position == 8
-    for part in ("'ticks'", "position 8", "'exchange'", "not UTF-8", "mode=REJECT", "mode=PERMISSIVE"):
+    for part in ("'ticks'", "position 8", "'exchange'", "not UTF-8", "mode=PERMISSIVE", "_corrupt_record STRING"):
         assert part in str(raised.value)
+    assert "REJECT" not in str(raised.value), "which only some guarantees allow"
     assert str(pickle.loads(pickle.dumps(raised.value))) == str(raised.value)
 
 
-def test_a_block_that_is_not_whole_frames_is_a_decode_error() -> None:
-    with pytest.raises(DecodeError):
-        rows(DEFAULT, FULL[:-1])
+@pytest.mark.parametrize("mode", ["FAILFAST", "PERMISSIVE", "REJECT"])
+def test_no_row_is_made_of_what_is_skipped_whether_it_fits_or_not(mode: str) -> None:
+    good, bad = FULL, wire.transfer(wire.delivery(exchange=wire.str8(b"\xff")))
+    rejected: list[int] = []
+    got = rows(
+        plan(("position", t.LongType()), ("exchange", t.StringType()), mode=mode),
+        good + bad + good,
+        wire.transfer(b"\0\0\1\0", b"broken") + good + good,
+        skipped=(8, 9, 10, 99),
+        on_reject=lambda positions, _: rejected.extend(positions),
+    )
+    assert [row["position"] for row in got] == [7, 11, 12]
+    assert rejected == []
+
+
+def test_all_rows_of_a_batch_may_be_skipped() -> None:
+    assert rows(plan(("position", t.LongType())), FULL + FULL, skipped=[7, 8]) == []
+
+
+def test_ends_that_are_not_those_of_the_frames_are_a_decode_error() -> None:
+    for ends in ([len(FULL) + 1], [len(FULL), len(FULL)], [len(FULL), 5], [0]):
+        with pytest.raises(DecodeError, match="the ends of the transfers do not fit the frames"):
+            list(DEFAULT.batches([Chunk.of(FULL, ends)], queue="q", first_position=0))
+
+
+@pytest.mark.parametrize("octet", [0, 3, 5, 13])
+def test_a_transfer_whose_frames_are_damaged_costs_itself_only(octet: int) -> None:
+    damaged = FULL[:octet] + b"\x50" + FULL[octet + 1 :]
+    permissive = ColumnPlan.build(DEFAULT_SCHEMA, mode="PERMISSIVE", timestamp_unit="auto")
+    chunk = Chunk.of(FULL + damaged + FULL, [len(FULL), 2 * len(FULL), 3 * len(FULL)])
+    (batch,) = permissive.batches([chunk], queue="q", first_position=7)
+    lost = dict.fromkeys(FULL_ROW) | {"queue": "q", "position": 8}
+    assert batch.to_pylist() == [FULL_ROW, lost, FULL_ROW | {"position": 9}]
 
 
 # ---- schema --------------------------------------------------------------------------------------------------------
@@ -385,7 +419,7 @@ def test_the_arrow_schema_is_the_one_that_spark_compares_with(index: int) -> Non
     if index == 2:
         header = wire.message(application_headers=wire.map_([(b"a", 0x31, U64(3))]))
     (batch,) = plan.batches(
-        [wire.transfer(header, wire.list_([(0x95, wire.vbin16(b"x"))]))], queue="q", first_position=0
+        [chunk_of(wire.transfer(header, wire.list_([(0x95, wire.vbin16(b"x"))])))], queue="q", first_position=0
     )
     assert batch.schema.equals(wanted, check_metadata=True)
     assert [c.type for c in batch.columns] == [f.type for f in wanted]
@@ -458,7 +492,7 @@ def test_a_plan_pickles() -> None:
 
 def test_batches_are_bounded_in_rows() -> None:
     narrow = plan(("position", t.LongType()), ("body", t.BinaryType()))
-    batches = list(narrow.batches([FULL * 25_000], queue="q", first_position=100))
+    batches = list(narrow.batches([chunk_of(FULL * 25_000)], queue="q", first_position=100))
     assert [batch.num_rows for batch in batches] == [10_000, 10_000, 5_000]
     assert pa.Table.from_batches(batches).column("position").to_pylist() == list(range(100, 25_100))
 
@@ -468,17 +502,17 @@ def test_batches_are_bounded_in_bytes_and_a_larger_message_is_alone() -> None:
     narrow = plan(("body", t.BinaryType()))
     sizes = [
         [len(row["body"]) >> 20 for row in batch.to_pylist()]
-        for batch in narrow.batches([small * 4 + big + small], queue="q", first_position=0)
+        for batch in narrow.batches([chunk_of(small * 4 + big + small)], queue="q", first_position=0)
     ]
     assert sizes == [[5, 5, 5], [5], [20], [5]]
 
 
 def test_small_blocks_are_decoded_together_and_large_ones_are_not_joined() -> None:
     narrow = plan(("position", t.LongType()))
-    batches = list(narrow.batches([FULL] * 500, queue="q", first_position=0))
+    batches = list(narrow.batches([chunk_of(FULL)] * 500, queue="q", first_position=0))
     assert [batch.num_rows for batch in batches] == [500]
     block = wire.transfer(FULL_DELIVERY, b"x" * (3 << 20))
-    batches = list(narrow.batches([block, block, FULL], queue="q", first_position=0))
+    batches = list(narrow.batches(map(chunk_of, [block, block, FULL]), queue="q", first_position=0))
     assert [batch.column(0).to_pylist() for batch in batches] == [[0], [1, 2]]
 
 
@@ -495,7 +529,7 @@ def test_blocks_are_taken_one_after_the_other() -> None:
         nonlocal taken
         for _ in range(10):
             taken += 1
-            yield wire.transfer(FULL_DELIVERY, b"x" * (3 << 20))
+            yield chunk_of(wire.transfer(FULL_DELIVERY, b"x" * (3 << 20)))
 
     batches = plan(("body", t.BinaryType())).batches(blocks(), queue="q", first_position=0)
     next(batches)

@@ -21,6 +21,7 @@ from amqp_spark.columns.misfit import Misfit
 from amqp_spark.columns.variant import LARGEST, encode
 from amqp_spark.errors import MessageFormatError
 from tests.support import wire
+from tests.support.received import chunk_of
 
 LONG, STRING, BINARY, DOUBLE, FLOAT = t.LongType(), t.StringType(), t.BinaryType(), t.DoubleType(), t.FloatType()
 MAP, VARIANT = t.MapType(STRING, STRING), t.VariantType()
@@ -44,7 +45,7 @@ def decode(
     name = column or "application_headers"
     plan = ColumnPlan.build(schema((name, kind)), mode=mode, timestamp_unit=unit)
     out: list[Any] = []
-    for batch in plan.batches([b"".join(messages)], queue="q", first_position=0):
+    for batch in plan.batches([chunk_of(b"".join(messages))], queue="q", first_position=0):
         assert batch.schema.equals(plan.arrow_schema, check_metadata=True)
         batch.validate(full=True)
         out += [row[name] for row in batch.to_pylist()]
@@ -552,3 +553,19 @@ def test_a_body_of_many_frames_is_decoded_as_one() -> None:
     value = {f"k{i}": i for i in range(500)}
     long = wire.transfer(wire.message(content_type=wire.str8(b"amqp/map")), primitives.write_map(value), limit=512)
     assert dict(decode(t.MapType(STRING, LONG), long, column="body")[0]) == value
+
+
+@pytest.mark.parametrize("length", [1, 6, 7, 8, 9, 15, 16, 17, 255])
+def test_keys_that_differ_in_their_last_octet_or_length_are_told_apart(length: int) -> None:
+    key = b"k" * length
+    near = [key[:-1] + b"l", key[:-1], b"l" + key[1:], key + b"k" if length < 255 else key[1:]]
+    wanted = schema((key.decode(), t.IntegerType()))
+    for others in (near, list(reversed(near))):
+        maps = [
+            message(*((other, 0x21, struct.pack(">i", -1)) for other in others), (key, 0x21, struct.pack(">i", 7))),
+            message((key, 0x21, struct.pack(">i", 8)), *((other, 0x21, struct.pack(">i", -1)) for other in others)),
+            message(*((other, 0x21, struct.pack(">i", -1)) for other in others if other != key)),
+        ]
+        for some in (maps, maps[:1] * 3, maps[1:2] * 3):
+            found = [row[key.decode()] for row in decode(wanted, *some)]
+            assert found == [{0: 7, 1: 8, 2: None}[maps.index(one)] for one in some]

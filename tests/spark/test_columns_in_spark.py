@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.functions import from_json
 
 from amqp_spark.columns import DEFAULT_SCHEMA, ColumnPlan
+from amqp_spark.columns.corrupt import RECORD_SCHEMA
+from amqp_spark.functions import decode_headers
 from tests.support import wire
+from tests.support.received import chunk_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +30,7 @@ I64, F64 = struct.Struct(">q").pack, struct.Struct(">d").pack
 
 def frame(spark: SparkSession, schema: str | t.StructType, *messages: bytes, mode: str = "FAILFAST") -> DataFrame:
     """A data frame of decoded messages, by way of Python workers as the source itself."""
-    block = b"".join(messages)
+    chunk = chunk_of(b"".join(messages))
 
     # Inside the function: they travel to the workers by value, which cannot import this module.
     class Reader(DataSourceReader):
@@ -34,7 +38,7 @@ def frame(spark: SparkSession, schema: str | t.StructType, *messages: bytes, mod
             self.plan = plan
 
         def read(self, partition: object) -> Iterator[pa.RecordBatch]:
-            return self.plan.batches([block], queue="q", first_position=0)
+            return self.plan.batches([chunk], queue="q", first_position=0)
 
     class Decoded(DataSource):
         @classmethod
@@ -185,3 +189,17 @@ def test_an_error_names_queue_position_and_column(spark: SparkSession) -> None:
 def test_permissive_rows_in_spark(spark: SparkSession) -> None:
     df = frame(spark, "position BIGINT, body STRING", message(body=b"\xff"), message(), mode="PERMISSIVE")
     assert [tuple(row) for row in df.orderBy("position").collect()] == [(0, None), (1, "body")]
+
+
+def test_spark_reads_what_did_not_fit_with_the_documented_schema(spark: SparkSession) -> None:
+    schema = "position BIGINT, _corrupt_record STRING, application_headers STRUCT<symbol: BIGINT>, body STRING"
+    df = frame(spark, schema, message(), message(*HEADERS, body=b"\xff"), mode="PERMISSIVE")
+    (row,) = (
+        df.where("_corrupt_record IS NOT NULL")
+        .select("position", "body", from_json("_corrupt_record", RECORD_SCHEMA).alias("record"))
+        .select("*", decode_headers("record.application_headers").alias("headers"))
+        .collect()
+    )
+    assert (row.position, row.body, row.record.body, row.record.transfer) == (1, None, b"\xff", None)
+    assert row.record.reasons.keys() == {"application_headers", "body"}
+    assert row.headers["symbol"] == "EUR€"

@@ -6,202 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_core.errors import ConnectionLost, NotFound, ResourceLocked, TransactionFailed, UnauthorizedAccess
+from amqp_core.errors import ConnectionLost, NotFound, TransactionFailed, UnauthorizedAccess
 from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
-from amqp_spark.options import SinkOptions
 from amqp_spark.sink import deciding, decision
-from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.decision import Decision
 from amqp_spark.sink.prepared import BATCH_WRITES, Prepared
-from amqp_spark.state.names import WRITER, Names, lineage_key
-from amqp_spark.state.queue import StateQueue
+from amqp_spark.state.names import lineage_key
 from amqp_spark.state.records import DONE, OPEN, WriterState
-from amqp_spark.state.xids import new_branch, xid_text
+from tests.spark.decision_fakes import FakeBroker, FakeClient, FakeMarkers, FakeQueue, driver
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
     from amqp_core.errors import AmqpError
-    from amqp_core.v0_10.spec import Xid
-
-
-class FakeBroker:
-    """Holds a state, marks, prepared branches with their timers, and markers; every connection sees the same."""
-
-    def __init__(self, *, qpidd: bool = False) -> None:
-        self.qpidd = qpidd
-        self.state: bytes | None = None
-        self.kept = False
-        self.marks: set[str] = set()
-        self.elsewhere: set[str] = set()
-        """Marks of other state queues."""
-        self.prepared: dict[str, Xid] = {}
-        self.holds: dict[str, Prepared] = {}
-        """What the branches hold."""
-        self.timers: dict[str, list[int]] = {}
-        self.expired: set[str] = set()
-        """Branches that can still be asked for their timeout, and are not prepared."""
-        self.markers: dict[str, Prepared] = {}
-        self.calls: list[str] = []
-        self.fails: dict[str, list[AmqpError]] = {}
-        self.locked = 0
-        """So many times the lock is refused."""
-        self.connections = 0
-
-    def connect(self, options: object) -> Any:
-        self.connections += 1
-        self.fail("connect")
-        return FakeClient(self)
-
-    def task(self, batch: int, partition: int = 0, *, lineage: str = "q", rows: int = 1, digest: str = "d") -> Prepared:
-        """A task that has prepared its branch."""
-        xid = new_branch("w", lineage, batch, partition, 0)
-        task = Prepared(lineage, batch, partition, xid_text(xid), rows, digest)
-        self.prepared[task.xid] = xid
-        self.holds[task.xid] = task
-        return task
-
-    def fail(self, name: str) -> None:
-        self.calls.append(name)
-        if self.fails.get(name):
-            raise self.fails[name].pop(0)
-
-    @property
-    def writer(self) -> WriterState:
-        assert self.state is not None
-        return WriterState.load(self.state)
-
-
-class FakeClient:
-    """A connection, and its transactions."""
-
-    peer = "fake:5672"
-
-    def __init__(self, broker: FakeBroker) -> None:
-        self.broker = broker
-        self.transactions = self
-        self.patience_s = 0.0
-        self.ended = False
-
-    @property
-    def is_qpidd(self) -> bool:
-        return self.broker.qpidd
-
-    def recover(self) -> list[Xid]:
-        self.broker.fail("recover")
-        return list(self.broker.prepared.values())
-
-    def set_timeout(self, xid: Xid, seconds: int) -> None:
-        self.broker.fail("set_timeout")
-        text = xid_text(xid)
-        assert text in self.broker.prepared or text in self.broker.expired
-        self.broker.timers.setdefault(text, []).append(seconds)
-
-    def commit_branch(self, xid: Xid) -> None:
-        text = xid_text(xid)
-        self.broker.fail("commit")
-        assert self.patience_s >= self.broker.holds[text].rows / 1000, "it may be silent meanwhile"
-        self.broker.markers[text] = self.broker.holds[text]
-        del self.broker.prepared[text]
-
-    def rollback_branch(self, xid: Xid) -> None:
-        self.broker.fail("rollback")
-        assert self.patience_s >= self.broker.holds[xid_text(xid)].rows / 1000, "it may be silent meanwhile"
-        del self.broker.prepared[xid_text(xid)]
-
-    def service(self) -> None:
-        assert not self.ended
-
-    def discard(self) -> None:
-        self.ended = True
-
-    close = abort = discard
-
-
-class FakeQueue(StateQueue):
-    """See :class:`amqp_spark.state.queue.StateQueue`."""
-
-    def __init__(self, client: Any, names: Names) -> None:
-        self.names = names
-        self.broker: FakeBroker = client.broker
-
-    def lock(self) -> None:
-        if self.broker.locked:
-            self.broker.locked -= 1
-            raise ResourceLocked(405, 0, "locked")
-        self.broker.fail("lock")
-
-    def unlock(self) -> None:
-        self.broker.fail("unlock")
-
-    def take(self, *, timeout: float = 10.0) -> bytes | None:
-        del timeout
-        return self.broker.state
-
-    def create(self, body: bytes) -> None:
-        assert self.broker.state is None
-        self.broker.state = body
-
-    def swap(
-        self, body: bytes, *, accept: Sequence[tuple[int, int]] = (), sent: Callable[[], None] | None = None
-    ) -> None:
-        state = WriterState.load(body)
-        self.broker.fail(f"swap {state.state}")
-        if sent is not None:
-            sent()
-        self.broker.state = body
-        for low, high in accept:
-            for at in range(low, high + 1):
-                del self.broker.markers[list(self.broker.holds)[at]]
-
-    def mark(self, key: str) -> None:
-        self.broker.marks.add(key)
-
-    def unmark(self, key: str) -> None:
-        self.broker.marks.remove(key)
-
-    def marked(self, key: str) -> bool:
-        return key in self.broker.marks
-
-    def marked_anywhere(self, key: str) -> bool:
-        return key in self.broker.marks | self.broker.elsewhere
-
-
-class FakeMarkers:
-    """See :class:`amqp_spark.sink.markers.Markers`; a marker's command id is the place of its branch among all."""
-
-    def __init__(self, client: FakeClient, names: Names) -> None:
-        assert names == Names(WRITER, "w")
-        self.broker = client.broker
-        self.found: dict[str, Prepared] = {}
-
-    def exist(self) -> bool:
-        return True
-
-    def are_kept(self) -> bool:
-        return self.broker.kept
-
-    def keep(self) -> None:
-        self.broker.kept = True
-
-    def look(self) -> None:
-        self.found = dict(self.broker.markers)
-
-    def wait_for(self, xids: Iterable[str], timeout: float) -> None:
-        del xids, timeout
-        self.look()
-
-    def ranges(self, xids: Iterable[str]) -> list[tuple[int, int]]:
-        ids = [list(self.broker.holds).index(xid) for xid in xids]
-        return [(at, at) for at in ids]
-
-    def accepted(self, xids: Iterable[str]) -> None:
-        for xid in xids:
-            del self.found[xid]
-
-    def close(self) -> None:
-        self.broker.fail("close")
 
 
 @pytest.fixture(autouse=True)
@@ -216,17 +31,11 @@ def fake() -> FakeBroker:
     return FakeBroker()
 
 
-def driver(fake: FakeBroker, waits: list[float] | None = None, *, alone: bool = False, **options: object) -> Decision:
-    given: dict[str, object] = {"url": "amqp://b", "deliveryGuarantee": "exactly-once", "transactionalId": "w"}
-    waits = [] if waits is None else waits
-    parsed = SinkOptions.parse(given | {"retry.maxAttempts": 2} | options)
-    return Decision(parsed, alone=alone, connections=Connections(fake.connect), sleep=waits.append)
-
-
 # -------------------------------------------------------------------------------------------------------------- timers
 def test_qpidd_gets_a_changed_timeout_and_never_zero() -> None:
     """There 0 ends a branch at once, and an unchanged value starts no new term."""
     fake = FakeBroker(qpidd=True)
+    fake.term = 600
     tasks = [fake.task(0), fake.task(0, 1)]
     assert driver(fake, transactionTimeout=600).commit(tasks, 0)
     assert fake.timers == {task.xid: [599] for task in tasks}
@@ -245,13 +54,11 @@ def test_a_branch_that_expires_while_its_timer_is_renewed(qpidd: bool) -> None:
     fake = FakeBroker(qpidd=qpidd)
     tasks = [fake.task(0), fake.task(0, 1)]
 
-    class Expiring(FakeClient):
-        def set_timeout(self, xid: Xid, seconds: int) -> None:
-            super().set_timeout(xid, seconds)
-            fake.expired.add(tasks[0].xid)
-            fake.prepared.pop(tasks[0].xid, None)
+    def expire() -> None:
+        fake.expired.add(tasks[0].xid)
+        fake.prepared.pop(tasks[0].xid, None)
 
-    fake.connect = lambda options: Expiring(fake)  # type: ignore[method-assign]
+    fake.on_timeout = expire
     with pytest.raises(StateError, match=r"1 of 2 transactions are no longer prepared.*transactionTimeout=3600 s"):
         driver(fake).commit(tasks, 0)
     assert "swap open" not in fake.calls
@@ -273,7 +80,7 @@ def test_somebody_resolves_a_branch_between_look_and_command(fake: FakeBroker, c
         if call in fake.calls[calls:]:  # that is the second connection
             fake.prepared.pop(gone.xid, None)
             if fate == "committed":
-                fake.markers[gone.xid] = gone
+                fake.visible[gone.xid] = gone
         return FakeClient(fake)
 
     calls = len(fake.calls)
@@ -283,7 +90,7 @@ def test_somebody_resolves_a_branch_between_look_and_command(fake: FakeBroker, c
             driver(fake).commit([task], 1)
     else:
         assert driver(fake).commit([task], 1)
-        assert (fake.writer.batch, fake.writer.state, fake.prepared, fake.markers) == (1, DONE, {}, {})
+        assert (fake.writer.batch, fake.writer.state, fake.prepared, fake.visible) == (1, DONE, {}, {})
 
 
 def test_a_branch_that_cannot_be_committed_is_lost(fake: FakeBroker) -> None:
@@ -369,6 +176,34 @@ def test_earlier_lineages_are_remembered_and_their_marks_are_not(fake: FakeBroke
     assert list(past.items()) == [(f"q{number}", number) for number in range(4, deciding.MOST_PAST + 4)]
 
 
+@pytest.mark.parametrize(
+    "refusal",
+    [UnauthorizedAccess(403, 0, "denied", "exchange.unbind"), StateError("the login may not ask for bindings")],
+)
+def test_a_login_that_may_not_unbind_has_published_all_the_same(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusal: AmqpError
+) -> None:
+    """The mark is taken away last: the refusal ends the session, and then there is nothing left to lose."""
+    assert driver(fake).commit([fake.task(0, lineage="old")], 0)
+
+    def refuse(_: FakeQueue, key: str) -> None:
+        assert key == lineage_key("old")
+        assert (fake.writer.state, fake.prepared) == (DONE, {})
+        fake.fails["unlock"] = [ConnectionLost("the session has ended")]
+        raise refusal
+
+    monkeypatch.setattr(FakeQueue, "unmark", refuse)
+    assert driver(fake).commit([fake.task(0, lineage="new")], 0)
+    assert (fake.writer.lineage, fake.writer.state) == ("new", DONE)
+    assert (
+        "the mark of the query old, which this query has replaced, stays at amq.direct, where it does no" in caplog.text
+    )
+    assert str(refusal) in caplog.text
+    del fake.fails["unlock"]
+    assert driver(fake).commit([fake.task(1, lineage="new")], 1)
+    assert fake.marks == {lineage_key("old"), lineage_key("new")}
+
+
 def test_batch_writes_leave_no_mark(fake: FakeBroker) -> None:
     """All of them have one lineage, whatever their transactionalId."""
     fake.elsewhere.add(lineage_key(BATCH_WRITES))
@@ -420,14 +255,14 @@ def test_markers_of_what_is_not_decided_stay(fake: FakeBroker) -> None:
         driver(fake).commit([first], 0)
     later = fake.task(1)
     for task in (first, later):
-        fake.markers[task.xid] = task
+        fake.visible[task.xid] = task
         del fake.prepared[task.xid]
     assert driver(fake).commit([Prepared("q", 0, 1), fake.task(0)], 0) is False
-    assert fake.markers == {later.xid: later}
+    assert fake.visible == {later.xid: later}
     again = fake.task(1)
     assert driver(fake).commit([again], 1)
     assert [branch.xid for branch in fake.writer.branches] == [later.xid]
-    assert (fake.markers, fake.prepared) == ({}, {})
+    assert (fake.visible, fake.prepared) == ({}, {})
 
 
 # ----------------------------------------------------------------------------------------------- lock and connections
@@ -476,8 +311,6 @@ def test_abort_only_logs(fake: FakeBroker, caplog: pytest.LogCaptureFixture) -> 
     fake.fails["lock"] = [UnauthorizedAccess(403, 0, "no")]
     driver(fake).abort([task], 4)
     assert "batch 4: its transactions were not rolled back" in caplog.text
-    driver(fake).abort([Prepared("q", 4, 0)], 4)
-    assert fake.connections == 1, "nothing was prepared"
     driver(fake).abort([task], 4)
     assert (fake.prepared, fake.state) == ({}, None)
 

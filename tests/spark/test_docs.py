@@ -14,6 +14,7 @@ import amqp_spark
 from amqp_spark import docs
 from amqp_spark.columns import DEFAULT_SCHEMA
 from amqp_spark.options import CONNECTION, SINK, SOURCE
+from tests.support.dial import address
 from tests.support.jobs import load
 
 if TYPE_CHECKING:
@@ -48,11 +49,14 @@ def test_every_option_and_column_is_documented() -> None:
 
 
 def test_options_that_the_documents_name_exist() -> None:
+    found: set[str] = set()
     known = {option.name for option in (*CONNECTION, *SOURCE, *SINK)}
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         named = set(re.findall(r"\.option\(\"([\w.]+)\"", text)) | set(re.findall(r"`((?:tls|retry)\.\w+)", text))
         assert named - {"checkpointLocation"} <= known, path.name
+        found |= named
+    assert found >= {"url", "queue", "tls.caFile", "retry.maxAttempts"}, "or nothing was looked for"
 
 
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
@@ -119,7 +123,7 @@ def test_the_example_without_spark_runs(broker: Broker, connect: Connect, capsys
     code = section[section.index("```python\n") + len("```python\n") :]
     code = code[: code.index("```")]
     assert code.count("\n") <= 14
-    host, port = broker.url().split("//")[1].split("/")[0].split(":")
+    host, port = address(broker)
     code = code.replace('("localhost", 5672)', f'("{host}", {port})').replace("greetings", "readme-greetings")
     code = code.replace('"guest", password="guest"', f'"{broker.username}", password="{broker.password}"')
     exec(compile(code, "README.md", "exec"), {})

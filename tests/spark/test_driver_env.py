@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from amqp_spark.datasource.driver_env import bind_address, driver_host, is_encrypted, parse_command, parse_defaults
+from amqp_spark.datasource.driver_env import (
+    bind_address,
+    driver_host,
+    is_encrypted,
+    parse_command,
+    parse_properties,
+    pull_place,
+    read_settings,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 COMMAND = (
     "java -cp x -Xmx1g -Dspark.ssl.enabled=true org.apache.spark.deploy.SparkSubmit --master local[2] "
@@ -21,14 +34,80 @@ def test_settings_of_a_command_line() -> None:
     }
 
 
-def test_settings_of_a_defaults_file() -> None:
-    text = "# comment\n\nspark.master   yarn\nspark.driver.host=h\nspark.x\ty z\nspark.flag\n"
-    assert parse_defaults(text) == {
+def test_a_value_may_stand_behind_an_equals_sign_of_the_option() -> None:
+    words = ["--conf=spark.a=b=c", "--master=yarn", "-c", "spark.d=e", "--conf", "nothing", "--conf"]
+    assert parse_command(words) == {"spark.a": "b=c", "spark.master": "yarn", "spark.d": "e"}
+
+
+def test_a_file_of_settings_is_read_as_java_reads_it() -> None:
+    text = (
+        "# comment\n"
+        "  ! another \\\n"
+        "\n"
+        "spark.master   yarn\n"
+        "spark.driver.host=h\n"
+        "spark.x\ty z  \n"
+        "spark.flag\n"
+        "spark.network.crypto.enabled:true\n"
+        "spark.a : b\r\n"
+        "spark.b = c=d:e\n"
+        "spark.long a,\\\n"
+        "    b,\\\r\n"
+        "\tc\n"
+        "spark.even a\\\\\n"
+        "spark.\\=\\:\\ key v\n"
+        "spark.letters \\u00fc\\t\\n\\q\n"
+        "spark.twice 1\n"
+        "spark.twice 2\n"
+        "spark.last open\\"
+    )
+    assert parse_properties(text) == {
         "spark.master": "yarn",
         "spark.driver.host": "h",
         "spark.x": "y z",
         "spark.flag": "",
+        "spark.network.crypto.enabled": "true",
+        "spark.a": "b",
+        "spark.b": "c=d:e",
+        "spark.long": "a,b,c",
+        "spark.even": "a\\",
+        "spark.=: key": "v",
+        "spark.letters": "ü\t\nq",
+        "spark.twice": "2",
+        "spark.last": "open",
     }
+
+
+def written(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_settings_come_from_the_file_that_the_command_names_as_on_kubernetes_and_yarn(tmp_path: Path) -> None:
+    conf = written(tmp_path / "conf" / "spark-defaults.conf", "spark.only.defaults 1\nspark.a default\n").parent
+    file = written(tmp_path / "app" / "spark.properties", "spark.network.crypto.enabled:true\nspark.a file\n")
+    environment = {"SPARK_CONF_DIR": str(conf)}
+    command = ["java", "SparkSubmit", "--conf", "spark.b=command", "--properties-file", str(file)]
+    named = {"spark.network.crypto.enabled": "true", "spark.a": "file", "spark.b": "command"}
+    assert read_settings(command, environment, tmp_path) == named
+    relative = ["java", "SparkSubmit", "--properties-file=app/spark.properties", "--conf", "spark.a=command"]
+    assert read_settings(relative, environment, tmp_path)["spark.a"] == "command"
+    assert is_encrypted(read_settings(relative, environment, tmp_path))
+    both = read_settings([*command, "--load-spark-defaults"], environment, tmp_path)
+    assert both == named | {"spark.only.defaults": "1"}
+
+
+def test_settings_come_from_the_defaults_without_such_a_file(tmp_path: Path) -> None:
+    written(tmp_path / "conf" / "spark-defaults.conf", "spark.ssl.enabled: true\n")
+    assert is_encrypted(read_settings([], {"SPARK_HOME": str(tmp_path)}, tmp_path))
+    assert read_settings([], {"SPARK_CONF_DIR": str(tmp_path)}, tmp_path) == {}
+    assert read_settings([], {}, tmp_path) == {}
+
+
+def test_a_file_of_settings_that_cannot_be_read_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert read_settings(["--properties-file", str(tmp_path)], {}, tmp_path) == {}
+    assert str(tmp_path) in caplog.text
 
 
 @pytest.mark.parametrize("key", ["spark.network.crypto.enabled", "spark.ssl.enabled", "spark.ssl.rpc.enabled"])
@@ -54,3 +133,19 @@ def test_the_endpoint_listens_on_the_address_that_is_advertised_if_it_is_one_of_
 def test_some_address_of_this_machine_is_found_without_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
     assert bind_address(driver_host({})) != ""
+
+
+@pytest.mark.parametrize(
+    ("settings", "host", "encrypt"),
+    [
+        ({"spark.master": "local[2]"}, None, False),
+        ({"spark.master": "local[2]", "spark.network.crypto.enabled": "true"}, None, True),
+        ({"spark.master": "local[2]"}, "192.0.2.1", True),  # an address that is not of this machine: a translated one
+        ({"spark.master": "k8s://x", "spark.driver.host": "no-such-host.invalid"}, None, True),
+        ({}, "localhost", False),
+    ],
+)
+def test_messages_leave_this_machine_encrypted_whatever_is_known_of_settings(
+    settings: dict[str, str], host: str | None, encrypt: bool
+) -> None:
+    assert pull_place(settings, host).encrypt is encrypt

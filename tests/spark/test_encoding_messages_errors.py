@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import types as t
 
 from amqp_spark.errors import RowError
-from amqp_spark.sink.encoding.messages import MOST_ROWS, MessagePlan
+from amqp_spark.sink.encoding.messages import KEPT_FREE, MOST_ROWS, MessagePlan
 from tests.spark.message_support import (
     EVERYTHING,
     FRAME,
@@ -190,19 +190,33 @@ def test_a_header_segment_larger_than_a_frame_cannot_be_sent() -> None:
     large = {"body": b"", "application_headers": [("a", "x" * 4000)], "app_id": b"y" * 4000}
     error = refused(schema, small, large, max_frame_size=4096)
     assert (error.row, error.column) == (1, None)
-    assert "at most 4,084 are allowed" in error.reason
+    assert "its properties and headers (columns application_headers, app_id) take 8,0" in error.reason
+    assert "at most 3,784 are allowed, for they have to fit one frame of 4,096 bytes, of which 300" in error.reason
     (message,) = received(blocks_of(schema, to_batch(schema, [large])))
     assert len(message.header) > 8000
 
 
-def test_the_largest_header_segment_is_sent() -> None:
-    schema = fields(body=OCTETS, app_id=OCTETS)
-    room = 4096 - FRAME
-    rest = len(one(schema, {"body": b"", "app_id": b""}).header)
-    message = one(schema, {"body": b"b", "app_id": bytes(room - rest)}, max_frame_size=4096)
-    assert message.frames[1] == 4096
-    error = refused(schema, {"body": b"b", "app_id": bytes(room - rest + 1)}, max_frame_size=4096)
-    assert f"{room + 1:,} bytes" in error.reason
+@pytest.mark.parametrize("frame", [4096, 65535])
+def test_the_largest_header_segment_is_sent_and_leaves_room_for_what_brokers_add(frame: int) -> None:
+    """On delivery qpidd adds the name of the exchange: with less room every consumer of the message would die of it."""
+    schema = fields(body=OCTETS, app_id=OCTETS, correlation_id=OCTETS)
+    room = frame - FRAME - KEPT_FREE
+    assert KEPT_FREE == 300
+    correlation = bytes(min(room // 2, 30_000))
+    rest = len(one(schema, {"body": b"", "app_id": b"", "correlation_id": correlation}).header)
+    row = {"body": b"b", "app_id": bytes(room - rest), "correlation_id": correlation}
+    message = one(schema, row, max_frame_size=frame)
+    assert message.frames[1] == frame - KEPT_FREE
+    error = refused(schema, row | {"app_id": bytes(room - rest + 1)}, max_frame_size=frame)
+    assert f"take {room + 1:,} bytes; at most {room:,} are allowed" in error.reason
+
+
+def test_headers_that_options_alone_make_too_large_are_refused() -> None:
+    schema = fields(body=OCTETS, application_headers=t.MapType(TEXT, TEXT))
+    headers = {"body": b"", "application_headers": [("a", "x" * 3700)]}
+    assert one(schema, headers, max_frame_size=4096).header
+    error = refused(schema, headers, options=sink_options(stampHeaders="true"), max_frame_size=4096)
+    assert "at most 3,784 are allowed" in error.reason
 
 
 def test_rows_of_earlier_blocks_are_handed_out_before_an_error() -> None:

@@ -32,6 +32,7 @@ from tests.spark.message_support import (
     to_batch,
 )
 from tests.support import wire
+from tests.support.received import chunk_of
 from tests.support.values import typed_maps
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def test_what_is_let_through_as_an_encoded_map_is_read_by_the_source(octets: byt
         frames = wire.transfer(
             bytes.fromhex("00000004 0401 0000") + (4 + len(octets)).to_bytes(4) + bytes.fromhex("0403 0001") + octets
         )
-        (batch,) = plan.batches([frames], queue="q", first_position=0)
+        (batch,) = plan.batches([chunk_of(frames)], queue="q", first_position=0)
         assert batch.num_rows == 1
 
 
@@ -265,7 +266,7 @@ def test_what_the_source_reads_the_sink_writes_with_the_same_octets(
     plan = ColumnPlan.build(READ, mode="FAILFAST", timestamp_unit="auto")
     blocks = [
         block
-        for batch in plan.batches([frames], queue="q", first_position=0)
+        for batch in plan.batches([chunk_of(frames)], queue="q", first_position=0)
         for block in blocks_of(READ, batch, max_frame_size=limit)
     ]
     again = received(blocks, max_frame_size=limit)
@@ -277,7 +278,7 @@ def test_what_a_broker_sets_is_not_passed_on() -> None:
         spec.DeliveryProperties(redelivered=True, exchange="amq.topic", routing_key="k"), spec.MessageProperties()
     )
     plan = ColumnPlan.build(READ, mode="FAILFAST", timestamp_unit="auto")
-    (batch,) = plan.batches([wire.transfer(header, b"b")], queue="q", first_position=0)
+    (batch,) = plan.batches([chunk_of(wire.transfer(header, b"b"))], queue="q", first_position=0)
     (message,) = received(blocks_of(READ, batch, sink_options(exchange="amq.direct")))
     assert message.delivery == spec.DeliveryProperties(routing_key="k")
     assert message.command.destination == "amq.direct"

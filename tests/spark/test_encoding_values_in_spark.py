@@ -14,6 +14,7 @@ from amqp_core.v0_10.values import Typed
 from amqp_spark.columns import ColumnPlan
 from amqp_spark.sink.encoding.values import unsendable
 from tests.support import wire
+from tests.support.received import chunk_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -100,7 +101,7 @@ def test_every_type_from_spark_and_back(session: SparkSession) -> None:
     columns = t.StructType([t.StructField("application_headers", kind)])
     plan = ColumnPlan.build(columns, mode="FAILFAST", timestamp_unit="auto")
     block = b"".join(wire.transfer(wire.message(application_headers=row), b"body") for row in maps)
-    table = pa.Table.from_batches(plan.batches([block], queue="q", first_position=0))
+    table = pa.Table.from_batches(plan.batches([chunk_of(block)], queue="q", first_position=0))
     back = session.createDataFrame(table, schema=columns)
     assert [row.application_headers for row in back.collect()] == before
 

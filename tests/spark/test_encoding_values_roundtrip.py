@@ -17,6 +17,7 @@ from amqp_core.v0_10.values import MAX_DEPTH
 from amqp_spark.columns import ColumnPlan
 from amqp_spark.sink.encoding.values import encode_list, encode_map, unsendable
 from tests.support import wire
+from tests.support.received import chunk_of
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -28,7 +29,7 @@ def source(name: str, kind: t.DataType, transfers: list[bytes]) -> list[Any]:
     """The column as the source makes it of these transfers."""
     plan = ColumnPlan.build(t.StructType([t.StructField(name, kind)]), mode="FAILFAST", timestamp_unit="auto")
     out: list[Any] = []
-    for batch in plan.batches([b"".join(transfers)], queue="q", first_position=0):
+    for batch in plan.batches([chunk_of(b"".join(transfers))], queue="q", first_position=0):
         batch.validate(full=True)
         out += batch.column(0).to_pylist()
     return out

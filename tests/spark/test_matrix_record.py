@@ -10,6 +10,7 @@ import pytest
 
 from tests.matrix import __main__ as program
 from tests.matrix import runs
+from tests.matrix.brokers import Given
 from tests.matrix.cases import Case
 from tests.matrix.results import COLUMNS, Record, Result, how_to_repeat, summary, table
 from tests.spark.matrix_support import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, FORGETFUL, SINK, result_of
@@ -125,6 +126,9 @@ def test_resume_is_what_is_done_anyway_and_excludes_fresh(capsys: pytest.Capture
 class NoPlace:
     """Where nothing runs."""
 
+    def __init__(self, *, broker: object) -> None:
+        self.broker = broker
+
     def __enter__(self) -> Self:
         return self
 
@@ -189,12 +193,12 @@ def test_a_failure_is_the_exit_code_and_is_run_again_until_it_is_none(
 
 
 def test_a_group_that_breaks_off_is_a_failure_of_each_of_its_cases(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken() -> NoPlace:
+    def broken(**_how: object) -> NoPlace:
         raise RuntimeError("there is no broker")
 
     monkeypatch.setattr(program, "Place", broken)
     record = Record(path)
-    program.Jobs(record, 1, 2).run([[GOOD, BAD]], 1, None)
+    program.Jobs(record, 1, 2, Given()).run([[GOOD, BAD]], 1, None)
     assert record.left([GOOD, BAD], 1) == [GOOD, BAD]
     assert all("there is no broker" in result.problems[0] for result in record.results.values())
     assert len(record.results) == 2

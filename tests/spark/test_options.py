@@ -44,7 +44,7 @@ def test_defaults_are_those_of_the_contract() -> None:
     assert (options.heartbeat, options.connect_timeout) == (30, 10.0)
     assert (options.retry_max_attempts, options.retry_max_delay) == (10, 30.0)
     assert options.exclusive is False
-    assert options.plain_in_clear is False
+    assert options.in_clear == ()
     assert options.connect_options().tls is False
 
 
@@ -133,6 +133,24 @@ def test_buffer_and_batch_size_fit_together() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("15m", 900.0), ("15min", 900.0), ("90s", 90.0), ("500", 0.5), ("250ms", 0.25), ("2 H", 7200.0), ("1d", 86400.0)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert parse(maxTriggerDelay=text, minMessagesPerTrigger=5).max_trigger_delay == seconds
+    assert parse(minMessagesPerTrigger=5).max_trigger_delay == 900.0
+    assert parse().min_messages_per_trigger == 1
+
+
+def test_least_and_most_of_a_batch_fit_together() -> None:
+    assert parse(minMessagesPerTrigger=5, maxMessagesPerTrigger=5).min_messages_per_trigger == 5
+    found = problem(minMessagesPerTrigger=6, maxMessagesPerTrigger=5)
+    assert "option 'minMessagesPerTrigger' is 6, 'maxMessagesPerTrigger' 5; allowed: 1 to 5" in found
+    assert "no use without 'minMessagesPerTrigger'" in problem(maxTriggerDelay="1m")
+    assert "did you mean 'minMessagesPerTrigger'?" in problem(minOffsetsPerTrigger="1")
+
+
+@pytest.mark.parametrize(
     ("key", "text"),
     [
         ("queue", ""),
@@ -164,6 +182,12 @@ def test_buffer_and_batch_size_fit_together() -> None:
         ("saslMechanisms", "PLAIN PLAIN"),
         ("selector", ""),
         ("exclusive", "1"),
+        ("minMessagesPerTrigger", "0"),
+        ("maxTriggerDelay", "0s"),
+        ("maxTriggerDelay", "15 minutes"),
+        ("maxTriggerDelay", "1.5s"),
+        ("maxTriggerDelay", ""),
+        ("columnNameOfCorruptRecord", ""),
     ],
 )
 def test_a_wrong_value_names_option_value_and_what_is_allowed(key: str, text: str) -> None:
@@ -204,7 +228,8 @@ def test_values() -> None:
     assert options.max_messages_per_trigger == 1000
     assert (options.transfer_host, options.transfer_port) == ("10.0.0.1", 4000)
     assert options.sasl_mechanisms == ("PLAIN", "SCRAM-SHA-256")
-    assert options.plain_in_clear is True
+    assert options.in_clear == ("PLAIN", "SCRAM-SHA-256")
+    assert options.connect_options().in_clear == options.in_clear
 
 
 @pytest.mark.parametrize(
@@ -245,11 +270,29 @@ def test_a_state_is_adopted_or_not(value: str) -> None:
     assert "true or false" in text
 
 
-@pytest.mark.parametrize("value", ["", "x" * 201, "ä" * 101, " a", "a\n", "a\tb", "\ud800"])
+@pytest.mark.parametrize("value", ["", "x" * 201, "ä" * 101, " a", "a\n", "a\tb"])
 def test_an_identity_has_bounds(value: str) -> None:
     text = problem(deliveryGuarantee="exactly-once", spoolLocation="/spool", consumerId=value)
     assert "'consumerId'" in text
     assert "1 to 200 bytes" in text
+
+
+@pytest.mark.parametrize("name", [option.name for option in (*CONNECTION, *SOURCE)])
+def test_a_value_that_is_not_utf8_is_refused_and_not_shown(name: str) -> None:
+    """As a password comes from the environment that is Latin-1 in a locale of UTF-8."""
+    value = SECRET.encode() + b"\xe4"
+    found = problems({**MINIMAL, name: value.decode("utf-8", "surrogateescape")})
+    (text,) = (each for each in found if "UTF-8" in each)
+    assert text.startswith(f"option {name!r} is not text in UTF-8")
+    assert "write it in UTF-8" in text
+
+
+@pytest.mark.parametrize("name", ["passwordFile", "tls.caFile", "tls.certFile", "tls.keyFile", "spoolLocation"])
+def test_a_path_with_a_nul_is_refused(name: str) -> None:
+    found = problems({**MINIMAL, "url": "amqps://h", name: "/a\0b"})
+    (text,) = (each for each in found if "allowed" in each)
+    assert text.startswith(f"option {name!r} has the value '/a\\x00b'; allowed: ")
+    assert "path" in text
 
 
 @pytest.mark.parametrize("value", ["", "spool", "./spool", "spool:x"])
@@ -261,6 +304,7 @@ def test_a_spool_location_is_an_absolute_path_or_a_uri(value: str) -> None:
     "value",
     [
         f"s3://key:{SECRET}@bucket/spool",
+        f"s3://key:{SECRET[:3]}/{SECRET}@bucket/spool",
         f"s3://bucket/spool?secret_key={SECRET}",
         f"s3://bucket/spool?region=x&access_key={SECRET}",
     ],

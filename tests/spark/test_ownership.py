@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from amqp_core.errors import ConnectionLost
-from amqp_spark.datasource import link
+from amqp_spark.datasource import link, retrying
 from amqp_spark.datasource.owned import ownership
-from amqp_spark.errors import OffsetError, SpoolError, StateError
+from amqp_spark.errors import MessageFormatError, OffsetError, SpoolError, StateError
 from amqp_spark.spool import spool
+from amqp_spark.state.records import ConsumerState
 from tests.spark.driver import Driver, bodies
 from tests.spark.fake_client import FakeBroker, SwapOutcome
 from tests.spark.ownership_support import Consumers, files, fresh, idle_until, planned, states, stopped
@@ -153,8 +155,8 @@ def test_a_checkpoint_that_was_rolled_back_goes_on_with_adopt_state(fake: FakeBr
         stopped(old)
     old = Driver(consumers(adoptState="true"), driver)
     old.offsets, old.commits = old.offsets[:1], 1
-    rows = old.rows(20)
-    assert sorted(bodies(rows))[-20:] == numbers(20, 30)
+    # What was owned, one batch or one more that was planned ahead, and then the rest of the queue.
+    assert bodies(old.rows(30)) == numbers(30, 20)
 
 
 def test_a_state_that_is_gone_is_no_reason_to_delete_files(fake: FakeBroker, consumers: Consumers) -> None:
@@ -352,7 +354,7 @@ def test_a_zombie_stops_for_ever(fake: FakeBroker, consumers: Consumers, monkeyp
     monkeypatch.setattr(link, "LOCK_RETRY_SECONDS", 0.02)
     zombie = Driver(consumers(maxMessagesPerTrigger=10, retry__maxDelay=1000))
     zombie.rows(10)
-    monkeypatch.setattr(link, "pause_before", lambda attempt, longest: 3.0)
+    monkeypatch.setattr(retrying, "pause_before", lambda attempt, longest: 3.0)
     fake.cut()
     successor = Driver(consumers(), zombie)
     rows = successor.rows(50)
@@ -465,3 +467,65 @@ def test_a_spool_that_is_full_ahead_is_told_when_spark_asks(
         with pytest.raises(SpoolError, match="no space left"):
             driver.until(lambda rows: False)
     assert tried.is_set()
+
+
+def test_a_batch_waits_for_the_least_of_messages_and_is_replayed_however_small(
+    fake: FakeBroker, consumers: Consumers
+) -> None:
+    fake.publish("q", *numbers(9))
+    driver = Driver(consumers(minMessagesPerTrigger=10))
+    assert driver.trigger() is None
+    run = driver.reader._run
+    assert run is not None
+    fake.wait(lambda: run._receiver._received() == 9)
+    assert driver.trigger() is None
+    assert files(consumers) == []
+    fake.publish("q", *numbers(1, 9))
+    while driver.trigger(fail=True) is None:
+        pass
+    stopped(driver)
+    again = Driver(consumers(minMessagesPerTrigger=1000), driver)
+    assert bodies(again.restart_batch() or []) == numbers(10)
+
+
+def test_a_batch_of_exactly_once_does_not_wait_for_more_than_there_is_room_for(
+    fake: FakeBroker, consumers: Consumers
+) -> None:
+    sent = [b"%06d" % number + b"x" * 1000 for number in range(200)]
+    fake.publish("q", *sent)
+    driver = Driver(consumers(minMessagesPerTrigger=1000, bufferBytes="64k"))
+    assert bodies(driver.rows(120))[:120] == sent[:120]
+
+
+def set_aside(fake: FakeBroker, *indexes: int) -> None:
+    """As the command ``transactions --skip`` does."""
+    ((name, body),) = fake.states.items()
+    state = ConsumerState.load(body)
+    owned = (replace(state.owned[0], skipped=indexes), *state.owned[1:])
+    fake.states[name] = replace(state, owned=owned).dump()
+
+
+@pytest.mark.parametrize("transfer", ["inline", "pull"])
+def test_a_message_that_was_set_aside_is_left_out_of_every_replay(
+    fake: FakeBroker, consumers: Consumers, transfer: str
+) -> None:
+    sent = [*numbers(5), b"bad", *numbers(5, 5)]
+    fake.publish("q", *sent)
+    first = Driver(consumers(minMessagesPerTrigger=11, transfer=transfer))
+    with pytest.raises(MessageFormatError) as raised:
+        first.until(lambda _: False)
+    assert raised.value.position == 5
+    epoch = states(fake)[0].epoch
+    assert f"URL --consumer-id me --queue q --skip {epoch}:5 --to FILE" in str(raised.value)
+    assert "REJECT" not in str(raised.value)
+    stopped(first)
+    set_aside(fake, 5)
+    for _ in range(2):  # however often
+        again = Driver(consumers(transfer=transfer), first)
+        assert again.restart_batch() == [("q", n, body) for n, body in enumerate(sent) if n != 5]
+        again.commits -= 1
+        stopped(again)
+    anew = fresh(consumers)  # and under other numbers
+    assert bodies(anew.trigger_until_rows()) == numbers(10)
+    idle_until(anew, lambda: not states(fake)[0].owned)
+    fake.wait(lambda: not files(consumers))

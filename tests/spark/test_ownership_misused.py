@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_spark.datasource import link
+from amqp_spark.datasource import link, retrying
 from amqp_spark.datasource.held import Held
 from amqp_spark.datasource.owned import recovery
 from amqp_spark.datasource.owned.ahead import Ahead
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     import contextlib
     from collections.abc import Iterator
     from pathlib import Path
+
+    from amqp_spark.columns import Chunk
 
 
 @pytest.fixture
@@ -186,7 +188,7 @@ def succeeded(fake: FakeBroker, consumers: Consumers, checkpoint: Driver, count:
 @pytest.fixture
 def slow_to_return(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "LOCK_RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(link, "pause_before", lambda attempt, longest: 2.0)
+    monkeypatch.setattr(retrying, "pause_before", lambda attempt, longest: 2.0)
 
 
 @pytest.mark.usefixtures("slow_to_return")
@@ -209,17 +211,17 @@ def test_a_pull_that_a_successor_overtakes_does_not_end_well(
     while old.trigger(fail=True) is None:
         pass
     holder = type(old.reader._run._receiver)  # type: ignore[union-attr]
-    parts = holder.parts
+    chunks = holder.chunks
     overtaken: list[int] = []
 
-    def suspended(self: Any, *what: Any) -> list[memoryview]:
-        found: list[memoryview] = parts(self, *what)
+    def suspended(self: Any, *what: Any) -> list[Chunk]:
+        found: list[Chunk] = chunks(self, *what)
         if not overtaken:
             overtaken.append(1)
             succeeded(fake, consumers, Driver(consumers()), 30)
         return found
 
-    monkeypatch.setattr(holder, "parts", suspended)
+    monkeypatch.setattr(holder, "chunks", suspended)
     with pytest.raises(TransferError, match="another query has taken the state over"):
         old.read(old.last_partitions)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_spark import crashpoints
-from amqp_spark.datasource.owned import receiver
+from amqp_spark.datasource.owned import entries, receiver
 from amqp_spark.errors import OffsetError, StateError
 from amqp_spark.spool import spool
 from tests.spark.driver import Driver, bodies
@@ -17,6 +17,8 @@ from tests.spark.ownership_support import Consumers, files, fresh, idle_until, p
 from tests.spark.reader_support import numbers
 
 if TYPE_CHECKING:
+    from amqp_spark.datasource.planning import QueueBuffer
+    from amqp_spark.state.records import OwnedBatch
     from tests.spark.fake_client import FakeBroker
 
 
@@ -40,7 +42,7 @@ def test_a_start_that_was_overtaken_deletes_nothing_of_its_successor(
             assert goes_on.wait(60)
 
     monkeypatch.setattr(crashpoints, "reached", reached)
-    suspended = Driver(consumers(maxMessagesPerTrigger=10), first)
+    suspended = Driver(consumers(maxMessagesPerTrigger=10, connectTimeout=1), first)
     with ThreadPoolExecutor(1) as pool:
         call = pool.submit(suspended.latest)
         assert at_epoch.wait(60)
@@ -103,3 +105,36 @@ def test_a_damaged_file_is_given_up_with_a_state_that_was_lost(
     fresh(consumers, adoptState="true", maxMessagesPerTrigger=10).rows(10)
     assert f"what is in the file '{last}' is LOST, as adoptState=true allows" in caplog.text
     assert last in files(consumers), "for whoever wants to look at it"
+
+
+def test_a_batch_that_was_owned_before_has_its_room_in_the_buffer(
+    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is in the spool only until Spark asks for it, and what is on the queue must not take its place."""
+    body, buffer = b"x" * 10_000, 500_000
+    fake.block_messages = 1
+    fake.publish("q", *(body for _ in range(500)))
+    first = Driver(consumers(bufferBytes=buffer, maxBytesPerTrigger=buffer))
+    while first.trigger(fail=True) is None:
+        pass
+    stopped(first)
+    again = Driver(consumers(bufferBytes=buffer, maxBytesPerTrigger=buffer), first)
+    most = 0
+
+    def slow(batch: OwnedBatch, where: spool.Spool) -> QueueBuffer:
+        run = again.reader._run
+        assert run is not None
+        held = run._receiver._held
+        assert sum(each() for each in held.elsewhere) == batch.nbytes, "its room is kept before it is in memory"
+        return entries.load(batch, where)
+
+    monkeypatch.setattr(receiver, "load", slow)
+    replayed = again.restart_batch()
+    assert replayed
+    rows = len(replayed)
+    while rows < 500:
+        run = again.reader._run
+        assert run is not None
+        most = max(most, run._receiver._held.bytes)
+        rows += len(again.trigger() or [])
+    assert most <= buffer + 2 * len(body)

@@ -1,9 +1,13 @@
-"""The pull endpoint: exact bytes, several at once, and nothing for those who do not know the token."""
+"""The pull endpoint: exact bytes, several at once, encrypted, and nothing for those who do not know the token."""
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import socket
 import struct
+import sys
+import tempfile
 import threading
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,24 +16,33 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_spark.datasource import pull
+from amqp_spark.columns import Chunk
+from amqp_spark.datasource import encryption, pull
 from amqp_spark.datasource.pull import Endpoint, PullServer, fetch, report_rejects
 from amqp_spark.errors import OffsetError, TransferError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+
+TLS_ALERT = 0x15
+
+
+def chunk(frames: bytes, *ends: int) -> Chunk:
+    return Chunk.of(memoryview(frames), ends)
 
 
 class Held:
-    """Position n is 1000 bytes of value n; positions above 99 are not held."""
+    """Position n is a chunk of two transfers, together 1000 bytes of value n; positions above 99 are not held."""
 
     def __init__(self) -> None:
         self.rejected: list[tuple[str, int, list[int], str]] = []
 
-    def parts(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[memoryview]:
+    def chunks(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[Chunk]:
         if end > 100 or (queue, epoch) != ("qu€ue", 7):
             raise OffsetError(f"queue {queue!r}: positions {begin} to {end} are not held")
-        return [memoryview(bytes([position]) * 1000) for position in range(begin, end)]
+        return [chunk(bytes([position]) * 1000, position, 1000) for position in range(begin, end)]
 
     def reject(self, queue: str, epoch: int, positions: Sequence[int], text: str) -> None:
         self.rejected.append((queue, epoch, list(positions), text))
@@ -40,20 +53,31 @@ def held() -> Held:
     return Held()
 
 
-@pytest.fixture
-def server(held: Held) -> Iterator[PullServer]:
-    server = PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1")
+@pytest.fixture(params=[False, True], ids=["clear", "encrypted"])
+def server(held: Held, request: pytest.FixtureRequest) -> Iterator[PullServer]:
+    server = PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=request.param)
     yield server
     server.close()
 
 
-def get(endpoint: Endpoint, begin: int, end: int) -> list[bytes]:
+def get(endpoint: Endpoint, begin: int, end: int) -> list[bytes | memoryview]:
+    return [chunk.frames for chunk in fetched(endpoint, begin, end)]
+
+
+def fetched(endpoint: Endpoint, begin: int, end: int) -> list[Chunk]:
     return list(fetch(endpoint, queue="qu€ue", epoch=7, begin=begin, end=end))
 
 
 def test_a_range_arrives_exactly_part_by_part(server: PullServer) -> None:
     assert get(server.endpoint, 5, 8) == [b"\5" * 1000, b"\6" * 1000, b"\7" * 1000]
     assert get(server.endpoint, 5, 5) == []
+
+
+def test_the_ends_of_the_transfers_come_along(server: PullServer) -> None:
+    assert [chunk.ends for chunk in fetched(server.endpoint, 5, 7)] == [
+        struct.pack(">II", 5, 1000),
+        struct.pack(">II", 6, 1000),
+    ]
 
 
 def test_several_executors_at_once(server: PullServer) -> None:
@@ -64,7 +88,7 @@ def test_several_executors_at_once(server: PullServer) -> None:
 
 def test_an_abandoned_fetch_does_not_disturb_others(server: PullServer) -> None:
     first = fetch(server.endpoint, queue="qu€ue", epoch=7, begin=0, end=100)
-    assert next(first) == b"\0" * 1000
+    assert next(first).frames == b"\0" * 1000
     assert isinstance(first, Generator)
     first.close()
     assert len(get(server.endpoint, 0, 100)) == 100
@@ -72,15 +96,15 @@ def test_an_abandoned_fetch_does_not_disturb_others(server: PullServer) -> None:
 
 def test_a_task_may_take_its_time(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull, "_SERVE_SECONDS", 0.05)
-    large = memoryview(bytes(64 << 20))  # more than the buffers of a connection hold
-    monkeypatch.setattr(held, "parts", lambda *_: [large[:1000], large])
-    server = PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1")
+    large = bytes(64 << 20)  # more than the buffers of a connection hold
+    monkeypatch.setattr(held, "chunks", lambda *_: [chunk(large[:1000], 1000), chunk(large, len(large))])
+    server = PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
     try:
         reading = fetch(server.endpoint, queue="q", epoch=7, begin=0, end=2)
-        assert len(next(reading)) == 1000
+        assert len(next(reading).frames) == 1000
         (serving,) = [thread for thread in threading.enumerate() if thread.name == "amqp-pull-serve"]
         serving.join(0.3)  # a slow sink: the server does not give up meanwhile
-        assert sum(map(len, reading)) == len(large)
+        assert sum(len(chunk.frames) for chunk in reading) == len(large)
     finally:
         server.close()
 
@@ -100,7 +124,8 @@ def test_many_rejects_go_in_several_requests(server: PullServer, held: Held) -> 
     assert [position for _, _, positions, _ in held.rejected for position in positions] == list(range(250_000))
 
 
-def test_a_wrong_token_gets_nothing(server: PullServer) -> None:
+def test_a_wrong_token_gets_nothing(server: PullServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull, "_PAUSE_SECONDS", 0.0)
     with pytest.raises(TransferError, match="refused the token"):
         get(replace(server.endpoint, token=b"x" * 32), 0, 1)
     assert len(get(server.endpoint, 0, 1)) == 1
@@ -125,12 +150,12 @@ def test_garbage_is_hung_up_on(server: PullServer, request_bytes: bytes) -> None
             answer = connection.recv(100)
         except OSError:  # hung up with bytes unread
             pass
-        assert answer == b""
+        assert answer == b"" or (server.endpoint.fingerprint and answer[0] == TLS_ALERT)
     assert len(get(server.endpoint, 0, 1)) == 1
 
 
 def test_an_endpoint_on_every_address(held: Held) -> None:
-    server = PullServer(held, bind="", port=0, advertise="127.0.0.1")
+    server = PullServer(held, bind="", port=0, advertise="127.0.0.1", encrypt=True)
     try:
         assert len(get(server.endpoint, 0, 3)) == 3
     finally:
@@ -139,6 +164,7 @@ def test_an_endpoint_on_every_address(held: Held) -> None:
 
 def test_the_token_is_not_shown(server: PullServer) -> None:
     assert "token" not in repr(server.endpoint)
+    assert "fingerprint" not in repr(server.endpoint)
 
 
 def test_an_endpoint_that_cannot_be_reached_names_the_options(server: PullServer) -> None:
@@ -147,6 +173,202 @@ def test_an_endpoint_that_cannot_be_reached_names_the_options(server: PullServer
         get(server.endpoint, 0, 1)
 
 
-def test_a_port_that_is_taken_names_the_options(server: PullServer, held: Held) -> None:
-    with pytest.raises(TransferError, match="transferPort"):
-        PullServer(held, bind="127.0.0.1", port=server.endpoint.port, advertise="127.0.0.1")
+def test_a_port_that_is_taken_names_the_option_its_value_and_what_to_do(
+    server: PullServer, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "PORT_SECONDS", 0.0)
+    port = server.endpoint.port
+    with pytest.raises(TransferError, match=f"option transferPort is {port}.*another query.*a port of its own"):
+        PullServer(held, bind="127.0.0.1", port=port, advertise="127.0.0.1", encrypt=False)
+    assert len(get(server.endpoint, 0, 1)) == 1
+
+
+def test_a_port_that_the_query_before_still_has_is_waited_for(
+    server: PullServer, held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "PORT_SECONDS", 600.0)
+    port = server.endpoint.port
+    monkeypatch.setattr("amqp_spark.datasource.pull.time.sleep", lambda _: server.close())
+    second = PullServer(held, bind="127.0.0.1", port=port, advertise="127.0.0.1", encrypt=False)
+    assert len(get(second.endpoint, 0, 1)) == 1
+    second.close()
+
+
+# --- encryption
+
+
+class Tap:
+    """A relay to an endpoint that keeps what passes, in both directions."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.seen = bytearray()
+        self._target = (endpoint.host, endpoint.port)
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.endpoint = replace(endpoint, port=self._socket.getsockname()[1])
+        self._connections: list[socket.socket] = []
+        self._relays: list[threading.Thread] = []
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _peer = self._socket.accept()
+            except OSError:
+                return
+            far = socket.create_connection(self._target)
+            self._connections += near, far
+            for pair in ((near, far), (far, near)):
+                self._relays.append(threading.Thread(target=self._relay, args=pair, daemon=True))
+                self._relays[-1].start()
+
+    def _relay(self, source: socket.socket, target: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.seen += data
+                target.sendall(data)
+        for each in (source, target):  # wakes the other direction, too
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Stop, and return when everything that passed is in ``seen``."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._accepting.join()
+        self._socket.close()
+        for each in self._relays:
+            each.join()
+        for connection in self._connections:
+            connection.close()
+
+
+@pytest.fixture
+def encrypted(held: Held) -> Iterator[PullServer]:
+    server = PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def clear(held: Held) -> Iterator[PullServer]:
+    server = PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=False)
+    yield server
+    server.close()
+
+
+def seen_on_the_way(server: PullServer) -> bytes:
+    tap = Tap(server.endpoint)
+    assert get(tap.endpoint, 5, 7) == [b"\5" * 1000, b"\6" * 1000]
+    report_rejects(tap.endpoint, queue="q", epoch=7, positions=[1], text="this is wrong")
+    tap.close()
+    return bytes(tap.seen)
+
+
+def test_neither_messages_nor_reasons_nor_the_token_can_be_read_on_the_way(
+    encrypted: PullServer, clear: PullServer
+) -> None:
+    secrets = (b"\5" * 20, b"this is wrong", "qu€ue".encode())
+    seen = seen_on_the_way(encrypted)
+    assert not any(secret in seen for secret in (*secrets, encrypted.endpoint.token))
+    seen = seen_on_the_way(clear)  # the tap does see what is in clear
+    assert all(secret in seen for secret in (*secrets, clear.endpoint.token))
+
+
+def test_somebody_else_who_answers_with_tls_gets_nothing(encrypted: PullServer, held: Held) -> None:
+    other = PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
+    try:
+        tap = replace(encrypted.endpoint, port=other.endpoint.port)
+        with pytest.raises(TransferError, match="not the reader of the query: it has another certificate"):
+            get(tap, 0, 1)
+    finally:
+        other.close()
+
+
+def test_somebody_else_who_answers_in_clear_gets_nothing(
+    encrypted: PullServer, clear: PullServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "_PAUSE_SECONDS", 0.0)
+    tap = Tap(clear.endpoint)
+    with pytest.raises(TransferError, match="cannot fetch the batch"):
+        get(replace(encrypted.endpoint, port=tap.endpoint.port), 0, 1)
+    tap.close()
+    assert encrypted.endpoint.token not in bytes(tap.seen)
+
+
+def test_an_endpoint_that_encrypts_says_nothing_in_clear(
+    encrypted: PullServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "_PAUSE_SECONDS", 0.0)
+    with pytest.raises(TransferError, match="cannot fetch the batch"):
+        get(replace(encrypted.endpoint, fingerprint=None), 0, 1)
+
+
+def test_the_key_is_not_left_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    encryption.server_context()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_the_package_that_makes_certificates_the_error_names_it(
+    held: Held, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    with pytest.raises(TransferError, match=r"'cryptography'.*on the driver.*transfer=inline"):
+        PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
+
+
+# --- connections that do not show the token
+
+
+def idle(server: PullServer) -> socket.socket:
+    return socket.create_connection((server.endpoint.host, server.endpoint.port), 10)
+
+
+def test_idle_connections_keep_nobody_out(server: PullServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull, "_TOKEN_SECONDS", 600.0)  # they have to go because others come
+    connections = [idle(server) for _ in range(300)]
+    assert len(get(server.endpoint, 0, 3)) == 3
+    assert connections[0].recv(1) == b""  # the oldest had to go
+    for connection in connections:
+        connection.close()
+
+
+def test_a_connection_without_token_is_ended_soon(server: PullServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull, "_TOKEN_SECONDS", 0.05)
+    silent, slow = idle(server), idle(server)
+    slow.sendall(b"\0")
+    for connection in (silent, slow):
+        try:
+            assert connection.recv(1) == b""
+        except ConnectionResetError:  # hung up with a byte unread
+            pass
+        connection.close()
+
+
+def test_a_connection_that_has_shown_the_token_stays_however_many_others_come(
+    held: Held, server: PullServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = bytes(64 << 20)  # more than the buffers of a connection hold
+    monkeypatch.setattr(held, "chunks", lambda *_: [chunk(large[:1000], 1000), chunk(large, len(large))])
+    reading = fetch(server.endpoint, queue="q", epoch=7, begin=0, end=2)
+    assert len(next(reading).frames) == 1000
+    others = [idle(server) for _ in range(100)]
+    assert sum(len(chunk.frames) for chunk in reading) == len(large)
+    for other in others:
+        other.close()
+
+
+def test_an_executor_that_lost_its_place_tries_again(server: PullServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pull, "_PAUSE_SECONDS", 0.0)
+    refused = 3
+    enter = server._strangers.enter
+
+    def enter_or_not(connection: socket.socket) -> socket.socket:
+        nonlocal refused
+        refused -= 1
+        if refused >= 0:
+            raise OSError(errno.EMFILE, "too many open files")
+        return enter(connection)
+
+    monkeypatch.setattr(server._strangers, "enter", enter_or_not)
+    assert len(get(server.endpoint, 0, 3)) == 3

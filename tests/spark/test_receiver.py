@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from amqp_core.address import ConnectOptions
-from amqp_core.errors import ConnectionLost, LimitExceeded
-from amqp_spark.datasource import ending
-from amqp_spark.datasource import link as links
+from amqp_core.errors import ConnectionLost, LimitExceeded, ResourceDeleted
+from amqp_spark.datasource import backlog, ending, flow, link
 from amqp_spark.datasource import receiver as receivers
 from amqp_spark.datasource.held import LinkOptions
 from amqp_spark.datasource.receiver import Receiver
@@ -57,7 +56,7 @@ def test_nothing_happens_before_start(fake: FakeBroker, make: Callable[..., Rece
 def test_an_accept_goes_out_at_once_although_nothing_arrives(
     fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "IDLE_SECONDS", 1e6)
+    monkeypatch.setattr(flow, "IDLE_SECONDS", 1e6)
     receiver = make()
     receiver.start()
     fake.publish("q", b"a", b"b")
@@ -70,17 +69,15 @@ def test_an_accept_goes_out_at_once_although_nothing_arrives(
 def test_an_accept_that_is_signalled_during_a_query_is_not_forgotten(
     fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "SURVEY_SECONDS", 0.0)
     receiver = make()
     receiver.start()
     fake.publish("q", b"a")
     plan_all(receiver, fake, 1)
-    fake.wait(lambda: fake.queries >= 1)
 
     def signal(name: str) -> None:
         if name == "query":
             fake.on_command = lambda name: None
-            monkeypatch.setattr(links, "IDLE_SECONDS", 1e6)
+            monkeypatch.setattr(flow, "IDLE_SECONDS", 1e6)
             accepting = threading.Thread(target=receiver.accept, args=({"q": 1},))
             accepting.start()
             fake.changed.release()  # the fake holds its lock during a command; the signal needs it to wake the client
@@ -90,37 +87,132 @@ def test_an_accept_that_is_signalled_during_a_query_is_not_forgotten(
                 client.woken = False  # as when the query's own wait had taken the wake-up
 
     fake.on_command = signal
-    receiver.touch()
-    fake.clients[0].wake()
+    receiver._links[0].surveyed(None, counts_held=True)  # the session asks again whether the queue is there
     fake.wait(lambda: fake.accepted == [b"a"])
 
 
-def test_the_backlog_is_asked_for_only_when_spark_asks_and_not_too_often(
-    fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def surveys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for the backlog at every call of Spark."""
+    monkeypatch.setattr(backlog, "SURVEY_SECONDS", 0.0)
+    monkeypatch.setattr(backlog, "SERVICE_SECONDS", 0.002)
+
+
+class Rounds(threading.Event):
+    """Counts how often the thread that asks for the backlog could have asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.count += 1
+        return super().wait(timeout)
+
+
+@pytest.fixture
+def rounds(monkeypatch: pytest.MonkeyPatch) -> Rounds:
+    rounds, init = Rounds(), backlog.BacklogSurvey.__init__
+
+    def counted(survey: backlog.BacklogSurvey, *given: Any) -> None:
+        init(survey, *given)
+        survey._ended = rounds
+
+    monkeypatch.setattr(backlog.BacklogSurvey, "__init__", counted)
+    return rounds
+
+
+@pytest.mark.usefixtures("surveys")
+def test_the_backlog_is_asked_for_only_when_spark_asks(
+    fake: FakeBroker, make: Callable[..., Receiver], rounds: Rounds
 ) -> None:
-    monkeypatch.setattr(links, "SURVEY_SECONDS", 0.0)
-    monkeypatch.setattr(links, "IDLE_SECONDS", 0.001)
     receiver = make()
     receiver.start()
-    fake.wait(lambda: fake.queries >= 1)
-    passes = threading.Semaphore(0)
-    taken = fake.clients[0].query_queue
+    fake.wait(lambda: fake.held() == 0 and bool(fake.clients))
     queries = fake.queries
     fake.publish("q", *[b"x"] * 500)
     fake.wait(lambda: fake.held() == 500)
-    assert fake.queries <= queries + 1
+    fake.wait(lambda: rounds.count >= 10)
+    assert fake.queries == queries
     receiver.touch()
     fake.wait(lambda: receiver.report()["q"] == (500, 500))
-    assert fake.queries <= queries + 2
-    del passes, taken
+    more = rounds.count + 10
+    fake.wait(lambda: rounds.count >= more)
+    assert fake.queries == queries + 1
 
 
-@pytest.mark.parametrize("counts_held", [True, False])
-def test_the_backlog_is_what_no_batch_holds(
-    fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch, counts_held: bool
+def test_the_backlog_is_not_asked_for_too_often(
+    fake: FakeBroker, make: Callable[..., Receiver], rounds: Rounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "SURVEY_SECONDS", 0.0)
-    monkeypatch.setattr(links, "IDLE_SECONDS", 0.005)
+    monkeypatch.setattr(backlog, "SERVICE_SECONDS", 0.001)
+    monkeypatch.setattr(backlog, "SURVEY_SECONDS", 0.1)  # every hundred rounds
+    receiver = make()
+    receiver.start()
+    fake.wait(lambda: fake.held() == 0 and bool(fake.clients))
+    queries = fake.queries
+
+    def asks_again_and_again() -> bool:
+        receiver.touch()
+        return rounds.count >= 250
+
+    fake.wait(asks_again_and_again)
+    assert 1 <= fake.queries - queries <= rounds.count // 100
+
+
+@pytest.mark.usefixtures("surveys")
+def test_the_backlog_is_asked_for_on_a_connection_that_receives_nothing(
+    fake: FakeBroker, make: Callable[..., Receiver]
+) -> None:
+    receiver = make(buffer_bytes=5_000)
+    fake.publish("q", *[b"x" * 1000] * 100)
+    receiver.start()
+    fake.wait(lambda: fake.held() == 4)
+    queries = fake.queries
+
+    receiver.touch()
+    fake.wait(lambda: fake.queries > queries)
+    assert receiver.report()["q"][1] == 100
+    assert len(fake.clients) == 2, "one more connection"
+    assert fake.held() == 4, "nothing more was received for it"
+
+
+@pytest.mark.usefixtures("surveys")
+def test_a_survey_that_fails_costs_nothing_but_the_backlog(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
+    receiver = make()
+    receiver.start()
+    fake.wait(lambda: bool(fake.clients))
+    (receiving,) = fake.clients
+    fake.refuse.append(ConnectionLost("no more connections"))
+    receiver.touch()
+    fake.wait(lambda: not fake.refuse)
+    fake.publish("q", b"a")
+    fake.wait(lambda: receiver.report()["q"][0] == 1)
+    assert receiver.failure() is None
+    assert receiving.error is None
+    receiver.touch()
+    fake.wait(lambda: len(fake.clients) == 2)
+
+
+@pytest.mark.usefixtures("surveys")
+def test_another_broker_that_does_not_know_the_queue_ends_nothing(
+    fake: FakeBroker, make: Callable[..., Receiver]
+) -> None:
+    """Of a host list the survey may reach another broker than the receiving session."""
+    receiver = make()
+    receiver.start()
+    fake.wait(lambda: bool(fake.clients))
+    queries = fake.queries
+    receiver._links[0].surveyed(None, counts_held=True)
+    fake.wait(lambda: fake.queries > queries)
+    assert receiver.failure() is None
+    del fake.queues["q"]
+    receiver._links[0].surveyed(None, counts_held=True)
+    fake.wait(lambda: isinstance(receiver.failure(), ResourceDeleted))
+
+
+@pytest.mark.usefixtures("surveys")
+@pytest.mark.parametrize("counts_held", [True, False])
+def test_the_backlog_is_what_no_batch_holds(fake: FakeBroker, make: Callable[..., Receiver], counts_held: bool) -> None:
     fake.counts_held = counts_held
     fake.publish("q", *[b"x" * 1000] * 100)
     receiver = make(buffer_bytes=20_000)
@@ -132,6 +224,49 @@ def test_the_backlog_is_what_no_batch_holds(
     receiver.accept({"q": planned})
     receiver.touch()
     fake.wait(lambda: receiver.report()["q"][1] == 100 - receiver.planned()["q"])
+
+
+def test_a_large_accept_lets_the_broker_be_silent_for_longer(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
+    receiver = make()
+    fake.heartbeat_s = 2.0
+    receiver.start()
+    fake.publish("q", *[b"x"] * 1000)
+    plan_all(receiver, fake, 1000)
+    receiver.accept({"q": 1000})
+    fake.wait(lambda: len(fake.accepted) == 1000)
+    fake.publish("q", *[b"x"] * 4000)
+    plan_all(receiver, fake, 5000)
+    receiver.accept({"q": 5000})
+    fake.wait(lambda: len(fake.accepted) == 5000)
+    assert fake.patience[0] == 0.0, "what two heartbeats cover"
+    assert max(fake.patience) >= 2.0
+    assert receiver.sync()
+    assert fake.patience[-1] >= 2.0
+
+
+@pytest.mark.parametrize("large", [700_000, 3_000_000])
+def test_no_queue_starves_although_its_messages_exceed_its_share(
+    fake: FakeBroker, make: Callable[..., Receiver], large: int
+) -> None:
+    """Small messages keep coming on one queue; each message of the other is larger than half of the budget."""
+    budget = 1_000_000
+    fake.block_messages = 1  # as a socket is read: in pieces smaller than these messages
+    receiver = make("q", "r", buffer_bytes=budget)
+    fake.publish("q", *(b"L" * large for _ in range(5)))
+    receiver.start()
+    most = seen = 0
+
+    def goes_on() -> bool:
+        nonlocal most, seen
+        fake.publish("r", b"s" * 2000)
+        most = max(most, receiver._held.bytes)
+        receiver.plan(max_messages=None, max_bytes=1 << 30)
+        receiver.accept(receiver.planned())
+        seen += 1
+        return receiver.planned()["q"] == 5 and receiver.planned()["r"] >= 50
+
+    fake.wait(goes_on, 30.0)
+    assert most <= budget + large + 100_000
 
 
 def test_a_session_that_is_killed_again_and_again_is_given_up(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
@@ -159,8 +294,8 @@ def test_what_is_not_retryable_ends_the_link_and_not_the_others(
     fake.wait(lambda: isinstance(receiver.failure(), LimitExceeded))
     fake.publish("r", b"still here")
     plan_all(receiver, fake, 1, "r")
-    (part,) = receiver.parts("r", 1, 0, 1)
-    assert list(bodies_of(bytes(part))) == [b"still here"]
+    (chunk,) = receiver.chunks("r", 1, 0, 1)
+    assert list(bodies_of(bytes(chunk.frames))) == [b"still here"]
 
 
 def test_a_bug_in_a_link_reaches_the_query(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
@@ -178,7 +313,7 @@ def test_a_bug_in_a_link_reaches_the_query(fake: FakeBroker, make: Callable[...,
 def test_settlements_of_many_ranges_go_in_several_commands(
     fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "MOST_RANGES", 10)
+    monkeypatch.setattr(link, "MOST_RANGES", 10)
     receiver = make()
     receiver.start()
     fake.publish("q", *[b"%d" % number for number in range(100)])
@@ -196,7 +331,7 @@ def test_settlements_of_many_ranges_go_in_several_commands(
 def test_a_run_of_rejects_is_one_range(
     fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(links, "MOST_RANGES", 10)
+    monkeypatch.setattr(link, "MOST_RANGES", 10)
     receiver = make()
     receiver.start()
     fake.publish("q", *[b"%d" % number for number in range(100)])
@@ -210,9 +345,7 @@ def test_a_run_of_rejects_is_one_range(
     assert (commands.count("reject"), commands.count("accept")) == (1, 0)
 
 
-def test_stopping_while_the_broker_is_away_does_not_wait_for_the_next_attempt(
-    fake: FakeBroker, make: Callable[..., Receiver]
-) -> None:
+def test_stopping_while_the_broker_is_away_does_not_wait_for_the_next_attempt(fake: FakeBroker) -> None:
     receiver = Receiver(
         ("q",),
         LinkOptions(connect=CONNECT, max_delay=1e6, max_attempts=1000),
@@ -225,7 +358,6 @@ def test_stopping_while_the_broker_is_away_does_not_wait_for_the_next_attempt(
     fake.wait(lambda: fake.connects >= 2)
     receiver.stop()
     assert not [thread for thread in threading.enumerate() if thread.name == "amqp-receive-q"]
-    del make
 
 
 def test_a_broker_that_is_away_has_not_confirmed_anything(fake: FakeBroker, make: Callable[..., Receiver]) -> None:

@@ -29,7 +29,7 @@ from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.encoding.messages import MessagePlan, Place
 from amqp_spark.sink.patience import OTHERS_SECONDS
 from amqp_spark.sink.prepared import BATCH_WRITES, Prepared, same_rows
-from amqp_spark.state.xids import parse_branch, parse_xid, xid_text
+from amqp_spark.state.xids import parse_branch, parse_xid
 from tests.spark.branch_fakes import BranchBroker, BranchClient, BranchTransactions
 from tests.spark.sink_fakes import Script
 
@@ -90,12 +90,12 @@ def test_rows_and_marker_are_prepared_in_one_branch(fake: BranchBroker) -> None:
     assert marker == prepared
     assert (prepared.lineage, prepared.batch, prepared.partition, prepared.rows) == ("query", 12, 5, 5003)
     assert prepared.digest == hashlib.sha256(b"".join(fake.taken)).hexdigest()
-    assert [xid_text(xid) for xid in fake.prepared] == [prepared.xid]
+    assert list(fake.prepared) == [prepared.xid]
     branch = parse_branch(parse_xid(prepared.xid))
     assert branch is not None
     assert (branch.batch, branch.partition, branch.attempt, branch.is_of("w", "query")) == (12, 5, 2, True)
     assert (statistics.messages, statistics.nbytes) == (5003, sum(map(len, fake.taken)))
-    assert fake.timeouts == [100]
+    assert list(fake.timers.values()) == [[100]]
     [client] = fake.clients
     assert isinstance(client, BranchClient)
     assert client.transactions.patience_s > 300.0 + 5.0, "the broker may be silent while it stores 5003 rows"
@@ -203,7 +203,7 @@ def test_a_connection_that_is_lost_among_the_rows_fails_the_task() -> None:
     ) as told:
         Tasks(broker).run(rows(2), rows(3, 2))
     assert (told.value.partition, told.value.batch_id) == (3, 12)
-    assert (broker.prepared, [client.ended for client in broker.clients]) == ([], ["discarded", ""])
+    assert (broker.prepared, [client.ended for client in broker.clients]) == ({}, ["discarded", ""])
     [xid] = broker.rolled_back
     assert (branch := parse_branch(parse_xid(xid))) is not None
     assert branch.is_of("w"), "on another connection, since Broker-J keeps what it holds"
@@ -234,7 +234,47 @@ def test_a_connection_that_is_lost_at_the_end_fails_the_task(fake: BranchBroker,
     fake.fails[step] = [ConnectionLost("cut")]
     with pytest.raises(PublishFailed, match="lost in the middle of the transaction"):
         Tasks(fake).run(rows(2))
-    assert (fake.prepared, fake.clients[0].ended) == ([], "discarded")
+    assert (fake.prepared, fake.clients[0].ended) == ({}, "discarded")
+
+
+@pytest.mark.parametrize("qpidd", [True, False])
+@pytest.mark.parametrize("gone", ["binding", "exchange"])
+def test_a_target_that_is_deleted_among_the_rows_rolls_the_branch_back(gone: str, *, qpidd: bool) -> None:
+    """It is asked for again after the last row, before the branch is ended: qpidd completes what it drops.
+
+    A broker that rejects has taken all rows by then, and drops them when the branch is committed.
+    """
+    fake = BranchBroker(qpidd=qpidd)
+
+    def delete() -> None:
+        if len(fake.taken) == 100:
+            fake.bound.clear()
+            if gone == "exchange":
+                fake.exchanges.clear()
+
+    fake.on_taken = delete
+    with pytest.raises(PublishFailed, match=r"200 message\(s\), the first is row 0 .*may be lost") as told:
+        Tasks(fake).run(rows(100), rows(100, 100))
+    assert isinstance(told.value, Unroutable) == (gone == "binding")
+    assert (fake.calls, fake.prepared) == ([*BEGIN, "abandon"], {})
+
+
+@pytest.mark.parametrize("qpidd", [True, False])
+def test_a_marker_that_goes_nowhere_rolls_the_branch_back(*, qpidd: bool) -> None:
+    fake = BranchBroker(qpidd=qpidd)
+    tasks = Tasks(fake)
+    task = tasks.task()
+    publish = BranchClient.publish
+
+    def lose(client: BranchClient, message: Any) -> None:
+        publish(client, message)
+        fake.queues.clear()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BranchClient, "publish", lose)
+        with pytest.raises(PublishFailed, match=r"its marker went nowhere: the queue 'amqp-spark\.markers\..*deleted"):
+            task.run([rows(2)])
+    assert (fake.calls, fake.prepared) == ([*BEGIN, "marker", "confirm", "abandon"], {})
 
 
 def test_rows_that_cannot_be_sent_roll_the_branch_back(fake: BranchBroker) -> None:
@@ -289,7 +329,7 @@ def test_a_marker_that_is_rejected_fails_the_task(fake: BranchBroker) -> None:
     [
         ("end", 2, "transactionTimeout=3600 s: raise it", ["abandon ended"]),
         ("prepare", 2, "transactionTimeout=3600 s: raise it", []),
-        ("prepare", 1, "a queue may be full", ["abandon ended"]),
+        ("end", 1, "look into its log", ["abandon ended"]),
     ],
 )
 def test_a_branch_that_the_broker_rolls_back(
@@ -299,7 +339,7 @@ def test_a_branch_that_the_broker_rolls_back(
     with pytest.raises(PublishFailed, match=told):
         Tasks(fake).run(rows(3))
     assert [call for call in fake.calls if call.startswith("abandon")] == abandoned
-    assert (fake.prepared, fake.clients[0].ended) == ([], "discarded")
+    assert (fake.prepared, fake.clients[0].ended) == ({}, "discarded")
 
 
 def test_the_points_of_a_task_are_passed_in_order(fake: BranchBroker, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,7 +383,7 @@ def test_a_branch_that_was_begun_without_a_timer_is_rolled_back(fake: BranchBrok
     tasks = Tasks(fake)
     assert tasks.run(rows(2)).rows == 2
     assert len(fake.rolled_back) == 1
-    assert fake.rolled_back[0] not in {xid_text(xid) for xid in fake.prepared}
+    assert fake.rolled_back[0] not in fake.prepared
 
 
 def test_all_that_is_asked_about_branches_waits_for_those_of_others(fake: BranchBroker) -> None:

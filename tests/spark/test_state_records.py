@@ -9,18 +9,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp_core.v0_10.spec import Xid
+from amqp_core.v0_10._codec import encode_struct32
+from amqp_core.v0_10.spec import DtxRecoverResult, Xid
 from amqp_spark.errors import StateError
-from amqp_spark.state.names import CONSUMER, WRITER, Names, lineage_key
+from amqp_spark.sink.refusals import MOST_TASKS
+from amqp_spark.state.listing import MOST_LISTED
+from amqp_spark.state.names import CONSUMER, WRITER, Names, hashed, lineage_key
 from amqp_spark.state.records import OPEN, ConsumerState, DecidedBranch, Mark, OwnedBatch, WriterState
-from amqp_spark.state.xids import new_branch, parse_branch, parse_xid, xid_text
+from amqp_spark.state.xids import FORMAT, Run, new_branch, parse_branch, parse_xid, xid_text
 
 _OWNED = OwnedBatch(epoch=3, sequence=7, begin=10, end=25, nbytes=4000, file="f-3-7.spool", checksum="0badcafe")
 _CONSUMER = ConsumerState("c", "q", "file:///spool", 3, 8, Mark(2, 99), (_OWNED, replace(_OWNED, sequence=8)))
 _WRITER = WriterState("t", "lineage", 5, OPEN, (DecidedBranch("1:a:b", 0, 12, "ff"),), {"before": 4})
 
 
-@pytest.mark.parametrize("state", [_CONSUMER, ConsumerState("c", "q", "/s")])
+_ASIDE = replace(_CONSUMER, owned=(_OWNED, replace(_OWNED, sequence=8, skipped=(0, 14))))
+
+
+@pytest.mark.parametrize("state", [_CONSUMER, _ASIDE, ConsumerState("c", "q", "/s")])
 def test_a_consumers_state_comes_back(state: ConsumerState) -> None:
     assert ConsumerState.load(state.dump()) == state
 
@@ -28,6 +34,22 @@ def test_a_consumers_state_comes_back(state: ConsumerState) -> None:
 @pytest.mark.parametrize("state", [_WRITER, WriterState("t")])
 def test_a_writers_state_comes_back(state: WriterState) -> None:
     assert WriterState.load(state.dump()) == state
+
+
+def test_messages_that_were_set_aside_are_written_only_where_there_are_any() -> None:
+    assert b"skipped" not in _CONSUMER.dump()
+    first, second = json.loads(_ASIDE.dump())["owned"]
+    assert "skipped" not in first
+    assert second["skipped"] == [0, 14]
+    assert _ASIDE.owned[1].skipped_positions == (10, 24)
+
+
+@pytest.mark.parametrize("skipped", [[15], [-1], ["1"], [True], 3, {"1": 2}])
+def test_messages_set_aside_that_are_none_of_the_batch_are_refused(skipped: object) -> None:
+    value = json.loads(_CONSUMER.dump())
+    value["owned"][0]["skipped"] = skipped
+    with pytest.raises(StateError, match="'skipped'"):
+        ConsumerState.load(json.dumps(value).encode())
 
 
 def test_an_owned_batch_knows_its_count_and_end() -> None:
@@ -83,6 +105,55 @@ def test_names_differ_by_kind_identity_and_index_and_say_nothing() -> None:
     names.append(lineage_key("a"))
     assert len(set(names)) == len(names)
     assert all(name.startswith("amqp-spark.") and len(name) < 64 for name in names)
+
+
+def test_a_thousand_branches_of_ours_are_named_in_one_frame() -> None:
+    """qpidd has no more for its answer to dtx.recover."""
+    xids = [
+        new_branch(f"writer {number % 3}", "a query", 100_000 + number, number % 500, number % 4, run=Run.new())
+        for number in range(MOST_LISTED)
+    ]
+    answer = encode_struct32(DtxRecoverResult(in_doubt=xids))
+    assert MOST_LISTED >= 1000
+    assert MOST_LISTED >= 2 * MOST_TASKS
+    assert len(answer) + 100 < 65_535
+
+
+def test_a_branch_of_the_first_version_is_found_to_be_ours() -> None:
+    """It may be prepared still when the new version starts."""
+    gid = f"as1k{hashed(WRITER, 't')}{hashed('lineage')}".encode()
+    branch = parse_branch(Xid(format=FORMAT, global_id=gid, branch_id=b"12.3.1.65f00000.0123abcd"))
+    assert branch is not None
+    assert (branch.batch, branch.partition, branch.attempt, branch.begun) == (12, 3, 1, 0x65F00000)
+    assert branch.is_of("t", "lineage")
+    assert not branch.is_of("t", "another")
+    assert not branch.is_of("u", "lineage")
+    assert not Run.new().is_followed_by(branch.run)
+
+
+@given(st.integers(0, 2**63 - 1), st.integers(0, 2**31 - 1), st.integers(0, 2**31 - 1), st.integers(0, 2**32 - 1))
+def test_a_branch_is_read_as_it_was_made(batch: int, partition: int, attempt: int, begun: int) -> None:
+    run = Run(begun, "0a0b0c")
+    xid = new_branch("t", "lineage", batch, partition, attempt, run=run)
+    assert len(xid.branch_id or b"") <= 64
+    branch = parse_branch(parse_xid(xid_text(xid)))
+    assert branch is not None
+    assert (branch.batch, branch.partition, branch.attempt, branch.run) == (batch, partition, attempt, run)
+
+
+@given(st.binary(max_size=64), st.binary(max_size=64))
+def test_what_somebody_else_has_made_is_no_error(gid: bytes, branch: bytes) -> None:
+    parse_branch(Xid(format=FORMAT, global_id=gid, branch_id=branch))
+    for prefix in (b"as1k", b"as2k"):
+        parse_branch(Xid(format=FORMAT, global_id=prefix + gid, branch_id=branch))
+
+
+def test_runs_follow_one_another() -> None:
+    early, late = Run(1, "000001"), Run(2, "000002")
+    assert early.is_followed_by(late)
+    assert not late.is_followed_by(early)
+    assert not early.is_followed_by(Run(1, "000003")), "of the same second: none is known to be the later one"
+    assert not early.is_followed_by(Run(2, "000001"))
 
 
 def test_a_branch_is_found_to_be_ours() -> None:

@@ -6,11 +6,13 @@ The points, in the names of tests too, are those of the list in :mod:`tests.spar
 from __future__ import annotations
 
 import pickle
+import socket
 
 import pytest
 
 from amqp_spark.compat import ReadMaxBytes, ReadMaxRows
-from amqp_spark.datasource import link
+from amqp_spark.datasource import flow
+from amqp_spark.datasource.credit import MAX_CREDIT
 from amqp_spark.datasource.partitions import SMALL_BATCH_BYTES, InlinePartition, PullPartition
 from amqp_spark.datasource.pull import fetch
 from amqp_spark.errors import TransferError
@@ -103,7 +105,7 @@ def test_point_3_the_receiver_ships_frames_exactly_as_received(fake: FakeBroker,
         driver.trigger_until_rows()
         for partition in driver.last_partitions:
             assert isinstance(partition, InlinePartition)
-            shipped += b"".join(frames for part in partition.slices for frames in part.frames)
+            shipped += b"".join(part.chunk.frames for part in partition.slices)
     assert shipped == b"".join(map(transfer_frames, [b"one", b"", b"x" * 70_000]))
 
 
@@ -153,14 +155,45 @@ def test_point_7_a_large_batch_is_pulled_in_parts_of_about_equal_size(fake: Fake
     assert lengths == [100, 100, 100]
 
 
-def test_point_7_auto_stays_inline_where_spark_encrypts(
+def of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings of Spark that nothing is known of, and a driver that executors reach from other machines."""
+    monkeypatch.setattr("amqp_spark.datasource.driver_env.spark_settings", dict)
+    monkeypatch.setattr("amqp_spark.datasource.driver_env.is_loopback", lambda _: False)
+
+
+@pytest.mark.parametrize("transfer", ["auto", "pull"])
+@pytest.mark.parametrize("known", [True, False])
+def test_point_7_what_is_pulled_is_encrypted_where_spark_encrypts_or_may_encrypt(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, transfer: str, known: bool
+) -> None:
+    of_a_cluster(monkeypatch)
+    if known:
+        settings = {"spark.master": "local[2]", "spark.network.crypto.enabled": "true"}
+        monkeypatch.setattr("amqp_spark.datasource.driver_env.spark_settings", lambda: settings)
+    driver = bulk(readers, fake, transfer=transfer, numPartitions="2")
+    partitions = driver.last_partitions
+    assert [type(each) for each in partitions] == [PullPartition] * 2
+    assert all(each.endpoint.fingerprint is not None for each in partitions)
+
+
+def test_point_7_auto_stays_inline_where_it_must_encrypt_and_cannot(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        "amqp_spark.datasource.driver_env.spark_settings", lambda: {"spark.network.crypto.enabled": "true"}
-    )
+    of_a_cluster(monkeypatch)
+    monkeypatch.setattr("amqp_spark.datasource.encryption.available", lambda: False)
     driver = bulk(readers, fake, numPartitions="2")
     assert [type(each) for each in driver.last_partitions] == [InlinePartition] * 2
+
+
+def test_point_7_a_port_that_is_taken_is_an_error_of_the_first_call(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("amqp_spark.datasource.pull.PORT_SECONDS", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with pytest.raises(TransferError, match=f"option transferPort is {port}"):
+            Driver(readers(transferPort=str(port), transferHost="127.0.0.1")).latest()
+    assert fake.connects == 0
 
 
 def test_point_7_nothing_is_served_after_it_was_accepted(fake: FakeBroker, readers: Readers) -> None:
@@ -236,7 +269,7 @@ def test_point_8_queues_share_the_buffer_and_what_one_frees_lets_the_other_go_on
     size = len(transfer_frames(b"x" * 10_000))
     for queue in ("q", "r"):
         fake.publish(queue, *(b"x" * 10_000 for _ in range(200)))
-    monkeypatch.setattr(link, "IDLE_SECONDS", 1e6)  # nothing but a wake-up makes a starved queue go on
+    monkeypatch.setattr(flow, "IDLE_SECONDS", 1e6)  # nothing but a wake-up makes a starved queue go on
     fake.block_messages = 1  # what one read of the socket brings may pass the bound, for each queue
     driver = Driver(readers("q,r", maxBytesPerTrigger=20 * size, bufferBytes=50 * size))
     worst = most_held_bytes(driver, 400)
@@ -259,8 +292,8 @@ def test_point_8_credit_stays_below_what_brokers_can_count(fake: FakeBroker, rea
     (client,) = fake.clients
     subscription = client.subscription
     assert subscription is not None
-    assert 0 < subscription.credit <= link.MAX_CREDIT
-    assert max(subscription.granted) <= link.MAX_CREDIT
+    assert 0 < subscription.credit <= MAX_CREDIT
+    assert max(subscription.granted) <= MAX_CREDIT
 
 
 def test_point_8_at_the_bound_the_socket_is_not_read_until_spark_accepts(fake: FakeBroker, readers: Readers) -> None:

@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_core.errors import AuthenticationFailed, ConnectionLost, NotFound, ResourceDeleted, ResourceLocked
-from amqp_spark.datasource import ending, link
+from amqp_core.errors import (
+    AuthenticationFailed,
+    ConnectionLost,
+    DecodeError,
+    NotFound,
+    ProtocolError,
+    ResourceDeleted,
+    ResourceLocked,
+)
+from amqp_spark.datasource import ending, link, opening, receiver
 from tests.spark.driver import Driver, bodies
 from tests.spark.reader_support import Readers, numbers
 
@@ -32,7 +40,8 @@ def test_a_missing_queue_is_named(readers: Readers) -> None:
 
 def test_declare_and_bind(fake: FakeBroker, readers: Readers) -> None:
     driver = Driver(readers("new", declare="ifMissing", bind="amq.topic/a.#;amq.direct/b"))
-    fake.wait(lambda: driver.latest() is not None and "new" in fake.queues and len(fake.bindings) == 2)
+    driver.latest()
+    assert "new" in fake.queues
     assert fake.bindings == [("new", "amq.topic", "a.#"), ("new", "amq.direct", "b")]
 
 
@@ -45,16 +54,163 @@ def test_other_consumers_are_a_warning_that_names_the_effect(
     assert "already has 1 consumer(s)" in caplog.text
 
 
-def test_an_exclusive_subscription_that_is_refused_fails_after_some_attempts(
-    fake: FakeBroker, readers: Readers
+def test_an_exclusive_subscription_that_is_refused_fails_when_no_lost_session_can_be_the_reason(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    monkeypatch.setattr(opening, "DYING_SECONDS", 0.2)
+    fake.heartbeat_s = 0.1
     fake.consumers["q"] = 1
-    with pytest.raises(ResourceLocked):
-        Driver(readers(exclusive="true")).rows(1)
-    assert fake.connects == 1 + link.LOCKED_ATTEMPTS
+    with pytest.raises(ResourceLocked) as caught:
+        Driver(readers(exclusive="true", retry__maxAttempts=1)).rows(1)
+    assert "set exclusive to false" in caught.value.__notes__[0]
+    assert fake.connects > 2  # attempts are not what ends it
+    assert caplog.text.count("trying again for 0 s, in case that is a session which was lost") == 1
+
+
+def test_an_exclusive_subscription_waits_for_a_session_of_ours_that_was_lost(
+    fake: FakeBroker, readers: Readers, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.publish("q", *numbers(20))
+    driver = Driver(readers(exclusive="true", retry__maxAttempts=2))
+    driver.rows(20)
+    fake.cut_one_sided()
+    fake.wait(lambda: fake.connects > 8)
+    fake.bury()
+    fake.publish("q", *numbers(10, 20))
+    assert set(bodies(driver.rows(50))) == set(numbers(30))
+    assert "consumer(s)" not in caplog.text
+
+
+# --- the first call, after which a trigger with an interval makes none for long
+
+
+def test_the_first_call_has_what_the_queue_had(fake: FakeBroker, readers: Readers) -> None:
+    fake.block_messages = 7
+    fake.publish("q", *numbers(100))
+    fake.publish("r", *numbers(100))
+    driver = Driver(readers("q,r"))
+    rows = driver.trigger()
+    assert rows is not None
+    assert len(rows) == 200
+
+
+def test_the_first_call_of_an_empty_queue_is_answered_when_it_is_subscribed(fake: FakeBroker, readers: Readers) -> None:
+    assert Driver(readers()).trigger() is None
+    assert fake.subscriptions
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_first_call_names_a_missing_queue(readers: Readers) -> None:
+    with pytest.raises(NotFound, match="no queue 'nowhere'"):
+        Driver(readers("nowhere")).latest()
+
+
+def test_the_first_call_does_not_wait_longer_than_connecting_may_take(fake: FakeBroker, readers: Readers) -> None:
+    fake.refuse = [ConnectionLost("away")] * 100_000
+    assert Driver(readers(connectTimeout="0.2", retry__maxAttempts=1_000_000)).trigger() is None
+    assert fake.connects > 1
+
+
+def test_the_first_call_waits_for_every_host_of_the_url(fake: FakeBroker, readers: Readers) -> None:
+    """The first one does not answer: that takes its whole time."""
+    fake.publish("q", *numbers(5))
+    fake.connecting_s = 1.5
+    rows = Driver(readers(url="amqp://one,two/", connectTimeout="1")).trigger()
+    assert rows is not None
+    assert len(rows) == 5
+
+
+def test_an_exclusive_query_has_time_for_the_session_that_was_lost(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(5))
+    fake.connecting_s = 0.5
+    rows = Driver(readers(exclusive="true", connectTimeout="0.1", heartbeat="1")).trigger()
+    assert rows is not None
+    assert len(rows) == 5
+
+
+def test_the_first_call_waits_a_few_seconds_for_what_others_hold(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "BEGIN_SECONDS", 0.2)
+    fake.held_elsewhere["q"] = 5
+    assert Driver(readers()).trigger() is None
+    assert fake.subscriptions
 
 
 # --- 6 incarnations
+
+
+def test_point_6_a_session_of_ours_that_was_lost_is_no_other_consumer(
+    fake: FakeBroker, readers: Readers, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = Driver(readers())
+    fake.publish("q", *numbers(5))
+    driver.rows(5)
+    driver.latest()
+    fake.wait(lambda: len(fake.accepted) == 5)
+    fake.cut_one_sided()
+    fake.publish("q", *numbers(5, 5))
+    assert bodies(driver.rows(10)) == numbers(10)
+    assert fake.seen_consumers("q") == 2
+    assert "consumer(s)" not in caplog.text
+
+
+def test_point_6_an_idle_queue_outlives_any_number_of_reconnects_that_work(
+    fake: FakeBroker, readers: Readers, caplog: pytest.LogCaptureFixture
+) -> None:
+    driver = Driver(readers(retry__maxAttempts=2))
+    driver.latest()
+    while fake.connects < 8:
+        fake.wait(lambda: any(client.subscription and client.subscription.credit for client in fake.clients))
+        fake.cut()
+    fake.publish("q", *numbers(5))
+    assert bodies(driver.rows(5)) == numbers(5)
+    assert "attempt 1 of 2" in caplog.text
+    assert "attempt 2 of 2" not in caplog.text
+
+
+def test_point_6_a_queue_whose_messages_come_again_each_time_before_any_is_settled_is_given_up(
+    fake: FakeBroker, readers: Readers
+) -> None:
+    fake.publish("q", *numbers(20))
+    driver = Driver(readers(retry__maxAttempts=2))
+    driver.latest()
+    for _ in range(3):
+        fake.wait(lambda: fake.held() == 20)
+        fake.cut()
+    with pytest.raises(ConnectionLost):
+        driver.rows(1000)
+    assert fake.connects == 3
+    assert fake.depth("q") == 20
+
+
+def test_point_6_a_session_that_received_for_a_while_and_was_cut_off_worked(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between two triggers nothing can be settled, however often the connection is cut."""
+    monkeypatch.setattr(link, "WORKED_SECONDS", 0.0)
+    driver = Driver(readers(retry__maxAttempts=2))
+    driver.latest()
+    for number in range(6):
+        fake.publish("q", *numbers(1, number))
+        fake.wait(lambda count=number + 1: fake.held() == count)  # type: ignore[misc] # mypy takes no default here
+        fake.cut()
+    assert set(bodies(driver.rows(6))) == set(numbers(6))
+
+
+@pytest.mark.parametrize("error", [DecodeError("frame type 255"), ProtocolError("a control where none may be")])
+def test_point_6_what_a_peer_breaks_each_time_is_given_up_however_long_it_takes(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr(link, "WORKED_SECONDS", 0.0)
+    fake.publish("q", *numbers(20))
+    driver = Driver(readers(retry__maxAttempts=2))
+    driver.latest()
+    for _ in range(3):
+        fake.wait(lambda: fake.held() == 20)
+        fake.cut(error)
+    with pytest.raises(type(error)):
+        driver.rows(1000)
 
 
 def test_point_6_after_a_reconnect_planned_ranges_stay_readable_and_their_accept_is_no_operation(
@@ -220,11 +376,12 @@ def test_available_now_ends_with_a_warning_when_others_hold_messages(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(ending, "HELD_ELSEWHERE_SECONDS", 0.3)
+    monkeypatch.setattr(ending, "HELD_BY_NOBODY_SECONDS", 1e6)
     fake.publish("q", *numbers(10))
     fake.held_elsewhere["q"] = 7
     driver = run_available_now(readers())
     assert len(driver.batches[0]) == 10
-    assert "7 message(s) that it does not send" in caplog.text
+    assert "7 message(s) that it does not send: other consumers hold them" in caplog.text
 
 
 def test_available_now_is_patient_with_a_broker_that_knows_of_no_other_consumer(
@@ -237,7 +394,7 @@ def test_available_now_is_patient_with_a_broker_that_knows_of_no_other_consumer(
     fake.holders_are_seen = False
     driver = run_available_now(readers())
     assert len(driver.batches[0]) == 10
-    assert "a transaction or a dying session holds them" in caplog.text
+    assert "7 message(s) that it does not send: a transaction or a dying session holds them" in caplog.text
 
 
 def test_available_now_is_not_fooled_by_a_flush_that_ends_early(fake: FakeBroker, readers: Readers) -> None:

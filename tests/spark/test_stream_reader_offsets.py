@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from amqp_spark.compat import ReadAllAvailable, ReadMaxRows
-from amqp_spark.datasource import link
+from amqp_spark.datasource import backlog as backlog_survey
 from amqp_spark.errors import OffsetError, UnsupportedModeError
 from tests.spark.driver import Driver, bodies, dumps
 from tests.spark.fake_client import FakeBroker, transfer_frames
@@ -76,10 +76,16 @@ def test_point_4_commit_accepts_too_and_both_are_idempotent(fake: FakeBroker, re
     driver = Driver(readers())
     driver.rows(10)
     end = driver.start
+    commands: list[str] = []
+    fake.on_command = commands.append
+    driver.reader.commit(end)
+    fake.wait(lambda: fake.accepted == numbers(10))
     for _ in range(3):
         driver.reader.commit(end)
         driver.latest()
-    fake.wait(lambda: fake.accepted == numbers(10))
+    driver.reader.stop()  # what was signalled goes out before
+    assert fake.accepted == numbers(10)
+    assert commands.count("accept") == 1
 
 
 def test_point_4_an_idle_stream_drains(fake: FakeBroker, readers: Readers) -> None:
@@ -232,8 +238,8 @@ def test_point_5_a_position_of_this_epoch_that_was_never_planned_is_named(fake: 
 def test_the_report_comes_from_memory_and_a_query_now_and_then(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "SURVEY_SECONDS", 0.0)
-    monkeypatch.setattr(link, "IDLE_SECONDS", 0.01)
+    monkeypatch.setattr(backlog_survey, "SURVEY_SECONDS", 0.0)
+    monkeypatch.setattr(backlog_survey, "SERVICE_SECONDS", 0.01)
     size = len(transfer_frames(b"0" * 6))
     fake.publish("q", *numbers(100))
     driver = Driver(readers(maxMessagesPerTrigger=5, bufferBytes=10 * size, maxBytesPerTrigger=10 * size))
@@ -247,7 +253,7 @@ def test_the_report_comes_from_memory_and_a_query_now_and_then(
         return report["q"].get("backlog")
 
     fake.wait(lambda: backlog() == 95 - (driver.latest()["q"]["position"] - 5))
-    monkeypatch.setattr(link, "SURVEY_SECONDS", 1e9)
+    monkeypatch.setattr(backlog_survey, "SURVEY_SECONDS", 1e9)
     queries = fake.queries
     for _ in range(50):
         driver.reader.reportLatestOffset()

@@ -72,6 +72,16 @@ def _no_login(monkeypatch: pytest.MonkeyPatch) -> None:
         ([URL, "--commit", "1:a:b", "--rollback", "1:a:b", "--yes"], "twice"),
         ([URL, "--yes"], "--yes belongs to"),
         ([URL, "--commit", "1:a:b", "--yes", "--json"], "--json"),
+        ([URL, "--consumer-id", "a", "--export", "x"], "allowed: EPOCH:POSITION"),
+        ([URL, "--consumer-id", "a", "--export", "1:2:3"], "allowed: EPOCH:POSITION"),
+        ([URL, "--export", "1"], "--export needs --consumer-id"),
+        ([URL, "--transactional-id", "a", "--skip", "1", "--to", "/f", "--yes"], "--skip needs --consumer-id"),
+        ([URL, "--consumer-id", "a", "--skip", "1", "--yes"], "--skip needs --to FILE"),
+        ([URL, "--consumer-id", "a", "--skip", "1", "--to", "/f"], "there is no terminal"),
+        ([URL, "--consumer-id", "a", "--to", "/f"], "--to belongs to"),
+        ([URL, "--consumer-id", "a", "--queue", "q"], "--queue belongs to"),
+        ([URL, "--consumer-id", "a", "--skip", "1", "--to", "/f", "--forget", "--yes"], "--skip goes alone"),
+        ([URL, "--consumer-id", "a", "--export", "1", "--json"], "--export goes alone"),
     ],
 )
 def test_a_wrong_command_line_is_told_before_anything_is_done(

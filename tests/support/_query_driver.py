@@ -17,6 +17,7 @@ from pyspark import InheritableThread, TaskContext
 
 from amqp_spark import crashpoints
 from amqp_spark.sink import AmqpBatchSink
+from tests.support.process import wait_until
 from tests.support.two_hosts import start_session
 
 if TYPE_CHECKING:
@@ -33,11 +34,13 @@ def sink(
     twice: bool = False,
     fail_task_of: int | None = None,
     fail_batch: int | None = None,
+    fail_when: str | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """A sink that is idempotent by batch id: one file per batch, replaced or (``skip_written``) left as it is.
 
     ``twice``: two actions, which must give the same rows. ``fail_task_of``: in this batch the first attempt of every
-    task fails after it has read something. ``fail_batch``: this batch fails before it is written.
+    task fails after it has read something. ``fail_batch``: this batch fails before it is written,
+    as soon as there is a file ``fail_when``.
     """
     directory.mkdir(parents=True, exist_ok=True)
 
@@ -50,6 +53,8 @@ def sink(
             if twice and not frame.toArrow().equals(table):
                 raise AssertionError(f"two actions gave different rows of batch {batch_id}")
             if batch_id == fail_batch:
+                if fail_when is not None:
+                    wait_until(Path(fail_when).exists, f"{fail_when} is there", 120)
                 raise RuntimeError(f"batch {batch_id} fails, as it was told to")
             part = directory / f"{batch_id}.parquet.part"
             pq.write_table(table, part)

@@ -75,8 +75,9 @@ class BrokerConfig:
     """What a :class:`BrokerJ` is started with.
 
     Args:
-        heap: of the JVM, as for ``-Xmx``; message bodies live in direct memory of the same size. With ``1g`` the
-            broker holds about one million messages of 256 bytes, with ``3g`` two million.
+        heap: of the JVM, as for ``-Xmx``. With ``1g`` the broker holds about one million messages of 256 bytes, with
+            ``3g`` two million.
+        direct: memory for message bodies, beside the heap; empty for the size of the heap.
         listeners: ports besides ``login``. ``login`` offers SCRAM and CRAM-MD5, ``anonymous`` ANONYMOUS, ``plain``
             adds PLAIN in clear, ``tls`` has a server certificate, ``tls-client-auth`` asks the client for one too
             (EXTERNAL).
@@ -93,6 +94,7 @@ class BrokerConfig:
     """
 
     heap: str = "1g"
+    direct: str = ""
     listeners: tuple[Listener, ...] = ()
     port: int = 0
     durable: bool = True
@@ -271,7 +273,7 @@ class BrokerJ:
         command = [
             require_java(),
             f"-Xmx{self.config.heap}",
-            f"-XX:MaxDirectMemorySize={self.config.heap}",
+            f"-XX:MaxDirectMemorySize={self.config.direct or self.config.heap}",
             *(() if self.config.long_lived else jvm.SHORT_LIVED),
             "-cp",
             f"{distribution()}/lib/*",
@@ -451,10 +453,16 @@ def _banner(broker: BrokerJ) -> str:
             f"  anonymous  {broker.url(listener='anonymous')}",
             f"  username   {broker.username}",
             f"  password   {broker.password}",
-            "for the benchmarks and the tests:",
-            f"  export AMQP_URL={broker.url()} AMQP_USERNAME={broker.username} AMQP_PASSWORD={broker.password}",
+            "for the benchmarks and the jobs, and for the tests:",
+            _exports("AMQP", broker),
+            _exports("AMQP_TEST", broker),
         )
     )
+
+
+def _exports(prefix: str, broker: BrokerJ) -> str:
+    given = {"URL": broker.url(), "USERNAME": broker.username, "PASSWORD": broker.password}
+    return "  export " + " ".join(f"{prefix}_{name}={value}" for name, value in given.items())
 
 
 def _interrupt(*_: object) -> None:

@@ -10,19 +10,28 @@ from urllib.parse import urlsplit, urlunsplit
 
 @dataclass(frozen=True)
 class ExternalBroker:
-    """The broker of ``AMQP_URL``, ``AMQP_USERNAME`` and ``AMQP_PASSWORD`` (guest and guest if not set)."""
+    """The broker of ``AMQP_URL``, ``AMQP_USERNAME`` and ``AMQP_PASSWORD`` (guest and guest if not set).
+
+    Tests take theirs from ``AMQP_TEST_URL`` and so on: what they do is not for a broker that others use.
+    """
 
     base_url: str
     username: str = "guest"
     password: str = field(default="guest", repr=False)
 
     @classmethod
-    def from_environment(cls) -> Self | None:
-        """Return the broker that the environment names, or None."""
-        base_url = os.environ.get("AMQP_URL")
+    def from_environment(cls, prefix: str = "AMQP") -> Self | None:
+        """Return the broker that the variables ``<prefix>_URL`` and so on name, or None."""
+        base_url = os.environ.get(f"{prefix}_URL")
         if not base_url:
             return None
-        return cls(base_url, os.environ.get("AMQP_USERNAME", "guest"), os.environ.get("AMQP_PASSWORD", "guest"))
+        login = (os.environ.get(f"{prefix}_{name}", "guest") for name in ("USERNAME", "PASSWORD"))
+        return cls(base_url, *login)
+
+    @classmethod
+    def of_tests(cls) -> Self | None:
+        """Return the broker of ``AMQP_TEST_URL``, or None."""
+        return cls.from_environment("AMQP_TEST")
 
     def url(self, vhost: str = "default") -> str:
         """Return the URL of a virtual host: as given for "default", with the path replaced for another."""

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from amqp_core.address import ConnectOptions
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10._codec import encode_header
+from amqp_core.v0_10._codec import encode_command, encode_control, encode_header
 from amqp_core.v0_10.client import Client
 from amqp_core.v0_10.connection import (
     CommandReceived,
@@ -36,6 +36,7 @@ from amqp_core.v0_10.connection import (
     Opened,
     Role,
 )
+from amqp_core.v0_10.frames import BODY, COMMAND, HEADER, encode_control_frame
 from amqp_core.v0_10.session import Session
 
 if TYPE_CHECKING:
@@ -92,10 +93,12 @@ class Peer:
         """Let the client log in, open the connection and attach its session."""
         self._until(lambda: self._opened and self.session.state.name == "ATTACHED", "session.attach")
 
-    def subscribed(self) -> None:
-        """Let the client log in and subscribe, and then send: nothing comes before somebody is there to take it."""
+    def subscribed(self) -> int:
+        """Let the client log in, subscribe and give credit for messages; return how much: no broker sends without."""
         self.open()
-        self.expect(spec.MessageSetFlowMode)
+        while (flow := self.expect(spec.MessageFlow)[1]).unit != spec.MessageCreditUnit.MESSAGE:
+            pass
+        return flow.value or 0
 
     def serve(self) -> None:
         """Complete and answer what comes until the client closes the connection."""
@@ -140,8 +143,10 @@ class Peer:
         return [control for control in self.controls if isinstance(control, kind)][-1]
 
     def send(self, command: spec.Command, *, header: bytes | None = None, body: bytes | None = None) -> int:
-        """Send a command."""
-        command_id = self.session.send(command, header=header, body=body)
+        """Send a command, even one that lacks what it must have."""
+        command_id = self.session.number(1)
+        content = [(kind, data) for kind, data in ((HEADER, header), (BODY, body)) if data is not None]
+        self.connection.send_assembly(0, [(COMMAND, encode_command(command)), *content])
         self.flush()
         return command_id
 
@@ -153,9 +158,9 @@ class Peer:
         self.flush()
 
     def control(self, control: spec.Control, channel: int = 0) -> None:
-        """Send a control."""
-        self.connection.send_control(channel, control)
+        """Send a control, even one that lacks what it must have."""
         self.flush()
+        self.raw(encode_control_frame(channel, encode_control(control)))
 
     def exception(self, code: int, command_id: int | None, text: str = "told so") -> None:
         """End the session as brokers do: execution.exception, then session.detach."""
@@ -253,20 +258,21 @@ def serve(peer: Peer) -> None:
 
 
 class FakePeer:
-    """Listens on a free port; the n-th connection is served by the n-th script, further ones by the last.
+    """Listens on a port; the n-th connection is served by the n-th script, further ones by the last.
 
     Args:
         scripts: functions that get the :class:`Peer`; the connection is closed when they return.
         context: server-side TLS context, for TLS.
+        port: to listen on, 0 for a free one.
         settings: of ``Connection`` (mechanisms, authenticate, server_properties, heartbeat, max_frame_size) and
             ``first_id`` of the session.
     """
 
-    def __init__(self, *scripts: Script, context: ssl.SSLContext | None = None, **settings: Any) -> None:
+    def __init__(self, *scripts: Script, context: ssl.SSLContext | None = None, port: int = 0, **settings: Any) -> None:
         self._scripts = scripts
         self._settings = settings
         self._context = context
-        self._listener = socket.create_server((HOST, 0))
+        self._listener = socket.create_server((HOST, port))
         self.port: int = self._listener.getsockname()[1]
         self._threads: list[threading.Thread] = []
         self._errors: list[BaseException] = []

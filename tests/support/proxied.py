@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 _CHUNK = 65536
 _MOST_PENDING = 4 * _CHUNK  # above this a slow receiver slows the sender, as a network does
 
-How = Literal["fin", "reset"]
+How = Literal["fin", "reset", "one-sided"]
+"""How a connection ends: in order, by a reset, or by a reset for the client while the broker is told nothing."""
 
 
 @dataclass(eq=False)
@@ -97,10 +98,17 @@ class ProxiedConnection:
         for end in self._sockets:
             if self._masks[end]:
                 self._selector.unregister(end)
-            if how == "reset":
-                reset(end)
-            else:
+            if how == "one-sided" and end is self._sockets[1]:
+                continue
+            if how == "fin":
                 _finish(end)
+            else:
+                reset(end)
+
+    def forget(self) -> None:
+        """Close what a one-sided cut has left open."""
+        for end in self._sockets:
+            reset(end)
 
     def tick(self, now: float) -> None:
         """Do what is due, and register for what each socket can do next."""

@@ -38,7 +38,10 @@ class Lane:
         self._proxy = proxy
 
     def cut(self, at: Trigger | None = None, *, how: How = "fin", times: int | None = 1) -> Fault:
-        """End the connection in both directions, in order (``fin``) or by ``reset``; what came before arrives."""
+        """End the connection in both directions, in order (``fin``) or by ``reset``; what came before arrives.
+
+        ``one-sided``: the client sees a reset, and the broker sees a client that says nothing any more.
+        """
         return self._order(f"cut by {how}", lambda pipe: pipe.connection.cut(how), at, times)
 
     def half_close(self, at: Trigger | None = None, *, times: int | None = 1) -> Fault:
@@ -247,8 +250,9 @@ class FaultProxy:
         except BaseException as error:  # noqa: BLE001 - handed to the test's thread by close()
             self._failure = error
         finally:
-            for connection in self._open():
+            for connection in self.connections:
                 connection.cut("reset")
+                connection.forget()
 
     def _open(self) -> list[ProxiedConnection]:
         return [connection for connection in self.connections if connection.open]

@@ -9,7 +9,15 @@ from amqp_core.v0_10.messages import Message, messages_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.subscription import Subscription
+
+
+def receiving(client: Client, *, credit: int = 1000) -> Subscription:
+    """A subscription of the queue ``q`` for which the broker may send so many messages."""
+    subscription = client.subscribe("q")
+    subscription.grant(credit)
+    return subscription
 
 
 def bodies(subscription: Subscription, count: int) -> list[bytes]:

@@ -24,7 +24,7 @@ DIRECTORY = Path(__file__).parents[1] / "vectors"
 _TYPE_NAMES: dict[int, str] = {
     code: name.rstrip("_").lower().replace("_", "-")
     for name, code in vars(values).items()
-    if name.isupper() and name != "MAX_DEPTH"
+    if name.isupper() and not name.startswith("MAX_")
 }
 _TYPE_CODES: dict[str, int] = {name: code for code, name in _TYPE_NAMES.items()}
 _CLASSES: dict[str, Any] = {

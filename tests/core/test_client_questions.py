@@ -1,0 +1,91 @@
+"""Questions that share a round trip, with peers that answer, answer wrongly, or do not answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp_core.errors import DeadlineExceeded, ProtocolError, UnauthorizedAccess
+from amqp_core.v0_10 import spec
+from tests.support.fakepeer import FakePeer, Peer, serve
+
+QUESTIONS = (
+    spec.ExchangeQuery(name="e"),
+    spec.QueueQuery(queue="q"),
+    spec.ExchangeBound(exchange="e", binding_key="k"),
+)
+
+
+def test_questions_go_out_together_and_answers_come_in_their_order() -> None:
+    def script(peer: Peer) -> None:
+        peer.answers[spec.ExchangeQuery] = lambda asked: spec.ExchangeQueryResult(type=asked.name)
+        peer.answers[spec.QueueQuery] = lambda asked: spec.QueueQueryResult(queue=asked.queue)
+        peer.answers[spec.ExchangeBound] = lambda asked: spec.ExchangeBoundResult(key_not_matched=asked.exchange == "e")
+        serve(peer)
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        first, second = client.ask(QUESTIONS), client.ask(QUESTIONS[1:])
+        assert client.query_queue("other") is not None, "a call between them takes no answer away"
+        assert first.arrived
+        kind, queue, bound = first.answers()
+        assert (kind, queue) == (spec.ExchangeQueryResult(type="e"), spec.QueueQueryResult(queue="q"))
+        assert second.answers() == [queue, bound]
+        assert client.ask([]).answers() == []
+
+
+@pytest.mark.parametrize("answer", [None, spec.DtxGetTimeoutResult(timeout=1)])
+@pytest.mark.parametrize("question", QUESTIONS)
+def test_a_question_that_is_answered_with_something_else(question: Any, answer: Any) -> None:
+    def script(peer: Peer) -> None:
+        peer.answers[type(question)] = lambda _: answer
+        serve(peer)
+
+    with FakePeer(script) as server, pytest.raises(ProtocolError, match=rf"{question.NAME} with"):
+        server.connect().ask([question]).answers()
+
+
+def test_a_question_that_is_completed_without_an_answer() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.expect(spec.QueueQuery)
+        peer.session.tell_completed()
+        peer.serve()
+
+    with FakePeer(script) as server, pytest.raises(ProtocolError, match=r"answered queue\.query with nothing"):
+        server.connect().ask(QUESTIONS[1:2]).answers()
+
+
+def test_an_answer_may_come_after_the_completion_of_its_question() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        command_id, _ = peer.expect(spec.QueueQuery)
+        peer.session.tell_completed()
+        peer.flush()
+        peer.expect(spec.ExecutionSync)
+        peer.send(spec.ExecutionResult(command_id=command_id, value=spec.QueueQueryResult(queue="q")))
+        peer.serve()
+
+    with FakePeer(script) as server:
+        assert server.connect().ask([spec.QueueQuery(queue="q")]).answers() == [spec.QueueQueryResult(queue="q")]
+
+
+def test_a_question_that_is_not_answered_or_refused() -> None:
+    def refuse(peer: Peer) -> None:
+        peer.open()
+        command_id, _ = peer.expect(spec.QueueQuery)
+        peer.exception(403, command_id)
+        peer.serve()
+
+    with FakePeer(serve, refuse) as server:
+        with pytest.raises(DeadlineExceeded, match=r"the answer to exchange\.bound"):
+            server.connect(call_timeout_s=0.2).ask(QUESTIONS).answers()
+        with pytest.raises(UnauthorizedAccess, match=r"on queue\.query with 403"):
+            server.connect().ask(QUESTIONS).answers()
+
+
+@pytest.mark.parametrize("product", ["", "qpid-cpp", "Apache Qpid Broker-J Core", "another"])
+def test_only_a_broker_that_is_known_to_reject_is_relied_upon(product: str) -> None:
+    with FakePeer(serve, server_properties={"product": product}) as server:
+        assert server.connect().rejects_unroutable == ("Broker-J" in product)

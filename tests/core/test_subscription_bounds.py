@@ -1,0 +1,238 @@
+"""Credit that is replaced: what is under way still counts until the broker has answered, and bytes are bounded."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqp_core.errors import ProtocolError
+from amqp_core.v0_10 import spec
+from tests.support.fakepeer import FakePeer, Peer
+from tests.support.taking import again
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from amqp_core.v0_10.blocks import Block
+    from amqp_core.v0_10.client import Client
+    from amqp_core.v0_10.subscription import Subscription
+
+BODY = b"b" * 1000
+
+
+class Sender:
+    """A broker that keeps to its credit as qpidd and Broker-J do, with messages of given sizes.
+
+    Broker-J queues what it has credit for at once, and a stop does not call that back; a message larger than the byte
+    credit stalls the subscription until a stop.
+    """
+
+    def __init__(self, peer: Peer, sizes: list[int]) -> None:
+        self.sizes = sizes
+        self.messages = 0
+        self.bytes = 0.0
+        self.stalled = False
+        self._peer = peer
+        peer.hooks |= {spec.MessageFlow: self.flow, spec.MessageStop: self.stop, spec.MessageFlush: self.stop}
+
+    def stop(self, _: spec.Command) -> None:
+        self.messages, self.bytes, self.stalled = 0, 0.0, False
+
+    def flow(self, command: spec.MessageFlow) -> None:
+        value = command.value or 0
+        if command.unit == spec.MessageCreditUnit.MESSAGE:
+            self.messages += value
+        else:
+            self.bytes += float("inf") if value == 0xFFFFFFFF else value
+        while self.sizes and self.messages and not self.stalled:
+            if self.sizes[0] > self.bytes:
+                self.stalled = self.bytes > 0
+                break
+            size = self.sizes.pop(0)
+            self.messages -= 1
+            self.bytes -= size
+            self._peer.transfer(b"b" * size)
+
+
+def sending(sizes: list[int]) -> Callable[[Peer], None]:
+    """The script of a peer with a :class:`Sender`."""
+
+    def script(peer: Peer) -> None:
+        Sender(peer, sizes)
+        peer.open()
+        peer.serve()
+
+    return script
+
+
+@contextmanager
+def subscribed(script: Callable[[Peer], None]) -> Iterator[tuple[Client, Subscription]]:
+    """A client of a peer, and a subscription without credit."""
+    with FakePeer(script) as server:
+        client = server.connect()
+        yield client, client.subscribe("q")
+
+
+def received(subscription: Subscription, count: int) -> int:
+    """Take so many messages; return their bytes."""
+    nbytes = 0
+    while count > 0:
+        blocks = subscription.take_blocks(10.0)
+        assert blocks
+        count -= sum(block.count for block in blocks)
+        nbytes += sum(block.nbytes for block in blocks)
+    assert count == 0
+    return nbytes
+
+
+def test_credit_taken_back_counts_until_the_broker_has_answered() -> None:
+    stops: list[str | None] = []
+
+    def script(peer: Peer) -> None:
+        def stop(command: spec.MessageStop) -> None:
+            peer.transfer(BODY, BODY)  # under way when the stop is sent
+            stops.append(command.destination)
+
+        peer.hooks[spec.MessageStop] = stop
+        peer.open()
+        peer.serve()
+
+    with subscribed(script) as (client, subscription):
+        subscription.grant(10)
+        subscription.renew(0)
+        assert subscription.credit == 10, "what is under way may still come"
+        client.sync()
+        assert subscription.credit == 0
+        assert not subscription.may_receive
+        assert received(subscription, 2) > 2 * len(BODY)
+        assert stops == ["s1"]
+
+
+def test_a_renewed_credit_replaces_the_one_before() -> None:
+    seen: list[str] = []
+
+    def script(peer: Peer) -> None:
+        peer.hooks[spec.MessageFlow] = lambda command: seen.append(f"flow {command.unit} {command.value}")
+        peer.hooks[spec.MessageStop] = lambda _: seen.append("stop")
+        peer.open()
+        peer.serve()
+
+    with subscribed(script) as (client, subscription):
+        subscription.renew(5, 50_000)
+        subscription.renew(7, 70_000)
+        assert subscription.credit == 12
+        assert subscription.credit_bytes == 120_000
+        client.sync()
+        assert subscription.credit == 7
+        assert subscription.credit_bytes == 70_000
+        assert seen == ["stop", "flow 1 50000", "flow 0 5", "stop", "flow 1 70000", "flow 0 7"]
+
+
+def test_bytes_are_bounded_when_messages_become_larger() -> None:
+    def script(peer: Peer) -> None:
+        Sender(peer, [100] * 50 + [1_000_000] * 50)
+        peer.open()
+        peer.serve()
+
+    with subscribed(script) as (client, subscription):
+        subscription.renew(1000, 4_000_000)
+        client.sync()  # reads all that comes before the answer
+        assert received(subscription, 53) < 3_200_000
+        assert subscription.credit == 1000 - 53
+
+
+def test_a_message_larger_than_the_bytes_comes_with_a_new_credit() -> None:
+    with subscribed(sending([100, 1_000_000, 100])) as (_, subscription):
+        subscription.renew(10, 500_000)
+        received(subscription, 1)
+        assert subscription.take_blocks(0.05) == []
+        subscription.renew(1)
+        received(subscription, 1)
+        subscription.renew(10, 500_000)
+        received(subscription, 1)
+
+
+def test_a_probe_asks_for_one_message_whatever_was_granted() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        credit = 0
+
+        def flow(command: spec.MessageFlow) -> None:
+            nonlocal credit
+            credit += (command.value or 0) if command.unit == spec.MessageCreditUnit.MESSAGE else 0
+
+        def stop(_: spec.MessageStop) -> None:
+            nonlocal credit
+            credit = 0
+
+        def flush(_: spec.MessageFlush) -> None:
+            nonlocal credit
+            peer.transfer(*[BODY] * credit)
+            credit = 0
+
+        peer.hooks |= {spec.MessageFlow: flow, spec.MessageStop: stop, spec.MessageFlush: flush}
+        peer.serve()
+
+    with subscribed(script) as (_, subscription):
+        subscription.grant(1000)
+        subscription.probe()
+        assert subscription.credit == 0
+        assert sum(block.count for block in subscription.take_blocks(0)) == 1
+
+
+def test_after_the_answer_nothing_may_come() -> None:
+    def script(peer: Peer) -> None:
+        peer.hooks[spec.MessageStop] = lambda _: peer.transfer(BODY, BODY)  # under way
+        peer.open()
+        peer.expect(spec.MessageStop)
+        peer.expect(spec.ExecutionSync)
+        peer.transfer(BODY)
+        peer.serve()
+
+    with subscribed(script) as (client, subscription):
+        subscription.grant(10)
+        subscription.renew(0)
+        client._driver.send(spec.ExecutionSync())
+        blocks: list[Block] = []
+        with pytest.raises(ProtocolError, match=r"1 message\(s\) to destination 's1', where it had a credit of 0"):
+            again(lambda: blocks.extend(subscription.take_blocks(10.0)))
+        assert sum(block.count for block in blocks) == 2
+
+
+def test_a_probe_while_credit_is_being_taken_back_still_gets_its_message() -> None:
+    """The answer to the first stop comes first: it takes back nothing of what the probe has given since."""
+
+    def script(peer: Peer) -> None:
+        peer.hooks[spec.MessageFlush] = lambda _: peer.transfer(BODY)
+        peer.open()
+        peer.serve()
+
+    with subscribed(script) as (_, subscription):
+        subscription.grant(10)
+        subscription.renew(0)
+        subscription.probe()
+        assert sum(block.count for block in subscription.take_blocks(0)) == 1
+        assert subscription.credit == 0
+
+
+def test_credit_that_replaces_a_full_window_reaches_the_broker_at_once() -> None:
+    """An idle queue: nothing comes that could release credit which was held back."""
+
+    def script(peer: Peer) -> None:
+        Sender(peer, [])
+        peer.open()
+        flows = []
+        for _ in range(2):
+            peer.expect(spec.MessageStop)
+            peer.expect(spec.MessageFlow)
+            flows.append(peer.expect(spec.MessageFlow)[1].value)
+        assert flows == [16_384, 1]
+        peer.transfer(BODY)
+        peer.serve()
+
+    with subscribed(script) as (_, subscription):
+        subscription.renew(16_384, 8_000_000)
+        subscription.renew(1)
+        received(subscription, 1)

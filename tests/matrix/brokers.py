@@ -1,0 +1,201 @@
+"""The broker of the matrix: a Broker-J for each job, or one given by its URL and the command that starts it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from amqp_core.address import parse_url
+from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionFailed, VirtualHostRefused
+from tests.matrix.cases import BROKER, MEMORY_BROKER
+from tests.support.brokerj import BrokerConfig, BrokerFailed, BrokerJ
+from tests.support.dial import address, dial
+from tests.support.fixtures import Broker
+from tests.support.process import die_with_us, wait_until
+
+if TYPE_CHECKING:
+    from tests.matrix.cases import Case
+
+
+class MortalBroker(Broker, Protocol):
+    """A broker that can be started and killed."""
+
+    @property
+    def running(self) -> bool: ...
+
+    def start(self) -> None: ...
+
+    def kill9(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def our_own() -> MortalBroker:
+    """A Broker-J with a virtual host in memory and one with a store."""
+    return BrokerJ(BrokerConfig(heap="512m"))
+
+
+class GivenBroker:
+    """A broker at a URL. What the URL names is the only virtual host: durable queues have to outlive a kill there.
+
+    Args:
+        base_url: of the broker and its virtual host.
+        username, password: of a login that may declare queues.
+        command: starts it in the foreground (``sh -c``); without one it runs already, and is never killed.
+        timeout_s: seconds that it may take until somebody can log in.
+    """
+
+    def __init__(
+        self, base_url: str, username: str, password: str, command: str | None = None, *, timeout_s: float = 120.0
+    ) -> None:
+        self.username = username
+        self.password = password
+        self._base_url = base_url
+        self._command = command
+        self._timeout_s = timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+        self._log: Path | None = None
+
+    def url(self, vhost: str = "default") -> str:
+        """The URL that was given."""
+        return self._base_url
+
+    def log(self) -> str:
+        """The end of what the command has written."""
+        if self._log is None:
+            return "(kept by whoever runs this broker)"
+        return self._log.read_bytes()[-4000:].decode(errors="replace")
+
+    @property
+    def running(self) -> bool:
+        """Whether the command runs; a broker that others run is taken for running."""
+        return self._command is None or (self._process is not None and self._process.poll() is None)
+
+    def start(self) -> None:
+        """Start it, if there is a command, and wait until a client can log in.
+
+        Raises:
+            AuthenticationFailed, VirtualHostRefused: the login, or the URL, is not for this broker.
+            BrokerFailed: the command has ended, nobody answers in time, or a broker was there before.
+        """
+        if self._command is None:
+            dial(self, heartbeat=0).close()
+            return
+        if self._answers():
+            host, port = address(self)
+            raise BrokerFailed(
+                f"a broker answers at {host}:{port} before the command of --broker-command was run: stop it, since "
+                "the matrix starts the broker itself"
+            )
+        if self._log is None:
+            number, name = tempfile.mkstemp(prefix="amqp-spark-matrix-broker-", suffix=".log")
+            os.close(number)
+            self._log = Path(name)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                ["/bin/sh", "-c", self._command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # so that all that it starts can be killed
+            )
+        self._watcher = die_with_us(self._process.pid)
+        try:
+            wait_until(self._ready, "the broker of --broker-command to let a client in", self._timeout_s, poll_s=0.1)
+        except BaseException as error:
+            said = self.log()
+            self.kill9()
+            if isinstance(error, TimeoutError):
+                raise BrokerFailed(f"{error}; it says:\n{said}") from error
+            raise
+
+    def kill9(self) -> None:
+        """Kill the command and all that it has started with SIGKILL; returns when nobody answers any more."""
+        if self._command is None:
+            raise RuntimeError("a broker without --broker-command is not killed")
+        if self._process is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+        if self._watcher is not None:
+            self._watcher.wait()
+        self._process = self._watcher = None
+        wait_until(lambda: not self._answers(), "the broker to be gone", poll_s=0.1)
+
+    def close(self) -> None:
+        """Kill what was started here."""
+        if self._process is not None:
+            self.kill9()
+        if self._log is not None:
+            self._log.unlink(missing_ok=True)
+            self._log = None
+
+    def _ready(self) -> bool:
+        assert self._process is not None
+        if self._process.poll() is not None:
+            raise BrokerFailed(f"the command of --broker-command has ended with {self._process.poll()}:\n{self.log()}")
+        try:
+            dial(self, heartbeat=0, connect_timeout=5.0).close()
+        except (AuthenticationFailed, VirtualHostRefused):
+            raise
+        except AmqpError:  # not yet
+            return False
+        return True
+
+    def _answers(self) -> bool:
+        try:
+            dial(self, heartbeat=0, connect_timeout=1.0).close()
+        except (AuthenticationFailed, VirtualHostRefused):
+            return True
+        except ConnectionFailed:
+            return False
+        except AmqpError:  # somebody, who does not speak as he should
+            return True
+        return True
+
+
+class Given:
+    """What the command line says of the broker.
+
+    Args:
+        url, username, password: of a broker that is to be used instead of our own; no URL for our own.
+        command: that starts it.
+    """
+
+    def __init__(
+        self, url: str | None = None, username: str = "guest", password: str = "guest", command: str | None = None
+    ) -> None:
+        self.url = url
+        self.command = command
+        self._login = username, password
+
+    @property
+    def name(self) -> str:
+        """Host and port, for the name of a file."""
+        hosts, _, _ = parse_url(self.url or "")
+        return "-".join(str(part) for part in hosts[0])
+
+    def make(self) -> MortalBroker:
+        """The broker of a job."""
+        return our_own() if self.url is None else GivenBroker(self.url, *self._login, self.command)
+
+    @property
+    def most_jobs(self) -> int | None:
+        """How many may run side by side: a broker that is killed is killed for all."""
+        return None if self.command is None else 1
+
+    def left_out(self, case: Case) -> str | None:
+        """Why a case is not run on this broker; ``None`` for one that is."""
+        if self.url is None:
+            return None
+        if MEMORY_BROKER in case.victims:
+            return "a broker that forgets everything is one of our own"
+        if BROKER in case.victims and self.command is None:
+            return "without --broker-command the broker is not killed"
+        return None

@@ -1,0 +1,24 @@
+"""Places of files in messages."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp_spark.places import shown
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [
+        ("/a:b@c?d", "/a:b@c?d"),
+        ("s3://bucket/spool", "s3://bucket/spool"),
+        ("s3://host:9000/a@b/spool", "s3://b/spool"),  # it may be a secret: rather too little than too much
+        ("s3://key:secret@bucket/spool?secret_key=x", "s3://bucket/spool"),
+        ("s3://key:sec/ret@bucket/spool", "s3://bucket/spool"),
+        ("s3://key:sec/ret/with@sign@bucket/spool", "s3://bucket/spool"),
+        ("file:///data/a@b", "file:///data/a@b"),
+        ("nothing", "nothing"),
+    ],
+)
+def test_a_place_is_shown_without_secrets(place: str, text: str) -> None:
+    assert shown(place) == text

@@ -1,0 +1,53 @@
+"""What the error of a message that does not fit advises, by the guarantee of the query."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from amqp_spark.datasource import poison
+from amqp_spark.errors import UNDECODABLE, MessageFormatError
+from amqp_spark.options import SourceOptions
+
+OWNED = {"deliveryGuarantee": "exactly-once", "consumerId": "it's me", "spoolLocation": "/spool"}
+
+
+def told(queue: str = "ticks", column: str = "body", **options: str) -> str:
+    error = MessageFormatError(queue, 17, column, "not UTF-8")
+    parsed = SourceOptions.parse({"url": "amqp://h", "queue": "ticks"} | options)
+    advised = error.with_advice(poison.advice(parsed, error, 5))
+    assert str(pickle.loads(pickle.dumps(advised))) == str(advised)
+    return str(advised)
+
+
+def test_at_least_once_can_reject() -> None:
+    text = told()
+    for part in ("position 17 of queue 'ticks'", "'body'", "not UTF-8", "Change the schema", "mode=PERMISSIVE"):
+        assert part in text
+    assert "_corrupt_record STRING" in text
+    assert "mode=REJECT" in text
+    assert "transactions" not in text
+
+
+def test_exactly_once_cannot_reject_and_has_a_command() -> None:
+    text = told(**OWNED)
+    assert "REJECT" not in text
+    command = """--consumer-id 'it'"'"'s me' --queue ticks --skip 5:17 --to FILE`"""
+    assert command in text
+    assert "mode=PERMISSIVE" in text
+    assert "--queue 'a b'" in told(queue="a b", **OWNED)
+    assert "--queue QUEUE" in told(queue="a\x1b", **OWNED)
+
+
+def test_at_most_once_has_lost_it() -> None:
+    text = told(deliveryGuarantee="at-most-once")
+    assert "REJECT" not in text
+    assert "goes on behind it" in text
+
+
+@pytest.mark.parametrize("options", [{}, OWNED])
+def test_a_message_that_cannot_be_decoded_fits_no_schema(options: dict[str, str]) -> None:
+    text = told(column=UNDECODABLE, **options)
+    assert "cannot be decoded: not UTF-8. Read with mode=PERMISSIVE" in text
+    assert "Change the schema" not in text

@@ -1,0 +1,85 @@
+"""A login that may not do something: the error names the right that is needed, for each broker."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+import pytest
+
+from amqp_core.errors import RIGHTS, UnauthorizedAccess
+from amqp_core.v0_10 import spec
+from amqp_spark.errors import PublishFailed, StateError
+from amqp_spark.state.names import WRITER, Names
+from amqp_spark.state.queue import StateQueue
+from tests.spark.branch_fakes import BranchBroker
+from tests.spark.sink_fakes import FakeBroker, FakeClient
+from tests.spark.test_sink_branch import Tasks
+from tests.spark.test_sink_branch import rows as branch_rows
+from tests.spark.test_sink_delivery import Task, rows
+
+if TYPE_CHECKING:
+    from amqp_core.v0_10.client import Client
+    from amqp_core.v0_10.questions import Answer, Question
+
+QUERIES = {"exchange.query": "access exchange", "queue.query": "access queue", "exchange.bound": "access exchange"}
+HINT = r"Let the broker's administrator grant .*qpidd: 'acl allow USER {}'; Broker-J: no right but ACCESS VIRTUALHOST"
+
+
+def denied(command: str) -> UnauthorizedAccess:
+    return UnauthorizedAccess(403, 7, "ACL denied", command)
+
+
+@pytest.mark.parametrize("command", RIGHTS)
+def test_every_right_is_named_for_both_brokers(command: str) -> None:
+    qpidd, brokerj = RIGHTS[command]
+    told = str(denied(command))
+    assert told.startswith(f"the broker refused on {command} with 403: ACL denied. Let")
+    assert f"qpidd: 'acl allow USER {qpidd}'" in told
+    assert f"'ACL ALLOW USER {brokerj}'" in told or brokerj is None
+    assert command in {cls.NAME for cls in spec.COMMAND_TYPES.values()}
+
+
+def test_a_refusal_that_is_no_matter_of_such_a_right_is_told_as_it_is() -> None:
+    assert str(denied("message.transfer")) == "the broker refused on message.transfer with 403: ACL denied"
+    assert str(UnauthorizedAccess(403, None, "no")) == "the broker refused with 403: no"
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    answer = FakeClient.answer
+
+    def answered(client: FakeClient, question: Question) -> Answer:
+        if command == question.NAME:
+            raise denied(command)
+        return answer(client, question)
+
+    monkeypatch.setattr(FakeClient, "answer", answered)
+
+
+@pytest.mark.parametrize("command", QUERIES)
+def test_a_sink_that_may_not_ask(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
+    refuse(monkeypatch, command)
+    exchange = "" if command == "queue.query" else "amq.direct"
+    broker, branches = FakeBroker(qpidd=True), BranchBroker(qpidd=True)
+    with pytest.raises(PublishFailed, match=HINT.format(QUERIES[command])):
+        Task(broker, exchange=exchange).run(rows(3))
+    with pytest.raises(PublishFailed, match=HINT.format(QUERIES[command])):
+        Tasks(branches, exchange=exchange).run(branch_rows(3))
+    assert broker.taken == branches.taken == []
+
+
+@pytest.mark.parametrize("ask", ["exists", "take", "marked"])
+def test_a_state_queue_that_may_not_be_asked_for(ask: str) -> None:
+    command = "exchange.bound" if ask == "marked" else "queue.query"
+
+    def no(*_: Any, **__: Any) -> NoReturn:
+        raise denied(command)
+
+    queue = StateQueue(cast("Client", SimpleNamespace(query_queue=no, bound=no)), Names(WRITER, "w"))
+    with pytest.raises(StateError, match=HINT.format(QUERIES[command])) as told:
+        getattr(queue, ask)(*["key"] if ask == "marked" else [])
+    assert "the login may not ask for" in str(told.value)
+    assert "which exactly-once needs for writer 'w'" in str(told.value)
+    assert "create, query (on qpidd: access), publish to, bind to amq.direct, unbind, consume and delete" in str(
+        told.value
+    )
