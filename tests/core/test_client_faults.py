@@ -584,10 +584,11 @@ def test_an_answer_behind_a_large_message_on_a_slow_link_is_waited_for() -> None
                 time.sleep(0.05 if len(data) > 100_000 else 0)
                 whole(data[at : at + 100_000])
 
-        while (flow := peer.expect(spec.MessageFlow)[1]).unit != spec.MessageCreditUnit.MESSAGE:
-            assert isinstance(flow, spec.MessageFlow)
-        peer.raw = slow  # type: ignore[method-assign] # the link of this peer
-        peer.transfer(b"x" * 3_000_000)
+        def transfer(_: object) -> None:
+            peer.raw = slow  # type: ignore[method-assign] # the link of this peer
+            peer.transfer(b"x" * 3_000_000)
+
+        peer.hooks[spec.MessageFlush] = transfer  # a flush is complete when all that there is credit for is sent
         peer.serve()
 
     with FakePeer(script) as server:

@@ -61,10 +61,9 @@ def test_an_answer_may_come_after_the_completion_of_its_question() -> None:
     def script(peer: Peer) -> None:
         peer.open()
         command_id, _ = peer.expect(spec.QueueQuery)
+        answer = spec.ExecutionResult(command_id=command_id, value=spec.QueueQueryResult(queue="q"))
+        peer.hooks[spec.ExecutionSync] = lambda _: peer.send(answer)
         peer.session.tell_completed()
-        peer.flush()
-        peer.expect(spec.ExecutionSync)
-        peer.send(spec.ExecutionResult(command_id=command_id, value=spec.QueueQueryResult(queue="q")))
         peer.serve()
 
     with FakePeer(script) as server:
