@@ -270,7 +270,6 @@ class Driver:
         session = self.session
         command_id = self._call(command, session.is_complete, patience_s)
         session.forget_names(command_id + 1)
-        session.results.pop(command_id, None)
 
     def ask(self, command: spec.Command, kind: type[Result], *, patience_s: float = 0.0) -> Result:
         """Send a command that has a result with its sync bit set, and wait for the result.
@@ -285,16 +284,20 @@ class Driver:
         """
         session = self.session
         results = session.results
-        command_id = self._call(command, lambda one: one in results or session.is_complete(one), patience_s)
+        command_id = self._call(
+            command, lambda one: one in results or session.is_complete(one), patience_s, result=True
+        )
         if command_id not in results:
             self.call(spec.ExecutionSync(), patience_s=patience_s)  # the result may come after the completion
         session.forget_names(command_id + 1)
-        return result_of(command, results.pop(command_id, None), kind)
+        return result_of(command, session.take_result(command_id), kind)
 
-    def _call(self, command: spec.Command, done: Callable[[int], bool], patience_s: float) -> int:
+    def _call(
+        self, command: spec.Command, done: Callable[[int], bool], patience_s: float, *, result: bool = False
+    ) -> int:
         """Send a command with its sync bit set, wait until ``done(its id)``, and return the id."""
         self.check()
-        command_id = self.session.send(command, sync=True)
+        command_id = self.session.send(command, sync=True, result=result)
         now = monotonic()
         deadline = now + max(self.call_timeout_s, patience_s)
         self._patient_until = now + patience_s

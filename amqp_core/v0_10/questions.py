@@ -58,7 +58,7 @@ class Questions:
             driver.pump_until(deadline, f"the answer to {self._questions[-1].NAME}")
         if any(command_id not in driver.session.results for command_id in self._ids):
             driver.call(spec.ExecutionSync())  # the result may come after the completion
-        results = [driver.session.results.pop(command_id, None) for command_id in self._ids]
+        results = [driver.session.take_result(command_id) for command_id in self._ids]
         if self._ids:
             driver.session.forget_names(self._ids[-1] + 1)
         found = [

@@ -99,6 +99,7 @@ class Session:
         self._wire = wire
         self._completed = RangeSet()
         self._names: dict[int, str] = {}
+        self._wanted: set[int] = set()  # our commands whose results will be taken
         self._known_below = first_id
         self._told_below = first_id
         self._told_count = 0
@@ -238,7 +239,7 @@ class Session:
         Parameters:
             command: the command.
             sync: ask the peer to complete it, and to say so, at once.
-            result: keep its result until it is taken from ``results``, also without ``sync``.
+            result: keep its result until :meth:`take_result`, whatever is completed before it comes.
             header: encoded header segment, if it has one.
             body: body segment, if it has one.
         """
@@ -251,6 +252,8 @@ class Session:
             segments.append((BODY, body))
         command_id = self.next_id
         self.next_id = command_id + 1
+        if result:
+            self._wanted.add(command_id)
         if sync or result:
             self._names[command_id] = command.NAME
             if len(self._names) > _MOST_NAMES:  # of commands that are sent and not waited for
@@ -291,7 +294,7 @@ class Session:
         self.received_next = command_id + 1
         if isinstance(command, spec.ExecutionResult):
             answered = unwrap(command.command_id or 0, self.next_id)
-            if answered in self._names:  # nobody waits for any other
+            if answered in self._wanted:
                 self.results[answered] = command.value
         elif isinstance(command, spec.ExecutionException):
             self._exception(command)
@@ -358,6 +361,11 @@ class Session:
     def _check_receiving(self, name: str) -> None:
         if self.state not in (SessionState.ATTACHED, SessionState.DETACHING):
             raise ProtocolError(f"{name} arrived while the session is {self.state.name.lower()}")
+
+    def take_result(self, command_id: int) -> object:
+        """Return the result of a command, ``None`` if it did not come, and wait for it no longer."""
+        self._wanted.discard(command_id)
+        return self.results.pop(command_id, None)
 
     def forget_names(self, below: int) -> None:
         """Forget the names of completed synchronous commands."""

@@ -9,6 +9,7 @@ import pytest
 from amqp_core.errors import DeadlineExceeded, ProtocolError, UnauthorizedAccess
 from amqp_core.v0_10 import spec
 from tests.support.fakepeer import FakePeer, Peer, serve
+from tests.support.runs import numbered
 
 QUESTIONS = (
     spec.ExchangeQuery(name="e"),
@@ -68,6 +69,24 @@ def test_an_answer_may_come_after_the_completion_of_its_question() -> None:
 
     with FakePeer(script) as server:
         assert server.connect().ask([spec.QueueQuery(queue="q")]).answers() == [spec.QueueQueryResult(queue="q")]
+
+
+def test_an_answer_may_come_after_what_is_published_behind_its_question_is_confirmed() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        command_id, _ = peer.expect(spec.QueueQuery)
+        answer = spec.ExecutionResult(command_id=command_id, value=spec.QueueQueryResult(queue="q"))
+        peer.expect(spec.ExecutionSync)  # of the publisher, which has forgotten all before it when this is complete
+        peer.hooks[spec.ExecutionSync] = lambda _: peer.send(answer)
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        questions = client.ask([spec.QueueQuery(queue="q")])
+        publisher = client.publisher()
+        publisher.send(numbered(1))
+        publisher.finish()
+        assert questions.answers() == [spec.QueueQueryResult(queue="q")]
 
 
 def test_a_question_that_is_not_answered_or_refused() -> None:

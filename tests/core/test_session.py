@@ -188,7 +188,7 @@ def test_both_sides_detach_at_once() -> None:
 def test_a_call_is_answered_and_completed_over_the_wrap(first: int) -> None:
     ours, theirs, a, b = attached(first)
     for number in range(8):
-        command_id = ours.send(spec.QueueQuery(queue="q"), sync=True)
+        command_id = ours.send(spec.QueueQuery(queue="q"), sync=True, result=True)
         assert command_id == first + number
         assert not ours.is_complete(command_id)
         result = spec.QueueQueryResult(queue=str(number))
@@ -196,8 +196,8 @@ def test_a_call_is_answered_and_completed_over_the_wrap(first: int) -> None:
         pump(a, b)
         assert ours.is_complete(command_id)
         assert ours.completed.covers(first, command_id)
-        assert ours.results == {command_id: result}
-        ours.results.clear()
+        assert ours.take_result(command_id) == result
+        assert ours.results == {}
         ours.forget_names(command_id + 1)
     assert ours.incomplete() == 0
     assert (ours.next_id, theirs.received_next, ours.received_next) == (first + 8,) * 3
@@ -205,8 +205,9 @@ def test_a_call_is_answered_and_completed_over_the_wrap(first: int) -> None:
 
 def test_results_that_nobody_waits_for_are_not_kept() -> None:
     ours, theirs, a, b = attached()
-    ours.send(spec.QueueQuery(queue="q"))
-    for command_id in (0, 1, 77):
+    ours.send(spec.QueueQuery(queue="q"), sync=True)
+    assert ours.take_result(ours.send(spec.QueueQuery(queue="q"), result=True)) is None
+    for command_id in (0, 1, 2, 77):
         theirs.send(spec.ExecutionResult(command_id=command_id, value=spec.QueueQueryResult()))
     pump(a, b)
     assert ours.results == {}
