@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from amqp_spark.datasource import retrying
 from amqp_spark.datasource.connect import connect as connector
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.options import SourceOptions
@@ -61,13 +62,19 @@ def reading(broker: Broker, proxy: FaultProxy, queue: str) -> Iterator[Reading]:
 
 
 def test_available_now_waits_for_what_a_lost_session_holds(
-    proxy: FaultProxy, reading: Reading, connect: Connect, queue: str, caplog: pytest.LogCaptureFixture
+    proxy: FaultProxy,
+    reading: Reading,
+    connect: Connect,
+    queue: str,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     client = connect(heartbeat=0)
     publish(client, queue, numbers(COUNT))
     driver = Driver(reading(maxMessagesPerTrigger=300), available_now=True)
     driver.trigger()
     wait_until(lambda: (driver.reader.reportLatestOffset() or {})[queue]["position"] == COUNT, "all is held")
+    monkeypatch.setattr(retrying, "pause_before", lambda attempt, longest: 3.0)  # later than what is looked at now
     proxy.to_client.cut(how="one-sided")
     assert subscribers(client, queue) == 1
     while driver.trigger() is not None:

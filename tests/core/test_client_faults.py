@@ -79,8 +79,9 @@ def _busy_with_commit(busy: threading.Event) -> Callable[[Peer], None]:
 def test_a_broker_that_commits_may_be_silent_as_long_as_patience_lasts() -> None:
     busy = threading.Event()
     with FakePeer(_busy_with_commit(busy), heartbeat=1) as server:
-        client = server.connect(heartbeat=1, call_timeout_s=1.0)
+        client = server.connect(heartbeat=1)
         client.transactions.select()
+        ordinary, client._driver.call_timeout_s = client._driver.call_timeout_s, 1.0
         connection = client._driver.connection
         tick, ticks = connection.tick, []
 
@@ -97,6 +98,7 @@ def test_a_broker_that_commits_may_be_silent_as_long_as_patience_lasts() -> None
         assert sum(ticks) >= 3
         assert len(ticks) < 50, "nobody looks all the time"
         connection.tick = tick  # type: ignore[method-assign]
+        client._driver.call_timeout_s = ordinary
         client.sync()
         client.close()
 
@@ -581,7 +583,7 @@ def test_an_answer_behind_a_large_message_on_a_slow_link_is_waited_for() -> None
 
         def slow(data: bytes) -> None:
             for at in range(0, len(data), 100_000):
-                time.sleep(0.05 if len(data) > 100_000 else 0)
+                time.sleep(0.1 if len(data) > 100_000 else 0)
                 whole(data[at : at + 100_000])
 
         def transfer(_: object) -> None:
@@ -592,7 +594,7 @@ def test_an_answer_behind_a_large_message_on_a_slow_link_is_waited_for() -> None
         peer.serve()
 
     with FakePeer(script) as server:
-        client = server.connect(call_timeout_s=0.5)
+        client = server.connect(call_timeout_s=2.0)
         subscription = client.subscribe("q")
         subscription.renew(1)
         subscription.probe()

@@ -150,7 +150,7 @@ def test_a_publisher_goes_on_when_credit_is_infinite() -> None:
         peer.serve()
 
     with FakePeer(script) as server:
-        client = server.connect(call_timeout_s=2.0)
+        client = server.connect()
         client.sync()
         client.sync()
         for _ in range(10):
@@ -215,7 +215,7 @@ def test_a_window_is_used_again_when_transfers_are_complete() -> None:
         assert sum(isinstance(command, spec.MessageTransfer) for _, command in peer.commands) == 20
 
     with FakePeer(script) as server:
-        client = server.connect(call_timeout_s=3.0)
+        client = server.connect()
         client.sync()
         client.sync()
         for _ in range(20):

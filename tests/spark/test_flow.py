@@ -123,7 +123,10 @@ def test_a_queue_that_brings_nothing_gets_new_credit_once() -> None:
         other = [1 << 20]
         held.elsewhere.append(lambda: other[0])
         flow = FlowControl("q", held)
-        assert received(flow, held, subscription, client, 0.5) == 1
+        got, end = 0, time.monotonic() + 20
+        while not got and time.monotonic() < end:
+            got = received(flow, held, subscription, client, 0.1)
+        assert got + received(flow, held, subscription, client, 0.4) == 1
         other[0] = 0  # another queue gives its bytes of the budget back
         received(flow, held, subscription, client, 2.5)
         client.close()
