@@ -45,7 +45,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from amqp_core.errors import DecodeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
 OUTSIDE: Final = 0
 """Between assemblies of the command track."""
@@ -89,6 +89,8 @@ class Scan(NamedTuple):
     """Some transfer that began in this call has the sync bit in its session header."""
     largest: int = 0
     """Bytes of the largest transfer of ``ends``; exact where ``others`` is empty."""
+    amid: Sequence[int] = ()
+    """``begin`` of every frame of ``others`` that lies inside a transfer."""
 
 
 def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OUTSIDE) -> Scan:
@@ -101,6 +103,7 @@ def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OU
     ends: list[int] = []
     others: list[tuple[int, int, int]] = []
     changes: list[int] = []
+    amid: list[int] = []
     error: DecodeError | None = None
     found = ends.append
     length = len(data)
@@ -170,6 +173,8 @@ def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OU
             break
         if track & 15 != 1 or where != channel:
             others.append((at, end, len(ends)))
+            if inside == IN_TRANSFER:
+                amid.append(at)
         elif inside == OUTSIDE:
             if flags & 0x0A != 0x0A or kind != 1:
                 error = DecodeError("a frame that does not open an assembly where one must begin", at)
@@ -217,7 +222,7 @@ def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OU
             begin = at
     if inside != IN_TRANSFER:
         begin, frames = at, 0
-    return Scan(ends, others, begin, at, inside, error, changes, frames, sync, largest)
+    return Scan(ends, others, begin, at, inside, error, changes, frames, sync, largest, amid)
 
 
 def _repeated(data: bytes, places: Iterable[int], begin: int, size: int) -> int:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from amqp_core.errors import LimitExceeded
 from amqp_core.v0_10._scan import FRAME_HEADER, IN_TRANSFER, OUTSIDE, scan
-from amqp_core.v0_10.frames import MOST_FRAMES
+from amqp_core.v0_10.frames import MIN_MAX_FRAME_SIZE, MOST_FRAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,6 +30,10 @@ LARGEST_MESSAGE_BYTES = (1 << 32) - (1 << 20)
 # From this many bytes on, the part of an incomplete message that is here is set aside, and what follows is not copied
 # until the message ends. A smaller one is joined with the next chunk, once, so that it lies in a block with others.
 _ASIDE_BYTES = 1 << 15
+# Frames of a message as large as the limit are larger than this, on average.
+_LEAST_FRAME = MIN_MAX_FRAME_SIZE // 2
+# So many of its first bytes hold the command frame of a transfer, unless its sender cuts that up without need.
+_BEGIN_BYTES = 1 << 10
 # Chunks smaller than this, on average over as many as _MANY, are joined: each costs some 40 bytes besides its own.
 _SMALL_CHUNK = 4096
 _MANY = 256
@@ -109,6 +113,10 @@ class _Pieces:
             self._solid = len(self._list)
             self._since = 0
 
+    def first(self) -> bytes:
+        """Return the first piece; there must be one."""
+        return self._list[0]
+
     def take(self, last: bytes | memoryview) -> bytes:
         """Return everything and ``last`` behind it, joined; nothing is left."""
         joined = b"".join((*self._list, last))
@@ -138,6 +146,11 @@ class Scanner:
         self._frames = 0  # of the message under way
         self._sync = False  # whether its sender may have asked for its completion
         self.error: ProtocolError | None = None
+        self.amid = False
+        """Whether the frame that was yielded last lies inside a transfer, as a control may."""
+        self._announced = False  # whether that was said of the message set aside
+        self.begun = b""
+        """The first bytes of a transfer that the latest call found to be large, and that has not ended."""
 
     def feed(self, chunk: bytes, max_frame_size: int) -> Iterator[Block | bytes]:
         """Take the next bytes; yield blocks, and every other frame as its bytes.
@@ -145,6 +158,7 @@ class Scanner:
         ``error`` is set when the iteration ends at a broken frame or a message beyond the limit; what was yielded
         before it is valid.
         """
+        self.begun = b""
         if len(chunk) < self._missing:
             self._missing -= len(chunk)
             (self._aside if self._passing else self._rest).add(chunk)
@@ -188,6 +202,7 @@ class Scanner:
             # the transfer that was set aside ends in this chunk; frames of `others` before it are yielded below
             frames = self._aside.take(memoryview(data)[: ends[0]])
             aside_block = Block(frames, array("I", (len(frames),)))
+            self._announced = False
         for first, end, index in found.others:
             if index > done:
                 if aside_block is not None:
@@ -196,6 +211,7 @@ class Scanner:
                 if index > done:
                     yield _block(data, begin, found, done, index)
                     begin, done = ends[index - 1], index
+            self.amid = first in found.amid
             yield data[first:end]
             if data[first + 5] & 15 == 1:
                 begin = end  # a command is never inside a transfer; controls may be, and stay in its bytes
@@ -234,10 +250,13 @@ class Scanner:
         return data[at + 5] & 15 == 1 and channel == self._channel and data[at] & 0x0A != 0x0A
 
     def _check_aside(self) -> None:
+        if not self._announced and self._aside.nbytes >= _ASIDE_BYTES:
+            self.begun = self._aside.first()[:_BEGIN_BYTES]
+            self._announced = True
         if self._aside.nbytes > self._max_message_bytes:
             self.error = self._too_large()
-        elif self._frames > MOST_FRAMES:
-            self.error = LimitExceeded(f"the peer cuts one message into more than {MOST_FRAMES} frames")
+        elif self._frames > max(MOST_FRAMES, self._max_message_bytes // _LEAST_FRAME):
+            self.error = LimitExceeded(f"the peer cuts a message into {self._frames} frames: it sends empty ones")
 
     def _too_large(self) -> LimitExceeded:
         return LimitExceeded(

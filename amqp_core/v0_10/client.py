@@ -15,6 +15,7 @@ from amqp_core.errors import (
     AuthenticationFailed,
     ConnectionFailed,
     DeadlineExceeded,
+    DecodeError,
     MessageRejected,
     OutcomeUnknown,
     ProtocolError,
@@ -36,7 +37,7 @@ from amqp_core.v0_10.publisher import (
     Transfers,
 )
 from amqp_core.v0_10.questions import Questions
-from amqp_core.v0_10.routing import by_destination
+from amqp_core.v0_10.routing import by_destination, destination_of
 from amqp_core.v0_10.serial import unwrap_ranges, wire_ranges
 from amqp_core.v0_10.subscription import Subscription
 from amqp_core.v0_10.transactions import Transactions
@@ -77,6 +78,7 @@ class Client:
             driver, accept_mode=accept_mode, trusting=self.is_qpidd, window=window, credit=ProducerCredit()
         )
         driver.on_block = self._deliver
+        driver.on_begun = self._begun
         driver.on_command = self._command
         while driver.early:
             self._command(driver.early.pop(0))
@@ -499,6 +501,23 @@ class Client:
 
     def _forget(self, destination: str) -> None:
         self._subscriptions.pop(destination, None)
+
+    def _begun(self, frames: bytes) -> None:
+        """Look whether there is credit for a large transfer before all of it is here.
+
+        Raises:
+            ProtocolError: there is none.
+        """
+        try:
+            destination = destination_of(frames, 0)
+        except DecodeError:  # its command comes in several frames: to be looked at when it is whole
+            possible = list(self._subscriptions.values())
+        else:
+            possible = [each for each in self._subscriptions.values() if each.destination == destination]
+        if not any(each.may_receive for each in possible):
+            raise ProtocolError(
+                "the broker sends a large message to a destination that has no subscription here, or no credit"
+            )
 
     def _deliver(self, block: Block) -> None:
         """Hand each run of transfers to the subscription that it names.

@@ -38,6 +38,7 @@ from amqp_core.v0_10.events import (
     Redirected,
     Role,
     State,
+    TransferBegun,
     TransfersReceived,
 )
 from amqp_core.v0_10.frames import (
@@ -125,6 +126,8 @@ class Connection:
         self._server_properties = server_properties or {}
         self._scan = Scanner(0, max_message_bytes) if scan_transfers else None
         self._scanning = False
+        # session.completed that came inside a transfer: what is complete came after that transfer's beginning
+        self._completions: list[Event] = []
         if scan_transfers and max_message_bytes > _COMMAND_LIMIT:
             self._assembler = Assembler(_COMMAND_LIMIT)
         else:
@@ -291,10 +294,14 @@ class Connection:
                 self._receive_frame(parsed[0], events)
             elif self.state is State.OPEN:
                 events.append(TransfersReceived(0, item))
+                events += self._completions
+                self._completions.clear()
             if self.state is State.CLOSED:
                 return
         if scanner.error is not None:
             raise scanner.error
+        if scanner.begun and self.state is State.OPEN:
+            events.append(TransferBegun(scanner.begun))
 
     def _receive_frame(self, frame: Frame, events: list[Event]) -> None:
         if frame.channel and (self._scan is not None or self.state not in (State.OPEN, State.CLOSE_OK)):
@@ -309,7 +316,9 @@ class Connection:
             if control.CODE >> 8 == 1:
                 self._connection_control(control, events)
             elif self.state is State.OPEN:
-                events.append(ControlReceived(assembly.channel, control))
+                received = ControlReceived(assembly.channel, control)
+                amid = self._scan is not None and self._scan.amid and isinstance(control, spec.SessionCompleted)
+                (self._completions if amid else events).append(received)
             elif self.state is not State.CLOSE_OK:
                 raise ProtocolError(f"{control.NAME} arrived before the connection was open")
             return
@@ -521,5 +530,6 @@ __all__ = [
     "Redirected",
     "Role",
     "State",
+    "TransferBegun",
     "TransfersReceived",
 ]

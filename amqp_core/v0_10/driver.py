@@ -33,6 +33,7 @@ from amqp_core.v0_10.connection import (
     Redirected,
     Role,
     State,
+    TransferBegun,
     TransfersReceived,
 )
 from amqp_core.v0_10.results import result_of
@@ -101,6 +102,7 @@ class Driver:
         heard_at: when anything was received last, in monotonic seconds.
         redirect: where the peer sent us instead of opening the connection.
         on_block: called with each block of transfers, numbered.
+        on_begun: called with the first frames of a large transfer of which more is to come; raises if it may not come.
         on_command: called with every other command of the peer; until it is set they are kept in ``early``.
         early: commands that came in the same read as session.attached.
     """
@@ -115,6 +117,7 @@ class Driver:
         self.redirect: Redirected | None = None
         self._taken = 0  # octets received
         self.on_block: Callable[[Block], None] = _ignore
+        self.on_begun: Callable[[bytes], None] = _ignore
         self.early: list[spec.Command] = []
         self.on_command: Callable[[spec.Command], None] = self.early.append
         self._broken: AmqpError | None = None
@@ -482,6 +485,9 @@ class Driver:
             if ours:
                 session.receive_command(event.command, sync=event.sync)
                 self.on_command(event.command)
+        elif isinstance(event, TransferBegun):
+            if ours:
+                self.on_begun(event.frames)
         elif isinstance(event, Opened):
             self._opened = True
         elif isinstance(event, Redirected):

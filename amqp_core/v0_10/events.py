@@ -106,7 +106,14 @@ class TransfersReceived:
     block: Block
 
 
-Event = Opened | Redirected | Ended | ControlReceived | CommandReceived | TransfersReceived
+@dataclass(frozen=True, slots=True)
+class TransferBegun:
+    """The first frames of a large message.transfer arrived on the scanned channel; the others are yet to come."""
+
+    frames: bytes
+
+
+Event = Opened | Redirected | Ended | ControlReceived | CommandReceived | TransferBegun | TransfersReceived
 
 
 class Login(Protocol):

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _NO_LIMIT = 0x7FFFFFFF
 # Credit is a uint32 on the wire; what is added to a finite one stays below infinite.
 _MOST = 0xFFFFFFFE
+# The command frame of a transfer is never longer: the name of its destination is the only long part.
+_COMMAND_BYTES = 1 << 10
 # Destinations that a broker may limit at a time: as many exchanges are not published to.
 _MOST_DESTINATIONS = 4096
 
@@ -47,6 +49,12 @@ class _Balance:
     def set(self, credit: int | None) -> None:
         self.credit = credit
         self.spent = RangeSet()
+
+    def set_mode(self, mode: int | None) -> None:
+        windowed = mode != spec.MessageFlowMode.CREDIT
+        if windowed != self.windowed:
+            self.windowed = windowed
+            self.spent = RangeSet()
 
     def add(self, value: int | None) -> None:
         if value is None or value >= _NO_LIMIT:
@@ -92,8 +100,7 @@ class ProducerCredit:
             self._balance(command.destination).add(command.value)
         elif isinstance(command, spec.MessageSetFlowMode):
             balance = self._balance(command.destination)
-            balance.windowed = command.flow_mode != spec.MessageFlowMode.CREDIT
-            balance.spent = RangeSet()
+            balance.set_mode(command.flow_mode)
 
     def room(self, transfers: Transfers, start: int, stop: int) -> int:
         """Where the part of ``transfers[start:stop]`` ends that there is credit for; order is kept."""
@@ -140,5 +147,6 @@ class ProducerCredit:
 
 def _destinations(transfers: Transfers, start: int, stop: int) -> Iterator[tuple[int, str]]:
     for index in range(start, stop):
-        frames = bytes(transfers.frames[transfers.offset(index) : transfers.offset(index + 1)])
+        begin = transfers.offset(index)
+        frames = bytes(transfers.frames[begin : min(begin + _COMMAND_BYTES, transfers.offset(index + 1))])
         yield index, destination_of(frames, 0)

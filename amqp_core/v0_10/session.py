@@ -293,7 +293,9 @@ class Session:
         command_id = self.received_next
         self.received_next = command_id + 1
         if isinstance(command, spec.ExecutionResult):
-            answered = unwrap(command.command_id or 0, self.next_id)
+            if command.command_id is None:
+                raise ProtocolError("execution.result arrived without the id of the command that it answers")
+            answered = unwrap(command.command_id, self.next_id)
             if answered in self._wanted:
                 self.results[answered] = command.value
         elif isinstance(command, spec.ExecutionException):

@@ -64,6 +64,8 @@ class Subscription:
         self._before = 0  # what it had before a stop that is not known to be complete, and may have used
         self._before_bytes = 0.0
         self._stop_id: int | None = None  # command id of that stop
+        self._early = 0  # messages that came since, and may have used the credit after it
+        self._uncertain = False  # whether some did, so that the broker may have less credit than is counted
         self._ending = False  # a call that zeroes the credit is under way: credit sent after it would be half a credit
         self._blocks: list[Block] = []
         self._messages: deque[Message | UndecodableMessage] = deque()
@@ -86,6 +88,9 @@ class Subscription:
         A large number reaches the broker in parts.
         """
         self._client.check()
+        if 0 < self._given_bytes < math.inf:  # a broker may stall on the rest of a bound: it is replaced
+            self.renew(self._credit - self._before + messages)
+            return
         self._credit += messages
         for command in self._to_give():
             self._client.send(command)
@@ -109,6 +114,7 @@ class Subscription:
         self._before_bytes += self._given_bytes
         self._given, self._given_bytes = 0, 0.0
         self._credit = self._before + messages
+        self._early, self._uncertain = 0, False
         self._stop_id = client.queue(spec.MessageStop(destination=self.destination), sync=True)
         if nbytes is not None:
             self._given_bytes = nbytes = max(1, nbytes)  # 0 would be taken for "not given yet"
@@ -182,8 +188,11 @@ class Subscription:
 
     def _take_more(self, missing: int, deadline: float) -> list[Block]:
         """Decode what has arrived, with credit for what is missing; wait for it only if there is no message."""
-        if self.credit < missing:
-            self.grant(max(missing, _TAKE_CREDIT) - self.credit)
+        credit = self.credit
+        if self._uncertain:
+            self.renew(max(missing, _TAKE_CREDIT))
+        elif credit < missing:
+            self.grant(max(missing, _TAKE_CREDIT) - credit)
         blocks = self.take_blocks(0.0 if self._messages else max(0.0, deadline - monotonic()))
         for block in blocks:
             self._messages.extend(each_message(block))
@@ -283,6 +292,7 @@ class Subscription:
         self._blocks.append(block)
         self._credit -= count
         early = min(count, self._before)
+        self._early += early
         self._before -= early
         self._given -= count - early
         early_bytes = min(nbytes, self._before_bytes)
@@ -301,6 +311,7 @@ class Subscription:
 
     def _forget_before(self) -> None:
         self._stop_id = None
+        self._uncertain, self._early = self._early > 0, 0
         self._credit -= self._before
         self._before, self._before_bytes = 0, 0.0
 
@@ -320,5 +331,5 @@ class Subscription:
             self._ending = False
         self._forget_before()
         left = self._given
-        self._given, self._given_bytes = 0, 0.0
+        self._given, self._given_bytes, self._uncertain = 0, 0.0, False
         return left

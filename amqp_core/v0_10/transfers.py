@@ -10,7 +10,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amqp_core.errors import UsageError
+from amqp_core.errors import ProtocolError, UsageError
 from amqp_core.v0_10.serial import RangeSet
 
 if TYPE_CHECKING:
@@ -140,6 +140,8 @@ class Ledger:
         self.rejected: list[Rejected] = []
         self._parts: list[_Part] = []
         self._lead = 0  # so many parts at the front are completed
+        self._forgotten: tuple[int, int] | None = None  # first and last id of what was sent and is forgotten
+        self._rejected_there = RangeSet()
 
     @property
     def in_flight(self) -> Counted:
@@ -190,11 +192,23 @@ class Ledger:
     def forget(self, below: int) -> None:
         """Forget parts at the front that are completed and begin below an id: no reject can come for them any more."""
         count = min(self._lead, bisect_left(self._parts, below, key=_first_id))
+        if not count:
+            return
+        first = self._forgotten[0] if self._forgotten is not None else self._parts[0].first_id
+        self._forgotten = (first, self._parts[count - 1].last_id)
+        for part in self._parts[:count]:
+            for low, high in part.rejected.ranges() if part.rejected is not None else ():
+                self._rejected_there.add(low, high)
         del self._parts[:count]
         self._lead -= count
 
     def reject(self, low: int, high: int, code: int, text: str) -> None:
-        """Note that ids ``low`` to ``high`` are rejected; ids of other commands among them mean nothing."""
+        """Note that ids ``low`` to ``high`` are rejected; ids of other commands among them mean nothing.
+
+        Raises:
+            ProtocolError: one of them was completed, and so was a sync after it: it has been taken for delivered.
+        """
+        self._check_forgotten(low, high, text)
         if self.rejected and self.rejected[-1].text == text:
             text = self.rejected[-1].text  # thousands of rejects share one text
         first = max(0, bisect_right(self._parts, low, key=_first_id) - 1)
@@ -207,6 +221,16 @@ class Ledger:
                 if command_id not in part.rejected:  # a transfer is rejected once, however often that is said
                     part.rejected.add(command_id, command_id)
                     self.rejected.append(Rejected(part.tag, part.index + command_id - part.first_id, code, text))
+
+    def _check_forgotten(self, low: int, high: int, text: str) -> None:
+        if self._forgotten is None:
+            return
+        first, last = max(low, self._forgotten[0]), min(high, self._forgotten[1])
+        if first <= last and not self._rejected_there.covers(first, last):
+            raise ProtocolError(
+                "the broker rejects a message that it had completed, and a sync behind it as well, so that it counted "
+                f"as delivered: {text}"
+            )
 
     def take_rejected(self) -> list[Rejected]:
         """Return what was rejected so far, and forget it."""

@@ -20,7 +20,7 @@ from amqp_core.v0_10.routing import by_destination, destination_of
 from tests.support import wire
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from amqp_core.v0_10._scan import Scan
 
@@ -47,28 +47,20 @@ def streams(draw: st.DrawFn) -> tuple[bytes, Seen, list[bytes]]:
             destination = draw(st.sampled_from(["s1", "s2", "a-longer-name"]))
             limit = draw(st.sampled_from([14, 40, 65535]))
             bare = draw(st.booleans()) and not body
-            frames = list(split_frames(transfer(body, destination.encode(), limit=limit, bare=bare)))
+            frames = wire.frames_of(transfer(body, destination.encode(), limit=limit, bare=bare))
             if len(frames) > 1 and draw(st.booleans()):
                 frames.insert(draw(st.integers(1, len(frames) - 1)), wire.heartbeat())
                 controls.append(wire.heartbeat())
             data += b"".join(frames)
             seen.append((body, destination))
         elif kind == "result":
-            frames = list(split_frames(wire.result(limit=draw(st.sampled_from([24, 65535])))))
+            frames = list(wire.frames_of(wire.result(limit=draw(st.sampled_from([24, 65535])))))
             data += b"".join(frames)
             seen += frames
         else:
             data += wire.completed()
             controls.append(wire.completed())
     return data, seen, controls
-
-
-def split_frames(data: bytes) -> Iterator[bytes]:
-    pos = 0
-    while pos < len(data):
-        size = int.from_bytes(data[pos + 2 : pos + 4])
-        yield data[pos : pos + size]
-        pos += size
 
 
 def chunks_of(data: bytes, cuts: Sequence[int]) -> list[bytes]:
@@ -197,11 +189,21 @@ def test_empty_frames_count(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     usual = transfer(b"one", limit=40)  # few frames: none of them counts for the next message
     begun = transfer(b"x" * 29, limit=40)[:-13]
     data = usual * 100 + begun + wire.frame(4, wire.BODY, b"") * 3000
-    scanner = Scanner(0)
+    scanner = Scanner(0, max_message_bytes=100_000)
     seen, _ = drain(scanner, [data[start : start + size] for start in range(0, len(data), size)])
     assert seen == [(b"one", "s1")] * 100
     assert isinstance(scanner.error, LimitExceeded)
-    assert "one message into more than 2000 frames" in str(scanner.error)
+    assert "it sends empty ones" in str(scanner.error)
+
+
+def test_a_message_within_its_limit_may_have_as_many_small_frames_as_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "MOST_FRAMES", 10)
+    body = bytes(300_000)
+    data = transfer(body, limit=4096)
+    scanner = Scanner(0, max_message_bytes=400_000)
+    seen, _ = drain(scanner, [data[start : start + 5000] for start in range(0, len(data), 5000)])
+    assert seen == [(body, "s1")]
+    assert scanner.error is None
 
 
 @pytest.mark.parametrize("size", [1, 7, 100, 1 << 20])
@@ -262,7 +264,7 @@ def test_only_transfers_with_another_command_frame_are_looked_into(monkeypatch: 
 def test_a_destination_is_found_in_a_command_segment_of_several_frames() -> None:
     """Frames of three octets each, with heartbeats and empty frames between them."""
     name = "d" * 255
-    first, *rest = split_frames(wire.assembly(wire.transfer_command(name.encode()), limit=15))
+    first, *rest = wire.frames_of(wire.assembly(wire.transfer_command(name.encode()), limit=15))
     empty = wire.frame(wire.FIRST_SEGMENT | wire.LAST_SEGMENT, wire.COMMAND, b"")
     frames = wire.heartbeat() + first + b"".join(wire.heartbeat() + empty + each for each in rest)
     assert destination_of(frames, 0) == name
@@ -292,7 +294,7 @@ def test_a_command_segment_that_ends_before_its_destination_is_an_error(cut: int
 
 def test_whoever_decodes_passes_over_what_is_no_transfer() -> None:
     result = wire.frame(0x0F, 1, encode_command(spec.ExecutionResult(7, spec.QueueQueryResult(queue="q"))))
-    first, *rest = split_frames(transfer(b"one", limit=40))
+    first, *rest = wire.frames_of(transfer(b"one", limit=40))
     two = transfer(b"two")
     frames = b"".join([wire.completed(), first, wire.heartbeat(), *rest, result, wire.heartbeat(), two])
     messages = list(messages_of(Block(frames, array("I", [len(frames) - len(two), len(frames)]), 3)))

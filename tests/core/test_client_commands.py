@@ -252,7 +252,9 @@ def test_what_comes_while_a_stop_is_under_way_is_bounded_by_the_credit_before_it
         client = server.connect()
         subscription = client.subscribe("q")
         subscription.grant(5)
-        with pytest.raises(ProtocolError, match=r"sent [1-6] message\(s\) to destination 's1', where it had a credit of [0-5]"):
+        with pytest.raises(
+            ProtocolError, match=r"sent [1-6] message\(s\) to destination 's1', where it had a credit of [0-5]"
+        ):
             subscription.stop()
         assert bodies(subscription, 5) == [b"0", b"1", b"2", b"3", b"4"]
 

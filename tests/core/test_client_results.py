@@ -155,3 +155,12 @@ def test_an_unknown_queue_is_an_empty_result() -> None:
                     client.query_queue("q")
             else:
                 assert client.query_queue("q") == expected
+
+
+def test_a_result_that_does_not_say_of_what_is_an_error() -> None:
+    def script(peer: Peer) -> None:
+        peer.hooks[spec.QueueQuery] = lambda _: peer.send(spec.ExecutionResult(value=spec.QueueQueryResult(queue="x")))
+        serve(peer)
+
+    with FakePeer(script) as server, pytest.raises(ProtocolError, match=r"execution\.result arrived without the id"):
+        server.connect().query_queue("q")

@@ -220,3 +220,23 @@ def test_messages_that_wait_for_a_slow_reader_are_not_counted(monkeypatch: pytes
         assert us._driver._stuck_deadline(0.0) is None
         published.set()
         us.sync()
+
+
+@pytest.mark.parametrize("cut_command", [False, True])
+@pytest.mark.parametrize("destination", ["s1", "nobody"])
+def test_a_large_message_without_credit_is_refused_before_it_is_here(destination: str, cut_command: bool) -> None:
+    frames = wire.frames_of(wire.transfer(b"", bytes(1 << 18), destination=destination.encode()))
+    command = frames[0]
+    if cut_command:
+        frames[0] = wire.frame(0x0A, wire.COMMAND, command[12:16]) + wire.frame(0x09, wire.COMMAND, command[16:])
+
+    def script(peer: Peer) -> None:
+        peer.hooks[spec.ExecutionSync] = lambda _: peer.raw(b"".join(frames[:-1]))
+        peer.open()
+        peer.serve()
+
+    with FakePeer(script) as peer_server:
+        connected = peer_server.connect()
+        connected.subscribe("q")
+        with pytest.raises(ProtocolError, match="a large message to a destination that has no subscription"):
+            connected.sync()

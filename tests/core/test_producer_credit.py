@@ -222,3 +222,43 @@ def test_a_window_is_used_again_when_transfers_are_complete() -> None:
             client.publish(Message(b"x"), routing_key="q")
         client.confirm()
         client.close()
+
+
+def test_a_mode_that_stays_leaves_what_completion_gives_back() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.send(stop())
+        peer.send(flow(2))
+        peer.expect(spec.ExecutionSync)
+        peer.expect(spec.ExecutionSync)
+        peer.completing = False
+        peer.expect(spec.MessageTransfer)
+        last, _ = peer.expect(spec.MessageTransfer)
+        peer.send(mode(spec.MessageFlowMode.WINDOW))
+        peer.control(spec.SessionCompleted(commands=[(0, last)]))
+        peer.expect(spec.MessageTransfer)
+        peer.completing = True
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        client.sync()
+        client.sync()
+        for _ in range(3):
+            client.publish(Message(b"x"), exchange="e")
+
+
+def test_large_messages_to_another_destination_than_the_stopped_one() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.send(stop("e"))
+        peer.expect(spec.ExecutionSync)
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        client.sync()
+        client.sync()
+        for _ in range(3):
+            client.publish(Message(bytes(100_000)), exchange="free", routing_key="k" * 255)
+        client.confirm()

@@ -9,7 +9,7 @@ import weakref
 
 import pytest
 
-from amqp_core.errors import ConnectionClosed, ConnectionLost, DeadlineExceeded, NotFound
+from amqp_core.errors import ConnectionClosed, ConnectionLost, DeadlineExceeded, NotFound, ProtocolError
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.publisher import Counted, Rejected, Transfers
 from tests.core.publisher_support import Receiver, completed
@@ -304,3 +304,43 @@ def test_an_exception_names_its_transfer() -> None:
         assert publisher.locate(6) is None  # the sync
         assert publisher.locate(-1) is None
         assert numbers_of(publisher.unfinished()) == [3, 4, 5]
+
+
+def test_a_reject_of_what_counted_as_delivered_ends_the_session() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        command_id, _ = peer.expect(spec.MessageTransfer)
+
+        def reject(_: object) -> None:
+            peer.send(spec.MessageReject(transfers=[(command_id, command_id)], code=1, text="Unroutable"))
+
+        peer.hooks[spec.QueuePurge] = reject
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        publisher = client.publisher()
+        publisher.send(numbered(1))
+        publisher.finish()
+        with pytest.raises(ProtocolError, match=r"rejects a message that it had completed, .* as delivered"):
+            client.purge_queue("q")
+
+
+def test_a_reject_may_be_said_again_much_later() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+
+        def reject(_: object) -> None:
+            peer.send(spec.MessageReject(transfers=[(0, 0)], code=1, text="Unroutable"))
+
+        peer.hooks[spec.MessageTransfer] = peer.hooks[spec.QueuePurge] = reject
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        publisher = client.publisher()
+        publisher.send(numbered(1))
+        publisher.finish()
+        assert [each.index for each in publisher.take_rejected()] == [0]
+        client.purge_queue("q")
+        assert publisher.take_rejected() == []

@@ -48,6 +48,7 @@ def test_three_frame_messages_end_where_their_body_ends() -> None:
         None,
         [0],
         largest=len(USUAL),
+        amid=[],
     )
 
 
@@ -58,7 +59,7 @@ def test_literal_bytes() -> None:
         "0703 000e 00 01 0000 00000000 6869"  # body "hi"
         "0f00 000e 00 00 0000 00000000 010a"  # heartbeat
     )
-    assert everything(data) == Scan([46], [(46, 60, 1)], 60, 60, OUTSIDE, None, [0], largest=46)
+    assert everything(data) == Scan([46], [(46, 60, 1)], 60, 60, OUTSIDE, None, [0], largest=46, amid=[])
 
 
 @pytest.mark.parametrize(

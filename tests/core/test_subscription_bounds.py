@@ -9,6 +9,7 @@ import pytest
 
 from amqp_core.errors import ProtocolError
 from amqp_core.v0_10 import spec
+from tests.support import wire
 from tests.support.fakepeer import FakePeer, Peer
 from tests.support.taking import again
 
@@ -236,3 +237,61 @@ def test_credit_that_replaces_a_full_window_reaches_the_broker_at_once() -> None
         subscription.renew(16_384, 8_000_000)
         subscription.renew(1)
         received(subscription, 1)
+
+
+@pytest.mark.parametrize("how", ["renew", "stop", "cancel"])
+def test_completion_that_comes_inside_a_transfer_ends_no_credit_for_it(how: str) -> None:
+    """Controls may come between the frames of a transfer, which began while there was credit."""
+
+    def script(peer: Peer) -> None:
+        def transfer(_: object) -> None:
+            peer.session.number(1)
+            command, header, body = wire.frames_of(wire.transfer(b"", b"x", destination=b"s1"))
+            peer.raw(command + header)
+            peer.control(spec.SessionCompleted(commands=[(0, peer.session.received_next)]))
+            peer.raw(body)
+
+        peer.hooks[spec.MessageCancel if how == "cancel" else spec.MessageStop] = transfer
+        peer.open()
+        peer.serve()
+
+    with subscribed(script) as (client, subscription):
+        subscription.grant(5)
+        subscription.renew(0) if how == "renew" else getattr(subscription, how)()
+        client.sync()
+        assert received(subscription, 1)
+
+
+def test_credit_that_may_be_used_already_is_replaced_when_messages_are_taken() -> None:
+    """The broker completes the stop behind ten transfers that have used the credit after it."""
+
+    left = [10, 1]  # messages that are sent for the next credit
+
+    def script(peer: Peer) -> None:
+        def stop(_: object) -> None:
+            peer.completing = False
+
+        def flow(command: spec.MessageFlow) -> None:
+            stopped = not peer.completing
+            if stopped and command.unit == spec.MessageCreditUnit.MESSAGE and left:
+                peer.transfer(*[BODY] * left.pop(0))
+                peer.control(spec.SessionCompleted(commands=[(0, peer.session.received_next)]))
+                peer.completing = True
+
+        peer.hooks |= {spec.MessageStop: stop, spec.MessageFlow: flow}
+        peer.open()
+        peer.serve()
+
+    with subscribed(script) as (_, subscription):
+        subscription.grant(10)
+        subscription.renew(10)
+        for _ in range(11):
+            assert len(subscription.take(1)) == 1
+
+
+def test_what_is_granted_after_a_bound_of_bytes_is_of_any_size() -> None:
+    with subscribed(sending([5000])) as (_, subscription):
+        subscription.renew(1, 100)
+        assert subscription.take_blocks(0.1) == []
+        subscription.grant(1)
+        assert received(subscription, 1) > 5000

@@ -170,3 +170,13 @@ def reply_to(exchange: bytes | None, routing_key: bytes | None) -> bytes:
     flags = (exchange is not None) | (routing_key is not None) << 1
     body = struct.pack("<H", flags) + b"".join(str8(s) for s in (exchange, routing_key) if s is not None)
     return struct.pack(">H", len(body)) + body
+
+
+def frames_of(data: bytes) -> list[bytes]:
+    """Whole frames, one by one."""
+    found = []
+    while data:
+        size = int.from_bytes(data[2:4])
+        found.append(data[:size])
+        data = data[size:]
+    return found
