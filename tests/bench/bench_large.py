@@ -6,6 +6,7 @@ docs/operations.md advises for large messages.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from tests.bench import queries
@@ -42,6 +43,7 @@ def run(env: Environment) -> list[Result]:
                 "raw_mb_per_s": round(count * body / raw_s / 1e6),
                 "raw_s": rounded(raw),
                 "query_s": rounded([each.query_s for each in drained]),
+                "processor_s": [asdict(each.spent) for each in drained],
                 "batches": drained[-1].batches,
                 "durations_ms": drained[-1].durations_ms,
             },
