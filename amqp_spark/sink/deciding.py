@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 from amqp_core.errors import AmqpError, UnauthorizedAccess
 from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
-from amqp_spark.sink.markers import Markers
+from amqp_spark.sink.markers import MarkerLate, Markers
 from amqp_spark.sink.prepared import BATCH_WRITES, Prepared, same_rows
 from amqp_spark.sink.refusals import Refusals, named
 from amqp_spark.sink.resolving import Branches
@@ -51,14 +51,16 @@ class Deciding:
         client: connected; after an error of it the sitting is over.
         queue: of the same client, locked.
         options: of the sink.
+        committed: xids of branches whose commit the broker has confirmed, also in earlier sittings; it is added to.
     """
 
-    def __init__(self, client: Client, queue: StateQueue, options: SinkOptions) -> None:
+    def __init__(self, client: Client, queue: StateQueue, options: SinkOptions, committed: set[str]) -> None:
         assert options.transactional_id is not None
         self._client = client
         self._queue = queue
         self._writer = options.transactional_id
         self._timeout = options.transaction_timeout
+        self._committed = committed
         self._branches = Branches(client, self._writer)
         self._markers = Markers(client, queue.names)
         self._refuse = Refusals(queue.names)
@@ -279,10 +281,13 @@ class Deciding:
         wanted = {branch.xid for branch in state.branches}
         self._branches.be_patient_with(branch.rows for branch in state.branches)
         self._markers.look()
+        self._check_markers(state)
         committed = self._branches.commit(wanted - self._markers.found.keys(), seen=seen)
+        self._committed |= committed
         crashpoints.reached(crashpoints.ALL_COMMITTED)
         if self._kept:
             self._markers.wait_for(wanted, min(MARKER_SECONDS, self._timeout / TERMS_PER_WAIT))
+            self._prove(wanted)
             committed = set()
         self._check_markers(state)
         proved = self._markers.found.keys() | committed
@@ -299,6 +304,22 @@ class Deciding:
             self._keep()
         crashpoints.reached(crashpoints.DONE_SWAPPED)
         return done
+
+    def _prove(self, wanted: set[str]) -> None:
+        """See that no branch counts as lost whose commit the broker has confirmed: it may have paused since.
+
+        Raises:
+            MarkerLate: the marker of such a branch is not there.
+        """
+        if wanted <= self._markers.found.keys():
+            return
+        self._markers.look()  # its answer comes behind whatever was under way
+        late = (wanted & self._committed) - self._markers.found.keys()
+        if late:
+            raise MarkerLate(
+                f"the broker has committed {len(late)} transaction(s), the first is {min(late)}, and what proves it is "
+                f"not in the queue {self._queue.names.markers!r} yet"
+            )
 
     def _check_markers(self, state: WriterState) -> None:
         """No partition of the batch may have been committed twice."""
@@ -349,6 +370,9 @@ class Deciding:
                 )
             instead[branch.partition] = new.decided
         self._branches.listed()
+        self._markers.look()
+        if any(branch.xid in self._markers.found for branch in lost):
+            raise MarkerLate(f"a transaction of batch {state.batch} that seemed lost was committed: its marker is here")
         self._keep_prepared(list(instead.values()))
         branches = tuple(instead.get(branch.partition, branch) for branch in state.branches)
         substituted = replace(state, branches=branches)

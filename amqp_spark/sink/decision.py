@@ -183,11 +183,12 @@ class Decision:
         """
         most = self._options.retry_max_attempts if attempts is None else attempts
         attempt = lists_lost = 0
+        committed: set[str] = set()
         while True:
             lease: Lease | None = None
             try:
                 lease, queue = self._locked(patience)
-                deciding = Deciding(lease.client, queue, self._options)
+                deciding = Deciding(lease.client, queue, self._options, committed)
                 result = work(deciding)
             except BaseException as error:
                 if lease is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.errors import AmqpError
 from amqp_spark.errors import StateError
 from amqp_spark.sink.prepared import Prepared
 from amqp_spark.state.queue import EXCHANGE, allowed
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
 
 _AT_ONCE: Final = 1000
 """How many markers are asked for at a time."""
+
+
+class MarkerLate(AmqpError):
+    """A branch was committed, and its marker is not there yet, or came later than was waited for: look again."""
+
+    retryable = True
 
 
 class Markers:

@@ -1,0 +1,125 @@
+"""A broker that confirms a commit and pauses before the marker is seen; without a network."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqp_spark.sink import deciding, decision
+from amqp_spark.sink.markers import MarkerLate
+from amqp_spark.state.records import DONE, OPEN, WriterState
+from amqp_spark.state.xids import xid_text
+from tests.spark.decision_fakes import FakeBroker, FakeMarkers, FakeQueue, FakeTransactions, driver
+
+if TYPE_CHECKING:
+    from amqp_core.v0_10.spec import Xid
+    from amqp_spark.sink.prepared import Prepared
+
+
+class Pause:
+    """The markers of branches that are committed from now on come late.
+
+    Attributes:
+        late: those that have not come.
+        committed: xids of all branches that were committed.
+        waits: so many waits for markers end before they come.
+    """
+
+    def __init__(self, fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, *, waits: int) -> None:
+        self.late: dict[str, Prepared] = {}
+        self.committed: list[str] = []
+        self.waits = waits
+        self._fake = fake
+        commit_branch, recover = FakeTransactions.commit_branch, FakeTransactions.recover
+
+        def commit(transactions: FakeTransactions, xid: Xid) -> None:
+            commit_branch(transactions, xid)
+            text = xid_text(xid)
+            self.committed.append(text)
+            self.late[text] = fake.visible.pop(text)
+
+        def recovered(transactions: FakeTransactions) -> list[Xid]:
+            self.end()  # it answers, so the pause is over
+            return recover(transactions)
+
+        monkeypatch.setattr(FakeTransactions, "commit_branch", commit)
+        monkeypatch.setattr(FakeTransactions, "recover", recovered)
+
+    def end(self) -> None:
+        """The broker goes on."""
+        if self.waits <= len(self._fake.waits):
+            self._fake.visible.update(self.late)
+            self.late.clear()
+
+
+@pytest.fixture(autouse=True)
+def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deciding, "Markers", FakeMarkers)
+    monkeypatch.setattr(decision, "StateQueue", FakeQueue)
+    decision.forget_all()
+
+
+@pytest.fixture(params=[True, False], ids=["qpidd", "another"])
+def fake(request: pytest.FixtureRequest) -> FakeBroker:
+    broker = FakeBroker(qpidd=request.param)
+    broker.term = 600
+    driver(broker).commit([broker.task(0)], 0)
+    broker.waits.clear()
+    return broker
+
+
+def opened(fake: FakeBroker) -> Prepared:
+    """Batch 1 is decided, its branch prepared, and its driver gone."""
+    task = fake.task(1, rows=7, digest="x")
+    fake.state = WriterState("w", "q", 1, OPEN, (task.decided,), {}).dump()
+    decision.forget_all()
+    return task
+
+
+@pytest.mark.parametrize("waits", [1, 2])
+def test_a_replay_takes_no_place_of_a_branch_whose_commit_was_confirmed(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, waits: int
+) -> None:
+    first = opened(fake)
+    again = fake.task(1, rows=7, digest="x")
+    pause = Pause(fake, monkeypatch, waits=waits)
+    assert not driver(fake).commit([again], 1), "it was published before"
+    assert pause.committed == [first.xid]
+    assert fake.writer.state == DONE
+    assert again.xid not in fake.prepared
+
+
+def test_a_first_commit_waits_for_its_marker(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = fake.task(1, rows=7)
+    pause = Pause(fake, monkeypatch, waits=2)
+    assert driver(fake).commit([task], 1)
+    assert pause.committed == [task.xid]
+    assert fake.writer.state == DONE
+
+
+def test_a_marker_that_never_comes_is_named_and_nothing_takes_its_place(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = opened(fake)
+    again = fake.task(1, rows=7, digest="x")
+    pause = Pause(fake, monkeypatch, waits=1000)
+    with pytest.raises(MarkerLate, match=f"has committed 1 transaction.*{first.xid}.*not in the queue"):
+        driver(fake).commit([again], 1)
+    assert pause.committed == [first.xid]
+    assert fake.writer.state == OPEN
+    assert fake.writer.branches == (first.decided,)
+
+
+def test_a_marker_that_comes_while_a_replay_is_to_take_its_place(
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process has committed the branch, so that nobody here has seen the answer."""
+    first = opened(fake)
+    again = fake.task(1, rows=7, digest="x")
+    pause = Pause(fake, monkeypatch, waits=1)
+    pause.late[first.xid] = fake.holds[first.xid]
+    del fake.prepared[first.xid]
+    assert not driver(fake).commit([again], 1)
+    assert pause.committed == []
+    assert fake.writer.state == DONE
