@@ -17,6 +17,7 @@ from amqp_spark.errors import StateError
 from amqp_spark.sink.connections import shared
 from amqp_spark.sink.deciding import Deciding
 from amqp_spark.sink.prepared import Failed
+from amqp_spark.sink.resolving import Raced
 from amqp_spark.state.listing import ListLost, TooManyPrepared, too_many
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import StateQueue
@@ -135,8 +136,7 @@ class Decision:
             except (TooManyPrepared, ListLost):
                 if not failed.xids:
                     raise
-                done: set[str] = set()
-                self._under_lock(lambda deciding: deciding.roll_back(failed, done), ABORT_PATIENCE_SECONDS, attempts)
+                self._roll_back_unlisted(failed, attempts)
         except AmqpError as error:
             _log.warning(
                 "batch %d: its transactions were not rolled back (%s); the next batch of transactionalId %r does that, "
@@ -144,6 +144,19 @@ class Decision:
                 failed.batch, error, self._options.transactional_id,
                 f": {' '.join(failed.xids[:MOST_NAMED])}" if failed.xids else "",
             )  # fmt: skip
+
+    def _roll_back_unlisted(self, failed: Failed, attempts: int) -> None:
+        """Roll back one branch after the other; each that the broker does not know costs a session, but no attempt."""
+        done: set[str] = set()
+        while True:
+            before = len(done)
+            try:
+                self._under_lock(lambda deciding: deciding.roll_back(failed, done), ABORT_PATIENCE_SECONDS, attempts)
+            except Raced:
+                if len(done) == before:
+                    raise
+            else:
+                return
 
     def is_at_qpidd(self) -> bool:
         """Whether the broker is qpidd; looked at once in a process. ``False`` as well where it cannot be reached."""

@@ -38,9 +38,9 @@ _UNBOUND: Final = (
     "no queue is bound for it: create the queue or the binding, or let option onUnroutable=discard drop such messages"
 )
 _NO_KEY: Final = (
-    "its routing key is empty, and nothing shows that a queue is bound with the empty key (this broker cannot be asked "
-    "for that): give it a routing key (column routing_key, option routingKey), or let option onUnroutable=discard send "
-    "such messages and count them as discarded"
+    "its routing key is empty or no UTF-8, and nothing shows that a queue is bound with such a key (this broker cannot "
+    "be asked for that): give it a routing key (column routing_key, option routingKey), or let option "
+    "onUnroutable=discard send such messages and count them as discarded"
 )
 _EXCHANGE_GONE: Final = (
     "the exchange was deleted, or made again with another type, while the task published. What was sent for it since "
@@ -50,6 +50,11 @@ _BINDING_GONE: Final = (
     "the queue or its binding was there and is not there any more. What was sent for it since it was last seen may be "
     "lost: create the queue or the binding again, then run the batch again; or let option onUnroutable=discard accept "
     "that"
+)
+_BINDING_GONE_SINCE: Final = (
+    "the queue or its binding was there after the last message for it, and is not there any more: what the queue held "
+    "went with it. Create the queue or the binding again, then run the batch again; or let option onUnroutable=discard "
+    "accept that"
 )
 _REJECTED: Final = (
     "no queue is bound for it (create the queue or the binding, or let option onUnroutable=discard drop such "
@@ -255,8 +260,9 @@ class Publishing(ABC):
         """
         for gone in self._routes.take_gone():
             is_exchange = gone.routing_key is None
+            binding_gone = _BINDING_GONE if gone.rows else _BINDING_GONE_SINCE
             failed = (PublishFailed if is_exchange else Unroutable)(
-                _EXCHANGE_GONE if is_exchange else _BINDING_GONE,
+                _EXCHANGE_GONE if is_exchange else binding_gone,
                 partition=self._place.partition,
                 batch_id=self._place.batch_id,
                 row=gone.first if gone.rows else None,

@@ -114,17 +114,18 @@ class Branches:
 
         Parameters:
             xids: the branches.
-            done: those that need not be looked at any more; all that this one has been through are added, so that the
-                next call, on another connection, goes on behind one that the broker does not know.
+            done: those that need not be looked at any more; those that the broker has answered for are added, so that
+                the next call, on another connection, goes on behind one that the broker does not know.
         """
         for text in xids:
             if text in done:
                 continue
-            done.add(text)
             try:
                 self._roll_back(parse_xid(text))
             except NotFound as error:
+                done.add(text)
                 raise _raced(text) from error
+            done.add(text)
 
     def _roll_back(self, xid: Xid) -> None:
         try:

@@ -256,7 +256,8 @@ class Routes:
     def _judge(self, target: Target, answer: Answer) -> None:
         known = self._known[target]
         if _is_there(answer) and _kind(answer) == known.kind:
-            known.seen()
+            if not self._transaction:  # there they reach the queue at the commit only
+                known.seen()
         elif known.there:
             self._gone.append(Gone(*target, known.rows, known.first))
             known.there = False

@@ -187,6 +187,24 @@ def test_too_many_branches_are_told_and_the_batch_can_be_rolled_back_all_the_sam
     assert fake.prepared == {}
 
 
+def test_what_cannot_be_listed_is_rolled_back_although_a_connection_breaks(fake: FakeBroker) -> None:
+    fake.qpidd, fake.most_listed = True, 2
+    tasks = [fake.task(4, partition) for partition in range(5)]
+    fake.fails["rollback"] = [ConnectionLost("cut")]
+    driver(fake).abort(tasks, 4)
+    assert fake.prepared == {}
+
+
+def test_more_branches_than_attempts_may_have_ended(fake: FakeBroker) -> None:
+    """Each costs a session, since the broker does not know it."""
+    fake.qpidd, fake.most_listed = True, 2
+    tasks = [fake.task(4, partition) for partition in range(10)]
+    for task in tasks[:5]:
+        del fake.prepared[task.xid]
+    driver(fake).abort(tasks, 4)
+    assert fake.prepared == {}
+
+
 def test_too_many_branches_are_told_before_a_run_begins(fake: FakeBroker) -> None:
     fake.qpidd = True
     fake.most_listed = 0

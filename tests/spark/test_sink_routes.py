@@ -202,6 +202,16 @@ def test_what_is_sent_after_a_question_is_not_covered_by_its_answer(fake: FakeBr
     assert routes.at_the_end() == [Gone("amq.direct", "k", 4, 10)]
 
 
+def test_in_a_transaction_all_messages_rest_on_what_is_there_at_the_end(fake: FakeBroker) -> None:
+    """They reach the queue when it is committed, however often it was seen before."""
+    fake.bound.add(("amq.direct", "k"))
+    routes = Asking(fake, transaction=True)
+    routes.send("amq.direct", "k", 5, 10)
+    assert routes.later() == []
+    fake.bound.clear()
+    assert routes.at_the_end() == [Gone("amq.direct", "k", 5, 10)]
+
+
 def test_an_answer_that_is_under_way_at_the_end_is_taken_first(fake: FakeBroker, routes: Asking) -> None:
     fake.arrives = False
     routes.send("amq.direct", "k", 10)

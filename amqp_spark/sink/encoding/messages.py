@@ -192,8 +192,9 @@ class Encoder:
         head.cells(*frame(bodies.HEADER, flags, structs.size))
         head.run(structs)
         frames, ends = bodies.assemble(head, body.octets, self._room)
+        keys = columns.get("routing_key")
         return EncodedBlock(
-            frames, memoryview(cast("Any", ends)), first_row, exchanges, _texts(columns.get("routing_key"))
+            frames, memoryview(cast("Any", ends)), first_row, exchanges, None if keys is None else _texts(keys)
         )
 
     def _command(self, exchanges: Array | None, rows: int, blamed: Blamed) -> Run:
@@ -264,10 +265,8 @@ class Encoder:
         if column is None:
             return None
         names: Any = _texts(column)
-        if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-            # no exchange has a name that is not UTF-8, and a name with replacement characters may be that of another
-            changed: Any = pc.not_equal(column.cast(pa.binary()), names.cast(pa.binary())).fill_null(False)
-            blame(blamed, changed.to_numpy(zero_copy_only=False), "exchange", "is not UTF-8, which every name is")
+        lost: Any = pc.and_(column.is_valid(), names.is_null())
+        blame(blamed, lost.to_numpy(zero_copy_only=False), "exchange", "is not UTF-8, which every name is")
         return names.fill_null(self.plan.exchange)  # type: ignore[no-any-return]
 
     def _fits(self, structs: Run, columns: dict[str, Array], blamed: Blamed) -> None:
@@ -299,15 +298,24 @@ def _content_type(column: Array | None, own: Array | str, rows: int) -> Array:
     return pc.coalesce(chosen, own.cast(column.type))
 
 
-def _texts(column: Array | None) -> Array | None:
-    """A column of names as STRING, whatever it is; octets that are not UTF-8 get replacement characters."""
-    if column is None or pa.types.is_string(column.type):
-        return column
+def _texts(column: Array) -> Array:
+    """A column of names as STRING, whatever it is; null where the octets are not UTF-8, as Spark's need not be.
+
+    Brokers are asked for names as text: another text may be the name of something else.
+    """
+    octets = column.cast(pa.binary())
     try:
-        return column.cast(pa.string())
+        return octets.cast(pa.string())
     except pa.ArrowInvalid:
-        items: list[bytes | None] = column.to_pylist()
-        return pa.array([None if item is None else item.decode(errors="replace") for item in items], pa.string())
+        items: list[bytes | None] = octets.to_pylist()
+        return pa.array([None if item is None else _text(item) for item in items], pa.string())
+
+
+def _text(octets: bytes) -> str | None:
+    try:
+        return octets.decode()
+    except UnicodeDecodeError:
+        return None
 
 
 def _cuts(columns: dict[str, Array], rows: int) -> Iterator[tuple[int, int]]:
