@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tests.bench.environment import Environment
 
 WARM_QUERIES = 2
+LEAST = "minMessagesPerTrigger"
+"""For the driver that is killed only: a first batch is smaller otherwise, and grows with what commits cost."""
 _EVERY_S = 12
 """Seconds between the triggers of the driver that is killed: it shall have everything when it plans."""
 _TRIES = 5
@@ -85,7 +87,7 @@ def planned_and_killed(
     directory = env.directory / f"recovery-{uuid.uuid4().hex[:8]}"
     query = Query(
         name=directory.name,
-        options={**env.source_options(queue), **options, "maxMessagesPerTrigger": str(owned)},
+        options={**env.source_options(queue), **options, "maxMessagesPerTrigger": str(owned), LEAST: str(owned)},
         directory=directory,
         schema=queries.SCHEMA,
     )
@@ -112,7 +114,8 @@ def restart(env: Environment, query: Query) -> dict[str, Any]:
     """
     total = env.sizes.owned_messages + env.sizes.new_messages
     log = query.directory / "calls"
-    frame = env.spark.readStream.format("bench_timed").options(**query.options).option("path", str(log))
+    options = {name: value for name, value in query.options.items() if name != LEAST}
+    frame = env.spark.readStream.format("bench_timed").options(**options).option("path", str(log))
     stream = frame.schema(queries.SCHEMA).load().writeStream.format("noop")
     running = stream.option("checkpointLocation", str(query.checkpoint)).start()
 
