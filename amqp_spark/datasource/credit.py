@@ -85,6 +85,10 @@ class Turns:
                 self._idle.add(queue)
         return self._line[0]
 
+    def is_free_for(self, queue: str) -> bool:
+        """Whether no other queue has the turn."""
+        return not self._line or self._line[0] == queue
+
     def waits(self, queue: str) -> bool:
         """Whether a queue stands in the line."""
         return queue in self._line

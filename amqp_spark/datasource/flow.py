@@ -84,7 +84,7 @@ class FlowControl:
         credit, under_way = subscription.credit, subscription.credit_bytes
         want = self._window.wanted(share)
         # What is held may wait for more of it (minMessagesPerTrigger), which only comes with a turn.
-        room = own == 0 or free >= self._window.largest
+        room = own == 0 or free >= min(self._window.largest, self._held.budget_bytes // 2)
         if room and free > 0 and left and (not want or (returns and credit)):
             # The queue is empty, or its next message is larger than its share, or than what is left of its credit.
             self._take_turn(subscription, idle=bool(want))
@@ -112,6 +112,19 @@ class FlowControl:
             subscription.renew(1)
         elif joins:
             self._held.wake[first]()  # its turn ends some time now
+
+    def enter_turn(self) -> bool:
+        """Take the turn for a probe, which is credit for a message of any size.
+
+        ``False`` while another queue has it, or nothing is free. Whoever gets it leaves it when the probe is over
+        (:meth:`leave_turn`).
+        """
+        with self._lock:
+            if self._held.bytes >= self._held.budget_bytes or not self._held.turns.is_free_for(self._queue):
+                return False
+            self._held.turns.take(self._queue)
+        self._turn_since = self._clock()
+        return True
 
     def _turn_ends(self, subscription: Subscription) -> bool:
         """Whether the message of this turn has come, or the turn was taken back since another queue waits."""

@@ -372,11 +372,14 @@ class QueueLink:
             return
         if self._flow.paused or subscription.credit == 0 or not self._ending.wants_flush():
             return
+        if not self._flow.enter_turn():
+            return
         subscription.probe()
         blocks = subscription.take_blocks(0)
         if blocks:
             self._store(blocks)
-        elif self._ending.empty_round(lambda: self._ask_end(client), received=self.buffer.received):
+        self._flow.leave_turn()
+        if not blocks and self._ending.empty_round(lambda: self._ask_end(client), received=self.buffer.received):
             self._exhaust()
 
     def _exhaust(self) -> None:

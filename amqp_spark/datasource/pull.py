@@ -61,7 +61,7 @@ _MAX_CONNECTIONS: Final = 256  # that have shown the token; more of them wait
 _MAX_STRANGERS: Final = 64  # that have not
 _MAX_POSITIONS: Final = 100_000  # of one REJECT request; more are sent in several
 _CONNECT_SECONDS: Final = 10.0
-_READ_SECONDS: Final = 120.0
+_READ_SECONDS: Final = 600.0  # the reader may have to wait for a broker that commits (backoff.LONGEST_SILENCE_SECONDS)
 _TOKEN_SECONDS: Final = 1.0  # for the token to arrive, TLS included
 _SERVE_SECONDS: Final = 120.0  # for the rest of a request to arrive
 _ATTEMPTS: Final = 6  # of an executor whose connection ended before there was an answer
@@ -148,6 +148,7 @@ class PullServer:
                     _log.warning("the pull endpoint cannot take a connection: %s", error)
                 self._closed.wait(_ACCEPT_PAUSE_SECONDS)
                 continue
+            guard: socket.socket | None = None
             try:
                 guard = self._strangers.enter(connection)
                 serve = threading.Thread(
@@ -156,6 +157,8 @@ class PullServer:
                 serve.start()
             except (OSError, RuntimeError) as error:  # no more files, or threads: the executor tries again
                 _log.warning("the pull endpoint cannot serve a connection: %s", error)
+                if guard is not None:  # it is the same connection
+                    self._strangers.leave(guard)
                 connection.close()
 
     def _serve(self, connection: socket.socket, guard: socket.socket) -> None:

@@ -34,6 +34,15 @@ def test_a_batch_waits_for_so_many_messages(fake: FakeBroker, readers: Readers) 
     assert driver.trigger() is None
 
 
+def test_messages_after_one_that_is_larger_than_the_buffer_come_together(fake: FakeBroker, readers: Readers) -> None:
+    """The next ones may be as large, and only one such is asked for; when it is not, all are."""
+    driver = Driver(readers(minMessagesPerTrigger=10, bufferBytes="1m", maxBytesPerTrigger="1m"))
+    fake.publish("q", b"x" * (6 << 20))
+    assert len(driver.trigger_until_rows()) == 1
+    fake.publish("q", *numbers(200))
+    assert len(driver.trigger_until_rows()) >= 10
+
+
 def test_messages_of_all_queues_count(fake: FakeBroker, readers: Readers) -> None:
     fake.publish("q", *numbers(4))
     driver = Driver(readers("q,r", minMessagesPerTrigger=6))

@@ -358,6 +358,23 @@ def test_a_connection_that_has_shown_the_token_stays_however_many_others_come(
         other.close()
 
 
+def test_an_executor_tries_again_when_no_thread_could_serve_it(
+    server: PullServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, failures = threading.Thread.start, [1]
+
+    def start_or_not(thread: threading.Thread) -> None:
+        if thread.name == "amqp-pull-serve" and failures:
+            failures.pop()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_or_not)
+    assert len(get(server.endpoint, 0, 3)) == 3
+    assert not failures
+    assert server._strangers._guards == []
+
+
 def test_an_executor_that_lost_its_place_tries_again(server: PullServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pull, "_PAUSE_SECONDS", 0.0)
     refused = 3
