@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,7 +14,7 @@ from amqp_spark.datasource import backlog, ending, flow, link
 from amqp_spark.datasource import receiver as receivers
 from amqp_spark.datasource.held import LinkOptions
 from amqp_spark.datasource.receiver import Receiver
-from tests.spark.fake_client import FakeBroker, bodies_of
+from tests.spark.fake_client import FakeBroker, bodies_of, transfer_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -440,5 +441,23 @@ def test_who_waits_for_a_batch_is_woken_when_there_is_enough(monkeypatch: pytest
         waiting.join(20.0)
         assert not waiting.is_alive()
         assert not receiver.all_taken()
+    finally:
+        receiver.stop()
+
+
+@pytest.mark.parametrize("bounded", [True, False])
+def test_queues_whose_messages_exceed_their_share_pass_the_bound_by_one_message_together(bounded: bool) -> None:
+    """Each looks for its end as well (AvailableNow), with credit for a message of any size."""
+    queues = [f"q{number}" for number in range(8)]
+    fake = FakeBroker(*queues)
+    size = len(transfer_frames(b"x" * 700_000))
+    for queue in queues:
+        fake.publish(queue, *(b"x" * 700_000 for _ in range(3)))
+    receiver = Receiver(queues, LinkOptions(connect=CONNECT), epoch=1, buffer_bytes=1 << 20, connector=fake.connect)
+    receiver.start(bounded=bounded)
+    try:
+        fake.wait(lambda: receiver._held.bytes >= size)
+        time.sleep(1.0)  # each has looked by then
+        assert receiver._held.bytes <= (1 << 20) + size
     finally:
         receiver.stop()

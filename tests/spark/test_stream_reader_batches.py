@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import pickle
 import socket
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,9 +19,6 @@ from amqp_spark.errors import TransferError
 from tests.spark.driver import Driver, Offset, bodies, dumps
 from tests.spark.fake_client import FakeBroker, transfer_frames
 from tests.spark.reader_support import Readers, numbers
-
-if TYPE_CHECKING:
-    from amqp_core.v0_10.blocks import Block
 
 # --- 2 a batch is fixed when it is planned
 
@@ -278,33 +274,6 @@ def test_point_8_queues_share_the_buffer_and_what_one_frees_lets_the_other_go_on
     driver = Driver(readers("q,r", maxBytesPerTrigger=20 * size, bufferBytes=50 * size))
     worst = most_held_bytes(driver, 400)
     assert 20 * size < worst <= 52 * size
-
-
-@pytest.mark.parametrize("available_now", [True, False])
-def test_point_8_queues_whose_messages_exceed_their_share_pass_the_bound_one_at_a_time(
-    available_now: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each looks for its end as well, with credit for a message of any size."""
-    held: list[int] = []
-    arrived = flow.FlowControl.arrived
-
-    def watch(control: flow.FlowControl, block: Block) -> None:
-        arrived(control, block)
-        held.append(control._held.bytes)
-
-    monkeypatch.setattr(flow.FlowControl, "arrived", watch)
-    queues = [f"q{number}" for number in range(8)]
-    broker = FakeBroker(*queues)
-    size = len(transfer_frames(b"x" * 60_000))
-    for queue in queues:
-        broker.publish(queue, *(b"x" * 60_000 for _ in range(3)))
-    made = Readers(broker)
-    try:
-        driver = Driver(made(",".join(queues), bufferBytes=80_000), available_now=available_now)
-        driver.rows(24)
-        assert size <= max(held) <= 80_000 + size
-    finally:
-        made.stop()
 
 
 def test_point_8_one_message_larger_than_the_whole_buffer_passes_alone(fake: FakeBroker, readers: Readers) -> None:
