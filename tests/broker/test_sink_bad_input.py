@@ -69,7 +69,7 @@ ROWS = {
         "exchange", "X''", "X'ff4142'", "column 'exchange' is not UTF-8, which every name is",
     ),
     "exchange that is no UTF-8": (
-        "exchange", "''", "CAST(X'ff4142' AS STRING)", "column 'exchange' has 3 bytes that are not UTF-8",
+        "exchange", "''", "CAST(X'ff4142' AS STRING)", "column 'exchange' is not UTF-8, which every name is",
     ),
     "content type": ("content_type", "'a/b'", TEXT_300, "column 'content_type' has 300 bytes; at most 255 are allowed"),
     "content encoding": (
