@@ -29,6 +29,10 @@ _TAKE_CREDIT = 64
 # What the broker is given at most at a time, however much was granted: Broker-J stops for good at 65,536 commands that
 # it has sent and that are not completed, and those that wait in socket buffers are not. The rest follows as they come.
 _WINDOW = 16384
+# Credit that brought nothing for so long is replaced: of competing consumers Broker-J now and then forgets one, which
+# gets nothing more, although there are messages, until its credit changes (some 2 in 100 that subscribe while messages
+# come).
+_FORGOTTEN_SECONDS = 2.0
 
 
 class _Channel(Protocol):
@@ -67,6 +71,7 @@ class Subscription:
         self._early = 0  # messages that came since, and may have used the credit after it
         self._uncertain = False  # whether some did, so that the broker may have less credit than is counted
         self._ending = False  # a call that zeroes the credit is under way: credit sent after it would be half a credit
+        self._changed_at = monotonic()  # when credit was sent last, or used
         self._blocks: list[Block] = []
         self._messages: deque[Message | UndecodableMessage] = deque()
 
@@ -136,25 +141,32 @@ class Subscription:
             yield self._flow(spec.MessageCreditUnit.BYTE, _INFINITE)
         messages = min(withheld, room)
         self._given += messages
+        self._changed_at = monotonic()
         yield self._flow(spec.MessageCreditUnit.MESSAGE, messages)
 
     def take_blocks(self, timeout: float) -> list[Block]:
         """Return the blocks that have arrived; wait for at most ``timeout`` seconds for some.
 
-        A wake-up ends the wait.
+        A wake-up ends the wait. Credit that brings nothing for long is for the caller to renew, since a broker may have
+        forgotten it.
 
         Raises:
             AmqpError: what ended the connection or session, once nothing that arrived before it is left to return.
         """
+        return self._wait_for_blocks(monotonic() + timeout, until_answered=False)
+
+    def _wait_for_blocks(self, deadline: float, *, until_answered: bool) -> list[Block]:
+        """As :meth:`take_blocks`; the answer to a stop may end the wait, too, since credit may be missing after it."""
         client = self._client
-        deadline = monotonic() + timeout
         if not self._blocks:
             client.check()
         while not self._blocks:
+            stopping = until_answered and self._stop_id is not None
             woken = client.pump(deadline, reading=client.reading)
             if not self._blocks:
                 client.check()
-                if woken or monotonic() >= deadline:
+                self._look_for_answer()
+                if woken or (stopping and self._stop_id is None) or monotonic() >= deadline:
                     break
         blocks, self._blocks = self._blocks, []
         return blocks
@@ -193,7 +205,8 @@ class Subscription:
             self.renew(max(missing, _TAKE_CREDIT))
         elif credit < missing:
             self.grant(max(missing, _TAKE_CREDIT) - credit)
-        blocks = self.take_blocks(0.0 if self._messages else max(0.0, deadline - monotonic()))
+        until = monotonic() if self._messages else self._renew_forgotten(deadline)
+        blocks = self._wait_for_blocks(until, until_answered=True)
         for block in blocks:
             self._messages.extend(each_message(block))
         return blocks
@@ -218,8 +231,17 @@ class Subscription:
             client.check()
             if monotonic() >= deadline:
                 return None
-            client.pump(deadline, reading=True)
+            client.pump(self._renew_forgotten(deadline), reading=True)
         return self._next()
+
+    def _renew_forgotten(self, deadline: float) -> float:
+        """Replace credit that the broker may have forgotten; return when that is to be looked at again."""
+        self._look_for_answer()
+        if not self._given or self._stop_id is not None:
+            return deadline
+        if monotonic() - self._changed_at >= _FORGOTTEN_SECONDS:
+            self.renew(self._credit, None if self._given_bytes == math.inf else int(self._given_bytes))
+        return min(deadline, self._changed_at + _FORGOTTEN_SECONDS)
 
     def _next(self) -> Message:
         message = self._messages.popleft()
@@ -289,6 +311,7 @@ class Subscription:
 
     def _take_in(self, block: Block) -> None:
         count, nbytes = len(block.ends), len(block.frames)
+        self._changed_at = monotonic()
         self._blocks.append(block)
         self._credit -= count
         early = min(count, self._before)

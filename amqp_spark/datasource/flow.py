@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from amqp_spark.datasource.held import Held
 
 IDLE_SECONDS: Final = 5.0
-"""Longest wait for transfers; commands of other threads wake the wait."""
+"""Longest wait for transfers; commands of other threads wake the wait. Credit that brought nothing is replaced then:
+of competing consumers Broker-J now and then forgets one for good, although there are messages."""
 TURN_SECONDS: Final = 0.1
 """How long a queue that brings nothing keeps its turn while others wait for one."""
 RETURN_SECONDS: Final = 1.0
@@ -37,7 +38,7 @@ class FlowControl:
         self._clock = held.clock
         self._window = CreditWindow()
         self._turn_since: float | None = None
-        """Since when there is credit for one message of any size."""
+        """Since when there is credit for one message of any size; infinite: it was taken back."""
         self._arrived_at = self._left_at = self._renewed_at = float("-inf")
 
     def restart(self) -> None:
@@ -55,7 +56,7 @@ class FlowControl:
         with self._lock:
             contended = self._held.turns.is_contended()
             waits = self._held.turns.waits(self._queue)
-        if self._turn_since is not None and contended:
+        if self._turn_since is not None and (contended or self._turn_since == float("inf")):
             return TURN_SECONDS
         if waits or self.paused:
             return IDLE_SECONDS  # another thread wakes this one
@@ -127,7 +128,7 @@ class FlowControl:
         return True
 
     def _turn_ends(self, subscription: Subscription) -> bool:
-        """Whether the message of this turn has come, or the turn was taken back since another queue waits."""
+        """Whether the message of this turn has come, or the turn was taken back since nothing came."""
         assert self._turn_since is not None
         # Credit may be left on our side only: a stop that completes late tells nothing of what came before it.
         if not subscription.credit or self._arrived_at > self._turn_since:
@@ -135,8 +136,8 @@ class FlowControl:
             return True
         with self._lock:
             contended = self._held.turns.is_contended()
-        if contended and self._clock() - self._turn_since >= TURN_SECONDS:
-            self._turn_since = float("inf")  # once
+        if self._clock() - self._turn_since >= (TURN_SECONDS if contended else IDLE_SECONDS):
+            self._turn_since = float("inf")
             self._left_at = self._clock()
             subscription.renew(0)
         return False

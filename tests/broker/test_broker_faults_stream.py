@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -188,20 +189,22 @@ def test_a_message_above_the_byte_limits_passes_alone(stream: Stream, connect: C
 def test_competing_queries_take_everything_once(
     spark: SparkSession, broker: Broker, connect: Connect, queue: str, tmp_path: Path
 ) -> None:
-    count = 3000
+    published = 0
     client = connect(heartbeat=0)
     streams = [Stream(spark, broker, tmp_path / name) for name in ("one", "two")]
     limits: dict[str, Any] = {"maxMessagesPerTrigger": 200, "bufferBytes": "40k", "maxBytesPerTrigger": "20k"}
     queries = [each.start(each.frame(queue, SCHEMA, **limits)) for each in streams]
     try:
         wait_until(lambda: subscribers(client, queue) == 2, "both consumers", 60)
-        publish(client, queue, numbers(count))
-        wait_until(lambda: is_drained(client, queue, count, *streams), "the queue is drained", 120)
+        while not all(each.rows for each in streams):  # Broker-J may forget one until it has renewed its credit
+            assert published < 60_000, "one query takes all"
+            publish(client, queue, numbers(3000, published))
+            published += 3000
+            wait_until(partial(is_drained, client, queue, published, *streams), "the queue is drained", 120)
     finally:
         for query in queries:
             query.stop()
-    assert all(each.rows for each in streams)
-    assert sorted(streams[0].bodies() + streams[1].bodies()) == numbers(count)
+    assert sorted(streams[0].bodies() + streams[1].bodies()) == numbers(published)
 
 
 def test_one_of_competing_queries_fails_and_the_other_takes_over(

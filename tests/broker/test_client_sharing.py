@@ -81,3 +81,19 @@ def test_one_is_taken_although_reading_is_paused(connect: Connect, queue: str) -
     found = subscription.take_one(timeout=10)
     assert found is not None
     assert found.body == b"5"
+
+
+def test_no_competing_consumer_is_forgotten(connect: Connect, queue: str) -> None:
+    """Broker-J now and then gives nothing to a consumer that subscribes while messages come."""
+    publisher = connect(heartbeat=0)
+    for _ in range(100):
+        one, other = connect(heartbeat=0), connect(heartbeat=0)
+        competing = other.subscribe(queue)
+        competing.grant(2)
+        subscription = one.subscribe(queue)
+        subscription.grant(1)
+        fill(publisher, queue, 0, 4)
+        assert subscription.take(1, timeout=20)
+        one.close()
+        other.close()
+        publisher.purge_queue(queue)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import pytest
 
 from amqp_core.errors import ProtocolError
 from amqp_core.v0_10 import spec
+from amqp_core.v0_10 import subscription as subscription_module
 from tests.support import wire
 from tests.support.fakepeer import FakePeer, Peer
 from tests.support.taking import again
@@ -262,10 +264,14 @@ def test_completion_that_comes_inside_a_transfer_ends_no_credit_for_it(how: str)
         assert received(subscription, 1)
 
 
-def test_credit_that_may_be_used_already_is_replaced_when_messages_are_taken() -> None:
+@pytest.mark.parametrize("answer", ["with the messages", "while more is waited for"])
+def test_credit_that_may_be_used_already_is_replaced_when_messages_are_taken(answer: str) -> None:
     """The broker completes the stop behind ten transfers that have used the credit after it."""
 
     left = [10, 1]  # messages that are sent for the next credit
+    taken = threading.Event()
+    if answer == "with the messages":
+        taken.set()
 
     def script(peer: Peer) -> None:
         def stop(_: object) -> None:
@@ -275,6 +281,8 @@ def test_credit_that_may_be_used_already_is_replaced_when_messages_are_taken() -
             stopped = not peer.completing
             if stopped and command.unit == spec.MessageCreditUnit.MESSAGE and left:
                 peer.transfer(*[BODY] * left.pop(0))
+                peer.flush()
+                assert taken.wait(30)
                 peer.control(spec.SessionCompleted(commands=[(0, peer.session.received_next)]))
                 peer.completing = True
 
@@ -285,8 +293,31 @@ def test_credit_that_may_be_used_already_is_replaced_when_messages_are_taken() -
     with subscribed(script) as (_, subscription):
         subscription.grant(10)
         subscription.renew(10)
-        for _ in range(11):
+        for _ in range(10):
             assert len(subscription.take(1)) == 1
+        taken.set()
+        assert len(subscription.take(1)) == 1
+
+
+@pytest.mark.parametrize("how", ["take", "take_one"])
+def test_credit_that_the_broker_forgot_is_replaced(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Broker-J now and then forgets one of competing consumers."""
+    monkeypatch.setattr(subscription_module, "_FORGOTTEN_SECONDS", 0.05)
+    stops: list[int] = []
+
+    def script(peer: Peer) -> None:
+        def flow(command: spec.MessageFlow) -> None:
+            if len(stops) == 2 and command.unit == spec.MessageCreditUnit.MESSAGE:
+                peer.transfer(BODY)
+
+        peer.hooks |= {spec.MessageStop: lambda _: stops.append(1), spec.MessageFlow: flow}
+        peer.open()
+        peer.serve()
+
+    with subscribed(script) as (_, subscription):
+        subscription.grant(1)
+        assert subscription.take(1) if how == "take" else subscription.take_one(timeout=10)
+    assert len(stops) >= 2
 
 
 def test_what_is_granted_after_a_bound_of_bytes_is_of_any_size() -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core.v0_10 import spec
+from amqp_spark.datasource import flow as flow_module
 from amqp_spark.datasource.flow import FlowControl
 from amqp_spark.datasource.held import Held
 from tests.spark.driver import Driver, bodies
@@ -27,6 +28,8 @@ class Producer:
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.credit = self.backlog = self.stops = 0
+        self.forgets = False
+        """Whether it sends nothing until a stop, as Broker-J now and then to one of competing consumers."""
         self.flows: list[int] = []
         peer.hooks |= {spec.MessageStop: self._stop, spec.MessageFlow: self._flow}
 
@@ -37,6 +40,7 @@ class Producer:
     def _stop(self, _: spec.Command) -> None:
         self.credit = 0
         self.stops += 1
+        self.forgets = False
 
     def _flow(self, command: spec.Command) -> None:
         assert isinstance(command, spec.MessageFlow)
@@ -48,7 +52,7 @@ class Producer:
 
     def _send(self) -> None:
         count = min(self.credit, self.backlog)
-        if count:
+        if count and not self.forgets:
             self.peer.transfer(*[b"x" * 100] * count)
             self.credit -= count
             self.backlog -= count
@@ -131,6 +135,31 @@ def test_a_queue_that_brings_nothing_gets_new_credit_once() -> None:
         received(flow, held, subscription, client, 2.5)
         client.close()
     assert producers[0].stops < 8
+
+
+def test_a_queue_whose_turn_the_broker_forgot_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flow_module, "IDLE_SECONDS", 0.2)
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        producer = Producer(peer)
+        while producer.flows[-1:] != [1]:  # the turn of a queue that brings nothing
+            peer.hears(0.05)
+        producer.forgets = True
+        producer.publish(3)
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        subscription = client.subscribe("q")
+        held = Held(["q"], 128 << 20, time.monotonic)
+        held.wake["q"] = lambda: None
+        flow, got = FlowControl("q", held), 0
+        end = time.monotonic() + 30
+        while got < 3 and time.monotonic() < end:
+            got += received(flow, held, subscription, client, 0.1)
+        client.close()
+    assert got == 3
 
 
 @pytest.fixture
