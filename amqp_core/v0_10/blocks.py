@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from amqp_core.errors import LimitExceeded
 from amqp_core.v0_10._scan import FRAME_HEADER, IN_TRANSFER, OUTSIDE, scan
-from amqp_core.v0_10.frames import MIN_MAX_FRAME_SIZE, MOST_FRAMES
+from amqp_core.v0_10.frames import COMMAND_FRAME_BYTES, MIN_MAX_FRAME_SIZE, MOST_FRAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,8 +32,6 @@ LARGEST_MESSAGE_BYTES = (1 << 32) - (1 << 20)
 _ASIDE_BYTES = 1 << 15
 # Frames of a message as large as the limit are larger than this, on average.
 _LEAST_FRAME = MIN_MAX_FRAME_SIZE // 2
-# So many of its first bytes hold the command frame of a transfer, unless its sender cuts that up without need.
-_BEGIN_BYTES = 1 << 10
 # Chunks smaller than this, on average over as many as _MANY, are joined: each costs some 40 bytes besides its own.
 _SMALL_CHUNK = 4096
 _MANY = 256
@@ -148,9 +146,9 @@ class Scanner:
         self.error: ProtocolError | None = None
         self.amid = False
         """Whether the frame that was yielded last lies inside a transfer, as a control may."""
-        self._announced = False  # whether that was said of the message set aside
         self.begun = b""
         """The first bytes of a transfer that the latest call found to be large, and that has not ended."""
+        self._announced = False  # whether the message set aside was ``begun`` in some call
 
     def feed(self, chunk: bytes, max_frame_size: int) -> Iterator[Block | bytes]:
         """Take the next bytes; yield blocks, and every other frame as its bytes.
@@ -251,7 +249,7 @@ class Scanner:
 
     def _check_aside(self) -> None:
         if not self._announced and self._aside.nbytes >= _ASIDE_BYTES:
-            self.begun = self._aside.first()[:_BEGIN_BYTES]
+            self.begun = self._aside.first()[:COMMAND_FRAME_BYTES]
             self._announced = True
         if self._aside.nbytes > self._max_message_bytes:
             self.error = self._too_large()

@@ -285,15 +285,26 @@ class Driver:
         Raises:
             ProtocolError: it is complete without a result, or the result is of another type.
         """
+        command_id = self._call(command, self.is_answered, patience_s, result=True)
+        return result_of(command, self.take_results([command_id], patience_s=patience_s)[0], kind)
+
+    def is_answered(self, command_id: int) -> bool:
+        """Whether a command that has a result was answered, or is complete without one as yet."""
+        return command_id in self.session.results or self.session.is_complete(command_id)
+
+    def take_results(self, command_ids: Sequence[int], *, patience_s: float = 0.0) -> list[object]:
+        """Take the results of commands that are answered (:meth:`is_answered`), in ascending order of their ids.
+
+        Returns:
+            The results; ``None`` for a command that has none.
+        """
         session = self.session
-        results = session.results
-        command_id = self._call(
-            command, lambda one: one in results or session.is_complete(one), patience_s, result=True
-        )
-        if command_id not in results:
-            self.call(spec.ExecutionSync(), patience_s=patience_s)  # the result may come after the completion
-        session.forget_names(command_id + 1)
-        return result_of(command, session.take_result(command_id), kind)
+        if any(command_id not in session.results for command_id in command_ids):
+            self.call(spec.ExecutionSync(), patience_s=patience_s)  # a result may come after the completion
+        results = [session.take_result(command_id) for command_id in command_ids]
+        if command_ids:
+            session.forget_names(command_ids[-1] + 1)
+        return results
 
     def _call(
         self, command: spec.Command, done: Callable[[int], bool], patience_s: float, *, result: bool = False

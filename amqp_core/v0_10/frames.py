@@ -26,6 +26,9 @@ MAX_FRAME_SIZE = 65535
 MOST_FRAMES = 1 << 18
 """Most frames of one received assembly. At the smallest max-frame-size they hold 1 GiB, so that no sender needs as
 many; each one costs time and memory to decode, also when it is empty."""
+COMMAND_FRAME_BYTES = 1 << 10
+"""So many of its first bytes hold the command frame of a message.transfer, whose only long part is the name of its
+destination, unless its sender cuts the command into several frames."""
 
 _FRAME = struct.Struct(
     ">"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from amqp_core.errors import LimitExceeded
 from amqp_core.v0_10 import spec
+from amqp_core.v0_10.frames import COMMAND_FRAME_BYTES
 from amqp_core.v0_10.routing import destination_of
 from amqp_core.v0_10.serial import RangeSet
 
@@ -24,8 +25,6 @@ if TYPE_CHECKING:
 _NO_LIMIT = 0x7FFFFFFF
 # Credit is a uint32 on the wire; what is added to a finite one stays below infinite.
 _MOST = 0xFFFFFFFE
-# The command frame of a transfer is never longer: the name of its destination is the only long part.
-_COMMAND_BYTES = 1 << 10
 # Destinations that a broker may limit at a time: as many exchanges are not published to.
 _MOST_DESTINATIONS = 4096
 
@@ -148,5 +147,5 @@ class ProducerCredit:
 def _destinations(transfers: Transfers, start: int, stop: int) -> Iterator[tuple[int, str]]:
     for index in range(start, stop):
         begin = transfers.offset(index)
-        frames = bytes(transfers.frames[begin : min(begin + _COMMAND_BYTES, transfers.offset(index + 1))])
+        frames = bytes(transfers.frames[begin : min(begin + COMMAND_FRAME_BYTES, transfers.offset(index + 1))])
         yield index, destination_of(frames, 0)

@@ -315,7 +315,7 @@ class Publisher:
         self.credit.settle(session.completed)
         if heard is not None:
             session.forget_names(synced + 1)
-            # a reject comes before the completion of the sync that follows its transfer: none can come any more
+            # a reject comes before the completion of the sync that follows its transfer; a later one is an error
             self._ledger.forget(synced)
 
     def _safe(self) -> RangeSet:

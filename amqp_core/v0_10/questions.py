@@ -40,9 +40,8 @@ class Questions:
 
     @property
     def arrived(self) -> bool:
-        """Whether every answer is there, as far as was read, or will never come: it comes before the completion."""
-        session = self._driver.session
-        return all(command_id in session.results or session.is_complete(command_id) for command_id in self._ids)
+        """Whether every question is answered, as far as was read; see :meth:`Driver.is_answered`."""
+        return all(map(self._driver.is_answered, self._ids))
 
     def answers(self) -> list[Answer]:
         """Wait for every answer and return them in the order of the questions; call it once.
@@ -56,11 +55,7 @@ class Questions:
         deadline = monotonic() + driver.call_timeout_s
         while not self.arrived:
             driver.pump_until(deadline, f"the answer to {self._questions[-1].NAME}")
-        if any(command_id not in driver.session.results for command_id in self._ids):
-            driver.call(spec.ExecutionSync())  # the result may come after the completion
-        results = [driver.session.take_result(command_id) for command_id in self._ids]
-        if self._ids:
-            driver.session.forget_names(self._ids[-1] + 1)
+        results = driver.take_results(self._ids)
         found = [
             result_of(question, result, spec.RESULT_TYPES[question.CODE])
             for question, result in zip(self._questions, results, strict=True)

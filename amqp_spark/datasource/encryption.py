@@ -26,7 +26,7 @@ _VALID: Final = (
     dt.datetime(2000, 1, 1, tzinfo=dt.UTC),
     dt.datetime(9999, 12, 31, tzinfo=dt.UTC),
 )
-"""Common name of the certificate. Executors check the fingerprint, not the name."""
+"""From when to when. Executors check the fingerprint and no dates: clocks may differ."""
 
 
 class ForeignPeer(OSError):

@@ -115,10 +115,10 @@ class FlowControl:
             self._held.wake[first]()  # its turn ends some time now
 
     def enter_turn(self) -> bool:
-        """Take the turn for a probe, which is credit for a message of any size.
+        """Take the turn for a probe, which is credit for a message of any size; :meth:`leave_turn` ends it.
 
-        ``False`` while another queue has it, or nothing is free. Whoever gets it leaves it when the probe is over
-        (:meth:`leave_turn`).
+        Returns:
+            Whether this queue has the turn now; ``False`` while another one has it, or nothing of the budget is free.
         """
         with self._lock:
             if self._held.bytes >= self._held.budget_bytes or not self._held.turns.is_free_for(self._queue):

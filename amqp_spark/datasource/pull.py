@@ -284,7 +284,7 @@ def _request(head: tuple[int, int, int], body: bytes) -> tuple[int, int, str, by
     try:
         return operation, epoch, body[:length].decode(), rest
     except UnicodeDecodeError:
-        raise _BadRequest("a queue name that is no UTF-8") from None
+        raise _BadRequest("a queue name that is not UTF-8") from None
 
 
 def fetch(endpoint: Endpoint, *, queue: str, epoch: int, begin: int, end: int) -> Iterator[Chunk]:

@@ -288,7 +288,6 @@ class Deciding:
         if self._kept:
             self._markers.wait_for(wanted, min(MARKER_SECONDS, self._timeout / TERMS_PER_WAIT))
             self._prove(wanted)
-            committed = set()
         self._check_markers(state)
         proved = self._markers.found.keys() | committed
         lost = [branch for branch in state.branches if branch.xid not in proved]

@@ -38,8 +38,8 @@ _UNBOUND: Final = (
     "no queue is bound for it: create the queue or the binding, or let option onUnroutable=discard drop such messages"
 )
 _NO_KEY: Final = (
-    "its routing key is empty or no UTF-8, and nothing shows that a queue is bound with such a key (this broker cannot "
-    "be asked for that): give it a routing key (column routing_key, option routingKey), or let option "
+    "its routing key is empty or not UTF-8, and nothing shows that a queue is bound with such a key (this broker "
+    "cannot be asked for that): give it a routing key (column routing_key, option routingKey), or let option "
     "onUnroutable=discard send such messages and count them as discarded"
 )
 _EXCHANGE_GONE: Final = (

@@ -61,15 +61,15 @@ ROWS = {
     "routing key, characters of two bytes": (
         "routing_key", "'q'", "repeat('ü', 128)", "column 'routing_key' has 256 bytes; at most 255 are allowed",
     ),
-    "routing key that is no UTF-8": (
+    "routing key that is not UTF-8": (
         "routing_key", "'q'", "CAST(X'ff4142' AS STRING)", "column 'routing_key' has 3 bytes that are not UTF-8",
     ),
     "exchange": ("exchange", "''", TEXT_300, "column 'exchange' has 300 bytes; at most 255 are allowed"),
-    "exchange, octets that are no UTF-8": (
-        "exchange", "X''", "X'ff4142'", "column 'exchange' is not UTF-8, which every name is",
+    "exchange, octets that are not UTF-8": (
+        "exchange", "X''", "X'ff4142'", "column 'exchange' is not UTF-8, as every name of an exchange is",
     ),
-    "exchange that is no UTF-8": (
-        "exchange", "''", "CAST(X'ff4142' AS STRING)", "column 'exchange' is not UTF-8, which every name is",
+    "exchange that is not UTF-8": (
+        "exchange", "''", "CAST(X'ff4142' AS STRING)", "column 'exchange' has 3 bytes that are not UTF-8",
     ),
     "content type": ("content_type", "'a/b'", TEXT_300, "column 'content_type' has 300 bytes; at most 255 are allowed"),
     "content encoding": (
@@ -115,7 +115,7 @@ ROWS = {
         "named_struct('legs', array('a', repeat('k', 65536)))",
         "column 'application_headers' has a text of 65,536 bytes at legs[1]; a STRING inside a map or list has at most",
     ),
-    "header text that is no UTF-8": (
+    "header text that is not UTF-8": (
         "application_headers", "named_struct('symbol', 'a')", "named_struct('symbol', CAST(X'ff4142' AS STRING))",
         "column 'application_headers' has a text of 3 bytes that are not UTF-8 at symbol; cast it to BINARY",
     ),

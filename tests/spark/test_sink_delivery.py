@@ -274,7 +274,7 @@ def test_an_empty_key_is_not_taken_for_a_bound_one(exchange: str, key: str | Non
 def test_a_row_without_a_key_column_has_an_empty_key() -> None:
     broker = FakeBroker(qpidd=True)
     schema = StructType().add("body", "string")
-    with pytest.raises(Unroutable, match=r"row 0 .*is empty or no UTF-8.*column routing_key, option routingKey"):
+    with pytest.raises(Unroutable, match=r"row 0 .*is empty or not UTF-8.*column routing_key, option routingKey"):
         Task(broker, schema=schema).run(rows(2).select(["body"]))
     assert broker.taken == []
 
@@ -285,7 +285,7 @@ def test_a_key_that_is_no_text_is_not_taken_for_another_one() -> None:
     broker.bound.add(("amq.direct", "\ufffd"))
     schema = StructType().add("body", "string").add("routing_key", "binary")
     batch = rows(1).set_column(1, "routing_key", pa.array([b"\xff"], pa.binary()))
-    with pytest.raises(Unroutable, match=r"row 0 .*its routing key is empty or no UTF-8"):
+    with pytest.raises(Unroutable, match=r"row 0 .*its routing key is empty or not UTF-8"):
         Task(broker, schema=schema, exchange="amq.direct").run(batch)
     assert broker.taken == []
 

@@ -21,7 +21,7 @@ from amqp_spark.sink.columns import IGNORED, schema_problems
 from amqp_spark.sink.encoding import bodies, headers
 from amqp_spark.sink.encoding.bodies import FIRST_SEGMENT, FRAME_HEADER, LAST_SEGMENT, WHOLE_SEGMENT, frame
 from amqp_spark.sink.encoding.octets import blame
-from amqp_spark.sink.encoding.pieces import lengths, present
+from amqp_spark.sink.encoding.pieces import binary, lengths, present
 from amqp_spark.sink.encoding.properties import DELIVERY, MESSAGE, Packed, sized
 from amqp_spark.sink.encoding.run import Run
 
@@ -266,7 +266,7 @@ class Encoder:
             return None
         names: Any = _texts(column)
         lost: Any = pc.and_(column.is_valid(), names.is_null())
-        blame(blamed, lost.to_numpy(zero_copy_only=False), "exchange", "is not UTF-8, which every name is")
+        blame(blamed, lost.to_numpy(zero_copy_only=False), "exchange", "is not UTF-8, as every name of an exchange is")
         return names.fill_null(self.plan.exchange)  # type: ignore[no-any-return]
 
     def _fits(self, structs: Run, columns: dict[str, Array], blamed: Blamed) -> None:
@@ -299,11 +299,13 @@ def _content_type(column: Array | None, own: Array | str, rows: int) -> Array:
 
 
 def _texts(column: Array) -> Array:
-    """A column of names as STRING, whatever it is; null where the octets are not UTF-8, as Spark's need not be.
+    """A column of names as STRING. Names in a BINARY column are null where they are not UTF-8.
 
-    Brokers are asked for names as text: another text may be the name of something else.
+    What is not UTF-8 is never replaced by similar text: that could be another exchange, or a key that is bound.
     """
-    octets = column.cast(pa.binary())
+    if pa.types.is_string(column.type):
+        return column  # what is not UTF-8 there is refused where it is encoded
+    octets = binary(column)
     try:
         return octets.cast(pa.string())
     except pa.ArrowInvalid:

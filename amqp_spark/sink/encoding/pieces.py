@@ -87,7 +87,7 @@ def lengths(column: Array) -> Numbers:
 
 
 def not_utf8(octets: Array) -> list[int]:
-    """The rows of a BINARY column that are no UTF-8: Spark takes CAST(binary AS STRING) for a text unchecked."""
+    """The rows of a BINARY column that are not UTF-8: Spark takes CAST(binary AS STRING) for a text unchecked."""
     try:
         octets.cast(pa.string())
     except pa.ArrowInvalid:
