@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,7 +15,7 @@ from amqp_spark.datasource import backlog, ending, flow, link
 from amqp_spark.datasource import receiver as receivers
 from amqp_spark.datasource.held import LinkOptions
 from amqp_spark.datasource.receiver import Receiver
-from tests.spark.fake_client import FakeBroker, bodies_of, transfer_frames
+from tests.spark.fake_client import FakeBroker, FakeSubscription, bodies_of, transfer_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -446,8 +447,25 @@ def test_who_waits_for_a_batch_is_woken_when_there_is_enough(monkeypatch: pytest
 
 
 @pytest.mark.parametrize("bounded", [True, False])
-def test_queues_whose_messages_exceed_their_share_pass_the_bound_by_one_message_together(bounded: bool) -> None:
+def test_queues_whose_messages_exceed_their_share_pass_the_bound_by_one_message_together(
+    bounded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each looks for its end as well (AvailableNow), with credit for a message of any size."""
+    monkeypatch.setattr(flow, "IDLE_SECONDS", 0.05)
+    looked: Counter[str] = Counter()
+    regulate = flow.FlowControl.regulate
+
+    def counted(self: flow.FlowControl, *args: Any, **options: Any) -> None:
+        regulate(self, *args, **options)
+        looked[self._queue] += 1
+
+    def slow(self: FakeSubscription) -> None:
+        probe(self)
+        time.sleep(0.2)  # the answer is on its way while the others look
+
+    probe = FakeSubscription.probe
+    monkeypatch.setattr(FakeSubscription, "probe", slow)
+    monkeypatch.setattr(flow.FlowControl, "regulate", counted)
     queues = [f"q{number}" for number in range(8)]
     fake = FakeBroker(*queues)
     size = len(transfer_frames(b"x" * 700_000))
@@ -456,8 +474,9 @@ def test_queues_whose_messages_exceed_their_share_pass_the_bound_by_one_message_
     receiver = Receiver(queues, LinkOptions(connect=CONNECT), epoch=1, buffer_bytes=1 << 20, connector=fake.connect)
     receiver.start(bounded=bounded)
     try:
-        fake.wait(lambda: receiver._held.bytes >= size)
-        time.sleep(1.0)  # each has looked by then
+        fake.wait(lambda: receiver._held.bytes >= 2 * size)
+        looked.clear()
+        fake.wait(lambda: all(looked[queue] >= 5 for queue in queues))
         assert receiver._held.bytes <= (1 << 20) + size
     finally:
         receiver.stop()

@@ -1,0 +1,198 @@
+"""Deadlines, heartbeats and patience: how long a client waits for a peer that says nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqp_core.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+)
+from amqp_core.v0_10 import spec
+from tests.support.fakepeer import FakePeer, Peer
+from tests.support.taking import again, bodies, receiving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def test_a_call_that_is_never_answered_has_a_deadline() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.silent()
+
+    with FakePeer(script) as server:
+        client = server.connect(call_timeout_s=0.3)
+        with pytest.raises(DeadlineExceeded, match=r"waited for the answer to queue\.query"):
+            client.query_queue("q")
+        with pytest.raises(DeadlineExceeded):
+            client.sync()
+        client.close()
+        with pytest.raises(DeadlineExceeded):
+            client.sync()
+
+
+def test_a_silent_peer_is_noticed_after_two_heartbeats() -> None:
+    def script(peer: Peer) -> None:
+        peer.subscribed()
+        peer.transfer(b"before")
+        peer.silent()
+
+    with FakePeer(script, heartbeat=1) as server:
+        client = server.connect(heartbeat=1)
+        subscription = receiving(client)
+        assert bodies(subscription, 1) == [b"before"]
+        with pytest.raises(ConnectionLost, match="silent for two heartbeat intervals"):
+            again(lambda: subscription.take_blocks(10.0))
+
+
+def _busy_with_commit(busy: threading.Event) -> Callable[[Peer], None]:
+    """A broker whose thread of the connection does nothing else while it commits, as Broker-J."""
+
+    def script(peer: Peer) -> None:
+        peer.hooks[spec.TxCommit] = lambda _: busy.wait(15)
+        peer.open()
+        peer.serve()
+
+    return script
+
+
+def test_a_broker_that_commits_may_be_silent_as_long_as_patience_lasts() -> None:
+    busy = threading.Event()
+    with FakePeer(_busy_with_commit(busy), heartbeat=1) as server:
+        client = server.connect(heartbeat=1)
+        client.transactions.select()
+        ordinary, client._driver.call_timeout_s = client._driver.call_timeout_s, 1.0
+        connection = client._driver.connection
+        tick, ticks = connection.tick, []
+
+        def ticking(now: float, *, reading: bool = True) -> tuple[float | None, bool]:
+            found = tick(now, reading=reading)
+            ticks.append(found[1])
+            if sum(ticks) == 3:
+                busy.set()  # it has been silent for too long three times
+            return found
+
+        connection.tick = ticking  # type: ignore[method-assign]
+        client.transactions.patience_s = 60.0
+        client.transactions.commit()
+        assert sum(ticks) >= 3
+        assert len(ticks) < 50, "nobody looks all the time"
+        connection.tick = tick  # type: ignore[method-assign]
+        client._driver.call_timeout_s = ordinary
+        client.sync()
+        client.close()
+
+
+def test_patience_is_for_what_commits_and_has_an_end() -> None:
+    busy = threading.Event()
+    with FakePeer(_busy_with_commit(busy), heartbeat=1) as server:
+        client = server.connect(heartbeat=1)
+        client.transactions.select()
+        client.transactions.patience_s = 0.5
+        with pytest.raises(ConnectionLost, match="silent for two heartbeat intervals"):
+            client.transactions.commit()
+        busy.set()
+
+
+def test_heartbeats_that_waited_while_nobody_looked_count() -> None:
+    go_on, sent = threading.Event(), threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.expect(spec.ExecutionSync)
+        go_on.wait(10)
+        for _ in range(5):
+            peer.control(spec.ConnectionHeartbeat())
+        sent.set()
+        peer.serve()
+
+    with FakePeer(script, heartbeat=1) as server:
+        client = server.connect(heartbeat=1)
+        client.sync()
+        driver = client._driver
+        driver._next_tick = 0.0
+        driver._round(0.0, reading=False)  # from here on nothing has been received
+        go_on.set()
+        assert sent.wait(10)
+        last = driver.connection._last_tick
+        assert last is not None
+        driver.connection._last_tick = driver.connection._last_received = last - 100.0  # we were away for so long
+        driver._next_tick = 0.0
+        client.sync()
+
+
+def test_heartbeats_go_out_while_reading_is_paused() -> None:
+    def script(peer: Peer) -> None:
+        peer.subscribed()
+        peer.transfer(b"1", b"2")
+        seen = len(peer.connection.data_to_send())
+        assert seen == 0
+        peer.sock.settimeout(10)
+        data = b""
+        while data.count(b"\x01\x0a\0\0") < 2:
+            part = peer.sock.recv(1000)
+            assert part, "closed"
+            data += part
+        peer.serve()
+
+    with FakePeer(script, heartbeat=1) as server:
+        client = server.connect(heartbeat=1)
+        subscription = receiving(client)
+        client.pause_reading(True)
+        assert subscription.take_blocks(2.6) == []
+        client.pause_reading(False)
+        assert bodies(subscription, 2) == [b"1", b"2"]
+        client.sync()
+
+
+def test_a_broker_may_be_silent_while_it_stores_accepts_and_no_longer() -> None:
+    """Broker-J removes durable messages by the thread that sends its heartbeats."""
+    goes_on = threading.Event()
+
+    def script(peer: Peer) -> None:
+        peer.hooks[spec.MessageAccept] = lambda _: goes_on.wait(10)  # no heartbeat, no completion
+        peer.open()
+        peer.serve()
+
+    with FakePeer(script, heartbeat=1) as server:
+        client = server.connect(heartbeat=1)
+        subscription = client.subscribe("q")
+        client.accept([(0, 299_999)], patience_s=60.0)
+        until = time.monotonic() + 3.0  # longer than two heartbeats
+        while time.monotonic() < until:
+            subscription.take_blocks(0.1)
+        goes_on.set()
+        with pytest.raises(ConnectionLost, match="silent for two heartbeat intervals"):
+            again(lambda: subscription.take_blocks(0.5))
+
+
+def test_an_answer_behind_a_large_message_on_a_slow_link_is_waited_for() -> None:
+    """Octets flow all the time: no call may give up on them."""
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        whole = peer.raw
+
+        def slow(data: bytes) -> None:
+            for at in range(0, len(data), 100_000):
+                time.sleep(0.1 if len(data) > 100_000 else 0)
+                whole(data[at : at + 100_000])
+
+        def transfer(_: object) -> None:
+            peer.raw = slow  # type: ignore[method-assign] # the link of this peer
+            peer.transfer(b"x" * 3_000_000)
+
+        peer.hooks[spec.MessageFlush] = transfer  # a flush is complete when all that there is credit for is sent
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect(call_timeout_s=2.0)
+        subscription = client.subscribe("q")
+        subscription.renew(1)
+        subscription.probe()
+        assert [block.count for block in subscription.take_blocks(0)] == [1]
