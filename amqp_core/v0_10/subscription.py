@@ -65,6 +65,7 @@ class Subscription:
         self._credit = 0
         self._given = 0  # the part of the credit that the broker has
         self._given_bytes = 0.0
+        self._bound: int | None = None  # bytes that the latest renewal asked for
         self._before = 0  # what it had before a stop that is not known to be complete, and may have used
         self._before_bytes = 0.0
         self._stop_id: int | None = None  # command id of that stop
@@ -115,6 +116,7 @@ class Subscription:
         client.check()
         if nbytes is not None:
             messages, nbytes = min(messages, _WINDOW), min(nbytes, _INFINITE - 1)
+        self._bound = nbytes
         self._before += self._given
         self._before_bytes += self._given_bytes
         self._given, self._given_bytes = 0, 0.0
@@ -147,29 +149,34 @@ class Subscription:
     def take_blocks(self, timeout: float) -> list[Block]:
         """Return the blocks that have arrived; wait for at most ``timeout`` seconds for some.
 
-        A wake-up ends the wait. Credit that brings nothing for long is for the caller to renew, since a broker may have
-        forgotten it.
+        A wake-up ends the wait, and so does the answer to a stop when no credit is left. Credit that brings nothing for
+        long is for the caller to renew, since a broker may have forgotten it.
 
         Raises:
             AmqpError: what ended the connection or session, once nothing that arrived before it is left to return.
         """
         return self._wait_for_blocks(monotonic() + timeout, until_answered=False)
 
+    def take_arrived(self) -> list[Block]:
+        """Return the blocks that other calls of the client have read; nothing is read now."""
+        blocks, self._blocks = self._blocks, []
+        return blocks
+
     def _wait_for_blocks(self, deadline: float, *, until_answered: bool) -> list[Block]:
-        """As :meth:`take_blocks`; the answer to a stop may end the wait, too, since credit may be missing after it."""
+        """As :meth:`take_blocks`; any answer to a stop may end the wait, since credit may be missing after it."""
         client = self._client
         if not self._blocks:
             client.check()
         while not self._blocks:
-            stopping = until_answered and self._stop_id is not None
+            stopping = self._stop_id is not None
             woken = client.pump(deadline, reading=client.reading)
             if not self._blocks:
                 client.check()
                 self._look_for_answer()
-                if woken or (stopping and self._stop_id is None) or monotonic() >= deadline:
+                answered = stopping and self._stop_id is None and (until_answered or not self._given)
+                if woken or answered or monotonic() >= deadline:
                     break
-        blocks, self._blocks = self._blocks, []
-        return blocks
+        return self.take_arrived()
 
     def take(self, count: int = 1, *, timeout: float = 10.0) -> list[Message]:
         """Return up to ``count`` messages as objects, waiting at most ``timeout`` seconds for the first of them.
@@ -205,7 +212,7 @@ class Subscription:
             self.renew(max(missing, _TAKE_CREDIT))
         elif credit < missing:
             self.grant(max(missing, _TAKE_CREDIT) - credit)
-        until = monotonic() if self._messages else self._renew_forgotten(deadline)
+        until = monotonic() if self._messages else self._renew_forgotten(deadline, reading=self._client.reading)
         blocks = self._wait_for_blocks(until, until_answered=True)
         for block in blocks:
             self._messages.extend(each_message(block))
@@ -231,17 +238,24 @@ class Subscription:
             client.check()
             if monotonic() >= deadline:
                 return None
-            client.pump(self._renew_forgotten(deadline), reading=True)
+            until = self._renew_forgotten(deadline, reading=True)
+            if not self._blocks:
+                client.pump(until, reading=True)
         return self._next()
 
-    def _renew_forgotten(self, deadline: float) -> float:
+    def _renew_forgotten(self, deadline: float, *, reading: bool) -> float:
         """Replace credit that the broker may have forgotten; return when that is to be looked at again."""
         self._look_for_answer()
         if not self._given or self._stop_id is not None:
             return deadline
-        if monotonic() - self._changed_at >= _FORGOTTEN_SECONDS:
-            self.renew(self._credit, None if self._given_bytes == math.inf else int(self._given_bytes))
+        if self._brings_nothing():
+            self._client.pump(monotonic(), reading=reading)  # something may have come while nobody looked
+        if self._brings_nothing():
+            self.renew(self._credit, self._bound)
         return min(deadline, self._changed_at + _FORGOTTEN_SECONDS)
+
+    def _brings_nothing(self) -> bool:
+        return monotonic() - self._changed_at >= _FORGOTTEN_SECONDS
 
     def _next(self) -> Message:
         message = self._messages.popleft()

@@ -68,6 +68,9 @@ class Subscription(Protocol):
     def take_blocks(self, timeout: float) -> Sequence[Block]:
         """Wait until transfers came, ``timeout`` seconds passed, or the client was woken; may return none."""
 
+    def take_arrived(self) -> Sequence[Block]:
+        """The transfers that came while the client waited for something else."""
+
     def probe(self) -> None:
         """Replace all credit by one message's, and wait until it has come or there is none; credit is 0 then."""
 

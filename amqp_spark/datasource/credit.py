@@ -74,11 +74,12 @@ class Turns:
 
         Parameters:
             queue: its name.
-            idle: it only looks whether there is a message; those that know of one come before it.
+            idle: it only looks whether there is a message; those that know of one come before it, each of them behind
+                one of those that only look, so that these come, too.
         """
         if queue not in self._line:
             at = len(self._line)
-            while not idle and at > 1 and self._line[at - 1] in self._idle:
+            while not idle and at > 1 and self._line[at - 1] in self._idle and self._line[at - 2] in self._idle:
                 at -= 1
             self._line.insert(at, queue)
             if idle:

@@ -39,17 +39,30 @@ class FlowControl:
         self._window = CreditWindow()
         self._turn_since: float | None = None
         """Since when there is credit for one message of any size; infinite: it was taken back."""
+        self._in_vain = False
+        """Whether the latest turn brought nothing, and nothing has come since."""
         self._arrived_at = self._left_at = self._renewed_at = float("-inf")
 
     def restart(self) -> None:
         """A new session."""
         self.paused = False
+        self._in_vain = False
         self._window.restart()
 
     def arrived(self, block: Block) -> None:
         """Take note of the sizes of a block."""
         self._window.arrived(len(block.ends), block.largest)
         self._arrived_at = self._clock()
+        self._in_vain = False
+
+    def announce(self, subscription: Subscription) -> None:
+        """The thread is about to wait for an answer of the broker, and takes all that comes before it.
+
+        Until it regulates again other queues get no credit for what may come here.
+        """
+        may_come = subscription.credit_bytes
+        with self._lock:  # the one message of a turn may pass the bound
+            self._held.awaited[self._queue] = 0 if may_come == float("inf") else int(may_come)
 
     def patience(self) -> float:
         """Seconds to wait for transfers until credit is to be looked at again."""
@@ -72,23 +85,26 @@ class FlowControl:
         with self._lock:
             free = self._held.budget_bytes - self._held.bytes
             own = self._held.buffers[self._queue].held_bytes
+            self._held.awaited.pop(self._queue, None)
+            awaited = sum(self._held.awaited.values())
         paused = free <= 0
         if paused != self.paused:
             client.pause_reading(paused)
             self.paused = paused
         if self._turn_since is not None and not self._turn_ends(subscription):
             return
-        share = max(0, free) // len(self._held.buffers)
+        share = max(0, min(free // len(self._held.buffers), free - awaited))
         now = self._clock()
         quiet = idles and now - self._arrived_at >= QUIET_SECONDS
-        returns = quiet and now - self._left_at >= RETURN_SECONDS
+        rested = now - self._left_at >= RETURN_SECONDS
         credit, under_way = subscription.credit, subscription.credit_bytes
         want = self._window.wanted(share)
         # What is held may wait for more of it (minMessagesPerTrigger), which only comes with a turn.
         room = own == 0 or free >= min(self._window.largest, self._held.budget_bytes // 2)
-        if room and free > 0 and left and (not want or (returns and credit)):
-            # The queue is empty, or its next message is larger than its share, or than what is left of its credit.
-            self._take_turn(subscription, idle=bool(want))
+        # The queue is empty, or its next message is larger than its share, or than what is left of its credit.
+        turn = (quiet and rested and credit) if want else (rested or not (idles and self._in_vain))
+        if room and free > 0 and left and turn:
+            self._take_turn(subscription, idle=bool(want) or self._in_vain)
             return
         self.leave_turn()
         if self._window.is_too_much(credit, under_way, share):
@@ -128,17 +144,21 @@ class FlowControl:
         return True
 
     def _turn_ends(self, subscription: Subscription) -> bool:
-        """Whether the message of this turn has come, or the turn was taken back since nothing came."""
+        """Whether the turn is over: its message has come, or its credit was taken back and none is left."""
         assert self._turn_since is not None
-        # Credit may be left on our side only: a stop that completes late tells nothing of what came before it.
-        if not subscription.credit or self._arrived_at > self._turn_since:
+        if not subscription.credit:
             self.leave_turn()
             return True
         with self._lock:
             contended = self._held.turns.is_contended()
-        if self._clock() - self._turn_since >= (TURN_SECONDS if contended else IDLE_SECONDS):
+        came = self._arrived_at > self._turn_since
+        if came or self._clock() - self._turn_since >= (TURN_SECONDS if contended else IDLE_SECONDS):
+            # What came may have been under way before the turn: then the broker still has its credit. Or that credit is
+            # on our side only, since the stop before it completed late. The answer to another stop tells.
             self._turn_since = float("inf")
-            self._left_at = self._clock()
+            if not came:
+                self._left_at = self._clock()
+                self._in_vain = True
             subscription.renew(0)
         return False
 

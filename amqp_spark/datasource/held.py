@@ -46,6 +46,8 @@ class Held:
         """Wakes the thread of a queue."""
         self.elsewhere: list[Callable[[], int]] = []
         """What else counts: functions that return bytes."""
+        self.awaited: dict[str, int] = {}
+        """Bytes that may come to queues whose threads wait for an answer of the broker: they cannot be paused."""
 
     def want(self, nbytes: int, messages: int | None = None) -> None:
         """Suppress wake-ups until so many bytes, or messages, wait to be planned: each wake-up slows receiving down."""

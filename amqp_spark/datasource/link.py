@@ -53,6 +53,9 @@ class Owner(Protocol):
     def enter(self, client: Client) -> bool:
         """Make a new session ours; False when it cannot be yet: try again on another one."""
 
+    def is_asked(self) -> bool:
+        """Whether there is something to do that waits for the broker."""
+
     def run(self, *, finish: bool) -> bool:
         """Do what was asked for since the last time; whether there was anything."""
 
@@ -234,6 +237,7 @@ class QueueLink:
     def _close(self, client: Client) -> None:
         with self._lock:
             self._client = None
+            self._held.awaited.pop(self.queue, None)
             self.connected = False
             self.answered = float("-inf")
             self.exhausted = False  # what is not accepted now comes again
@@ -242,10 +246,13 @@ class QueueLink:
 
     def _step(self, client: Client, subscription: Subscription) -> None:
         wakes = self._wakes
+        if self._waits_for_broker():
+            self._flow.announce(subscription)
         self._settle(client)
         if self._looks_deleted:
             self._looks_deleted = False
             self._ask_end(client)
+        self._store(subscription.take_arrived())  # it counts when credit is given
         left = self._left_to_take()
         self._flow.regulate(client, subscription, left=left, idles=not self.bounded)
         self._asked = True
@@ -253,6 +260,12 @@ class QueueLink:
         self._store(subscription.take_blocks(self._patience() if wakes == self._wakes else 0))
         if self.bounded and not self.exhausted:
             self._look_for_end(client, subscription)
+
+    def _waits_for_broker(self) -> bool:
+        """Whether what other threads have asked for has an answer of the broker."""
+        with self._lock:
+            asked = self._owner is not None and self._owner.is_asked()
+            return asked or self._looks_deleted or self.sync_wanted != self.sync_done
 
     def _patience(self) -> float:
         if self.bounded and not self.exhausted:

@@ -320,6 +320,38 @@ def test_credit_that_the_broker_forgot_is_replaced(how: str, monkeypatch: pytest
     assert len(stops) >= 2
 
 
+@pytest.mark.parametrize("how", ["take", "take_one"])
+def test_credit_that_is_renewed_keeps_its_bound_of_bytes(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The broker counts less of a transfer than its frames, so that it has more left than this side knows of."""
+    monkeypatch.setattr(subscription_module, "_FORGOTTEN_SECONDS", 0.05)
+    quiet = threading.Event()
+
+    def script(peer: Peer) -> None:
+        sender = Sender(peer, [1000, 1000])
+        stop = sender.stop
+
+        def again(command: spec.Command) -> None:
+            stop(command)
+            if quiet.is_set() and not sender.sizes:
+                sender.sizes = [1500]
+
+        peer.hooks[spec.MessageStop] = again
+        peer.open()
+        peer.serve()
+
+    def took(subscription: Subscription) -> int:
+        found = subscription.take(1) if how == "take" else [subscription.take_one(timeout=10)]
+        assert found
+        assert found[0] is not None
+        return len(found[0].body)
+
+    with subscribed(script) as (_, subscription):
+        subscription.renew(100, 2500)
+        assert [took(subscription), took(subscription)] == [1000, 1000]
+        quiet.set()
+        assert took(subscription) == 1500
+
+
 def test_what_is_granted_after_a_bound_of_bytes_is_of_any_size() -> None:
     with subscribed(sending([5000])) as (_, subscription):
         subscription.renew(1, 100)

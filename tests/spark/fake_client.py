@@ -370,6 +370,11 @@ class FakeSubscription:
                     return []
                 broker.changed.wait(left)
 
+    def take_arrived(self) -> list[FakeBlock]:
+        with self.client.broker.changed:
+            blocks, self.ready = self.ready, []
+            return blocks
+
     def probe(self) -> None:
         with self.client.broker.changed:
             self.client._command("flush")

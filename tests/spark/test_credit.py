@@ -90,4 +90,19 @@ def test_a_queue_that_needs_a_turn_comes_before_those_that_only_look() -> None:
         turns.take(queue, idle=True)
     assert turns.take("d") == "a", "whose turn it is keeps it"
     assert turns.take("e") == "a"
-    assert [turns.leave(queue) for queue in "adeb"] == ["d", "e", "b", "c"]
+    assert [turns.leave(queue) for queue in "adbe"] == ["d", "b", "e", "c"], "one that only looks comes in between"
+
+
+def test_queues_that_need_turns_again_and_again_keep_none_from_its_own() -> None:
+    turns = Turns()
+    for queue in "ab":
+        turns.take(queue)
+    for queue in "cde":
+        turns.take(queue, idle=True)
+    had = []
+    for _ in range(20):
+        first = turns.take("a")
+        had.append(first)
+        turns.leave(first)
+        turns.take(first, idle=first in "cde")
+    assert set(had) == set("abcde")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -12,7 +12,7 @@ from amqp_spark.datasource import flow as flow_module
 from amqp_spark.datasource.flow import FlowControl
 from amqp_spark.datasource.held import Held
 from tests.spark.driver import Driver, bodies
-from tests.spark.fake_client import FakeBroker
+from tests.spark.fake_client import FakeBroker, FakeSubscription
 from tests.spark.reader_support import Readers, numbers
 from tests.support.fakepeer import FakePeer, Peer
 
@@ -195,6 +195,36 @@ def test_a_queue_that_knows_of_a_message_comes_before_those_that_only_look(
     driver = Driver(readers(",".join(fake.queues), bufferBytes="1m", maxBytesPerTrigger="1m"))
     assert len(driver.rows(6)) == 6
     assert len(turns) < 40 + 6 * 10, "there is no round of all queues for each message"
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_queues_that_wait_for_another_large_message_keep_none_from_its_turn(
+    many: Callable[[int], tuple[FakeBroker, Readers]], monkeypatch: pytest.MonkeyPatch, *, forgotten: bool
+) -> None:
+    """The last messages of two empty queues exceeded their share; so does that of a third one, or it was forgotten."""
+    fake, readers = many(4)
+    forgets: set[str] = set()
+    send, renew = FakeSubscription._send, FakeSubscription.renew
+
+    def sent(self: FakeSubscription, most: int) -> bool:
+        return self.queue not in forgets and send(self, most)
+
+    def renewed(self: FakeSubscription, *args: Any) -> None:
+        forgets.discard(self.queue)
+        renew(self, *args)
+
+    monkeypatch.setattr(FakeSubscription, "_send", sent)
+    monkeypatch.setattr(FakeSubscription, "renew", renewed)
+    driver = Driver(readers(",".join(fake.queues), bufferBytes="1m", maxBytesPerTrigger="1m"))
+    for queue in ("q00", "q01"):
+        fake.publish(queue, b"L" * 400_000)
+    assert len(driver.rows(2)) == 2
+    if forgotten:
+        forgets.add("q03")
+        fake.publish("q03", *numbers(3))
+    else:
+        fake.publish("q03", b"L" * 400_000, *numbers(2))
+    assert len(driver.rows(5)) == 5
 
 
 @pytest.mark.parametrize("queues", [4, 10])

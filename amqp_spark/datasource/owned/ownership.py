@@ -156,6 +156,10 @@ class Ownership:
         self._owner = owner
         return True
 
+    def is_asked(self) -> bool:
+        """Whether there is a change to make, or something to drop. Under the lock."""
+        return self._change is not None or self._drop_wanted
+
     def run(self, *, finish: bool) -> bool:
         """Make the change that was asked for; whether there was any. ``finish``: drop what is finished in any case."""
         assert self._owner is not None
