@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from amqp_core.address import format_address
 from amqp_core.errors import ConnectionFailed, ConnectionLost, TlsError
+from amqp_core.text import is_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,9 +52,10 @@ def tls_context(options: ConnectOptions) -> ssl.SSLContext:
         if options.tls_cert_file:
             # a key with a passphrase is an error, not a prompt on the terminal of whoever runs the driver
             context.load_cert_chain(options.tls_cert_file, options.tls_key_file, password="")
-    except (OSError, ssl.SSLError) as error:
-        files = [f for f in (options.tls_ca_file, options.tls_cert_file, options.tls_key_file) if f]
-        raise TlsError(f"the TLS files {', '.join(files)} cannot be used: {error}") from error
+    except (OSError, ValueError) as error:  # SSLError is an OSError; a path of half a surrogate pair has no bytes
+        given = [path for path in (options.tls_ca_file, options.tls_cert_file, options.tls_key_file) if path]
+        files = ", ".join(path if is_utf8(path) else ascii(path) for path in given)
+        raise TlsError(f"the TLS files {files} cannot be used: {error}") from error
     return context
 
 

@@ -201,6 +201,7 @@ class Scanner:
             frames = self._aside.take(memoryview(data)[: ends[0]])
             aside_block = Block(frames, array("I", (len(frames),)))
             self._announced = False
+        amid = frozenset(found.amid)
         for first, end, index in found.others:
             if index > done:
                 if aside_block is not None:
@@ -209,7 +210,7 @@ class Scanner:
                 if index > done:
                     yield _block(data, begin, found, done, index)
                     begin, done = ends[index - 1], index
-            self.amid = first in found.amid
+            self.amid = first in amid
             yield data[first:end]
             if data[first + 5] & 15 == 1:
                 begin = end  # a command is never inside a transfer; controls may be, and stay in its bytes

@@ -358,10 +358,24 @@ class Client:
         commands = [spec.MessageAccept(transfers=part) for part in self._parts(ranges)]
         self._dispose(commands, sync=sync, patience_s=patience_s)
 
-    def reject(self, ranges: Sequence[tuple[int, int]], *, code: int = 0, text: str = "", sync: bool = False) -> None:
-        """Reject transfers (message.reject): to the queue's alternate exchange, or dropped if it has none."""
+    def reject(
+        self,
+        ranges: Sequence[tuple[int, int]],
+        *,
+        code: int = 0,
+        text: str = "",
+        sync: bool = False,
+        patience_s: float = 0.0,
+    ) -> None:
+        """Reject transfers (message.reject): to the queue's alternate exchange, or dropped if it has none.
+
+        Parameters:
+            ranges, sync, patience_s: as in :meth:`accept`.
+            code: why (domain reject-code).
+            text: the same for people, at most 255 bytes.
+        """
         commands = [spec.MessageReject(transfers=part, code=code, text=text) for part in self._parts(ranges)]
-        self._dispose(commands, sync=sync)
+        self._dispose(commands, sync=sync, patience_s=patience_s)
 
     def release(self, ranges: Sequence[tuple[int, int]], *, set_redelivered: bool = False, sync: bool = False) -> None:
         """Give transfers back to their queue (message.release)."""

@@ -17,6 +17,7 @@ from amqp_core.errors import (
     AuthenticationFailed,
     ConnectionClosed,
     DecodeError,
+    LimitExceeded,
     ProtocolError,
     UsageError,
     VersionRefused,
@@ -69,6 +70,8 @@ _CHANNELS_USED = 1
 # In a control with ranges of command ids: its code, packing flags, the size of the set and another field.
 _ROOM_BESIDES_RANGES = 16
 _RANGE_SIZE = 8
+# session.completed inside one message: an honest peer answers what it is asked, some syncs at most.
+_MOST_COMPLETIONS = 10_000
 
 _T = TypeVar("_T")
 
@@ -127,7 +130,7 @@ class Connection:
         self._scan = Scanner(0, max_message_bytes) if scan_transfers else None
         self._scanning = False
         # session.completed that came inside a transfer: what is complete came after that transfer's beginning
-        self._completions: list[Event] = []
+        self._completions: list[ControlReceived] = []
         if scan_transfers and max_message_bytes > _COMMAND_LIMIT:
             self._assembler = Assembler(_COMMAND_LIMIT)
         else:
@@ -303,6 +306,12 @@ class Connection:
         if scanner.begun and self.state is State.OPEN:
             events.append(TransferBegun(scanner.begun))
 
+    def _hold_back(self, completion: ControlReceived) -> None:
+        """Keep a completion that came inside a transfer until that has ended: it may end the credit for it."""
+        if len(self._completions) >= _MOST_COMPLETIONS:
+            raise LimitExceeded(f"the peer sends more than {_MOST_COMPLETIONS} session.completed inside one message")
+        self._completions.append(completion)
+
     def _receive_frame(self, frame: Frame, events: list[Event]) -> None:
         if frame.channel and (self._scan is not None or self.state not in (State.OPEN, State.CLOSE_OK)):
             _check_other_channel(
@@ -317,8 +326,10 @@ class Connection:
                 self._connection_control(control, events)
             elif self.state is State.OPEN:
                 received = ControlReceived(assembly.channel, control)
-                amid = self._scan is not None and self._scan.amid and isinstance(control, spec.SessionCompleted)
-                (self._completions if amid else events).append(received)
+                if self._scan is not None and self._scan.amid and isinstance(control, spec.SessionCompleted):
+                    self._hold_back(received)
+                else:
+                    events.append(received)
             elif self.state is not State.CLOSE_OK:
                 raise ProtocolError(f"{control.NAME} arrived before the connection was open")
             return

@@ -125,8 +125,8 @@ class Client(Protocol):
     def accept(self, ranges: Sequence[tuple[int, int]], *, patience_s: float = 0.0) -> None:
         """Accept transfers by inclusive ranges of command ids; the broker may be silent so long over it."""
 
-    def reject(self, ranges: Sequence[tuple[int, int]], *, text: str) -> None:
-        """Reject transfers: to the alternate exchange of the queue, if it has one."""
+    def reject(self, ranges: Sequence[tuple[int, int]], *, text: str, patience_s: float = 0.0) -> None:
+        """Reject transfers: to the alternate exchange of the queue, if it has one. As :meth:`accept`."""
 
     def owner(self, names: Names) -> StateOwner:
         """The state that exactly-once keeps under these names. Nothing is asked or done yet."""

@@ -58,9 +58,9 @@ class _Client:
             selector=selector,
         )
 
-    def reject(self, ranges: Sequence[tuple[int, int]], *, text: str) -> None:
+    def reject(self, ranges: Sequence[tuple[int, int]], *, text: str, patience_s: float = 0.0) -> None:
         # str8 of the wire: 255 bytes (0-10 message.reject, domain reject text)
-        self._client.reject(ranges, text=text.encode()[:255].decode(errors="ignore"))
+        self._client.reject(ranges, text=text.encode()[:255].decode(errors="ignore"), patience_s=patience_s)
 
     def owner(self, names: Names) -> StateOwner:
         from amqp_spark.state.queue import StateQueue  # noqa: PLC0415  not paid for by other guarantees

@@ -159,7 +159,7 @@ def bind_address(host: str) -> str:
         family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
             probe.bind(address)
-    except OSError:
+    except (OSError, UnicodeError):
         return ""  # a name or address that is translated on the way: a load balancer, a container's host
     return str(address[0])
 

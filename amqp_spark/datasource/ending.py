@@ -22,6 +22,8 @@ HELD_ELSEWHERE_SECONDS: Final = 5.0
 """How long empty flush rounds go on while the broker counts messages, which others then hold."""
 HELD_BY_NOBODY_SECONDS: Final = 30.0
 """The same where the broker knows of no other consumer: it is busy, or a transaction or a dying session holds them."""
+_UNCOUNTED: Final = 1 << 62
+"""More than any queue holds."""
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 _EMPTY_ROUNDS: Final = 2
 """So many empty rounds that agree are proof where one is not: a competing consumer can end a flush early on Broker-J,
@@ -48,6 +50,7 @@ class Ending:
         self._selector = selector
         self._clock = clock
         self._there = 0
+        self._counted = True
         self._lost_until: float | None = None
         self._last_arrival = 0.0
         self._empty_since: float | None = None
@@ -55,17 +58,21 @@ class Ending:
         self._rounds_alone = 0
         self._next_flush = 0.0
 
-    def begin(self, there: int, *, received: int, confirmed: int, lost_for: float = 0.0) -> int:
+    def begin(self, there: int | None, *, received: int, confirmed: int, lost_for: float = 0.0) -> int:
         """An incarnation begins; return the target.
 
         Parameters:
-            there: messages that the broker counts. What was planned and not accepted is among them again.
+            there: messages that the broker counts. What was planned and not accepted is among them again. ``None``:
+                it does not say; then the end is where it sends no more.
             received: the position now.
             confirmed: the position up to which the broker has completed what it was told.
             lost_for: seconds for which the broker may take the session before this one, if there was one, for a live
                 one, and hide what that holds; 0 when it knows of no other consumer.
         """
         now = self._clock()
+        self._counted = there is not None
+        if there is None:
+            there = _UNCOUNTED
         if self.target is None:
             self._there = there
         else:
@@ -101,7 +108,7 @@ class Ending:
         the position now.
         """
         self._empty_rounds += 1
-        if self._selector and self._lost_until is None:
+        if (self._selector or not self._counted) and self._lost_until is None:
             return self._empty_rounds >= _EMPTY_ROUNDS
         now = self._clock()
         count = left()
@@ -129,11 +136,12 @@ class Ending:
     def _warn_of_rest(self, count: int, received: int) -> None:
         """Say what is left at the end."""
         if self._lost_until is not None and self.target is not None:
+            hidden = max(count, self.target - received) if self._counted else None
             _log.warning(
-                "queue %r: the connection was lost, and up to %d message(s) that the session before may have held have "
+                "queue %r: the connection was lost, and %s message(s) that the session before may have held have "
                 "not come again: it had accepted them, or it or other consumers hold them; this AvailableNow query "
                 "ends without them",
-                self._queue, max(count, self.target - received),
+                self._queue, "some" if hidden is None else f"up to {hidden}",
             )  # fmt: skip
         elif count and not self._selector:
             _log.warning(

@@ -36,10 +36,7 @@ MOST_RANGES: Final = 4096
 LASTING_SECONDS: Final = 30.0
 """A session that lived so long, or settled something, was of use: the next pause is a short one again."""
 CALM_SECONDS: Final = 1.0
-"""A session that lived so long before anything arrived did not end of what the broker was to send."""
-
-WORKED_SECONDS: Final = 5.0
-"""A session that received for so long, and whose connection was lost then, worked."""
+"""A session that lived so long, and then lost its connection or had received nothing, did not end of a message."""
 
 
 def now() -> float:
@@ -99,7 +96,7 @@ class QueueLink:
         self._ending = Ending(queue, selector=options.selector is not None, clock=held.clock)
         self._looks_deleted = False
         self._unconfirmed = 0
-        """Accepts sent since the broker was last given time for some."""
+        """Messages settled since the broker was last given time for some."""
         self._served = False
         """Whether this incarnation got as far as its subscription."""
         self._asked = False
@@ -291,8 +288,9 @@ class QueueLink:
             for ids, text in settlement.reject:
                 add_range(reject.setdefault(text, []), *ids)
         for text, ranges in reject.items():
+            silence = self._silence(ranges)
             for at in range(0, len(ranges), MOST_RANGES):
-                client.reject(ranges[at : at + MOST_RANGES], text=text)
+                client.reject(ranges[at : at + MOST_RANGES], text=text, patience_s=silence)
         if accept:
             self._accept(client, accept)
         asked = now()
@@ -311,13 +309,17 @@ class QueueLink:
                 self.sync_done = wanted
                 self._lock.notify_all()
 
-    def _accept(self, client: Client, ranges: Sequence[tuple[int, int]]) -> None:
+    def _silence(self, ranges: Sequence[tuple[int, int]]) -> float:
+        """Seconds for which the broker may be silent while it stores that these are settled."""
         self._unconfirmed += sum(last - first + 1 for first, last in ranges)
         silence = silence_of(self._unconfirmed)
         if silence < self.heartbeat_s:
-            silence = 0.0  # two heartbeats of silence are allowed for anyway
-        else:
-            self._unconfirmed = 0
+            return 0.0  # two heartbeats of silence are allowed for anyway
+        self._unconfirmed = 0
+        return silence
+
+    def _accept(self, client: Client, ranges: Sequence[tuple[int, int]]) -> None:
+        silence = self._silence(ranges)
         crashpoints.reached(crashpoints.ACCEPT_UNSENT)
         for at in range(0, len(ranges), MOST_RANGES):
             client.accept(ranges[at : at + MOST_RANGES], patience_s=silence)
@@ -367,7 +369,7 @@ class QueueLink:
 
     def _begin_ending(self, client: Client) -> None:
         info = client.query_queue(self.queue)
-        there = info.message_count if info is not None and info.message_count is not None else 0
+        there = 0 if info is None else info.message_count
         others = info is not None and info.subscriber_count != 0
         # Of what was sent with accept-mode none no session holds anything, and nothing comes again.
         lost_for = self._dying_s if others and self._options.accept else 0.0
@@ -376,7 +378,7 @@ class QueueLink:
             if not self._options.accept:
                 confirmed = self.buffer.received
             target = self._ending.begin(there, received=self.buffer.received, confirmed=confirmed, lost_for=lost_for)
-            if self._options.selector is None:
+            if self._options.selector is None and there is not None:
                 self.end_estimate = target
 
     def _look_for_end(self, client: Client, subscription: Subscription) -> None:
@@ -414,7 +416,7 @@ class QueueLink:
         """
         if self._lasted():
             return True
-        if isinstance(error, ConnectionFailed) and self._served and self._clock() - self._since >= WORKED_SECONDS:
+        if isinstance(error, ConnectionFailed) and self._served and self._clock() - self._since >= CALM_SECONDS:
             return True
         idle = self._asked and self.buffer.received == self._begun_at
         return idle and (not self._there or self._clock() - self._since >= CALM_SECONDS)

@@ -49,6 +49,22 @@ def text(allowed: str = "not empty") -> Kind:
     return Kind("text", allowed, parse)
 
 
+def host() -> Kind:
+    """A name or address of a machine; whether there is such a machine is not looked at."""
+    allowed = "host name or address"
+
+    def parse(value: str) -> str:
+        try:
+            value.encode("idna")
+        except UnicodeError:  # an empty label, or one of more than 63 characters
+            raise ValueError(allowed) from None
+        if not value or "\0" in value:
+            raise ValueError(allowed)
+        return value
+
+    return Kind("text", allowed, parse)
+
+
 def path(allowed: str) -> Kind:
     """A path of a file."""
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from amqp_spark.errors import OptionError
 from amqp_spark.options.parsing import ConnectionSettings, Given
 from amqp_spark.options.table import (
+    BEYOND_HEARTBEATS_SECONDS,
     CONNECTION,
     DELIVERY_MODES,
     EXACTLY_ONCE,
@@ -78,6 +79,7 @@ def _guarantee_problems(values: Mapping[str, object], given: Given) -> list[str]
                 "option 'heartbeat' is 0 (off), which deliveryGuarantee=exactly-once does not allow: the broker could "
                 "not tell a suspended writer from its successor; allowed: 1 to 65535"
             )
+        problems += _timeout_problems(values)
     else:
         problems.extend(
             f"option {name!r} has no use with deliveryGuarantee={guarantee}: leave it out"
@@ -85,3 +87,18 @@ def _guarantee_problems(values: Mapping[str, object], given: Given) -> list[str]
             if name in given
         )
     return problems
+
+
+def _timeout_problems(values: Mapping[str, object]) -> list[str]:
+    heartbeat, timeout = values["heartbeat"], values["transaction_timeout"]
+    if not isinstance(heartbeat, int) or not isinstance(timeout, int):  # it was refused
+        return []
+    least = 2 * heartbeat + BEYOND_HEARTBEATS_SECONDS
+    if timeout >= least:
+        return []
+    problem = (
+        f"option 'transactionTimeout' is {timeout}, too short for heartbeat={heartbeat}: a restart may have to wait "
+        "for two heartbeats until the broker gives up a writer that died, and its transactions must last longer; "
+        f"allowed: {least} to 86400, or a shorter heartbeat"
+    )
+    return [problem]

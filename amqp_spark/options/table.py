@@ -36,6 +36,8 @@ FAIL = "fail"
 DISCARD = "discard"
 SHORTEST_TRANSACTION_SECONDS = 20
 """A restart may wait for a quarter of the term of its transactions, to see what was committed before."""
+BEYOND_HEARTBEATS_SECONDS = 15
+"""How much longer than two heartbeats a transaction lasts at least: for so long a restart may wait for its lock."""
 #: In the order of their codes on the wire, from 1 (0-10 message, domain delivery-mode).
 DELIVERY_MODES = ("non-persistent", "persistent")
 
@@ -215,7 +217,7 @@ SOURCE: tuple[Option, ...] = (
         "`auto` by size. What is pulled from another machine is encrypted (docs/operations.md, Security).",
     ),
     Option(
-        "transferHost", "transfer_host", kinds.text("host name or address"), "driver host", None,
+        "transferHost", "transfer_host", kinds.host(), "driver host", None,
         "What executors connect to for pulling.",
     ),
     Option(
@@ -276,7 +278,7 @@ SINK: tuple[Option, ...] = (
         "transactionTimeout", "transaction_timeout", kinds.integer(SHORTEST_TRANSACTION_SECONDS, 86_400), "3600", 3600,
         "Exactly-once only: seconds from the first row of a task to the commit of its batch, after which the broker "
         "rolls back. A broker that allows less (qpidd: option dtx-max-timeout, 3600) refuses more. A restart may "
-        "have to wait for some seconds before it commits: hence the minimum.",
+        "have to wait before it commits: twice the `heartbeat` and 15 seconds are the minimum.",
     ),
     Option(
         "batchId", "batch_id", kinds.integer(0, 2**63 - 1), "none", None,

@@ -35,7 +35,8 @@ if TYPE_CHECKING:
     from amqp_spark.sink.targets import Values
 
 MOST_KNOWN: Final = 100_000
-"""Most answers that are kept: every row of a large partition may have a routing key of its own."""
+"""Most answers that are kept, since every row of a large partition may have a routing key of its own. In a transaction
+all are kept: its messages reach their queues at the commit, so that no answer before the last one says enough."""
 ASKED_TOGETHER: Final = 1000
 """Most questions of one round trip."""
 AGAIN_SECONDS: Final = 1.0
@@ -229,7 +230,8 @@ class Routes:
     def _learn(self, targets: Iterable[Target]) -> None:
         """Ask for those that are not known."""
         targets = list(targets)
-        if len(self._known) + sum(target not in self._known for target in targets) > MOST_KNOWN:
+        many = len(self._known) + sum(target not in self._known for target in targets) > MOST_KNOWN
+        if many and not self._transaction:
             self._forget_bindings()
         for target, answer in self._asked([target for target in targets if target not in self._known]):
             self._known[target] = _Known(_is_there(answer), _kind(answer))

@@ -11,6 +11,7 @@ from amqp_core.errors import (
     ConnectionClosed,
     DecodeError,
     EncodeError,
+    LimitExceeded,
     ProtocolError,
     UsageError,
     VersionRefused,
@@ -344,3 +345,24 @@ def test_what_came_before_the_broken_frame_is_delivered(
     assert re.search(text, str(found)), str(found)
     assert us.state is State.CLOSED
     assert sent(us) == [spec.ConnectionClose(reply_code=501, reply_text=type(found).__name__)]
+
+
+def test_completions_inside_one_message_are_bounded() -> None:
+    """They are kept until it has ended, and what they need is many times what they are on the wire."""
+    us = client()
+    pump(us, server())
+    command, header, body = wire.frames_of(wire.transfer(b"", b"x"))
+    completed = control(spec.SessionCompleted(commands=[(0, 0)]))
+    assert us.receive_data(command + header) == []
+    us.receive_data(completed * 10_000)
+    assert us.state is State.OPEN
+    assert isinstance(error_of(us.receive_data(completed + body)), LimitExceeded)
+
+
+def test_completions_inside_a_message_come_behind_it() -> None:
+    us = client()
+    pump(us, server())
+    command, header, body = wire.frames_of(wire.transfer(b"", b"x"))
+    completed = control(spec.SessionCompleted(commands=[(0, 0)]))
+    events = us.receive_data(command + header + completed * 3 + body)
+    assert [type(event) for event in events] == [TransfersReceived, *[ControlReceived] * 3]

@@ -352,6 +352,36 @@ def test_credit_that_is_renewed_keeps_its_bound_of_bytes(how: str, monkeypatch: 
         assert took(subscription) == 1500
 
 
+def test_more_bytes_than_the_broker_has_credit_for_are_an_error() -> None:
+    """By more than one message, whatever a broker may leave out when it counts."""
+
+    def script(peer: Peer) -> None:
+        def flow(command: spec.MessageFlow) -> None:
+            if command.unit == spec.MessageCreditUnit.MESSAGE:
+                peer.transfer(*[bytes(1_000_000)] * 10)
+
+        peer.hooks[spec.MessageFlow] = flow
+        peer.open()
+        peer.serve()
+
+    with subscribed(script) as (_, subscription):
+        subscription.renew(100, 3_000_000)
+        with pytest.raises(ProtocolError, match="more bytes to destination 's1' than it had credit for"):
+            received(subscription, 10)
+
+
+def test_bytes_that_a_broker_does_not_count_are_no_fault() -> None:
+    """Broker-J counts bodies, and heads of frames of 4 KiB are no small part of a transfer."""
+
+    with FakePeer(sending([1_000_000] * 30)) as server:
+        subscription = server.connect(max_frame_size=4096).subscribe("q")
+        subscription.renew(100, 10_000_000)
+        assert received(subscription, 10) > 10_000_000
+        for _ in range(2):
+            subscription.renew(10, 10_000_000)
+            assert received(subscription, 10) > 10_000_000
+
+
 def test_what_is_granted_after_a_bound_of_bytes_is_of_any_size() -> None:
     with subscribed(sending([5000])) as (_, subscription):
         subscription.renew(1, 100)

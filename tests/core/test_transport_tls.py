@@ -7,7 +7,7 @@ import socket
 import ssl
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -288,3 +288,11 @@ def test_a_key_with_a_passphrase_is_an_error_and_no_prompt(tls: TlsMaterial, tmp
     )
     with pytest.raises(TlsError, match=r"locked\.pem"):
         tls_context(options(tls, tls_cert_file=str(tls.client.cert_file), tls_key_file=str(file)))
+
+
+@pytest.mark.parametrize("name", ["tls_ca_file", "tls_cert_file"])
+def test_a_path_that_cannot_be_one_is_an_error_of_tls(name: str) -> None:
+    given: dict[str, Any] = {name: "\ud800"}
+    with pytest.raises(TlsError, match=r"the TLS files '\\ud800' cannot be used") as caught:
+        tls_context(ConnectOptions(hosts=(("h", 1),), tls=True, **given))
+    str(caught.value).encode()

@@ -101,7 +101,7 @@ def _heartbeat_s(victims: set[str], draw: random.Random) -> int:
     """A thread that waits at a point sends no heartbeats: some connections are lost before their process is."""
     if ORPHAN in victims:
         return ORPHAN_HEARTBEAT_S
-    if {FREEZE, ABSENCE, LAPSE, PAUSE} & victims:
+    if {FREEZE, ABSENCE, LAPSE, PAUSE, EXPIRE} & victims:  # some have a short transactionTimeout
         return HEARTBEAT_S
     return draw.choice([HEARTBEAT_S, 15, 30])
 

@@ -273,9 +273,10 @@ class FakeClient:
                 self.broker.accepted.append(message.body)
             self.broker.changed.notify_all()
 
-    def reject(self, ranges: Sequence[tuple[int, int]], *, text: str) -> None:
+    def reject(self, ranges: Sequence[tuple[int, int]], *, text: str, patience_s: float = 0.0) -> None:
         with self.broker.changed:
             self._command("reject")
+            self.broker.patience.append(patience_s)
             for message in self._settled(ranges):
                 self.broker.rejected.append((message.body, text))
             self.broker.changed.notify_all()

@@ -246,7 +246,7 @@ def decided_and_expired(fake: FakeBroker, timeout: int = 3600) -> Prepared:
     fake.fails["commit"] = [ConnectionLost("cut")] * 3
     task = fake.task(5, run=run_at(10))
     with pytest.raises(ConnectionLost):
-        driver(fake, transactionTimeout=timeout).commit([task], 5)
+        driver(fake, transactionTimeout=timeout, heartbeat=2).commit([task], 5)
     fake.prepared.pop(task.xid)
     fake.fails.clear()
     fake.calls.clear()
@@ -267,7 +267,8 @@ def test_a_replay_outlives_the_wait_for_markers_that_cannot_come(qpidd: bool, ti
             fake.prepared.pop(again.xid, None)
 
     fake.on_wait = ends_unless_renewed
-    assert driver(fake, transactionTimeout=timeout).commit([again], 5), "what is published is this very attempt"
+    again_driver = driver(fake, transactionTimeout=timeout, heartbeat=2)
+    assert again_driver.commit([again], 5), "what is published is this very attempt"
     assert [branch.xid for branch in fake.writer.branches] == [again.xid]
     assert fake.calls.index("set_timeout") < fake.calls.index("wait")
     assert fake.waits[0] == min(deciding.MARKER_SECONDS, timeout / 4)

@@ -362,3 +362,15 @@ def test_validate_gives_back_what_the_options_mean() -> None:
     assert validate(MINIMAL) == parse()
     with pytest.raises(OptionError, match="'url' is required"):
         validate({"queue": "q"})
+
+
+@pytest.mark.parametrize("host", [".example", "x" * 64, "a\0b", ""])
+def test_a_transfer_host_that_can_be_none(host: str) -> None:
+    (found,) = problems({**MINIMAL, "transferHost": host})
+    assert "'transferHost'" in found
+    assert "host name or address" in found
+
+
+@pytest.mark.parametrize("host", ["driver.example", "10.0.0.1", "::1", "fe80::1", "b\u00fccher.example"])
+def test_a_transfer_host(host: str) -> None:
+    assert SourceOptions.parse(MINIMAL | {"transferHost": host}).transfer_host == host

@@ -99,8 +99,16 @@ def test_a_transaction_timeout_has_bounds(value: str) -> None:
     assert repr(value) in found
     assert "20 to 86400" in found
     for bound in (20, 86_400):
-        options = parse(deliveryGuarantee="exactly-once", transactionalId="t", transactionTimeout=bound)
+        options = parse(deliveryGuarantee="exactly-once", transactionalId="t", transactionTimeout=bound, heartbeat=2)
         assert options.transaction_timeout == bound
+
+
+def test_a_transaction_outlasts_the_wait_for_a_writer_that_died() -> None:
+    given = {"deliveryGuarantee": "exactly-once", "transactionalId": "t", "heartbeat": "30"}
+    (found,) = problems(**given, transactionTimeout="74")
+    assert "option 'transactionTimeout' is 74, too short for heartbeat=30" in found
+    assert "allowed: 75 to 86400" in found
+    assert parse(**given, transactionTimeout="75").transaction_timeout == 75
 
 
 def test_the_login_is_checked_and_never_shown() -> None:

@@ -250,6 +250,18 @@ def test_a_large_accept_lets_the_broker_be_silent_for_longer(fake: FakeBroker, m
     assert fake.patience[-1] >= 2.0
 
 
+def test_a_large_reject_lets_the_broker_be_silent_for_longer(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
+    receiver = make()
+    fake.heartbeat_s = 2.0
+    receiver.start()
+    fake.publish("q", *[b"x"] * 4000)
+    plan_all(receiver, fake, 4000)
+    receiver.reject("q", 1, range(4000), "is not what it should be")
+    receiver.accept({"q": 4000})
+    fake.wait(lambda: len(fake.rejected) == 4000)
+    assert max(fake.patience) >= 2.0
+
+
 @pytest.mark.parametrize("large", [700_000, 3_000_000])
 def test_no_queue_starves_although_its_messages_exceed_its_share(
     fake: FakeBroker, make: Callable[..., Receiver], large: int

@@ -264,6 +264,17 @@ def test_no_more_answers_are_kept_than_memory_should_hold_and_none_is_forgotten_
     ]  # fmt: skip
 
 
+def test_in_a_transaction_nothing_is_forgotten(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its messages reach their queues at the commit: what was bound before that proves nothing."""
+    monkeypatch.setattr("amqp_spark.sink.routes.MOST_KNOWN", 4)
+    routes = Asking(fake, transaction=True)
+    fake.bound |= {("amq.direct", key) for key in "abcdefgh"}
+    for first, keys in enumerate(("abc", "def", "gh")):
+        routes.send("amq.direct", texts(*keys), len(keys), first_row=3 * first)
+    fake.bound.discard(("amq.direct", "a"))
+    assert routes.at_the_end() == [Gone("amq.direct", "a", 1, 0)]
+
+
 def test_on_another_connection_all_is_asked_for_before_it_counts(fake: FakeBroker, routes: Asking) -> None:
     routes.send("amq.direct", "k", 10)
     fake.bound.clear()

@@ -24,6 +24,7 @@ from amqp_core.errors import (
 )
 from amqp_spark.datasource import ending, link, opening, receiver
 from tests.spark.driver import Driver, bodies
+from tests.spark.fake_client import FakeClient, FakeInfo
 from tests.spark.reader_support import Readers, numbers
 
 if TYPE_CHECKING:
@@ -188,7 +189,7 @@ def test_point_6_a_session_that_received_for_a_while_and_was_cut_off_worked(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two triggers nothing can be settled, however often the connection is cut."""
-    monkeypatch.setattr(link, "WORKED_SECONDS", 0.0)
+    monkeypatch.setattr(link, "CALM_SECONDS", 0.0)
     driver = Driver(readers(retry__maxAttempts=2))
     driver.latest()
     for number in range(6):
@@ -202,7 +203,7 @@ def test_point_6_a_session_that_received_for_a_while_and_was_cut_off_worked(
 def test_point_6_what_a_peer_breaks_each_time_is_given_up_however_long_it_takes(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(link, "WORKED_SECONDS", 0.0)
+    monkeypatch.setattr(link, "CALM_SECONDS", 0.0)
     fake.publish("q", *numbers(20))
     driver = Driver(readers(retry__maxAttempts=2))
     driver.latest()
@@ -338,6 +339,17 @@ def test_available_now_reads_what_was_there_and_leaves_nothing_unaccepted(fake: 
     assert bodies([row for batch in driver.batches for row in batch]) == numbers(500)
     assert fake.accepted == numbers(500)  # at once: Spark may end the process now
     assert fake.syncs == 1
+
+
+def test_available_now_reads_a_queue_whose_messages_the_broker_does_not_count(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fields of a result are optional (0-10 section 10, queue.query)."""
+    monkeypatch.setattr(FakeClient, "query_queue", lambda _client, _name: FakeInfo(None, None))
+    fake.publish("q", *numbers(500))
+    driver = run_available_now(readers(maxMessagesPerTrigger=80))
+    assert bodies([row for batch in driver.batches for row in batch]) == numbers(500)
+    assert fake.accepted == numbers(500)
 
 
 def test_available_now_does_not_read_what_comes_later(fake: FakeBroker, readers: Readers) -> None:
