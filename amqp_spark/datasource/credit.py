@@ -7,7 +7,11 @@ message and grows from little, for brokers that count only a part of a transfer,
 from __future__ import annotations
 
 from collections import deque
-from typing import Final
+from itertools import islice
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 MAX_CREDIT: Final = 16_384
 """Most transfers under way: a broker that counts uncompleted commands stops at 65,536 (Broker-J halts there)."""
@@ -21,6 +25,10 @@ SLACK_BYTES: Final = 16 << 20
 """What is held may exceed the budget by so much, and one message."""
 HEADER_BYTES: Final = 8192
 """Room for the headers of each message under way: Broker-J counts only bodies against credit in bytes."""
+
+
+LOOK_SECONDS: Final = 0.5
+"""How long queues that know of a large message keep those from their turn that only look for one."""
 
 
 class CreditWindow:
@@ -63,23 +71,31 @@ class Turns:
     """Queues whose share of the budget is less than their next message: one at a time gets credit for one message.
 
     So no queue waits for ever while anything is free, and what is held exceeds the budget by one message at most.
+
+    Parameters:
+        clock: seconds.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._line: deque[str] = deque()
         self._idle: set[str] = set()
+        self._looked_at = float("-inf")
+        """When one that only looks had its turn."""
 
     def take(self, queue: str, *, idle: bool = False) -> str:
         """Line up; return the queue whose turn it is.
 
         Parameters:
             queue: its name.
-            idle: it only looks whether there is a message; those that know of one come before it, each of them behind
-                one of those that only look, so that these come, too.
+            idle: it only looks whether there is a message; those that know of one come before it, unless none has
+                looked for ``LOOK_SECONDS``.
         """
         if queue not in self._line:
             at = len(self._line)
-            while not idle and at > 1 and self._line[at - 1] in self._idle and self._line[at - 2] in self._idle:
+            # Where none has looked for long, one of those that look stays before each of the others.
+            kept = 1 if self._clock() - self._looked_at < LOOK_SECONDS else 2
+            while not idle and at > 1 and all(each in self._idle for each in islice(self._line, at - kept, at)):
                 at -= 1
             self._line.insert(at, queue)
             if idle:
@@ -98,8 +114,10 @@ class Turns:
         """Leave the line; return the queue whose turn begins by that."""
         if queue not in self._line:
             return None
-        self._idle.discard(queue)
         was_first = self._line[0] == queue
+        if was_first and queue in self._idle:
+            self._looked_at = self._clock()
+        self._idle.discard(queue)
         self._line.remove(queue)
         return self._line[0] if was_first and self._line else None
 

@@ -93,7 +93,7 @@ class FlowControl:
             self.paused = paused
         if self._turn_since is not None and not self._turn_ends(subscription):
             return
-        share = max(0, min(free // len(self._held.buffers), free - awaited))
+        share = max(0, free) // len(self._held.buffers)
         now = self._clock()
         quiet = idles and now - self._arrived_at >= QUIET_SECONDS
         rested = now - self._left_at >= RETURN_SECONDS
@@ -113,7 +113,7 @@ class FlowControl:
             return
         want = min(want, left)
         low = credit <= want // 2 or under_way <= share // 2
-        more, more_bytes = want - credit, share - under_way
+        more, more_bytes = want - credit, min(share, free - awaited) - under_way
         once = quiet and self._arrived_at > self._renewed_at  # or a queue that brings nothing would renew for ever
         if (low or once) and more > 0 and more_bytes >= self._window.largest:
             self._renewed_at = now

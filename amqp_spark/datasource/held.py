@@ -41,7 +41,7 @@ class Held:
         self.last_call = clock()
         """When Spark last asked for something: nobody needs the backlog of a query that is not asking."""
         self._wanted: tuple[int, int | None] = 0, None
-        self.turns = Turns()
+        self.turns = Turns(clock)
         self.wake: dict[str, Callable[[], None]] = {}
         """Wakes the thread of a queue."""
         self.elsewhere: list[Callable[[], int]] = []

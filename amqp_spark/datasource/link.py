@@ -23,7 +23,7 @@ from amqp_spark.datasource.planning import add_range
 from amqp_spark.datasource.retrying import LOCK_RETRY_SECONDS, Retries
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from amqp_spark.datasource.broker import Block, Client, Connector, QueueInfo, Subscription
     from amqp_spark.datasource.held import Held, LinkOptions
@@ -288,9 +288,8 @@ class QueueLink:
             for ids, text in settlement.reject:
                 add_range(reject.setdefault(text, []), *ids)
         for text, ranges in reject.items():
-            silence = self._silence(ranges)
-            for at in range(0, len(ranges), MOST_RANGES):
-                client.reject(ranges[at : at + MOST_RANGES], text=text, patience_s=silence)
+            for part, silence in self._parts(ranges):
+                client.reject(part, text=text, patience_s=silence)
         if accept:
             self._accept(client, accept)
         asked = now()
@@ -309,20 +308,24 @@ class QueueLink:
                 self.sync_done = wanted
                 self._lock.notify_all()
 
-    def _silence(self, ranges: Sequence[tuple[int, int]]) -> float:
-        """Seconds for which the broker may be silent while it stores that these are settled."""
-        self._unconfirmed += sum(last - first + 1 for first, last in ranges)
-        silence = silence_of(self._unconfirmed)
-        if silence < self.heartbeat_s:
-            return 0.0  # two heartbeats of silence are allowed for anyway
-        self._unconfirmed = 0
-        return silence
+    def _parts(self, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[Sequence[tuple[int, int]], float]]:
+        """Ranges for one command each, and for how many seconds the broker may be silent while it stores them all."""
+        for at in range(0, len(ranges), MOST_RANGES):
+            part = ranges[at : at + MOST_RANGES]
+            self._unconfirmed += sum(last - first + 1 for first, last in part)
+            silence = 0.0
+            if at + MOST_RANGES >= len(ranges):  # its completion is that of the ones before, too
+                silence = silence_of(self._unconfirmed)
+            if silence < self.heartbeat_s:
+                silence = 0.0  # two heartbeats of silence are allowed for anyway
+            else:
+                self._unconfirmed = 0
+            yield part, silence
 
     def _accept(self, client: Client, ranges: Sequence[tuple[int, int]]) -> None:
-        silence = self._silence(ranges)
         crashpoints.reached(crashpoints.ACCEPT_UNSENT)
-        for at in range(0, len(ranges), MOST_RANGES):
-            client.accept(ranges[at : at + MOST_RANGES], patience_s=silence)
+        for part, silence in self._parts(ranges):
+            client.accept(part, patience_s=silence)
         crashpoints.reached(crashpoints.ACCEPT_SENT)
 
     def _store(self, blocks: Sequence[Block]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from amqp_spark.datasource.credit import (
     FIRST_CREDIT,
     HEADER_BYTES,
+    LOOK_SECONDS,
     MAX_CREDIT,
     UNDER_WAY_BYTES,
     CreditWindow,
@@ -59,7 +60,7 @@ def test_a_restart_begins_with_little_and_knows_the_sizes() -> None:
 
 
 def test_turns_go_round() -> None:
-    turns = Turns()
+    turns = Turns(lambda: 0.0)
     assert turns.take("a") == "a"
     assert turns.take("b") == "a"
     assert turns.take("c") == "a"
@@ -85,24 +86,31 @@ def test_headers_have_room_after_many_small_messages() -> None:
 
 
 def test_a_queue_that_needs_a_turn_comes_before_those_that_only_look() -> None:
-    turns = Turns()
+    turns = Turns(lambda: 0.0)
     for queue in "abc":
         turns.take(queue, idle=True)
     assert turns.take("d") == "a", "whose turn it is keeps it"
     assert turns.take("e") == "a"
-    assert [turns.leave(queue) for queue in "adbe"] == ["d", "b", "e", "c"], "one that only looks comes in between"
+    assert [turns.leave(queue) for queue in "adbe"] == ["d", "b", "e", "c"], "none had looked yet"
+    turns.take("f", idle=True)
+    for queue in "gh":
+        turns.take(queue)
+    assert [turns.leave(queue) for queue in "cgh"] == ["g", "h", "f"], "one has looked just now"
 
 
 def test_queues_that_need_turns_again_and_again_keep_none_from_its_own() -> None:
-    turns = Turns()
+    now = [0.0]
+    turns = Turns(lambda: now[0])
     for queue in "ab":
         turns.take(queue)
     for queue in "cde":
         turns.take(queue, idle=True)
-    had = []
-    for _ in range(20):
+    had = ""
+    while now[0] < 6 * LOOK_SECONDS:
         first = turns.take("a")
-        had.append(first)
+        had += first
+        now[0] += 0.1
         turns.leave(first)
         turns.take(first, idle=first in "cde")
     assert set(had) == set("abcde")
+    assert had.count("a") + had.count("b") > 20
