@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.types import StructType
 
+    from amqp_spark.options import SourceOptions
+
 _METRICS = "drain"
 _BROWSED = "timestamp TIMESTAMP, body BINARY"
 _AUTO_MILLISECONDS = 100_000_000_000  # as docs/options.md says of timestampUnit: larger numbers are not in seconds
@@ -92,7 +94,10 @@ class Report:
 
 
 def _time(micros: int) -> str:
-    return (_EPOCH + timedelta(microseconds=micros)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    try:
+        return (_EPOCH + timedelta(microseconds=micros)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    except OverflowError:  # outside of the years 1 to 9999: another unit was meant
+        return f"{micros} microseconds since 1970"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -152,8 +157,11 @@ def metrics_of(schema: StructType, unit: str) -> list[Column]:
         case t.TimestampType():
             micros = f.unix_micros("timestamp")
         case t.LongType():
-            milliseconds = f.lit(unit == "ms") if unit != "auto" else f.abs("timestamp") > _AUTO_MILLISECONDS
-            micros = f.col("timestamp") * f.when(milliseconds, 1000).otherwise(1_000_000)
+            number = f.col("timestamp")
+            large = (number > _AUTO_MILLISECONDS) | (number < -_AUTO_MILLISECONDS)
+            milliseconds = f.lit(unit == "ms") if unit != "auto" else large
+            # of a number that is no time in that unit there are no microseconds
+            micros = f.try_multiply(number, f.when(milliseconds, f.lit(1000)).otherwise(f.lit(1_000_000)))
         case _:
             pass
     if isinstance(kinds["body"], t.BinaryType | t.StringType):
@@ -169,45 +177,59 @@ def metrics_of(schema: StructType, unit: str) -> list[Column]:
     ]
 
 
-def reading(arguments: argparse.Namespace) -> tuple[StructType, list[str]]:
-    """The schema to read with, and the columns of it to write: the report needs timestamps and bodies in any case."""
+def reading(arguments: argparse.Namespace, corrupt: str | None) -> tuple[StructType, list[str]]:
+    """The schema to read with, and the columns of it to write: the report needs timestamps and bodies in any case.
+
+    Parameters:
+        arguments: of the command line.
+        corrupt: option ``columnNameOfCorruptRecord``, a column of every schema that is not the user's own.
+    """
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
     from amqp_spark.columns import DEFAULT_SCHEMA  # noqa: PLC0415
 
     if arguments.exact:
-        schema = cli.schema_of(cli.exact_ddl())
+        schema = _with_texts(cli.schema_of(cli.exact_ddl()), corrupt)
     elif arguments.schema is not None:
         schema = cli.schema_of(arguments.schema)
     else:
-        schema = DEFAULT_SCHEMA
+        schema = _with_texts(DEFAULT_SCHEMA, corrupt)
     names = list(schema.names)
     there = {name.lower() for name in names}
     more = [field for field in DEFAULT_SCHEMA if field.name in {"timestamp", "body"} - there]
     return StructType([*schema.fields, *more]), names
 
 
-def start(spark: SparkSession, arguments: argparse.Namespace, options: dict[str, str], unit: str) -> StreamingQuery:
+def _with_texts(schema: StructType, name: str | None) -> StructType:
+    """A schema with a column STRING more, if there is a name for one."""
+    from pyspark.sql.types import StringType, StructField, StructType  # noqa: PLC0415
+
+    return schema if name is None else StructType([*schema.fields, StructField(name, StringType())])
+
+
+def start(
+    spark: SparkSession, arguments: argparse.Namespace, options: dict[str, str], given: SourceOptions
+) -> StreamingQuery:
     """Build the query that empties the queues, and start it."""
-    schema, names = reading(arguments)
+    schema, names = reading(arguments, given.corrupt_column)
     rows = spark.readStream.format("amqp").options(**options).schema(schema).load()
-    rows = rows.observe(_METRICS, *metrics_of(schema, unit)).select(*(f"`{name}`" for name in names))
+    rows = rows.observe(_METRICS, *metrics_of(schema, given.timestamp_unit)).select(*(f"`{name}`" for name in names))
     writer = cli.writer_of(rows, arguments).options(**cli.pairs(arguments.sink_option, "--sink-option", side=None))
     return writer.format(arguments.format).start(arguments.output)
 
 
-def browse(spark: SparkSession, options: dict[str, str], unit: str) -> Mapping[str, Any]:
+def browse(spark: SparkSession, options: dict[str, str], given: SourceOptions) -> Mapping[str, Any]:
     """The report's numbers of what is on the queues."""
-    schema = cli.schema_of(_BROWSED)
+    schema = _with_texts(cli.schema_of(_BROWSED), given.corrupt_column)
     rows = spark.read.format("amqp").options(**options).schema(schema).load()
-    return rows.agg(*metrics_of(schema, unit)).collect()[0].asDict()
+    return rows.agg(*metrics_of(schema, given.timestamp_unit)).collect()[0].asDict()
 
 
 def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     """Check everything that can be checked, then empty the queues, or look."""
     options = cli.connection_options(arguments, queue=",".join(arguments.queue) or None)
     check_files(arguments)
-    unit = validate(options).timestamp_unit
+    given = validate(options)
     cli.check_files(options)
     report = Report()
     with cli.session("drain", arguments) as spark:
@@ -215,7 +237,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
         validate(options, arguments.schema)
         if arguments.dry_run:
             progress = cli.Progress(sys.stderr, quiet=arguments.quiet)
-            found = cli.run_action(spark, lambda: browse(spark, options, unit), signals, progress)
+            found = cli.run_action(spark, lambda: browse(spark, options, given), signals, progress)
             if found is None:
                 return signals.exit_code or cli.EXIT_FAILED
             report.add(found)
@@ -227,7 +249,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
                 on_batch=lambda each: report.add(each.observedMetrics[_METRICS].asDict()),
             )
             with cli.spark_refuses():
-                query = start(spark, arguments, options, unit)
+                query = start(spark, arguments, options, given)
             code, done = cli.follow(query, signals, progress), progress.summary()
     print(f"drain: {done}\n{report.text()}")
     if arguments.report is not None:

@@ -215,9 +215,12 @@ def typed(wire: Wire, at: Positions, target: Target) -> Column:
     after = wire.after_values(at, codes)
     errors: Errors = {}
     values: list[Any] = []
+    texts_as_octets = isinstance(target.kind, t.BinaryType)
     for row, (begin, end) in enumerate(zip(at.tolist(), after.tolist(), strict=True)):
         value = None
-        if begin:
+        if begin and texts_as_octets and (width := _TEXT_SIZES.get(wire.data[begin])):
+            value = wire.data[begin + 1 + width : end]  # as in _uniform: whether they are UTF-8 is not asked
+        elif begin:
             try:
                 value = convert(value_at(wire.data, begin, end))
             except Misfit as bad:

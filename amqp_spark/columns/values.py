@@ -50,7 +50,7 @@ _NAMES: Final[dict[int, str]] = {
     if name.isupper() and isinstance(number, int) and name != "MAX_DEPTH"
 }
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d")
+_DATE: Final = re.compile(r"\d{4}-\d\d-\d\d", re.ASCII)
 _TIME: Final = re.compile(
     r"(\d{4}-\d\d-\d\d)(?:[T ](\d\d:\d\d(?::\d\d)?)(?:\.(\d{1,6})0*)?)?(Z|[+-]\d\d:?\d\d)?", re.ASCII
 )
@@ -332,6 +332,10 @@ def _iso(text: str, typed: Typed, name: str, *, zone: bool) -> int:
         moment = datetime.fromisoformat(f"{day}T{clock or '00:00'}{'+00:00' if offset in (None, 'Z') else offset}")
     except ValueError as bad:
         raise Misfit(f"{describe(typed)} is no time: {bad}") from None
+    try:
+        moment.astimezone(UTC)
+    except OverflowError:  # by its offset
+        raise Misfit(f"{describe(typed)} is no time of the years 1 to 9999") from None
     elapsed = moment - _EPOCH
     return elapsed // timedelta(microseconds=1) + int((fraction or "0").ljust(6, "0"))
 

@@ -15,6 +15,7 @@ from amqp_spark.columns import Chunk
 from amqp_spark.compat import DataSourceReader, InputPartition
 from amqp_spark.datasource.connect import connect
 from amqp_spark.datasource.credit import CreditWindow
+from amqp_spark.datasource.resting import Resting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -67,10 +68,13 @@ class AmqpBatchReader(DataSourceReader):
                 partition.queue, accept=False, acquire=False, exclusive=False, selector=self._options.selector
             )
             position = 0
-            for blocks in _browse(subscription, partition.count):
-                chunks = [Chunk.of(block.frames, block.ends) for block in blocks]
-                yield from self._columns.batches(chunks, queue=partition.queue, first_position=position)
-                position += sum(len(block.ends) for block in blocks)
+            with Resting(client) as resting:
+                for blocks in _browse(subscription, partition.count):
+                    chunks = [Chunk.of(block.frames, block.ends) for block in blocks]
+                    for batch in self._columns.batches(chunks, queue=partition.queue, first_position=position):
+                        with resting.rest():  # Spark may work on it for long
+                            yield batch
+                    position += sum(len(block.ends) for block in blocks)
         finally:
             client.close()
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+import threading
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from amqp_core.errors import NotFound
+from amqp_core.v0_10 import spec
 from amqp_spark.datasource import batch_reader
 from amqp_spark.datasource.batch_reader import AmqpBatchReader, BrowsePartition
+from amqp_spark.datasource.connect import _Client as Adapter
 from amqp_spark.options import SourceOptions
 from tests.spark.fake_client import BodyPlan, FakeBlock, FakeBroker, FakeSubscription
+from tests.support.fakepeer import FakePeer, Peer
 
 if TYPE_CHECKING:
     from amqp_spark.columns import ColumnPlan
@@ -111,3 +115,32 @@ def test_an_abandoned_read_closes_its_connection(fake: FakeBroker) -> None:
 def test_credentials_are_not_shown(fake: FakeBroker) -> None:
     reader = make(fake)
     assert "s3cret-word" not in repr(reader) + repr(reader._options) + repr(reader.partitions())
+
+
+def test_heartbeats_go_on_while_spark_works_on_rows() -> None:
+    """A broker gives up a client that was silent for two of them."""
+    worked = threading.Event()
+    heard: list[bool] = []
+
+    def script(peer: Peer) -> None:
+        peer.subscribed()
+        peer.transfer(b"x")
+        while peer.hears(0.3):  # what belongs to the subscription
+            pass
+        heard.append(peer.hears(10))
+        worked.set()
+        peer.answers[spec.QueueQuery] = lambda _: spec.QueueQueryResult(queue="q", message_count=0)
+        peer.serve()
+
+    given = {"url": "amqp://localhost", "queue": "q", "username": "u", "password": "p"}
+    with FakePeer(script, heartbeat=1) as server:
+        reader = AmqpBatchReader(
+            SourceOptions.parse(given),
+            cast("ColumnPlan", BodyPlan()),
+            connector=lambda _: cast("Any", Adapter(server.connect(heartbeat=1))),
+        )
+        found = reader.read(BrowsePartition("q", 1))
+        assert next(found).num_rows == 1
+        assert worked.wait(30)
+        assert list(found) == []
+    assert heard == [True]

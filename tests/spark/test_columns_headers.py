@@ -182,6 +182,9 @@ REFUSED: list[tuple[t.DataType, int, bytes, str]] = [
     (t.TimestampType(), *text("2024-02-29T12:00:00.0000001Z"), "is not an ISO 8601 time of microseconds"),
     (t.TimestampType(), *text("yesterday"), "is not an ISO 8601 time"),
     (t.TimestampType(), *text("2024-02-29T25:00:00Z"), "is no time: hour"),
+    (t.TimestampType(), *text("0001-01-01T00:00:00+23:59"), "str16 is no time of the years 1 to 9999"),
+    (t.TimestampType(), *text("9999-12-31T23:59:59-23:59"), "str16 is no time of the years 1 to 9999"),
+    (t.DateType(), *text("\u0662\u0660\u0662\u0664-\u0660\u0661-\u0660\u0661"), "str16 is not an ISO 8601 date"),
     (t.TimestampType(), 0x38, I64(2**62), "4611686018427387904 is no time of the years 1 to 9999"),
     (t.TimestampType(), 0x33, F64(1.0), "double 1.0 is not a time"),
     (t.TimestampNTZType(), *text("2024-02-29T12:00:00Z"), "has a time zone, TIMESTAMP_NTZ was asked for"),
@@ -355,6 +358,14 @@ def test_headers_as_a_map_of_texts(case: int) -> None:
     ]
     if code in (0xA8, 0xA9, 0xAA, 0xAB):
         json.loads(expected or "")
+
+
+def test_texts_are_octets_of_a_binary_header_whatever_others_send() -> None:
+    """How one message is read depends on no other one that happens to come with it."""
+    latin = message((b"h", 0x95, wire.vbin16(b"\xff\xfe")))
+    for other in ((0x90, wire.vbin16(b"hi")), (0x95, wire.vbin16(b"hi")), (0x85, b"\2hi")):
+        got = decode(schema(("h", BINARY)), latin, message((b"h", *other)))
+        assert got == [{"h": b"\xff\xfe"}, {"h": b"hi"}]
 
 
 def test_a_text_that_is_not_utf8_is_an_error() -> None:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import StringType
 
 from amqp_spark.options import CONNECTION, SOURCE
 from tests.spark.job_support import SECRET, help_of, without_spark
@@ -114,6 +115,36 @@ def test_times_as_numbers_are_read_in_the_unit_of_the_source(
     rows = spark.createDataFrame([(number, "ä")], "Timestamp BIGINT, body STRING")
     found = rows.agg(*drain.metrics_of(rows.schema, unit)).collect()[0]
     assert (found.first, found.last, found.total) == (micros, micros, 2)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    ("number", "unit", "shown"),
+    [
+        (1_700_000_000_000_000, "auto", "1700000000000000000 microseconds since 1970"),
+        (1_700_000_000_000, "s", "1700000000000000000 microseconds since 1970"),
+        (1_700_000_000_000_000_000, "auto", None),
+        (-(2**63), "auto", None),
+        (2**63 - 1, "s", None),
+    ],
+)
+def test_numbers_that_are_no_time_in_the_unit_of_the_source_break_no_report(
+    drain: Any, spark: SparkSession, number: int, unit: str, shown: str | None
+) -> None:
+    rows = spark.createDataFrame([(number, "a")], "timestamp BIGINT, body STRING")
+    report = drain.Report()
+    report.add(rows.agg(*drain.metrics_of(rows.schema, unit)).collect()[0].asDict())
+    assert report.as_dict()["first_timestamp"] == shown
+    assert (shown or "messages         1") in report.text()
+
+
+@pytest.mark.parametrize("kind", [[], ["--exact"], ["--schema", "body STRING, _bad STRING"]])
+@pytest.mark.spark
+def test_the_column_for_what_does_not_fit_is_read_and_written(drain: Any, spark: SparkSession, kind: list[str]) -> None:
+    del spark  # parses the schema
+    schema, names = drain.reading(drain.parser().parse_args([*GOOD, *kind]), "_bad")
+    assert names.count("_bad") == 1
+    assert schema["_bad"].dataType == StringType()
 
 
 @pytest.mark.spark
