@@ -126,7 +126,7 @@ def test_confirm_waits_for_the_messages_and_not_for_the_sync_alone() -> None:
         first, _ = peer.expect(spec.MessageTransfer)
         sync, _ = peer.expect(spec.ExecutionSync)
         peer.control(spec.SessionCompleted(commands=[(first, first), (sync, sync)]))
-        stored.wait(0.1)  # nobody sets it: a client that does not wait gets the time to go on
+        stored.wait(0.1)  # never set: a client that does not wait for the answer goes on meanwhile
         stored.set()
         peer.completing = True
         peer.control(spec.SessionCompleted(commands=[(first + 1, first + 1)]))

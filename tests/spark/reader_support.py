@@ -8,13 +8,17 @@ late, 4 the accept signal, 5 epochs, 6 incarnations, 7 transport of bytes, 8 cre
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections import Counter
+from typing import TYPE_CHECKING, Any, cast
 
+from amqp_spark.datasource import flow
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.options import SourceOptions
 from tests.spark.fake_client import BodyPlan
 
 if TYPE_CHECKING:
+    import pytest
+
     from amqp_spark.columns import ColumnPlan
     from tests.spark.fake_client import FakeBroker
 
@@ -42,3 +46,17 @@ class Readers:
 def numbers(count: int, begin: int = 0) -> list[bytes]:
     """Bodies of the same length, each with its number."""
     return [b"%06d" % number for number in range(begin, begin + count)]
+
+
+def count_looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the link of each queue has looked at its credit; none waits long before it looks again."""
+    monkeypatch.setattr(flow, "IDLE_SECONDS", 0.05)
+    looked: Counter[str] = Counter()
+    regulate = flow.FlowControl.regulate
+
+    def counted(self: flow.FlowControl, *args: Any, **options: Any) -> None:
+        regulate(self, *args, **options)
+        looked[self._queue] += 1
+
+    monkeypatch.setattr(flow.FlowControl, "regulate", counted)
+    return looked

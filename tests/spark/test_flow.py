@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -19,6 +20,7 @@ from tests.support.fakepeer import FakePeer, Peer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.subscription import Subscription
 
 
@@ -58,6 +60,17 @@ class Producer:
             self.backlog -= count
 
 
+@contextmanager
+def controlled(script: Callable[[Peer], None]) -> Iterator[tuple[Client, Subscription, Held, FlowControl]]:
+    """A client of a peer, and what controls its subscription of one queue."""
+    with FakePeer(script) as server:
+        client = server.connect()
+        held = Held(["q"], 128 << 20, time.monotonic)
+        held.wake["q"] = lambda: None
+        yield client, client.subscribe("q"), held, FlowControl("q", held)
+        client.close()
+
+
 def received(flow: FlowControl, held: Held, subscription: Subscription, client: object, seconds: float) -> int:
     """Regulate and receive for some seconds; how many messages came."""
     got, end = 0, time.monotonic() + seconds
@@ -95,18 +108,13 @@ def test_a_turn_ends_with_its_message_although_the_stop_before_it_completes_late
                 producer.publish(5)
         peer.serve()
 
-    with FakePeer(script) as server:
-        client = server.connect()
-        subscription = client.subscribe("q")
-        held = Held(["q"], 128 << 20, time.monotonic)
-        held.wake["q"] = lambda: None
-        flow, got = FlowControl("q", held), 0
+    with controlled(script) as (client, subscription, held, flow):
+        got = 0
         end = time.monotonic() + 30
         while got < 6 and time.monotonic() < end:
             got += received(flow, held, subscription, client, 0.2)
             held.buffers["q"].fix(held.buffers["q"].received, held.buffers["q"].held_bytes)
             held.buffers["q"].accept(held.buffers["q"].received)  # Spark is done with it at once
-        client.close()
     assert got == 6
 
 
@@ -119,21 +127,15 @@ def test_a_queue_that_brings_nothing_gets_new_credit_once() -> None:
         producers[0].backlog = 1
         peer.serve()
 
-    with FakePeer(script) as server:
-        client = server.connect()
-        subscription = client.subscribe("q")
-        held = Held(["q"], 128 << 20, time.monotonic)
-        held.wake["q"] = lambda: None
+    with controlled(script) as (client, subscription, held, flow):
         other = [1 << 20]
         held.elsewhere.append(lambda: other[0])
-        flow = FlowControl("q", held)
         got, end = 0, time.monotonic() + 20
         while not got and time.monotonic() < end:
             got = received(flow, held, subscription, client, 0.1)
         assert got + received(flow, held, subscription, client, 0.4) == 1
         other[0] = 0  # another queue gives its bytes of the budget back
         received(flow, held, subscription, client, 2.5)
-        client.close()
     assert producers[0].stops < 8
 
 
@@ -149,16 +151,11 @@ def test_a_queue_whose_turn_the_broker_forgot_goes_on(monkeypatch: pytest.Monkey
         producer.publish(3)
         peer.serve()
 
-    with FakePeer(script) as server:
-        client = server.connect()
-        subscription = client.subscribe("q")
-        held = Held(["q"], 128 << 20, time.monotonic)
-        held.wake["q"] = lambda: None
-        flow, got = FlowControl("q", held), 0
+    with controlled(script) as (client, subscription, held, flow):
+        got = 0
         end = time.monotonic() + 30
         while got < 3 and time.monotonic() < end:
             got += received(flow, held, subscription, client, 0.1)
-        client.close()
     assert got == 3
 
 

@@ -6,7 +6,6 @@ The peers keep to the credit that they have, in messages and in bytes.
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -15,11 +14,14 @@ from amqp_core.v0_10 import spec
 from amqp_spark.datasource.connect import connect
 from amqp_spark.datasource.held import LinkOptions
 from amqp_spark.datasource.receiver import Receiver
+from tests.spark.reader_support import count_looks
 from tests.support.fakepeer import FakePeer, Peer
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+
+    import pytest
 
 MIB = 1 << 20
 SLACK = 16 * MIB
@@ -113,14 +115,19 @@ def test_what_came_while_a_sync_was_waited_for_counts_for_the_next_credit() -> N
         assert receiver._held.bytes <= budget + size + SLACK
 
 
-def test_what_may_come_to_links_that_wait_for_an_answer_is_no_credit_for_others() -> None:
+def test_what_may_come_to_links_that_wait_for_an_answer_is_no_credit_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     budget, size, queues = 64 * MIB, MIB, 4
+    looked = count_looks(monkeypatch)
+    senders: list[Sender] = []
     answering = threading.Event()
     waiting: list[str | None] = []
 
     def script(peer: Peer) -> None:
         peer.open()
         sender = Sender(peer, size)
+        senders.append(sender)
 
         def produce() -> None:
             if sender.queue != "q0":
@@ -134,15 +141,15 @@ def test_what_may_come_to_links_that_wait_for_an_answer_is_no_credit_for_others(
 
     with receiving(script, queues, budget) as receiver:
         held = receiver._held
-        wait_until(lambda: all(link.connected for link in receiver._links), "the subscriptions", 20)
-        time.sleep(0.5)  # what a quiet start gives them
+        wait_until(lambda: sum(each.messages > 0 for each in senders) == queues, "credit for all", 20)
         syncing = threading.Thread(target=receiver.sync)
         syncing.start()
         wait_until(lambda: len(waiting) == queues - 1 and held.bytes > 0, "the syncs", 20)
         before = -1
         while before != held.bytes:  # the link that was answered takes what it may
             before = held.bytes
-            time.sleep(1.5)
+            looked.clear()
+            wait_until(lambda: looked["q0"] >= 5, "looks at what is free", 60)
         answering.set()
         syncing.join(60)
         assert not syncing.is_alive()

@@ -35,7 +35,7 @@ def test_a_batch_waits_for_so_many_messages(fake: FakeBroker, readers: Readers) 
 
 
 def test_messages_after_one_that_is_larger_than_the_buffer_come_together(fake: FakeBroker, readers: Readers) -> None:
-    """The next ones may be as large, and only one such is asked for; when it is not, all are."""
+    """After the large message the source asks for one more of any size; when that one is small, it asks for many."""
     driver = Driver(readers(minMessagesPerTrigger=10, bufferBytes="1m", maxBytesPerTrigger="1m"))
     fake.publish("q", b"x" * (6 << 20))
     assert len(driver.trigger_until_rows()) == 1

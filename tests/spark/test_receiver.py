@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -16,6 +14,8 @@ from amqp_spark.datasource import receiver as receivers
 from amqp_spark.datasource.held import LinkOptions
 from amqp_spark.datasource.receiver import Receiver
 from tests.spark.fake_client import FakeBroker, FakeSubscription, bodies_of, transfer_frames
+from tests.spark.reader_support import count_looks
+from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -466,22 +466,22 @@ def test_queues_whose_messages_exceed_their_share_pass_the_bound_by_one_message_
     bounded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each looks for its end as well (AvailableNow), with credit for a message of any size."""
-    monkeypatch.setattr(flow, "IDLE_SECONDS", 0.05)
-    looked: Counter[str] = Counter()
-    regulate = flow.FlowControl.regulate
-
-    def counted(self: flow.FlowControl, *args: Any, **options: Any) -> None:
-        regulate(self, *args, **options)
-        looked[self._queue] += 1
+    looked = count_looks(monkeypatch)
+    queues = [f"q{number}" for number in range(8)]
+    probing: set[str] = set()
+    probe = FakeSubscription.probe
 
     def slow(self: FakeSubscription) -> None:
+        """The answer is on its way until each of the others has looked whether it may probe, or does."""
+        probing.add(self.queue)
         probe(self)
-        time.sleep(0.2)  # the answer is on its way while the others look
+        before = looked.copy()
+        wait_until(
+            lambda: all(looked[queue] >= before[queue] + 2 or queue in probing for queue in queues), "the others", 20
+        )
+        probing.remove(self.queue)
 
-    probe = FakeSubscription.probe
     monkeypatch.setattr(FakeSubscription, "probe", slow)
-    monkeypatch.setattr(flow.FlowControl, "regulate", counted)
-    queues = [f"q{number}" for number in range(8)]
     fake = FakeBroker(*queues)
     size = len(transfer_frames(b"x" * 700_000))
     for queue in queues:
