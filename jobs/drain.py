@@ -186,25 +186,18 @@ def reading(arguments: argparse.Namespace, corrupt: str | None) -> tuple[StructT
     """
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
-    from amqp_spark.columns import DEFAULT_SCHEMA  # noqa: PLC0415
+    from amqp_spark.columns import DEFAULT_SCHEMA, schema_with  # noqa: PLC0415
 
     if arguments.exact:
-        schema = _with_texts(cli.schema_of(cli.exact_ddl()), corrupt)
+        schema = schema_with(corrupt, cli.schema_of(cli.exact_ddl()))
     elif arguments.schema is not None:
         schema = cli.schema_of(arguments.schema)
     else:
-        schema = _with_texts(DEFAULT_SCHEMA, corrupt)
+        schema = schema_with(corrupt)
     names = list(schema.names)
     there = {name.lower() for name in names}
     more = [field for field in DEFAULT_SCHEMA if field.name in {"timestamp", "body"} - there]
     return StructType([*schema.fields, *more]), names
-
-
-def _with_texts(schema: StructType, name: str | None) -> StructType:
-    """A schema with a column STRING more, if there is a name for one."""
-    from pyspark.sql.types import StringType, StructField, StructType  # noqa: PLC0415
-
-    return schema if name is None else StructType([*schema.fields, StructField(name, StringType())])
 
 
 def start(
@@ -220,7 +213,9 @@ def start(
 
 def browse(spark: SparkSession, options: dict[str, str], given: SourceOptions) -> Mapping[str, Any]:
     """The report's numbers of what is on the queues."""
-    schema = _with_texts(cli.schema_of(_BROWSED), given.corrupt_column)
+    from amqp_spark.columns import schema_with  # noqa: PLC0415
+
+    schema = schema_with(given.corrupt_column, cli.schema_of(_BROWSED))
     rows = spark.read.format("amqp").options(**options).schema(schema).load()
     return rows.agg(*metrics_of(schema, given.timestamp_unit)).collect()[0].asDict()
 

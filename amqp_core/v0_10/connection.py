@@ -70,7 +70,7 @@ _CHANNELS_USED = 1
 # In a control with ranges of command ids: its code, packing flags, the size of the set and another field.
 _ROOM_BESIDES_RANGES = 16
 _RANGE_SIZE = 8
-# session.completed inside one message: an honest peer answers what it is asked, some syncs at most.
+# Most session.completed inside one message. A peer that keeps to the protocol sends few: about one for each sync bit.
 _MOST_COMPLETIONS = 10_000
 
 _T = TypeVar("_T")

@@ -249,7 +249,7 @@ class Subscription:
         if not self._given or self._stop_id is not None:
             return deadline
         if self._brings_nothing():
-            self._client.pump(monotonic(), reading=reading)  # something may have come while nobody looked
+            self._client.pump(monotonic(), reading=reading)  # a message may wait in the socket
         if self._brings_nothing():
             self.renew(self._credit, self._bound)
         return min(deadline, self._changed_at + _FORGOTTEN_SECONDS)

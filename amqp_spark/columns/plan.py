@@ -73,11 +73,11 @@ DEFAULT_SCHEMA: Final = t.StructType(
 """All columns, in the types that they have when no schema is given."""
 
 
-def schema_with(corrupt_column: str | None) -> t.StructType:
-    """The default schema, and the column of the option ``columnNameOfCorruptRecord``, if that is given."""
+def schema_with(corrupt_column: str | None, schema: t.StructType = DEFAULT_SCHEMA) -> t.StructType:
+    """A schema, and the column of the option ``columnNameOfCorruptRecord``, if that is given."""
     if corrupt_column is None or corrupt_column.lower() in ALLOWED:  # reported with the other errors
-        return DEFAULT_SCHEMA
-    return t.StructType([*DEFAULT_SCHEMA.fields, t.StructField(corrupt_column, t.StringType())])
+        return schema
+    return t.StructType([*schema.fields, t.StructField(corrupt_column, t.StringType())])
 
 
 class _Allowed(NamedTuple):

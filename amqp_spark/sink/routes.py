@@ -230,9 +230,10 @@ class Routes:
     def _learn(self, targets: Iterable[Target]) -> None:
         """Ask for those that are not known."""
         targets = list(targets)
-        many = len(self._known) + sum(target not in self._known for target in targets) > MOST_KNOWN
-        if many and not self._transaction:
-            self._forget_bindings()
+        if not self._transaction:
+            fresh = sum(target not in self._known for target in targets)
+            if len(self._known) + fresh > MOST_KNOWN:
+                self._forget_bindings()
         for target, answer in self._asked([target for target in targets if target not in self._known]):
             self._known[target] = _Known(_is_there(answer), _kind(answer))
 
