@@ -104,7 +104,7 @@ from amqp_core.v0_10._write import (
     write_vbin32,
     write_void,
 )
-from amqp_core.v0_10.values import (
+from amqp_core.v0_10.type_codes import (
     ARRAY,
     BIN8,
     BIN16,

@@ -15,7 +15,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from amqp_core.errors import DecodeError
-from amqp_core.v0_10.values import (
+from amqp_core.v0_10.type_codes import (
     ARRAY,
     BIN8,
     BIN16,

@@ -23,6 +23,8 @@ from amqp_core.errors import (
     UsageError,
     VirtualHostRefused,
 )
+from amqp_core.publisher_window import Window
+from amqp_core.sequence_numbers import unwrap_ranges, wire_ranges
 from amqp_core.transport import tls_context
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command, encode_header
@@ -38,10 +40,8 @@ from amqp_core.v0_10.publisher import (
 )
 from amqp_core.v0_10.questions import Questions
 from amqp_core.v0_10.routing import by_destination, destination_of
-from amqp_core.v0_10.serial import unwrap_ranges, wire_ranges
 from amqp_core.v0_10.subscription import Subscription
 from amqp_core.v0_10.transactions import Transactions
-from amqp_core.v0_10.window import Window
 
 if TYPE_CHECKING:
     import ssl
@@ -486,7 +486,7 @@ class Client:
         :meth:`publish` and :meth:`confirm` stand on it, too.
 
         Parameters:
-            max_in_flight: most transfers that may be sent and not completed (see :mod:`amqp_core.v0_10.window`).
+            max_in_flight: most transfers that may be sent and not completed (see :mod:`amqp_core.publisher_window`).
             max_bytes_in_flight: bytes, likewise; one transfer that is larger goes alone. By default 32 MiB; 4 MiB for
                 qpidd, which refuses what is under way to a queue that is full.
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqp_core.errors import LimitExceeded
+from amqp_core.sequence_numbers import RangeSet
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.frames import COMMAND_FRAME_BYTES
 from amqp_core.v0_10.routing import destination_of
-from amqp_core.v0_10.serial import RangeSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from amqp_core.v0_10.transfers import Transfers
+    from amqp_core.transfer_ledger import Transfers
 
 # Infinite is 2**32 - 1, or a flow without value. Broker-J ends its flow control with 2**31 - 1 and gives nothing later:
 # that stands for "no limit" as well.

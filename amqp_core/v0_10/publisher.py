@@ -26,17 +26,17 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from amqp_core.errors import UsageError
+from amqp_core.sequence_numbers import RangeSet, unwrap_ranges
+from amqp_core.transfer_ledger import Counted, Ledger, Rejected, Transfers
 from amqp_core.transport import monotonic
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.serial import RangeSet, unwrap_ranges
-from amqp_core.v0_10.transfers import Counted, Ledger, Rejected, Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amqp_core.publisher_window import Window
     from amqp_core.v0_10.driver import Driver
     from amqp_core.v0_10.producer_credit import ProducerCredit
-    from amqp_core.v0_10.window import Window
 
 MAX_IN_FLIGHT = 10_000
 MAX_BYTES_IN_FLIGHT = 32 << 20

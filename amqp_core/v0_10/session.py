@@ -15,10 +15,10 @@ from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Protocol
 
 from amqp_core.errors import AmqpError, ProtocolError, SessionDetached, UsageError, command_failure
+from amqp_core.sequence_numbers import RangeSet, unwrap, unwrap_ranges, wire_ranges, wrap
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import check_required, encode_command
 from amqp_core.v0_10.frames import BODY, COMMAND, HEADER
-from amqp_core.v0_10.serial import RangeSet, unwrap, unwrap_ranges, wire_ranges, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from amqp_core.errors import DecodeError
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
-from amqp_core.v0_10.values import Typed
+from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.columns import arrays, headers
 from amqp_spark.columns.fields import DELIVERY, MESSAGE, Packed, reply_to, structs
 from amqp_spark.columns.misfit import Misfit

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_spark.columns import arrays
 from amqp_spark.columns.containers import CONTAINERS, end_of, is_whole
 from amqp_spark.columns.misfit import Misfit

@@ -20,9 +20,9 @@ from uuid import UUID
 from pyspark.sql import types as t
 
 from amqp_core.errors import DecodeError
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._primitives import read_list_typed
-from amqp_core.v0_10.values import Typed
+from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.columns.misfit import Misfit
 from amqp_spark.columns.times import microseconds
 from amqp_spark.columns.variant import encode

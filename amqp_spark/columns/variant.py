@@ -13,12 +13,12 @@ from struct import pack
 from typing import TYPE_CHECKING, Final, cast
 from uuid import UUID
 
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_spark.columns.misfit import Misfit
 from amqp_spark.columns.times import microseconds
 
 if TYPE_CHECKING:
-    from amqp_core.v0_10.values import Typed
+    from amqp_core.v0_10.type_codes import Typed
 
 _PRIMITIVE, _SHORT_TEXT, _OBJECT, _ARRAY = range(4)
 _NULL, _TRUE, _FALSE, _INT1, _INT2, _INT4, _INT8, _DOUBLE, _DECIMAL4, _DECIMAL8, _DECIMAL16 = range(11)

@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from amqp_core.transfer_ledger import Transfers
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.spec import Xid
-    from amqp_core.v0_10.transfers import Transfers
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
     from amqp_spark.sink.encoding.messages import EncodedBlock, MessagePlan, Place

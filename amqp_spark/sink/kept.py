@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, cast
 
-from amqp_core.v0_10.transfers import Transfers
+from amqp_core.transfer_ledger import Transfers
 from amqp_spark.sink.runs import origin_of
 
 if TYPE_CHECKING:

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from amqp_core.errors import CommandFailed
+    from amqp_core.transfer_ledger import Rejected, Transfers
     from amqp_core.v0_10.publisher import Publisher
-    from amqp_core.v0_10.transfers import Rejected, Transfers
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
     from amqp_spark.sink.encoding.messages import EncodedBlock, Encoder, MessagePlan, Place

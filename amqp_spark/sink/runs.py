@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from amqp_core.transfer_ledger import Transfers
 from amqp_core.v0_10.spec import MessageAcceptMode
-from amqp_core.v0_10.transfers import Transfers
 from amqp_spark.sink.targets import value_at
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from amqp_core.v0_10.transfers import Rejected
+    from amqp_core.transfer_ledger import Rejected
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.encoding.messages import EncodedBlock
 

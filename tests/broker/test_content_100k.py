@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 
-from amqp_core.v0_10 import spec, values
+from amqp_core.v0_10 import spec, type_codes
 from amqp_core.v0_10.messages import Message
-from amqp_core.v0_10.values import Datetime, Typed
+from amqp_core.v0_10.type_codes import Datetime, Typed
 from amqp_spark.columns import DEFAULT_SCHEMA
 from tests.broker.stream_support import depth
 from tests.support.capabilities import needs
@@ -53,17 +53,17 @@ class Header:
 
 HEADERS: dict[str, Header] = {
     "boolean": Header(sent=True, text="true", kind="BOOLEAN", value=True),
-    "int8": Header(Typed(values.INT8, -128), "-128", "TINYINT", -128),
-    "uint8": Header(Typed(values.UINT8, 255), "255", "SMALLINT", 255),
-    "int16": Header(Typed(values.INT16, -32768), "-32768", "SMALLINT", -32768),
-    "uint16": Header(Typed(values.UINT16, 65535), "65535", "INT", 65535),
-    "int32": Header(Typed(values.INT32, -(2**31)), "-2147483648", "INT", -(2**31)),
-    "uint32": Header(Typed(values.UINT32, 2**32 - 1), "4294967295", "BIGINT", 2**32 - 1),
-    "int64": Header(Typed(values.INT64, -(2**63)), "-9223372036854775808", "BIGINT", -(2**63)),
-    "uint64": Header(Typed(values.UINT64, 2**63 - 1), "9223372036854775807", "BIGINT", 2**63 - 1),
-    "float": Header(Typed(values.FLOAT, 0.5), "0.5", "FLOAT", 0.5),
+    "int8": Header(Typed(type_codes.INT8, -128), "-128", "TINYINT", -128),
+    "uint8": Header(Typed(type_codes.UINT8, 255), "255", "SMALLINT", 255),
+    "int16": Header(Typed(type_codes.INT16, -32768), "-32768", "SMALLINT", -32768),
+    "uint16": Header(Typed(type_codes.UINT16, 65535), "65535", "INT", 65535),
+    "int32": Header(Typed(type_codes.INT32, -(2**31)), "-2147483648", "INT", -(2**31)),
+    "uint32": Header(Typed(type_codes.UINT32, 2**32 - 1), "4294967295", "BIGINT", 2**32 - 1),
+    "int64": Header(Typed(type_codes.INT64, -(2**63)), "-9223372036854775808", "BIGINT", -(2**63)),
+    "uint64": Header(Typed(type_codes.UINT64, 2**63 - 1), "9223372036854775807", "BIGINT", 2**63 - 1),
+    "float": Header(Typed(type_codes.FLOAT, 0.5), "0.5", "FLOAT", 0.5),
     "double": Header(1e300, "1e+300", "DOUBLE", 1e300),
-    "str8": Header(Typed(values.STR8, "€"), "€", "STRING", "€"),
+    "str8": Header(Typed(type_codes.STR8, "€"), "€", "STRING", "€"),
     "str16": Header("Grüße 🚀", "Grüße 🚀", "STRING", "Grüße 🚀"),
     "vbin32": Header(b"\x00\xff", '{"base64":"AP8="}', "BINARY", b"\x00\xff"),
     # Broker-J makes an int64 of a datetime, and of a decimal the octets of scale and number.

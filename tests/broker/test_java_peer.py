@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_core.v0_10 import values
+from amqp_core.v0_10 import type_codes
 from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
 from tests.support import javapeer
 from tests.support.capabilities import needs
@@ -21,23 +21,23 @@ EXPECTED = javapeer.expected()
 
 
 TYPE_NAMES = {
-    values.VOID: "void",
-    values.BOOLEAN: "boolean",
-    values.INT8: "int8",
-    values.INT16: "int16",
-    values.INT32: "int32",
-    values.INT64: "int64",
-    values.FLOAT: "float",
-    values.DOUBLE: "double",
-    values.CHAR: "char",
-    values.STR16: "str16",
-    values.VBIN32: "vbin32",
-    values.MAP: "map",
-    values.LIST: "list",
+    type_codes.VOID: "void",
+    type_codes.BOOLEAN: "boolean",
+    type_codes.INT8: "int8",
+    type_codes.INT16: "int16",
+    type_codes.INT32: "int32",
+    type_codes.INT64: "int64",
+    type_codes.FLOAT: "float",
+    type_codes.DOUBLE: "double",
+    type_codes.CHAR: "char",
+    type_codes.STR16: "str16",
+    type_codes.VBIN32: "vbin32",
+    type_codes.MAP: "map",
+    type_codes.LIST: "list",
 }
 
 
-def spelled(typed: values.Typed) -> list[object]:
+def spelled(typed: type_codes.Typed) -> list[object]:
     """A typed value as ``expected.json`` spells it: ``["int32", 5]``."""
     plain: object
     match typed.value:

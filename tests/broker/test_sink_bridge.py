@@ -15,12 +15,12 @@ import pytest
 from pyspark.sql import functions as f
 
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._codec import decode_header
 from amqp_core.v0_10.frames import parse_frame
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.segments import Assembler
-from amqp_core.v0_10.values import Datetime, Typed
+from amqp_core.v0_10.type_codes import Datetime, Typed
 from amqp_spark.columns import DEFAULT_SCHEMA
 from tests.broker.sink_support import browse, login, same, write
 from tests.broker.stream_support import depth

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
 from tests.broker.sink_support import browse, login, write
 from tests.support.taking import take
@@ -23,7 +23,7 @@ from tests.support.taking import take
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from amqp_core.v0_10.values import Typed
+    from amqp_core.v0_10.type_codes import Typed
     from tests.support.fixtures import Broker, Connect
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]

@@ -11,7 +11,7 @@ import pytest
 
 from amqp_core.errors import DecodeError, EncodeError
 from amqp_core.v0_10 import _primitives as p
-from amqp_core.v0_10.values import Datetime, Typed
+from amqp_core.v0_10.type_codes import Datetime, Typed
 
 U = UUID("00112233-4455-6677-8899-aabbccddeeff")
 

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core.errors import DeadlineExceeded, LimitExceeded
+from amqp_core.sequence_numbers import RangeSet
+from amqp_core.transfer_ledger import Transfers
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.producer_credit import ProducerCredit
-from amqp_core.v0_10.serial import RangeSet
-from amqp_core.v0_10.transfers import Transfers
 from tests.support import wire
 from tests.support.fakepeer import FakePeer, Peer
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqp_core import sequence_numbers
 from amqp_core.errors import ProtocolError
-from amqp_core.v0_10 import serial
-from amqp_core.v0_10.serial import MODULUS, RangeSet, unwrap, unwrap_ranges, wire_ranges, wrap
+from amqp_core.sequence_numbers import MODULUS, RangeSet, unwrap, unwrap_ranges, wire_ranges, wrap
 
 small = st.integers(0, 60)
 pairs = st.lists(st.tuples(small, small), max_size=30)
@@ -69,7 +69,7 @@ def test_covers_asks_for_every_id(added: list[tuple[int, int]], low: int, high: 
 @pytest.mark.parametrize("order", ["ascending", "descending", "shuffled"])
 def test_many_ranges_in_any_order_move_few_others(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """No list grows with the set: one that did would be moved with every range."""
-    monkeypatch.setattr(serial, "_LONGEST_RUN", 16)
+    monkeypatch.setattr(sequence_numbers, "_LONGEST_RUN", 16)
     ids = list(range(0, 8000, 2))
     if order == "shuffled":
         random.Random(1).shuffle(ids)
@@ -89,11 +89,11 @@ def test_many_ranges_in_any_order_move_few_others(order: str, monkeypatch: pytes
 
 @given(pairs, st.integers(2, 6))
 def test_runs_of_any_length_hold_the_same(added: list[tuple[int, int]], longest: int) -> None:
-    before, serial._LONGEST_RUN = serial._LONGEST_RUN, longest
+    before, sequence_numbers._LONGEST_RUN = sequence_numbers._LONGEST_RUN, longest
     try:
         test_range_set_is_a_set.hypothesis.inner_test(added, added[::2])  # type: ignore[attr-defined]  # hypothesis's own
     finally:
-        serial._LONGEST_RUN = before
+        sequence_numbers._LONGEST_RUN = before
 
 
 def test_range_set_says_what_it_holds() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from amqp_core.v0_10 import _primitives, spec, values
+from amqp_core.v0_10 import _primitives, spec, type_codes
 from specs.facts import CLASSES, load
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -86,7 +86,7 @@ def test_generated_classes_have_the_expected_counts() -> None:
 def test_type_codes_are_those_of_the_facts() -> None:
     coded = {entry["name"].replace("-", "_").upper(): entry["code"] for entry in TYPES["type"] if "code" in entry}
     coded["UUID_"] = coded.pop("UUID")  # UUID is the class
-    constants = {name: value for name, value in vars(values).items() if name.isupper() and name[:4] != "MAX_"}
+    constants = {name: value for name, value in vars(type_codes).items() if name.isupper() and name[:4] != "MAX_"}
     assert constants == coded
 
 

@@ -10,7 +10,7 @@ from amqp_core.v0_10 import _codec, spec
 from amqp_core.v0_10 import _primitives as p
 from amqp_core.v0_10.frames import encode_assembly, parse_frame
 from amqp_core.v0_10.segments import Assembler
-from amqp_core.v0_10.values import Typed
+from amqp_core.v0_10.type_codes import Typed
 from tests.support import javapeer
 from tests.support.scenario import ECHOES
 from tests.support.values import MODEL, SCALARS

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from amqp_core.errors import UsageError
-from amqp_core.v0_10.window import FIRST_BYTES, FIRST_TRANSFERS, Window
+from amqp_core.publisher_window import FIRST_BYTES, FIRST_TRANSFERS, Window
 
 
 def grown(window: Window, answers: int) -> list[int]:

@@ -13,12 +13,12 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._codec import decode_command, decode_header, encode_header
 from amqp_core.v0_10._scan import OUTSIDE, scan
 from amqp_core.v0_10.frames import parse_frame
 from amqp_core.v0_10.segments import Assembler
-from amqp_core.v0_10.values import Typed
+from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.columns.variant import encode as encode_variant
 from amqp_spark.errors import RowError
 from amqp_spark.options import SinkOptions

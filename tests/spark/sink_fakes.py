@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from amqp_core.errors import AmqpError, ConnectionLost, NotFound, ResourceLimitExceeded
+from amqp_core.transfer_ledger import Rejected, Transfers
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.transfers import Rejected, Transfers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

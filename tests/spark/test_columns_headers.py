@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 from pyspark.sql.types import VariantVal
 
 from amqp_core.v0_10 import _primitives as primitives
-from amqp_core.v0_10.values import Typed
+from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.columns import ColumnPlan
 from amqp_spark.columns.misfit import Misfit
 from amqp_spark.columns.variant import LARGEST, encode

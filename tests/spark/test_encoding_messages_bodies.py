@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list, read_map
 from amqp_spark.sink.encoding.messages import MOST_BYTES, MOST_ROWS, MessagePlan
 from tests.spark.message_support import (

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._codec import decode_header, encode_header
 from amqp_core.v0_10._read import read_map_typed
 from amqp_core.v0_10._write import write_map
-from amqp_core.v0_10.values import Typed
+from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.columns import DEFAULT_SCHEMA, ColumnPlan
 from amqp_spark.sink.encoding.headers import STAMPS, checked
 from amqp_spark.sink.encoding.messages import Place

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._primitives import read_map_typed
-from amqp_core.v0_10.values import Typed
+from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.columns import ColumnPlan
 from amqp_spark.sink.encoding.values import unsendable
 from tests.support import wire

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
-from amqp_core.v0_10.values import MAX_DEPTH
+from amqp_core.v0_10.type_codes import MAX_DEPTH
 from amqp_spark.columns import ColumnPlan
 from amqp_spark.sink.encoding.values import encode_list, encode_map, unsendable
 from tests.support import wire

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
-from amqp_core.v0_10.values import MAX_DEPTH, Typed
+from amqp_core.v0_10.type_codes import MAX_DEPTH, Typed
 from amqp_spark.columns.variant import encode
 from amqp_spark.sink.encoding.faults import reasons
 from amqp_spark.sink.encoding.values import encode_list, encode_map

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pyspark.sql import types as t
 
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_map_typed
 from amqp_spark.columns import ALLOWED, DEFAULT_SCHEMA
 from amqp_spark.columns.values import name_of

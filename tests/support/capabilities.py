@@ -25,7 +25,7 @@ from amqp_core.errors import (
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import Message, messages_of
-from amqp_core.v0_10.values import Datetime
+from amqp_core.v0_10.type_codes import Datetime
 from tests.support.dial import dial
 from tests.support.process import wait_until
 

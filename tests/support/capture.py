@@ -18,7 +18,7 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import _codec, spec
 from amqp_core.v0_10._primitives import read_list_typed, read_map_typed, write_list, write_map
 from amqp_core.v0_10.frames import BODY, COMMAND, CONTROL
-from amqp_core.v0_10.values import Typed
+from amqp_core.v0_10.type_codes import Typed
 from tests.support import brokerj, javapeer
 from tests.support.bareclient import BareClient
 from tests.support.recorder import Recorder, Recording, segments_of

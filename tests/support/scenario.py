@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10 import values as v
-from amqp_core.v0_10.values import Datetime, Typed
+from amqp_core.v0_10 import type_codes as v
+from amqp_core.v0_10.type_codes import Datetime, Typed
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -8,12 +8,12 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Self
 
+from amqp_core.sequence_numbers import RangeSet, wire_ranges
 from amqp_core.transport import Transport, monotonic
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.client import Client
 from amqp_core.v0_10.connection import CommandReceived, Connection, ControlReceived, Ended, Role
 from amqp_core.v0_10.driver import Driver
-from amqp_core.v0_10.serial import RangeSet, wire_ranges
 from amqp_core.v0_10.session import Session
 from tests.support.machines import Login
 from tests.support.runs import number_of

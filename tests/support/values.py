@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10 import values as v
-from amqp_core.v0_10.values import Datetime, Typed
+from amqp_core.v0_10 import type_codes as v
+from amqp_core.v0_10.type_codes import Datetime, Typed
 from specs.facts import Field, Struct, load
 
 MODEL = load(Path(__file__).parents[2] / "specs" / "amqp_0_10")

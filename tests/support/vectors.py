@@ -15,15 +15,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from amqp_core.v0_10 import spec, values
+from amqp_core.v0_10 import spec, type_codes
 from amqp_core.v0_10.frames import parse_frame
-from amqp_core.v0_10.values import Datetime, Typed
+from amqp_core.v0_10.type_codes import Datetime, Typed
 
 DIRECTORY = Path(__file__).parents[1] / "vectors"
 
 _TYPE_NAMES: dict[int, str] = {
     code: name.rstrip("_").lower().replace("_", "-")
-    for name, code in vars(values).items()
+    for name, code in vars(type_codes).items()
     if name.isupper() and not name.startswith("MAX_")
 }
 _TYPE_CODES: dict[str, int] = {name: code for code, name in _TYPE_NAMES.items()}

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_spark.sink.columns import LIST_TYPE, MAP_TYPE
 from amqp_spark.sink.encoding import variants
 from amqp_spark.sink.encoding.faults import reasons

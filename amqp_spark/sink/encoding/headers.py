@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import types as t
 
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._columns import WIDTHS
 from amqp_spark.columns.fields import Spans, Wire, padded
 from amqp_spark.columns.headers import check

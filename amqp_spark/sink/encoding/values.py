@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as t
 
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_spark.sink.encoding import pieces, texts, variants
 from amqp_spark.sink.encoding.faults import (
     LONGEST_KEY,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import pyarrow as pa
 
-from amqp_core.v0_10 import values as code
+from amqp_core.v0_10 import type_codes as code
 from amqp_spark.sink.encoding import texts
 from amqp_spark.sink.encoding.faults import (
     LONGEST_KEY,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amqp_core.errors import ProtocolError, UsageError
-from amqp_core.v0_10.serial import RangeSet
+from amqp_core.sequence_numbers import RangeSet
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
