@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from amqp_core.address import ConnectOptions
     from amqp_spark.datasource.broker import Client, Connector
-    from amqp_spark.datasource.held import Held
-    from amqp_spark.datasource.link import QueueLink
+    from amqp_spark.datasource.queue_consumer import QueueConsumer
+    from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 
 _log = logging.getLogger(__name__)
 
@@ -31,8 +31,10 @@ SERVICE_SECONDS: Final = 0.5
 class BacklogSurvey:
     """A thread that asks for the backlog of all queues of a query, every :data:`SURVEY_SECONDS` while Spark calls."""
 
-    def __init__(self, links: Sequence[QueueLink], held: Held, options: ConnectOptions, connector: Connector) -> None:
-        self._links = links
+    def __init__(
+        self, consumers: Sequence[QueueConsumer], held: ReceiveBuffer, options: ConnectOptions, connector: Connector
+    ) -> None:
+        self._consumers = consumers
         self._held = held
         self._options = options
         self._connector = connector
@@ -71,13 +73,13 @@ class BacklogSurvey:
             self._close()
 
     def _survey(self, client: Client | None) -> None:
-        links = [link for link in self._links if link.connected]
-        if not links:
+        consumers = [consumer for consumer in self._consumers if consumer.connected]
+        if not consumers:
             return
         if client is None:
             client = self._client = self._connector(self._options)
-        for link in links:
-            link.surveyed(client.query_queue(link.queue), counts_held=client.counts_held_messages)
+        for consumer in consumers:
+            consumer.surveyed(client.query_queue(consumer.queue), counts_held=client.counts_held_messages)
 
     def _close(self) -> None:
         if self._client is not None:

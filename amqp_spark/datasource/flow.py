@@ -1,6 +1,6 @@
 """Flow control of one queue: credit within the budget that all queues of a query share, and reading or not.
 
-On the thread of the queue's link.
+On the thread of the queue's consumer.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark.datasource.credit import CreditWindow
-from amqp_spark.datasource.ending import QUIET_SECONDS
+from amqp_spark.datasource.drain_detector import QUIET_SECONDS
 
 if TYPE_CHECKING:
     from amqp_spark.datasource.broker import Block, Client, Subscription
-    from amqp_spark.datasource.held import Held
+    from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 
 IDLE_SECONDS: Final = 5.0
 """Longest wait for transfers; commands of other threads wake the wait. Credit that brought nothing is replaced then:
@@ -30,7 +30,7 @@ class FlowControl:
         paused: whether the socket is not read, since the budget is used up.
     """
 
-    def __init__(self, queue: str, held: Held) -> None:
+    def __init__(self, queue: str, held: ReceiveBuffer) -> None:
         self.paused = False
         self._queue = queue
         self._held = held

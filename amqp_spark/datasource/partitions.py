@@ -12,7 +12,7 @@ from amqp_spark.errors import TransferError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from amqp_spark.datasource.pull import Endpoint
+    from amqp_spark.datasource.block_server import Endpoint
 
 SMALL_BATCH_BYTES: Final = 1 << 20
 """Below this a batch is one inline partition: pulling costs as much as it saves, and every task costs 10 ms or more."""

@@ -1,8 +1,8 @@
-"""The receiver of a query: one link per queue, one byte budget, and the plan of each batch.
+"""The receiver of a query: one consumer per queue, one byte budget, and the plan of each batch.
 
-Lives in the reader process on the driver. Receiving (:mod:`link`), planning (:mod:`planning`) and what Spark is told
-(:mod:`run`) are separate: exactly-once (:mod:`owned`) puts a spool and a transaction between a plan and the offset
-that names it.
+Lives in the reader process on the driver. Receiving (:mod:`queue_consumer`), planning (:mod:`planner`) and the calls of
+Spark (:mod:`micro_batch_stream`) are separate: :mod:`exactly_once` puts a spool and a transaction between a plan and
+the offset that names it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_spark import crashpoints
 from amqp_spark.datasource.backlog import BacklogSurvey
-from amqp_spark.datasource.held import Held
-from amqp_spark.datasource.link import QueueLink
-from amqp_spark.datasource.planning import plan_batch
+from amqp_spark.datasource.planner import plan_batch
+from amqp_spark.datasource.queue_consumer import QueueConsumer
+from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 from amqp_spark.errors import OffsetError
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
     from amqp_spark.columns import Chunk
     from amqp_spark.datasource.broker import Connector
-    from amqp_spark.datasource.held import LinkOptions
-    from amqp_spark.datasource.link import Owner
-    from amqp_spark.datasource.planning import QueueBuffer
+    from amqp_spark.datasource.queue_buffer import QueueBuffer
+    from amqp_spark.datasource.queue_consumer import Owner
+    from amqp_spark.datasource.receive_buffer import ConsumerOptions
 
 _log = logging.getLogger(__name__)
 
@@ -45,21 +45,21 @@ class Receiver:
     def __init__(
         self,
         queues: Sequence[str],
-        options: LinkOptions,
+        options: ConsumerOptions,
         *,
         epoch: int,
         buffer_bytes: int,
         connector: Connector,
         clock: Callable[[], float] = time.monotonic,
-        owners: Callable[[str, Held], Owner] | None = None,
+        owners: Callable[[str, ReceiveBuffer], Owner] | None = None,
     ) -> None:
         self.epoch = epoch
-        self._held = Held(queues, buffer_bytes, clock)
-        self._links = [
-            QueueLink(queue, options, self._held, connector, None if owners is None else owners(queue, self._held))
+        self._held = ReceiveBuffer(queues, buffer_bytes, clock)
+        self._consumers = [
+            QueueConsumer(queue, options, self._held, connector, None if owners is None else owners(queue, self._held))
             for queue in queues
         ]
-        self._survey = BacklogSurvey(self._links, self._held, options.connect, connector)
+        self._survey = BacklogSurvey(self._consumers, self._held, options.connect, connector)
         self._lock = self._held.changed
         self._clock = clock
         self._turn = 0
@@ -70,21 +70,21 @@ class Receiver:
         if self._started:
             return
         self._started = True
-        for link in self._links:
-            link.bounded = bounded
-            link.start()
+        for consumer in self._consumers:
+            consumer.bounded = bounded
+            consumer.start()
         self._survey.start()
 
     def stop(self) -> None:
         """Close the connections in order; everything not accepted goes back to its queue."""
         with self._lock:
             self._held.stopping = True
-        for link in self._links:
-            link.wake()
+        for consumer in self._consumers:
+            consumer.wake()
         deadline = time.monotonic() + STOP_SECONDS
-        for link in self._links:
-            if not link.join(max(0.0, deadline - time.monotonic())):
-                _log.warning("queue %r: the connection did not close within %.0f s", link.queue, STOP_SECONDS)
+        for consumer in self._consumers:
+            if not consumer.join(max(0.0, deadline - time.monotonic())):
+                _log.warning("queue %r: the connection did not close within %.0f s", consumer.queue, STOP_SECONDS)
         self._survey.stop(max(0.0, deadline - time.monotonic()))
 
     def touch(self) -> None:
@@ -95,40 +95,42 @@ class Receiver:
         """Spark has processed everything below these positions; whether that was news."""
         news = []
         with self._lock:
-            for link in self._links:
-                position = positions.get(link.queue, 0)
-                if position > link.buffer.accepted:
+            for consumer in self._consumers:
+                position = positions.get(consumer.queue, 0)
+                if position > consumer.buffer.accepted:
                     crashpoints.reached(crashpoints.COMMIT_LOGGED)
-                    settlements = link.buffer.accept(position)
-                    if link.error is None:
-                        link.settlements.extend(settlements)
-                    news.append(link)
+                    settlements = consumer.buffer.accept(position)
+                    if consumer.error is None:
+                        consumer.settlements.extend(settlements)
+                    news.append(consumer)
         if news:
-            for link in self._links:  # the others, too: they may wait for a part of the budget
-                link.wake()
+            for consumer in self._consumers:  # the others, too: they may wait for a part of the budget
+                consumer.wake()
         return bool(news)
 
     def sync(self) -> bool:
         """Wait, for a bounded time, until the brokers have done what they were told; whether they have.
 
-        A link whose connection is gone, just now or for good, cannot say that its broker has, and a new session cannot
-        say it of what the one before was told.
+        A consumer whose connection is gone cannot confirm this, and a new session cannot confirm the commands of the
+        one before.
         """
         with self._lock:
-            asked = [link.buffer.incarnation for link in self._links]
-            for link in self._links:
-                link.sync_wanted += 1
-        for link in self._links:
-            link.wake()
-        deadline = self._clock() + SYNC_SECONDS + max(link.sync_patience_s for link in self._links)
+            asked = [consumer.buffer.incarnation for consumer in self._consumers]
+            for consumer in self._consumers:
+                consumer.sync_wanted += 1
+        for consumer in self._consumers:
+            consumer.wake()
+        deadline = self._clock() + SYNC_SECONDS + max(consumer.sync_patience_s for consumer in self._consumers)
         with self._lock:
-            while any(link.sync_done < link.sync_wanted and link.connected for link in self._links):
+            while any(consumer.sync_done < consumer.sync_wanted and consumer.connected for consumer in self._consumers):
                 left = deadline - self._clock()
                 if left <= 0:
                     break
                 self._lock.wait(left)
-            done = all(link.sync_done >= link.sync_wanted and link.error is None for link in self._links)
-            same = asked == [link.buffer.incarnation for link in self._links]
+            done = all(
+                consumer.sync_done >= consumer.sync_wanted and consumer.error is None for consumer in self._consumers
+            )
+            same = asked == [consumer.buffer.incarnation for consumer in self._consumers]
             return (done and same) or self._held.stopping
 
     def planned(self) -> dict[str, int]:
@@ -150,12 +152,12 @@ class Receiver:
 
     def has_enough(self, *, min_messages: int, max_bytes: int) -> bool:
         """Whether so many messages wait to be planned, or waiting would not bring more: of a batch there is a half of
-        what may be held at once, or all that it may have, or a link that gave up."""
+        what may be held at once, or all that it may have, or a consumer that gave up."""
         with self._lock:
             waiting = self._held.waiting
             full = self._held.bytes >= self._held.enough_bytes(max_bytes)
             return waiting >= min_messages or (
-                waiting > 0 and (full or any(link.error is not None for link in self._links))
+                waiting > 0 and (full or any(consumer.error is not None for consumer in self._consumers))
             )
 
     def wait_for_begin(self, connecting: float, *, max_messages: int | None, max_bytes: int) -> None:
@@ -170,12 +172,14 @@ class Receiver:
             until, subscribed = since + connecting, False
             while self.failure() is None and not self._held.stopping:
                 now = self._clock()
-                if not subscribed and all(link.connected or link.error is not None for link in self._links):
+                if not subscribed and all(
+                    consumer.connected or consumer.error is not None for consumer in self._consumers
+                ):
                     until, subscribed = now + BEGIN_SECONDS, True
                 if self._received() != seen:
                     seen, since = self._received(), now
                 full = self._held.waiting_bytes >= enough_bytes
-                if full or all(link.caught_up or link.error is not None for link in self._links):
+                if full or all(consumer.caught_up or consumer.error is not None for consumer in self._consumers):
                     return
                 if max_messages is not None and self._held.waiting >= max_messages:
                     return
@@ -223,17 +227,17 @@ class Receiver:
 
     def all_taken(self) -> bool:
         """AvailableNow: every queue was read to its end, or failed."""
-        return all(link.exhausted or link.error is not None for link in self._links)
+        return all(consumer.exhausted or consumer.error is not None for consumer in self._consumers)
 
     def finished(self) -> bool:
         """AvailableNow: all that was taken is planned, and no more is to come. Or the query is being stopped."""
         return (self.all_taken() and not self.waiting()) or self._held.stopping
 
     def failure(self) -> Exception | None:
-        """The error of a link that gave up and has nothing left to plan."""
-        for link in self._links:
-            if link.error is not None and not link.buffer.waiting:
-                return link.error
+        """The error of a consumer that gave up and has nothing left to plan."""
+        for consumer in self._consumers:
+            if consumer.error is not None and not consumer.buffer.waiting:
+                return consumer.error
         return None
 
     def begin_of(self, queue: str, end: int) -> int:
@@ -272,11 +276,11 @@ class Receiver:
         """Per queue: the position received, and the backlog (what no batch holds yet) as far as known."""
         found: dict[str, tuple[int, int | None]] = {}
         with self._lock:
-            for link in self._links:
-                buffer = link.buffer
-                end = link.end_estimate
+            for consumer in self._consumers:
+                buffer = consumer.buffer
+                end = consumer.end_estimate
                 backlog = None if end is None else max(end, buffer.received) - buffer.planned
-                found[link.queue] = buffer.received, backlog
+                found[consumer.queue] = buffer.received, backlog
         return found
 
     def _received(self) -> int:

@@ -1,4 +1,4 @@
-"""When a link connects again after an error, and when it gives up."""
+"""When a consumer connects again after an error, and when it gives up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqp_core.errors import AmqpError
-    from amqp_spark.datasource.held import LinkOptions
+    from amqp_spark.datasource.receive_buffer import ConsumerOptions
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ LOCK_RETRY_SECONDS: Final = 0.5
 
 
 class Retries:
-    """The attempts of one link.
+    """The attempts of one consumer.
 
     Parameters:
         queue: its name.
@@ -29,7 +29,7 @@ class Retries:
         clock: seconds.
     """
 
-    def __init__(self, queue: str, options: LinkOptions, clock: Callable[[], float]) -> None:
+    def __init__(self, queue: str, options: ConsumerOptions, clock: Callable[[], float]) -> None:
         self._queue = queue
         self._options = options
         self._clock = clock

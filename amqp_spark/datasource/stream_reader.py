@@ -22,10 +22,10 @@ from amqp_spark.compat import (
     SupportsTriggerAvailableNow,
 )
 from amqp_spark.datasource import poison
+from amqp_spark.datasource.block_server import Endpoint, fetch, report_rejects
 from amqp_spark.datasource.connect import connect
+from amqp_spark.datasource.micro_batch_stream import MicroBatchStream
 from amqp_spark.datasource.partitions import InlinePartition, PullPartition
-from amqp_spark.datasource.pull import Endpoint, fetch, report_rejects
-from amqp_spark.datasource.run import Run
 from amqp_spark.errors import MessageFormatError, UnsupportedModeError
 from amqp_spark.executor_env import spare_collections
 from amqp_spark.offsets import dump_offsets, initial_offsets
@@ -49,14 +49,19 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._options = options
         self._columns = columns
         self._connector = connector
-        self._run: Run | None = None
+        self._stream: MicroBatchStream | None = None
 
     def __repr__(self) -> str:
         return f"AmqpStreamReader(queues={', '.join(self._options.queues)})"
 
     def __getstate__(self) -> dict[str, object]:
         """What executors get: how to decode, and no credentials."""
-        return {"_options": self._options.for_executors(), "_columns": self._columns, "_connector": None, "_run": None}
+        return {
+            "_options": self._options.for_executors(),
+            "_columns": self._columns,
+            "_connector": None,
+            "_stream": None,
+        }
 
     # --- in the reader process
 
@@ -72,8 +77,8 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Read what is there now, then end."""
-        if self._run is None:
-            self._run = self._new_run(bounded=True)
+        if self._stream is None:
+            self._stream = self._new_stream(bounded=True)
 
     def latestOffset(self, start: dict, limit: ReadLimit) -> dict:  # type: ignore[type-arg]  # noqa: N802
         """Accept all up to ``start``, which is in Spark's commit log; then plan, or offer again what is planned."""
@@ -93,30 +98,30 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: dict) -> None:  # type: ignore[type-arg]
         """The same signal as ``latestOffset(end)``; idempotent."""
-        if self._run is not None:
-            self._run.commit(end)
+        if self._stream is not None:
+            self._stream.commit(end)
 
     def reportLatestOffset(self) -> dict | None:  # type: ignore[type-arg]  # noqa: N802
         """What was received and what waits on the broker, from memory; shown as ``sources[].latestOffset``."""
-        return None if self._run is None else self._run.report()
+        return None if self._stream is None else self._stream.report()
 
     def stop(self) -> None:
         """Close in order; what was not accepted goes back to the broker."""
-        if self._run is not None:
-            self._run.stop()
-            self._run = None
+        if self._stream is not None:
+            self._stream.stop()
+            self._stream = None
 
-    def _running(self) -> Run:
-        if self._run is None:
-            self._run = self._new_run(bounded=False)
-        return self._run
+    def _running(self) -> MicroBatchStream:
+        if self._stream is None:
+            self._stream = self._new_stream(bounded=False)
+        return self._stream
 
-    def _new_run(self, *, bounded: bool) -> Run:
+    def _new_stream(self, *, bounded: bool) -> MicroBatchStream:
         if self._options.exactly_once:
-            from amqp_spark.datasource.owned.run import ExactlyOnceRun  # noqa: PLC0415  others do not pay for it
+            from amqp_spark.datasource.exactly_once.stream import ExactlyOnceStream  # noqa: PLC0415  others do not pay for it
 
-            return ExactlyOnceRun(self._options, self._connector, bounded=bounded)
-        return Run(self._options, self._connector, bounded=bounded)
+            return ExactlyOnceStream(self._options, self._connector, bounded=bounded)
+        return MicroBatchStream(self._options, self._connector, bounded=bounded)
 
     # --- on executors
 

@@ -79,7 +79,7 @@ def most_held(driver: Driver, count: int) -> int:
     def watch() -> None:
         nonlocal most
         while not ended.wait(0.001):
-            run = driver.reader._run
+            run = driver.reader._stream
             if run is not None:
                 most = max(most, run._receiver._held.bytes)
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 EXACTLY_ONCE = (
-    "amqp_spark.spool", "amqp_spark.datasource.owned", "amqp_spark.state.queue", "amqp_spark.sink.branch",
+    "amqp_spark.spool", "amqp_spark.datasource.exactly_once", "amqp_spark.state.queue", "amqp_spark.sink.branch",
     "amqp_spark.sink.decision",
 )  # fmt: skip
 

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.spark.fake_client import FakeBroker
-    from tests.spark.ownership_support import Consumers
     from tests.spark.reader_support import Readers
     from tests.spark.sink_fakes import FakeBroker as SinkBroker
+    from tests.spark.transactional_state_support import Consumers
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def readers(fake: FakeBroker) -> Iterator[Readers]:
 @pytest.fixture
 def consumers(fake: FakeBroker, tmp_path: Path) -> Iterator[Consumers]:
     """Builds readers of that broker with exactly-once, one consumer with one spool; stops them after the test."""
-    from tests.spark.ownership_support import Consumers  # noqa: PLC0415
+    from tests.spark.transactional_state_support import Consumers  # noqa: PLC0415
 
     consumers = Consumers(fake)
     consumers.spool = tmp_path / "spool"

@@ -49,7 +49,7 @@ def numbers(count: int, begin: int = 0) -> list[bytes]:
 
 
 def count_looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """How often the link of each queue has looked at its credit; none waits long before it looks again."""
+    """How often the consumer of each queue has looked at its credit; none waits long before it looks again."""
     monkeypatch.setattr(flow, "IDLE_SECONDS", 0.05)
     looked: Counter[str] = Counter()
     regulate = flow.FlowControl.regulate

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_spark.datasource.owned import pace
-from amqp_spark.datasource.owned.pace import FIRST_ACCEPTS, MOST_ACCEPTS, CommitPace
+from amqp_spark.datasource.exactly_once import commit_pace
+from amqp_spark.datasource.exactly_once.commit_pace import FIRST_ACCEPTS, MOST_ACCEPTS, CommitPace
 from tests.spark.driver import Driver
 from tests.spark.reader_support import numbers
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.spark.fake_client import FakeBroker
-    from tests.spark.ownership_support import Consumers
+    from tests.spark.transactional_state_support import Consumers
 
 
 def linear_store(accepts: int) -> float:
@@ -30,11 +30,11 @@ def broker_j(accepts: int) -> float:
 
 
 def limits(seconds: Callable[[int], float], count: int, noise: float = 0.0) -> list[int]:
-    pace, chance = CommitPace(), random.Random(7)
+    commit_pace, chance = CommitPace(), random.Random(7)
     found = []
     for _ in range(count):
-        pace.committed(pace.limit, seconds(pace.limit) * (1 + chance.random() * noise))
-        found.append(pace.limit)
+        commit_pace.committed(commit_pace.limit, seconds(commit_pace.limit) * (1 + chance.random() * noise))
+        found.append(commit_pace.limit)
     return found
 
 
@@ -60,21 +60,21 @@ def test_it_stays_small_where_time_is_quadratic() -> None:
 
 
 def test_it_shrinks_when_a_broker_becomes_slow() -> None:
-    pace = CommitPace()
-    while pace.limit < 1_000_000:
-        pace.committed(pace.limit, broker_j(pace.limit))
-    reached = pace.limit
+    commit_pace = CommitPace()
+    while commit_pace.limit < 1_000_000:
+        commit_pace.committed(commit_pace.limit, broker_j(commit_pace.limit))
+    reached = commit_pace.limit
     for _ in range(12):
-        pace.committed(pace.limit, linear_store(pace.limit))
-    assert pace.limit < reached / 8
+        commit_pace.committed(commit_pace.limit, linear_store(commit_pace.limit))
+    assert commit_pace.limit < reached / 8
 
 
 def test_small_transactions_say_nothing() -> None:
-    pace = CommitPace()
+    commit_pace = CommitPace()
     for _ in range(100):
-        pace.committed(10, 1.0)
-        pace.committed(10, 0.001)
-    assert pace.limit == FIRST_ACCEPTS
+        commit_pace.committed(10, 1.0)
+        commit_pace.committed(10, 0.001)
+    assert commit_pace.limit == FIRST_ACCEPTS
 
 
 def test_the_first_batch_is_no_larger_than_the_first_transaction(fake: FakeBroker, consumers: Consumers) -> None:
@@ -97,7 +97,7 @@ def test_several_queues_share_one_transaction_bound_that_moves(
     fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound is one of a batch over all queues, and so is what is measured against it."""
-    monkeypatch.setattr(pace, "FIRST_ACCEPTS", 40)
+    monkeypatch.setattr(commit_pace, "FIRST_ACCEPTS", 40)
     names = ("q", "r", "s", "t")
     for name in names:
         fake.queues.setdefault(name, deque())

@@ -11,7 +11,7 @@ import pytest
 from amqp_core.v0_10 import spec
 from amqp_spark.datasource import flow as flow_module
 from amqp_spark.datasource.flow import FlowControl
-from amqp_spark.datasource.held import Held
+from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 from tests.spark.driver import Driver, bodies
 from tests.spark.fake_client import FakeBroker, FakeSubscription
 from tests.spark.reader_support import Readers, numbers
@@ -61,17 +61,17 @@ class Producer:
 
 
 @contextmanager
-def controlled(script: Callable[[Peer], None]) -> Iterator[tuple[Client, Subscription, Held, FlowControl]]:
+def controlled(script: Callable[[Peer], None]) -> Iterator[tuple[Client, Subscription, ReceiveBuffer, FlowControl]]:
     """A client of a peer, and what controls its subscription of one queue."""
     with FakePeer(script) as server:
         client = server.connect()
-        held = Held(["q"], 128 << 20, time.monotonic)
+        held = ReceiveBuffer(["q"], 128 << 20, time.monotonic)
         held.wake["q"] = lambda: None
         yield client, client.subscribe("q"), held, FlowControl("q", held)
         client.close()
 
 
-def received(flow: FlowControl, held: Held, subscription: Subscription, client: object, seconds: float) -> int:
+def received(flow: FlowControl, held: ReceiveBuffer, subscription: Subscription, client: object, seconds: float) -> int:
     """Regulate and receive for some seconds; how many messages came."""
     got, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:

@@ -1,4 +1,4 @@
-"""What comes while a link waits for an answer, or before its credit was replaced, counts for the credit after it.
+"""What comes while a consumer waits for an answer, or before its credit was replaced, counts for the credit after it.
 
 The peers keep to the credit that they have, in messages and in bytes.
 """
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from amqp_core.address import ConnectOptions
 from amqp_core.v0_10 import spec
 from amqp_spark.datasource.connect import connect
-from amqp_spark.datasource.held import LinkOptions
+from amqp_spark.datasource.receive_buffer import ConsumerOptions
 from amqp_spark.datasource.receiver import Receiver
 from tests.spark.reader_support import count_looks
 from tests.support.fakepeer import FakePeer, Peer
@@ -79,7 +79,7 @@ class Sender:
 def receiving(script: Callable[[Peer], None], queues: int, budget: int) -> Iterator[Receiver]:
     """A receiver of so many queues, each with a connection to the peer."""
     with FakePeer(script) as server:
-        options = LinkOptions(connect=ConnectOptions(hosts=(("127.0.0.1", server.port),), heartbeat=0))
+        options = ConsumerOptions(connect=ConnectOptions(hosts=(("127.0.0.1", server.port),), heartbeat=0))
         names = [f"q{number}" for number in range(queues)]
         receiver = Receiver(names, options, epoch=1, buffer_bytes=budget, connector=connect)
         receiver.start()
@@ -106,8 +106,8 @@ def test_what_came_while_a_sync_was_waited_for_counts_for_the_next_credit() -> N
         peer.serve()
 
     with receiving(script, 1, budget) as receiver:
-        for link in receiver._links:
-            wait_until(lambda link=link: link.connected, "the subscription", 20)  # type: ignore[misc] # of this round
+        for consumer in receiver._consumers:
+            wait_until(lambda consumer=consumer: consumer.connected, "the subscription", 20)  # type: ignore[misc] # of this round
         wait_until(lambda: receiver.sync() and bool(credited[-1]), "a sync with credit", 20)
         wait_until(lambda: receiver._held.bytes > 0, "what came before the answer", 20)
         for _ in range(3):
@@ -146,7 +146,7 @@ def test_what_may_come_to_links_that_wait_for_an_answer_is_no_credit_for_others(
         syncing.start()
         wait_until(lambda: len(waiting) == queues - 1 and held.bytes > 0, "the syncs", 20)
         before = -1
-        while before != held.bytes:  # the link that was answered takes what it may
+        while before != held.bytes:  # the consumer that was answered takes what it may
             before = held.bytes
             looked.clear()
             wait_until(lambda: looked["q0"] >= 5, "looks at what is free", 60)
@@ -179,7 +179,7 @@ def test_a_message_under_way_when_a_turn_begins_leaves_no_credit_for_one_of_any_
             together[0] = max(together[0], sum(each.has_any_size() for each in senders))
 
     with receiving(script, queues, budget) as receiver:
-        wait_until(lambda: all(link.connected for link in receiver._links), "the subscriptions", 20)
+        wait_until(lambda: all(consumer.connected for consumer in receiver._consumers), "the subscriptions", 20)
         wait_until(lambda: any(each.has_any_size() for each in senders), "a turn", 20)
         producing.set()
         wait_until(lambda: receiver._held.bytes > 20 * 100, "some small messages", 60)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def received(fake: FakeBroker, driver: Driver, count: int) -> None:
     """Wait until the receiver, and not only its client, has so many messages."""
-    run = driver.reader._run
+    run = driver.reader._stream
     assert run is not None
     fake.wait(lambda: run._receiver._received() == count)
 

@@ -1,4 +1,4 @@
-"""The links and the receiver: what crosses threads, and what the broker is asked."""
+"""The consumers and the receiver: what crosses threads, and what the broker is asked."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from amqp_core.address import ConnectOptions
 from amqp_core.errors import ConnectionLost, LimitExceeded, ResourceDeleted
-from amqp_spark.datasource import backlog, ending, flow, link
+from amqp_spark.datasource import backlog, drain_detector, flow, queue_consumer
 from amqp_spark.datasource import receiver as receivers
-from amqp_spark.datasource.held import LinkOptions
+from amqp_spark.datasource.receive_buffer import ConsumerOptions
 from amqp_spark.datasource.receiver import Receiver
 from tests.spark.fake_client import FakeBroker, FakeSubscription, bodies_of, transfer_frames
 from tests.spark.reader_support import count_looks
@@ -28,8 +28,10 @@ def make(fake: FakeBroker) -> Iterator[Callable[..., Receiver]]:
     made: list[Receiver] = []
 
     def build(*queues: str, buffer_bytes: int = 1 << 20, **options: object) -> Receiver:
-        link_options = LinkOptions(connect=CONNECT, max_delay=0.02, **options)  # type: ignore[arg-type]
-        receiver = Receiver(queues or ("q",), link_options, epoch=1, buffer_bytes=buffer_bytes, connector=fake.connect)
+        consumer_options = ConsumerOptions(connect=CONNECT, max_delay=0.02, **options)  # type: ignore[arg-type]
+        receiver = Receiver(
+            queues or ("q",), consumer_options, epoch=1, buffer_bytes=buffer_bytes, connector=fake.connect
+        )
         made.append(receiver)
         return receiver
 
@@ -89,7 +91,7 @@ def test_an_accept_that_is_signalled_during_a_query_is_not_forgotten(
                 client.woken = False  # as when the query's own wait had taken the wake-up
 
     fake.on_command = signal
-    receiver._links[0].surveyed(None, counts_held=True)  # the session asks again whether the queue is there
+    receiver._consumers[0].surveyed(None, counts_held=True)  # the session asks again whether the queue is there
     fake.wait(lambda: fake.accepted == [b"a"])
 
 
@@ -130,7 +132,7 @@ def test_the_backlog_is_asked_for_only_when_spark_asks(
 ) -> None:
     receiver = make()
     receiver.start()
-    fake.wait(lambda: receiver._links[0].connected)  # it has asked for the queue itself
+    fake.wait(lambda: receiver._consumers[0].connected)  # it has asked for the queue itself
     queries = fake.queries
     fake.publish("q", *[b"x"] * 500)
     fake.wait(lambda: fake.held() == 500)
@@ -150,7 +152,7 @@ def test_the_backlog_is_not_asked_for_too_often(
     monkeypatch.setattr(backlog, "SURVEY_SECONDS", 0.1)  # every hundred rounds
     receiver = make()
     receiver.start()
-    fake.wait(lambda: receiver._links[0].connected)  # it has asked for the queue itself
+    fake.wait(lambda: receiver._consumers[0].connected)  # it has asked for the queue itself
     queries = fake.queries
 
     def asks_again_and_again() -> bool:
@@ -182,7 +184,7 @@ def test_the_backlog_is_asked_for_on_a_connection_that_receives_nothing(
 def test_a_survey_that_fails_costs_nothing_but_the_backlog(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
     receiver = make()
     receiver.start()
-    fake.wait(lambda: receiver._links[0].connected)  # else nobody is asked for
+    fake.wait(lambda: receiver._consumers[0].connected)  # else nobody is asked for
     (receiving,) = fake.clients
     fake.refuse.append(ConnectionLost("no more connections"))
     receiver.touch()
@@ -202,13 +204,13 @@ def test_another_broker_that_does_not_know_the_queue_ends_nothing(
     """Of a host list the survey may reach another broker than the receiving session."""
     receiver = make()
     receiver.start()
-    fake.wait(lambda: receiver._links[0].connected)
+    fake.wait(lambda: receiver._consumers[0].connected)
     queries = fake.queries
-    receiver._links[0].surveyed(None, counts_held=True)
+    receiver._consumers[0].surveyed(None, counts_held=True)
     fake.wait(lambda: fake.queries > queries)
     assert receiver.failure() is None
     del fake.queues["q"]
-    receiver._links[0].surveyed(None, counts_held=True)
+    receiver._consumers[0].surveyed(None, counts_held=True)
     fake.wait(lambda: isinstance(receiver.failure(), ResourceDeleted))
 
 
@@ -258,7 +260,7 @@ def test_large_rejects_let_the_broker_be_silent_for_longer(
     receiver.start()
     fake.publish("q", *[b"x"] * 8000)
     plan_all(receiver, fake, 8000)
-    monkeypatch.setattr(link, "MOST_RANGES", 100)
+    monkeypatch.setattr(queue_consumer, "MOST_RANGES", 100)
     receiver.reject("q", 1, range(0, 8000, 2), "is not what it should be")
     receiver.accept({"q": 8000})
     fake.wait(lambda: len(fake.rejected) == len(fake.accepted) == 4000)
@@ -303,7 +305,7 @@ def test_a_session_that_is_killed_again_and_again_is_given_up(fake: FakeBroker, 
     assert fake.connects == 4
 
 
-def test_what_is_not_retryable_ends_the_link_and_not_the_others(
+def test_what_is_not_retryable_ends_the_consumer_and_not_the_others(
     fake: FakeBroker, make: Callable[..., Receiver]
 ) -> None:
     receiver = make("q", "r")
@@ -319,7 +321,7 @@ def test_what_is_not_retryable_ends_the_link_and_not_the_others(
     assert list(bodies_of(bytes(chunk.frames))) == [b"still here"]
 
 
-def test_a_bug_in_a_link_reaches_the_query(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
+def test_a_bug_in_a_consumer_reaches_the_query(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
     receiver = make()
 
     def bug(name: str) -> None:
@@ -334,7 +336,7 @@ def test_a_bug_in_a_link_reaches_the_query(fake: FakeBroker, make: Callable[...,
 def test_settlements_of_many_ranges_go_in_several_commands(
     fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "MOST_RANGES", 10)
+    monkeypatch.setattr(queue_consumer, "MOST_RANGES", 10)
     receiver = make()
     receiver.start()
     fake.publish("q", *[b"%d" % number for number in range(100)])
@@ -352,7 +354,7 @@ def test_settlements_of_many_ranges_go_in_several_commands(
 def test_a_run_of_rejects_is_one_range(
     fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "MOST_RANGES", 10)
+    monkeypatch.setattr(queue_consumer, "MOST_RANGES", 10)
     receiver = make()
     receiver.start()
     fake.publish("q", *[b"%d" % number for number in range(100)])
@@ -369,7 +371,7 @@ def test_a_run_of_rejects_is_one_range(
 def test_stopping_while_the_broker_is_away_does_not_wait_for_the_next_attempt(fake: FakeBroker) -> None:
     receiver = Receiver(
         ("q",),
-        LinkOptions(connect=CONNECT, max_delay=1e6, max_attempts=1000),
+        ConsumerOptions(connect=CONNECT, max_delay=1e6, max_attempts=1000),
         epoch=1,
         buffer_bytes=1000,
         connector=fake.connect,
@@ -401,13 +403,15 @@ def test_a_session_confirms_nothing_for_the_one_before_it(fake: FakeBroker, make
             fake.cut()
 
     fake.on_command = lose
-    changed, link = receiver._held.changed, receiver._links[0]
+    changed, queue_consumer = receiver._held.changed, receiver._consumers[0]
     wait = changed.wait
     asking = threading.get_ident()
 
     def oversleep(timeout: float | None = None) -> bool:
         woken = wait(timeout)
-        while threading.get_ident() == asking and not (link.connected and link.sync_done == link.sync_wanted):
+        while threading.get_ident() == asking and not (
+            queue_consumer.connected and queue_consumer.sync_done == queue_consumer.sync_wanted
+        ):
             wait(0.01)
         return woken
 
@@ -424,7 +428,7 @@ def test_pending_accepts_go_out_before_an_orderly_stop(fake: FakeBroker, make: C
     receiver.start()
     fake.publish("q", b"a", b"b", b"c")
     plan_all(receiver, fake, 3)
-    with fake.changed:  # the link cannot run before the stop
+    with fake.changed:  # the consumer cannot run before the stop
         receiver.accept({"q": 2})
         stopping = threading.Thread(target=receiver.stop)
         stopping.start()
@@ -437,13 +441,13 @@ def test_who_waits_for_a_batch_is_woken_when_there_is_enough(monkeypatch: pytest
     for module, name in (
         (receivers, "GROWTH_SECONDS"),
         (receivers, "TRICKLE_SECONDS"),
-        (ending, "HELD_ELSEWHERE_SECONDS"),
+        (drain_detector, "HELD_ELSEWHERE_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 1000.0)  # nothing else ends the wait
     fake = FakeBroker("q", block_messages=5)
     fake.held_elsewhere["q"] = 100  # never sent, so that the end is not reached
     fake.publish("q", b"first")
-    receiver = Receiver(("q",), LinkOptions(connect=CONNECT), epoch=1, buffer_bytes=1 << 20, connector=fake.connect)
+    receiver = Receiver(("q",), ConsumerOptions(connect=CONNECT), epoch=1, buffer_bytes=1 << 20, connector=fake.connect)
     receiver.start(bounded=True)
     try:
         waiting = threading.Thread(
@@ -486,7 +490,7 @@ def test_queues_whose_messages_exceed_their_share_pass_the_bound_by_one_message_
     size = len(transfer_frames(b"x" * 700_000))
     for queue in queues:
         fake.publish(queue, *(b"x" * 700_000 for _ in range(3)))
-    receiver = Receiver(queues, LinkOptions(connect=CONNECT), epoch=1, buffer_bytes=1 << 20, connector=fake.connect)
+    receiver = Receiver(queues, ConsumerOptions(connect=CONNECT), epoch=1, buffer_bytes=1 << 20, connector=fake.connect)
     receiver.start(bounded=bounded)
     try:
         fake.wait(lambda: receiver._held.bytes >= 2 * size)

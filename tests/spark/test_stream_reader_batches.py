@@ -12,9 +12,9 @@ import pytest
 
 from amqp_spark.compat import ReadMaxBytes, ReadMaxRows
 from amqp_spark.datasource import flow
+from amqp_spark.datasource.block_server import fetch
 from amqp_spark.datasource.credit import MAX_CREDIT
 from amqp_spark.datasource.partitions import SMALL_BATCH_BYTES, InlinePartition, PullPartition
-from amqp_spark.datasource.pull import fetch
 from amqp_spark.errors import TransferError
 from tests.spark.driver import Driver, Offset, bodies, dumps
 from tests.spark.fake_client import FakeBroker, transfer_frames
@@ -188,7 +188,7 @@ def test_point_7_auto_stays_inline_where_it_must_encrypt_and_cannot(
 def test_point_7_a_port_that_is_taken_is_an_error_of_the_first_call(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqp_spark.datasource.pull.PORT_SECONDS", 0.0)
+    monkeypatch.setattr("amqp_spark.datasource.block_server.PORT_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(TransferError, match=f"option transferPort is {port}"):
@@ -237,7 +237,7 @@ def test_batches_and_offsets_pickle_without_secrets(fake: FakeBroker, readers: R
 
 
 def held_bytes(driver: Driver) -> int:
-    run = driver.reader._run
+    run = driver.reader._stream
     return 0 if run is None else run._receiver._held.bytes
 
 

@@ -22,7 +22,7 @@ from amqp_core.errors import (
     ResourceDeleted,
     ResourceLocked,
 )
-from amqp_spark.datasource import ending, link, opening, receiver
+from amqp_spark.datasource import consumer_setup, drain_detector, queue_consumer, receiver
 from tests.spark.driver import Driver, bodies
 from tests.spark.fake_client import FakeClient, FakeInfo
 from tests.spark.reader_support import Readers, numbers
@@ -58,7 +58,7 @@ def test_other_consumers_are_a_warning_that_names_the_effect(
 def test_an_exclusive_subscription_that_is_refused_fails_when_no_lost_session_can_be_the_reason(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(opening, "DYING_SECONDS", 0.2)
+    monkeypatch.setattr(consumer_setup, "DYING_SECONDS", 0.2)
     fake.heartbeat_s = 0.1
     fake.consumers["q"] = 1
     with pytest.raises(ResourceLocked) as caught:
@@ -189,7 +189,7 @@ def test_point_6_a_session_that_received_for_a_while_and_was_cut_off_worked(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two triggers nothing can be settled, however often the connection is cut."""
-    monkeypatch.setattr(link, "CALM_SECONDS", 0.0)
+    monkeypatch.setattr(queue_consumer, "CALM_SECONDS", 0.0)
     driver = Driver(readers(retry__maxAttempts=2))
     driver.latest()
     for number in range(6):
@@ -203,7 +203,7 @@ def test_point_6_a_session_that_received_for_a_while_and_was_cut_off_worked(
 def test_point_6_what_a_peer_breaks_each_time_is_given_up_however_long_it_takes(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(link, "CALM_SECONDS", 0.0)
+    monkeypatch.setattr(queue_consumer, "CALM_SECONDS", 0.0)
     fake.publish("q", *numbers(20))
     driver = Driver(readers(retry__maxAttempts=2))
     driver.latest()
@@ -298,7 +298,7 @@ def test_point_6_a_queue_that_is_given_up_ends_the_query_although_another_one_is
     driver = Driver(reader)
     fake.publish("q", *numbers(5))
     assert bodies(driver.rows(5)) == numbers(5)
-    run = reader._run
+    run = reader._stream
     assert run is not None
     fake.wait(lambda: all(client.subscription for client in fake.clients) and len(fake.clients) == 2)
     (client,) = [client for client in fake.clients if client.subscription and client.subscription.queue == "r"]
@@ -387,8 +387,8 @@ def test_available_now_ends_when_others_took_a_part(fake: FakeBroker, readers: R
 def test_available_now_ends_with_a_warning_when_others_hold_messages(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ending, "HELD_ELSEWHERE_SECONDS", 0.3)
-    monkeypatch.setattr(ending, "HELD_BY_NOBODY_SECONDS", 1e6)
+    monkeypatch.setattr(drain_detector, "HELD_ELSEWHERE_SECONDS", 0.3)
+    monkeypatch.setattr(drain_detector, "HELD_BY_NOBODY_SECONDS", 1e6)
     fake.publish("q", *numbers(10))
     fake.held_elsewhere["q"] = 7
     driver = run_available_now(readers())
@@ -399,8 +399,8 @@ def test_available_now_ends_with_a_warning_when_others_hold_messages(
 def test_available_now_is_patient_with_a_broker_that_knows_of_no_other_consumer(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(ending, "HELD_ELSEWHERE_SECONDS", 0.0)
-    monkeypatch.setattr(ending, "HELD_BY_NOBODY_SECONDS", 0.3)
+    monkeypatch.setattr(drain_detector, "HELD_ELSEWHERE_SECONDS", 0.0)
+    monkeypatch.setattr(drain_detector, "HELD_BY_NOBODY_SECONDS", 0.3)
     fake.publish("q", *numbers(10))
     fake.held_elsewhere["q"] = 7
     fake.holders_are_seen = False

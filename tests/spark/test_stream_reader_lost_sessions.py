@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_spark.datasource import opening
+from amqp_spark.datasource import consumer_setup
 from tests.spark.driver import Driver, bodies
 from tests.spark.reader_support import Readers, numbers
 
 if TYPE_CHECKING:
     from tests.spark.driver import Row
     from tests.spark.fake_client import FakeBroker
-    from tests.spark.ownership_support import Consumers
+    from tests.spark.transactional_state_support import Consumers
 
 COUNT = 300
 
@@ -65,7 +65,7 @@ def test_available_now_waits_for_a_part_that_comes_later_than_the_rest(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.counts_held = False
-    monkeypatch.setattr(opening, "DYING_SECONDS", 1e6)
+    monkeypatch.setattr(consumer_setup, "DYING_SECONDS", 1e6)
     published = [body + bytes(1000) for body in numbers(COUNT)]
     fake.publish("q", *published)
     after_flushes(fake, 4)
@@ -87,8 +87,8 @@ def test_available_now_ends_with_a_warning_when_a_lost_session_keeps_what_it_hol
 ) -> None:
     fake.counts_held = counts_held
     fake.heartbeat_s = 0.1
-    monkeypatch.setattr(opening, "DYING_SECONDS", 0.4)
-    monkeypatch.setattr("amqp_spark.datasource.ending.HELD_ELSEWHERE_SECONDS", 0.2)
+    monkeypatch.setattr(consumer_setup, "DYING_SECONDS", 0.4)
+    monkeypatch.setattr("amqp_spark.datasource.drain_detector.HELD_ELSEWHERE_SECONDS", 0.2)
     fake.publish("q", *numbers(COUNT))
     driver = Driver(readers(), available_now=True)
     lost_after_one_batch(fake, driver)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 
-class Disposal:
+class SpoolCleaner:
     """Deletes what is no longer needed. What it does not come to is deleted at the next start: no state owns it.
 
     Parameters:

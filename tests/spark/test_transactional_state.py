@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_core.errors import ConnectionLost
-from amqp_spark.datasource import link, retrying
-from amqp_spark.datasource.owned import ownership
+from amqp_spark.datasource import queue_consumer, retrying
+from amqp_spark.datasource.exactly_once import transactional_state
 from amqp_spark.errors import MessageFormatError, OffsetError, SpoolError, StateError
 from amqp_spark.spool import spool
 from amqp_spark.state.records import ConsumerState
 from tests.spark.driver import Driver, bodies
 from tests.spark.fake_client import FakeBroker, SwapOutcome
-from tests.spark.ownership_support import Consumers, files, fresh, idle_until, planned, states, stopped
 from tests.spark.reader_support import numbers
+from tests.spark.transactional_state_support import Consumers, files, fresh, idle_until, planned, states, stopped
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -297,8 +297,8 @@ def test_a_spool_of_another_consumer_is_refused(fake: FakeBroker, consumers: Con
 def test_the_lock_is_waited_for_and_then_it_is_in_use(
     fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ownership, "LOCK_SECONDS", -1.5)
-    monkeypatch.setattr(link, "LOCK_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(transactional_state, "LOCK_SECONDS", -1.5)
+    monkeypatch.setattr(queue_consumer, "LOCK_RETRY_SECONDS", 0.02)
     first = fresh(consumers)
     first.latest()
     with pytest.raises(StateError, match=r"in use by another query.*a consumerId is for one query"):
@@ -311,7 +311,7 @@ def test_the_lock_is_waited_for_and_then_it_is_in_use(
 def test_a_successor_gets_the_lock_as_soon_as_it_is_free(
     fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(link, "LOCK_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(queue_consumer, "LOCK_RETRY_SECONDS", 0.02)
     fake.publish("q", *numbers(30))
     first = Driver(consumers(maxMessagesPerTrigger=10))
     first.rows(20)
@@ -351,7 +351,7 @@ def test_a_transaction_whose_answer_never_came(fake: FakeBroker, consumers: Cons
 
 def test_a_zombie_stops_for_ever(fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.publish("q", *numbers(60))
-    monkeypatch.setattr(link, "LOCK_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(queue_consumer, "LOCK_RETRY_SECONDS", 0.02)
     zombie = Driver(consumers(maxMessagesPerTrigger=10, retry__maxDelay=1000))
     zombie.rows(10)
     monkeypatch.setattr(retrying, "pause_before", lambda attempt, longest: 3.0)
@@ -475,7 +475,7 @@ def test_a_batch_waits_for_the_least_of_messages_and_is_replayed_however_small(
     fake.publish("q", *numbers(9))
     driver = Driver(consumers(minMessagesPerTrigger=10))
     assert driver.trigger() is None
-    run = driver.reader._run
+    run = driver.reader._stream
     assert run is not None
     fake.wait(lambda: run._receiver._received() == 9)
     assert driver.trigger() is None

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp_spark.datasource.planning import QueueBuffer, plan_batch
+from amqp_spark.datasource.planner import plan_batch
+from amqp_spark.datasource.queue_buffer import QueueBuffer
 from amqp_spark.errors import OffsetError
 from tests.spark.fake_client import FakeBlock, bodies_of, transfer_frames
 

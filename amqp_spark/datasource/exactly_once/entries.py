@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from amqp_spark.datasource.planning import HeldBlock, QueueBuffer
+from amqp_spark.datasource.queue_buffer import HeldBlock, QueueBuffer
 from amqp_spark.offsets import QueueOffset
 
 if TYPE_CHECKING:

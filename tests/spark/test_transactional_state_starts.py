@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_spark import crashpoints
-from amqp_spark.datasource.owned import entries, receiver
+from amqp_spark.datasource.exactly_once import entries, receiver
 from amqp_spark.errors import OffsetError, StateError
 from amqp_spark.spool import spool
 from tests.spark.driver import Driver, bodies
-from tests.spark.ownership_support import Consumers, files, fresh, idle_until, planned, states, stopped
 from tests.spark.reader_support import numbers
+from tests.spark.transactional_state_support import Consumers, files, fresh, idle_until, planned, states, stopped
 
 if TYPE_CHECKING:
-    from amqp_spark.datasource.planning import QueueBuffer
+    from amqp_spark.datasource.queue_buffer import QueueBuffer
     from amqp_spark.state.records import OwnedBatch
     from tests.spark.fake_client import FakeBroker
 
@@ -122,7 +122,7 @@ def test_a_batch_that_was_owned_before_has_its_room_in_the_buffer(
     most = 0
 
     def slow(batch: OwnedBatch, where: spool.Spool) -> QueueBuffer:
-        run = again.reader._run
+        run = again.reader._stream
         assert run is not None
         held = run._receiver._held
         assert sum(each() for each in held.elsewhere) == batch.nbytes, "its room is kept before it is in memory"
@@ -133,7 +133,7 @@ def test_a_batch_that_was_owned_before_has_its_room_in_the_buffer(
     assert replayed
     rows = len(replayed)
     while rows < 500:
-        run = again.reader._run
+        run = again.reader._stream
         assert run is not None
         most = max(most, run._receiver._held.bytes)
         rows += len(again.trigger() or [])

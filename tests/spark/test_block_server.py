@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_spark.columns import Chunk
-from amqp_spark.datasource import encryption, pull
-from amqp_spark.datasource.pull import Endpoint, PullServer, fetch, report_rejects
+from amqp_spark.datasource import block_server, encryption
+from amqp_spark.datasource.block_server import BlockServer, Endpoint, fetch, report_rejects
 from amqp_spark.errors import OffsetError, TransferError
 
 if TYPE_CHECKING:
@@ -54,8 +54,8 @@ def held() -> Held:
 
 
 @pytest.fixture(params=[False, True], ids=["clear", "encrypted"])
-def server(held: Held, request: pytest.FixtureRequest) -> Iterator[PullServer]:
-    server = PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=request.param)
+def server(held: Held, request: pytest.FixtureRequest) -> Iterator[BlockServer]:
+    server = BlockServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=request.param)
     yield server
     server.close()
 
@@ -68,25 +68,25 @@ def fetched(endpoint: Endpoint, begin: int, end: int) -> list[Chunk]:
     return list(fetch(endpoint, queue="qu€ue", epoch=7, begin=begin, end=end))
 
 
-def test_a_range_arrives_exactly_part_by_part(server: PullServer) -> None:
+def test_a_range_arrives_exactly_part_by_part(server: BlockServer) -> None:
     assert get(server.endpoint, 5, 8) == [b"\5" * 1000, b"\6" * 1000, b"\7" * 1000]
     assert get(server.endpoint, 5, 5) == []
 
 
-def test_the_ends_of_the_transfers_come_along(server: PullServer) -> None:
+def test_the_ends_of_the_transfers_come_along(server: BlockServer) -> None:
     assert [chunk.ends for chunk in fetched(server.endpoint, 5, 7)] == [
         struct.pack(">II", 5, 1000),
         struct.pack(">II", 6, 1000),
     ]
 
 
-def test_several_executors_at_once(server: PullServer) -> None:
+def test_several_executors_at_once(server: BlockServer) -> None:
     with ThreadPoolExecutor(8) as pool:
         results = list(pool.map(lambda n: b"".join(get(server.endpoint, n, n + 50)), range(40)))
     assert results == [b"".join(bytes([p]) * 1000 for p in range(n, n + 50)) for n in range(40)]
 
 
-def test_an_abandoned_fetch_does_not_disturb_others(server: PullServer) -> None:
+def test_an_abandoned_fetch_does_not_disturb_others(server: BlockServer) -> None:
     first = fetch(server.endpoint, queue="qu€ue", epoch=7, begin=0, end=100)
     assert next(first).frames == b"\0" * 1000
     assert isinstance(first, Generator)
@@ -95,10 +95,10 @@ def test_an_abandoned_fetch_does_not_disturb_others(server: PullServer) -> None:
 
 
 def test_a_task_may_take_its_time(held: Held, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "_SERVE_SECONDS", 0.05)
+    monkeypatch.setattr(block_server, "_SERVE_SECONDS", 0.05)
     large = bytes(64 << 20)  # more than the buffers of a connection hold
     monkeypatch.setattr(held, "chunks", lambda *_: [chunk(large[:1000], 1000), chunk(large, len(large))])
-    server = PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
+    server = BlockServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
     try:
         reading = fetch(server.endpoint, queue="q", epoch=7, begin=0, end=2)
         assert len(next(reading).frames) == 1000
@@ -109,23 +109,23 @@ def test_a_task_may_take_its_time(held: Held, monkeypatch: pytest.MonkeyPatch) -
         server.close()
 
 
-def test_what_is_not_held_says_why(server: PullServer) -> None:
+def test_what_is_not_held_says_why(server: BlockServer) -> None:
     with pytest.raises(TransferError, match="positions 90 to 101 are not held"):
         get(server.endpoint, 90, 101)
 
 
-def test_rejects_are_reported(server: PullServer, held: Held) -> None:
+def test_rejects_are_reported(server: BlockServer, held: Held) -> None:
     report_rejects(server.endpoint, queue="q", epoch=7, positions=[1, 2**40], text="warum? ü")
     assert held.rejected == [("q", 7, [1, 2**40], "warum? ü")]
 
 
-def test_many_rejects_go_in_several_requests(server: PullServer, held: Held) -> None:
+def test_many_rejects_go_in_several_requests(server: BlockServer, held: Held) -> None:
     report_rejects(server.endpoint, queue="q", epoch=7, positions=range(250_000), text="x" * 100_000)
     assert [position for _, _, positions, _ in held.rejected for position in positions] == list(range(250_000))
 
 
-def test_a_wrong_token_gets_nothing(server: PullServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "_PAUSE_SECONDS", 0.0)
+def test_a_wrong_token_gets_nothing(server: BlockServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_server, "_PAUSE_SECONDS", 0.0)
     with pytest.raises(TransferError, match="refused the token"):
         get(replace(server.endpoint, token=b"x" * 32), 0, 1)
     assert len(get(server.endpoint, 0, 1)) == 1
@@ -141,7 +141,7 @@ def test_a_wrong_token_gets_nothing(server: PullServer, monkeypatch: pytest.Monk
         b"AMQP\x01\x01\x00\x0a",
     ],
 )
-def test_garbage_is_hung_up_on(server: PullServer, request_bytes: bytes) -> None:
+def test_garbage_is_hung_up_on(server: BlockServer, request_bytes: bytes) -> None:
     with socket.create_connection((server.endpoint.host, server.endpoint.port), 10) as connection:
         answer = b""
         try:
@@ -155,41 +155,41 @@ def test_garbage_is_hung_up_on(server: PullServer, request_bytes: bytes) -> None
 
 
 def test_an_endpoint_on_every_address(held: Held) -> None:
-    server = PullServer(held, bind="", port=0, advertise="127.0.0.1", encrypt=True)
+    server = BlockServer(held, bind="", port=0, advertise="127.0.0.1", encrypt=True)
     try:
         assert len(get(server.endpoint, 0, 3)) == 3
     finally:
         server.close()
 
 
-def test_the_token_is_not_shown(server: PullServer) -> None:
+def test_the_token_is_not_shown(server: BlockServer) -> None:
     assert "token" not in repr(server.endpoint)
     assert "fingerprint" not in repr(server.endpoint)
 
 
-def test_an_endpoint_that_cannot_be_reached_names_the_options(server: PullServer) -> None:
+def test_an_endpoint_that_cannot_be_reached_names_the_options(server: BlockServer) -> None:
     server.close()
     with pytest.raises(TransferError, match=r"127\.0\.0\.1:\d+.*transferHost and transferPort"):
         get(server.endpoint, 0, 1)
 
 
 def test_a_port_that_is_taken_names_the_option_its_value_and_what_to_do(
-    server: PullServer, held: Held, monkeypatch: pytest.MonkeyPatch
+    server: BlockServer, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull, "PORT_SECONDS", 0.0)
+    monkeypatch.setattr(block_server, "PORT_SECONDS", 0.0)
     port = server.endpoint.port
     with pytest.raises(TransferError, match=f"option transferPort is {port}.*another query.*a port of its own"):
-        PullServer(held, bind="127.0.0.1", port=port, advertise="127.0.0.1", encrypt=False)
+        BlockServer(held, bind="127.0.0.1", port=port, advertise="127.0.0.1", encrypt=False)
     assert len(get(server.endpoint, 0, 1)) == 1
 
 
 def test_a_port_that_the_query_before_still_has_is_waited_for(
-    server: PullServer, held: Held, monkeypatch: pytest.MonkeyPatch
+    server: BlockServer, held: Held, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull, "PORT_SECONDS", 600.0)
+    monkeypatch.setattr(block_server, "PORT_SECONDS", 600.0)
     port = server.endpoint.port
-    monkeypatch.setattr("amqp_spark.datasource.pull.time.sleep", lambda _: server.close())
-    second = PullServer(held, bind="127.0.0.1", port=port, advertise="127.0.0.1", encrypt=False)
+    monkeypatch.setattr("amqp_spark.datasource.block_server.time.sleep", lambda _: server.close())
+    second = BlockServer(held, bind="127.0.0.1", port=port, advertise="127.0.0.1", encrypt=False)
     assert len(get(second.endpoint, 0, 1)) == 1
     second.close()
 
@@ -243,20 +243,20 @@ class Tap:
 
 
 @pytest.fixture
-def encrypted(held: Held) -> Iterator[PullServer]:
-    server = PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
+def encrypted(held: Held) -> Iterator[BlockServer]:
+    server = BlockServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
     yield server
     server.close()
 
 
 @pytest.fixture
-def clear(held: Held) -> Iterator[PullServer]:
-    server = PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=False)
+def clear(held: Held) -> Iterator[BlockServer]:
+    server = BlockServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=False)
     yield server
     server.close()
 
 
-def seen_on_the_way(server: PullServer) -> bytes:
+def seen_on_the_way(server: BlockServer) -> bytes:
     tap = Tap(server.endpoint)
     assert get(tap.endpoint, 5, 7) == [b"\5" * 1000, b"\6" * 1000]
     report_rejects(tap.endpoint, queue="q", epoch=7, positions=[1], text="this is wrong")
@@ -265,7 +265,7 @@ def seen_on_the_way(server: PullServer) -> bytes:
 
 
 def test_neither_messages_nor_reasons_nor_the_token_can_be_read_on_the_way(
-    encrypted: PullServer, clear: PullServer
+    encrypted: BlockServer, clear: BlockServer
 ) -> None:
     secrets = (b"\5" * 20, b"this is wrong", "qu€ue".encode())
     seen = seen_on_the_way(encrypted)
@@ -274,8 +274,8 @@ def test_neither_messages_nor_reasons_nor_the_token_can_be_read_on_the_way(
     assert all(secret in seen for secret in (*secrets, clear.endpoint.token))
 
 
-def test_somebody_else_who_answers_with_tls_gets_nothing(encrypted: PullServer, held: Held) -> None:
-    other = PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
+def test_somebody_else_who_answers_with_tls_gets_nothing(encrypted: BlockServer, held: Held) -> None:
+    other = BlockServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
     try:
         tap = replace(encrypted.endpoint, port=other.endpoint.port)
         with pytest.raises(TransferError, match="not the reader of the query: it has another certificate"):
@@ -285,9 +285,9 @@ def test_somebody_else_who_answers_with_tls_gets_nothing(encrypted: PullServer, 
 
 
 def test_somebody_else_who_answers_in_clear_gets_nothing(
-    encrypted: PullServer, clear: PullServer, monkeypatch: pytest.MonkeyPatch
+    encrypted: BlockServer, clear: BlockServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(block_server, "_PAUSE_SECONDS", 0.0)
     tap = Tap(clear.endpoint)
     with pytest.raises(TransferError, match="cannot fetch the batch"):
         get(replace(encrypted.endpoint, port=tap.endpoint.port), 0, 1)
@@ -296,9 +296,9 @@ def test_somebody_else_who_answers_in_clear_gets_nothing(
 
 
 def test_an_endpoint_that_encrypts_says_nothing_in_clear(
-    encrypted: PullServer, monkeypatch: pytest.MonkeyPatch
+    encrypted: BlockServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pull, "_PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(block_server, "_PAUSE_SECONDS", 0.0)
     with pytest.raises(TransferError, match="cannot fetch the batch"):
         get(replace(encrypted.endpoint, fingerprint=None), 0, 1)
 
@@ -314,18 +314,18 @@ def test_without_the_package_that_makes_certificates_the_error_names_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "cryptography", None)
     with pytest.raises(TransferError, match=r"'cryptography'.*on the driver.*transfer=inline"):
-        PullServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
+        BlockServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
 
 
 # --- connections that do not show the token
 
 
-def idle(server: PullServer) -> socket.socket:
+def idle(server: BlockServer) -> socket.socket:
     return socket.create_connection((server.endpoint.host, server.endpoint.port), 10)
 
 
-def test_idle_connections_keep_nobody_out(server: PullServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "_TOKEN_SECONDS", 600.0)  # they have to go because others come
+def test_idle_connections_keep_nobody_out(server: BlockServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_server, "_TOKEN_SECONDS", 600.0)  # they have to go because others come
     connections = [idle(server) for _ in range(300)]
     assert len(get(server.endpoint, 0, 3)) == 3
     assert connections[0].recv(1) == b""  # the oldest had to go
@@ -333,8 +333,8 @@ def test_idle_connections_keep_nobody_out(server: PullServer, monkeypatch: pytes
         connection.close()
 
 
-def test_a_connection_without_token_is_ended_soon(server: PullServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "_TOKEN_SECONDS", 0.05)
+def test_a_connection_without_token_is_ended_soon(server: BlockServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_server, "_TOKEN_SECONDS", 0.05)
     silent, slow = idle(server), idle(server)
     slow.sendall(b"\0")
     for connection in (silent, slow):
@@ -346,7 +346,7 @@ def test_a_connection_without_token_is_ended_soon(server: PullServer, monkeypatc
 
 
 def test_a_connection_that_has_shown_the_token_stays_however_many_others_come(
-    held: Held, server: PullServer, monkeypatch: pytest.MonkeyPatch
+    held: Held, server: BlockServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = bytes(64 << 20)  # more than the buffers of a connection hold
     monkeypatch.setattr(held, "chunks", lambda *_: [chunk(large[:1000], 1000), chunk(large, len(large))])
@@ -359,7 +359,7 @@ def test_a_connection_that_has_shown_the_token_stays_however_many_others_come(
 
 
 def test_an_executor_tries_again_when_no_thread_could_serve_it(
-    server: PullServer, monkeypatch: pytest.MonkeyPatch
+    server: BlockServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, failures = threading.Thread.start, [1]
 
@@ -375,8 +375,8 @@ def test_an_executor_tries_again_when_no_thread_could_serve_it(
     assert server._strangers._guards == []
 
 
-def test_an_executor_that_lost_its_place_tries_again(server: PullServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pull, "_PAUSE_SECONDS", 0.0)
+def test_an_executor_that_lost_its_place_tries_again(server: BlockServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(block_server, "_PAUSE_SECONDS", 0.0)
     refused = 3
     enter = server._strangers.enter
 

@@ -11,19 +11,19 @@ from amqp_core.errors import AmqpError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amqp_spark.datasource.held import Held
+    from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 
 _log = logging.getLogger(__name__)
 
 
-class Ahead:
+class Lookahead:
     """A thread that plans one batch at a time, when it is told to and there is enough for one.
 
     Attributes:
         wanted: whether a batch is to be planned ahead; false again when it was begun.
     """
 
-    def __init__(self, held: Held) -> None:
+    def __init__(self, held: ReceiveBuffer) -> None:
         self.wanted = False
         self._wishes = 0
         self._held = held

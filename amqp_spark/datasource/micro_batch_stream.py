@@ -12,10 +12,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark import crashpoints
-from amqp_spark.datasource import commit_log, driver_env, encryption, opening
-from amqp_spark.datasource.held import LinkOptions
+from amqp_spark.datasource import commit_log, consumer_setup, driver_env, encryption
+from amqp_spark.datasource.block_server import BlockServer
 from amqp_spark.datasource.partitions import SMALL_BATCH_BYTES, Range, inline_partitions, pull_partitions
-from amqp_spark.datasource.pull import PullServer
+from amqp_spark.datasource.receive_buffer import ConsumerOptions
 from amqp_spark.datasource.receiver import Receiver
 from amqp_spark.errors import OffsetError, TransferError, UnsupportedModeError
 from amqp_spark.offsets import VERSION, QueueOffset, dump_offsets, parse_offsets
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from amqp_spark.columns import Chunk
     from amqp_spark.compat import InputPartition
+    from amqp_spark.datasource.block_server import Endpoint
     from amqp_spark.datasource.broker import Connector
-    from amqp_spark.datasource.pull import Endpoint
     from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ def new_epoch() -> int:
     return time.time_ns() // 1_000_000 << 20 | random.SystemRandom().getrandbits(20)
 
 
-class Run:
+class MicroBatchStream:
     """One run of a reader."""
 
     starts_late = False
@@ -56,10 +56,10 @@ class Run:
         self._watch = driver_env.watch_parent(os.getppid())
         if options.query_checkpoint is not None:
             driver_env.stop_in_order()
-        link_options = _link_options(options)
-        self._connecting_s = opening.longest_seconds(link_options)
-        self._receiver = self._new_receiver(link_options, connector)
-        self._pull: PullServer | None = None
+        consumer_options = _consumer_options(options)
+        self._connecting_s = consumer_setup.longest_seconds(consumer_options)
+        self._receiver = self._new_receiver(consumer_options, connector)
+        self._pull: BlockServer | None = None
         self._uncommitted: set[str] = set()
         """Ends that were offered and not committed."""
         self._last_idle = float("-inf")
@@ -172,7 +172,7 @@ class Run:
 
     # --- what a guarantee is about
 
-    def _new_receiver(self, options: LinkOptions, connector: Connector) -> Receiver:
+    def _new_receiver(self, options: ConsumerOptions, connector: Connector) -> Receiver:
         return Receiver(
             self._options.queues,
             options,
@@ -270,7 +270,7 @@ class Run:
     def _endpoint(self) -> Endpoint:
         if self._pull is None:
             place = self._place
-            self._pull = PullServer(
+            self._pull = BlockServer(
                 self._receiver if self._may_pull() else _RejectsOnly(self._receiver),
                 bind=place.bind,
                 port=self._options.transfer_port,
@@ -291,8 +291,8 @@ class _RejectsOnly:
         raise TransferError(f"queue {queue!r}: this query ships its batches inside partitions and serves none")
 
 
-def _link_options(options: SourceOptions) -> LinkOptions:
-    return LinkOptions(
+def _consumer_options(options: SourceOptions) -> ConsumerOptions:
+    return ConsumerOptions(
         connect=options.connect_options(),
         exclusive=options.exclusive,
         selector=options.selector,

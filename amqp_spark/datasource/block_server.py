@@ -99,7 +99,7 @@ class Endpoint:
     fingerprint: bytes | None = field(default=None, repr=False)
 
 
-class PullServer:
+class BlockServer:
     """Serves planned ranges from daemon threads, one per connection, until closed.
 
     ``encrypt``: with TLS. ``assure`` is called before a range is served and before its end is: it returns while ranges

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_spark.datasource import link, retrying
-from amqp_spark.datasource.held import Held
-from amqp_spark.datasource.owned import recovery
-from amqp_spark.datasource.owned.ahead import Ahead
+from amqp_spark.datasource import queue_consumer, retrying
+from amqp_spark.datasource.exactly_once import recovery
+from amqp_spark.datasource.exactly_once.lookahead import Lookahead
+from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 from amqp_spark.errors import OffsetError, SpoolError, StateError, TransferError
 from amqp_spark.spool import directories, spool
 from tests.spark.driver import Driver, bodies
 from tests.spark.fake_client import FakeBroker
-from tests.spark.ownership_support import Consumers, files, fresh, idle_until, planned, states, stopped
 from tests.spark.reader_support import Readers, numbers
+from tests.spark.transactional_state_support import Consumers, files, fresh, idle_until, planned, states, stopped
 
 if TYPE_CHECKING:
     import contextlib
@@ -187,7 +187,7 @@ def succeeded(fake: FakeBroker, consumers: Consumers, checkpoint: Driver, count:
 
 @pytest.fixture
 def slow_to_return(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(link, "LOCK_RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(queue_consumer, "LOCK_RETRY_SECONDS", 0.02)
     monkeypatch.setattr(retrying, "pause_before", lambda attempt, longest: 2.0)
 
 
@@ -210,7 +210,7 @@ def test_a_pull_that_a_successor_overtakes_does_not_end_well(
     old = Driver(consumers(maxMessagesPerTrigger=10, transfer="pull"))
     while old.trigger(fail=True) is None:
         pass
-    holder = type(old.reader._run._receiver)  # type: ignore[union-attr]
+    holder = type(old.reader._stream._receiver)  # type: ignore[union-attr]
     chunks = holder.chunks
     overtaken: list[int] = []
 
@@ -253,18 +253,18 @@ def test_what_a_batch_leaves_of_the_budget_is_told_to_all_queues(fake: FakeBroke
     driver = Driver(consumers("q,r", maxBytesPerTrigger=40_000, bufferBytes=40_000))
     while driver.trigger(fail=True) is None:
         pass
-    wakes = [each._wakes for each in driver.reader._run._receiver._links]  # type: ignore[union-attr]
+    wakes = [each._wakes for each in driver.reader._stream._receiver._consumers]  # type: ignore[union-attr]
     driver.commits += 1
     driver.reader.commit(driver.offsets[-1])
     assert all(
         each._wakes > before
-        for each, before in zip(driver.reader._run._receiver._links, wakes, strict=True)  # type: ignore[union-attr]
+        for each, before in zip(driver.reader._stream._receiver._consumers, wakes, strict=True)  # type: ignore[union-attr]
     )
 
 
 def test_a_wish_for_the_next_batch_is_kept_while_one_is_being_planned() -> None:
-    held = Held(("q",), 1 << 20, time.monotonic)
-    ahead = Ahead(held)
+    held = ReceiveBuffer(("q",), 1 << 20, time.monotonic)
+    ahead = Lookahead(held)
     planned_at: list[int] = []
     done = threading.Event()
 

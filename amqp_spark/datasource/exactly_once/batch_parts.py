@@ -6,22 +6,22 @@ import logging
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from amqp_spark.datasource.owned.entries import Entry, ends_of
-from amqp_spark.datasource.owned.ownership import Change
+from amqp_spark.datasource.exactly_once.entries import Entry, ends_of
+from amqp_spark.datasource.exactly_once.transactional_state import Change
 from amqp_spark.errors import SpoolError
 from amqp_spark.state.records import OwnedBatch
 
 if TYPE_CHECKING:
-    from amqp_spark.datasource.owned.ownership import Ownership
-    from amqp_spark.datasource.planning import QueueBuffer
+    from amqp_spark.datasource.exactly_once.transactional_state import TransactionalState
+    from amqp_spark.datasource.queue_buffer import QueueBuffer
 
 _log = logging.getLogger(__name__)
 
 
-class Slice:
+class BatchPart:
     """A part of a batch on its way: measured, written, owned."""
 
-    def __init__(self, owner: Ownership, buffer: QueueBuffer, end: int, size: int, turn: int) -> None:
+    def __init__(self, owner: TransactionalState, buffer: QueueBuffer, end: int, size: int, turn: int) -> None:
         state = owner.state
         assert state is not None
         self.owner = owner

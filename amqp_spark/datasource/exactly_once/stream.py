@@ -10,28 +10,28 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from amqp_spark.datasource.owned.receiver import OwningReceiver
-from amqp_spark.datasource.run import Run
+from amqp_spark.datasource.exactly_once.receiver import OwningReceiver
+from amqp_spark.datasource.micro_batch_stream import MicroBatchStream
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from amqp_spark.compat import InputPartition
     from amqp_spark.datasource.broker import Connector
-    from amqp_spark.datasource.held import LinkOptions
     from amqp_spark.datasource.partitions import Range
+    from amqp_spark.datasource.receive_buffer import ConsumerOptions
     from amqp_spark.offsets import QueueOffset
 
 _log = logging.getLogger(__name__)
 
 
-class ExactlyOnceRun(Run):
+class ExactlyOnceStream(MicroBatchStream):
     """One run of a reader with ``deliveryGuarantee=exactly-once``."""
 
     starts_late = True
     _receiver: OwningReceiver
 
-    def _new_receiver(self, options: LinkOptions, connector: Connector) -> OwningReceiver:
+    def _new_receiver(self, options: ConsumerOptions, connector: Connector) -> OwningReceiver:
         return OwningReceiver(self._options, options, connector=connector)
 
     def latest_offset(self, start: Mapping[str, object]) -> dict:  # type: ignore[type-arg]

@@ -1,4 +1,4 @@
-"""The first commands of every incarnation of a link: the queue, its bindings, the subscription."""
+"""The first commands of every incarnation of a consumer: the queue, its bindings, the subscription."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from amqp_core.errors import IllegalArgument, InvalidArgument, NotFound, Resourc
 
 if TYPE_CHECKING:
     from amqp_spark.datasource.broker import Client, QueueInfo, Subscription
-    from amqp_spark.datasource.held import LinkOptions
+    from amqp_spark.datasource.receive_buffer import ConsumerOptions
 
 _log = logging.getLogger(__name__)
 
@@ -22,14 +22,14 @@ def dying_seconds(client: Client) -> float:
     return 2 * client.heartbeat_s + DYING_SECONDS
 
 
-def longest_seconds(options: LinkOptions) -> float:
+def longest_seconds(options: ConsumerOptions) -> float:
     """How long the first subscription may take: every host in turn, and the session of a query that was killed."""
     connect = options.connect
     waits = 2 * connect.heartbeat + DYING_SECONDS if options.exclusive else 0.0
     return connect.connect_timeout * len(connect.hosts) + waits
 
 
-def prepare(client: Client, queue: str, options: LinkOptions) -> QueueInfo | None:
+def prepare(client: Client, queue: str, options: ConsumerOptions) -> QueueInfo | None:
     """See that there is a queue, declare it if that is wanted, and bind it; what the broker said of it before."""
     info = client.query_queue(queue)
     if info is None:
@@ -57,7 +57,7 @@ def warn_of_others(queue: str, info: QueueInfo | None) -> None:
     )  # fmt: skip
 
 
-def subscribe(client: Client, queue: str, options: LinkOptions) -> Subscription:
+def subscribe(client: Client, queue: str, options: ConsumerOptions) -> Subscription:
     """Subscribe as the options say; errors name the option that is to blame."""
     try:
         return client.subscribe(

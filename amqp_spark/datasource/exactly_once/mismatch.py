@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqp_spark import places
-from amqp_spark.datasource.owned.recovery import ADOPT
+from amqp_spark.datasource.exactly_once.recovery import ADOPT
 from amqp_spark.errors import OffsetError
 
 if TYPE_CHECKING:
-    from amqp_spark.datasource.owned.ownership import Ownership
+    from amqp_spark.datasource.exactly_once.transactional_state import TransactionalState
     from amqp_spark.offsets import QueueOffset
     from amqp_spark.state.records import Mark
 
 
-def mismatch(owner: Ownership, offset: QueueOffset, what: str) -> OffsetError:
+def mismatch(owner: TransactionalState, offset: QueueOffset, what: str) -> OffsetError:
     """The checkpoint does ``what`` with an offset that does not fit the state."""
     state, consumer = owner.state, owner.consumer
     assert state is not None

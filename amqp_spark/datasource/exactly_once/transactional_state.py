@@ -1,8 +1,8 @@
 """What a consumer owns of one queue: the state on the broker, changed in the transactions that accept messages.
 
-The link's thread calls :meth:`Ownership.enter`, :meth:`~Ownership.run` and :meth:`~Ownership.left`; other threads hand
-in a :class:`Change` and wait for what becomes of it. Everything goes through the session that receives: see
-:mod:`amqp_spark.state.queue`.
+The consumer's thread calls :meth:`TransactionalState.enter`, :meth:`~TransactionalState.run` and
+:meth:`~TransactionalState.left`; other threads submit a :class:`Change` and wait for its outcome. Everything goes
+through the session that receives: see :mod:`amqp_spark.state.queue`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
-from amqp_spark.datasource.owned.disposal import Disposal
-from amqp_spark.datasource.owned.entries import Entry
-from amqp_spark.datasource.owned.recovery import ADOPT, KEEP_ALIVE_SECONDS, Consumer, recover
+from amqp_spark.datasource.exactly_once.entries import Entry
+from amqp_spark.datasource.exactly_once.recovery import ADOPT, KEEP_ALIVE_SECONDS, Consumer, recover
+from amqp_spark.datasource.exactly_once.spool_cleaner import SpoolCleaner
 from amqp_spark.errors import StateError
 from amqp_spark.state.queue import loaded
 from amqp_spark.state.records import ConsumerState
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amqp_spark.datasource.broker import Client, StateOwner
-    from amqp_spark.datasource.held import Held
-    from amqp_spark.datasource.planning import QueueBuffer
+    from amqp_spark.datasource.queue_buffer import QueueBuffer
+    from amqp_spark.datasource.receive_buffer import ReceiveBuffer
     from amqp_spark.spool.spool import Spool
     from amqp_spark.state.records import Mark
 
@@ -72,7 +72,7 @@ class _Attempt:
     dropped: list[Entry] = field(default_factory=list)
 
 
-class Ownership:
+class TransactionalState:
     """The owned batches of one queue.
 
     Attributes:
@@ -87,13 +87,18 @@ class Ownership:
     """
 
     def __init__(
-        self, consumer: Consumer, spool: Spool, held: Held, buffer: QueueBuffer, first: Ownership | None = None
+        self,
+        consumer: Consumer,
+        spool: Spool,
+        held: ReceiveBuffer,
+        buffer: QueueBuffer,
+        first: TransactionalState | None = None,
     ) -> None:
         self.consumer = consumer
         self.spool = spool
         self.state: ConsumerState | None = None
         self.entries: list[Entry] = []
-        self._disposal = Disposal(spool, consumer.shown)
+        self._disposal = SpoolCleaner(spool, consumer.shown)
         self._first = first
         self._held = held
         self._lock = held.changed
@@ -113,7 +118,7 @@ class Ownership:
         return sum(entry.held_bytes for entry in self.entries)
 
     def ask(self, change: Change) -> None:
-        """Have the link's thread make a change. There is one at a time: wait until it is done."""
+        """Have the consumer's thread make a change. There is one at a time: wait until it is done."""
         assert self._change is None
         self._change = change
 
@@ -126,7 +131,7 @@ class Ownership:
         """Wait so long at most until files that nobody owns any more are deleted. Not under the lock."""
         self._disposal.wait(timeout)
 
-    # --- on the link's thread
+    # --- on the consumer's thread
 
     def enter(self, client: Client) -> bool:
         """Take lock and state on a new session; False when somebody else has the lock: try again on another one.

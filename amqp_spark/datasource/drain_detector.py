@@ -30,7 +30,7 @@ _EMPTY_ROUNDS: Final = 2
 and an answer of qpidd may give the count before a session ended and the consumers after."""
 
 
-class Ending:
+class DrainDetector:
     """The end of one queue.
 
     Parameters:

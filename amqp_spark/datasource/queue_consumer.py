@@ -1,7 +1,7 @@
 """The receiving side of one queue: a connection of its own, driven by one daemon thread, reconnected when it fails.
 
-All calls to the client happen on that thread; other threads change what is held under the lock of :class:`Held` and
-wake it. A failure or the back-pressure of one queue so stays with that queue.
+All calls to the client happen on that thread. Other threads change the buffers under the lock of
+:class:`ReceiveBuffer` and wake it. A failure or the back-pressure of one queue stays with that queue.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Final, Protocol
 from amqp_core.errors import AmqpError, ConnectionFailed, NotFound, ResourceDeleted
 from amqp_spark import crashpoints
 from amqp_spark.backoff import silence_of
-from amqp_spark.datasource import opening
+from amqp_spark.datasource import consumer_setup
 from amqp_spark.datasource.credit import MAX_CREDIT
-from amqp_spark.datasource.ending import QUIET_SECONDS, Ending
+from amqp_spark.datasource.drain_detector import QUIET_SECONDS, DrainDetector
 from amqp_spark.datasource.flow import FlowControl
-from amqp_spark.datasource.planning import add_range
+from amqp_spark.datasource.queue_buffer import add_range
 from amqp_spark.datasource.retrying import LOCK_RETRY_SECONDS, Retries
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from amqp_spark.datasource.broker import Block, Client, Connector, QueueInfo, Subscription
-    from amqp_spark.datasource.held import Held, LinkOptions
-    from amqp_spark.datasource.planning import Settlement
+    from amqp_spark.datasource.queue_buffer import Settlement
+    from amqp_spark.datasource.receive_buffer import ConsumerOptions, ReceiveBuffer
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def now() -> float:
 
 
 class Owner(Protocol):
-    """What exactly-once adds to a link, on its thread; :class:`.owned.ownership.Ownership` does it."""
+    """Steps that exactly-once adds on the thread of a consumer; :class:`.TransactionalState` implements it."""
 
     def enter(self, client: Client) -> bool:
         """Make a new session ours; False when it cannot be yet: try again on another one."""
@@ -60,16 +60,21 @@ class Owner(Protocol):
         """The session is over."""
 
 
-class QueueLink:
+class QueueConsumer:
     """One queue's connection, session and thread."""
 
     def __init__(
-        self, queue: str, options: LinkOptions, held: Held, connector: Connector, owner: Owner | None = None
+        self,
+        queue: str,
+        options: ConsumerOptions,
+        held: ReceiveBuffer,
+        connector: Connector,
+        owner: Owner | None = None,
     ) -> None:
         self.queue = queue
         self.buffer = held.buffers[queue]
         self.error: Exception | None = None
-        """Why this link gave up; set once, under the lock."""
+        """Why this consumer gave up; set once, under the lock."""
         self.bounded = False
         """AvailableNow: take what was there at the start, then ``exhausted``."""
         self.exhausted = False
@@ -93,7 +98,7 @@ class QueueLink:
         self._thread = threading.Thread(target=self._run, name=f"amqp-receive-{queue}", daemon=True)
         self._wakes = 0
         self._flow = FlowControl(queue, held)
-        self._ending = Ending(queue, selector=options.selector is not None, clock=held.clock)
+        self._ending = DrainDetector(queue, selector=options.selector is not None, clock=held.clock)
         self._looks_deleted = False
         self._unconfirmed = 0
         """Messages settled since the broker was last given time for some."""
@@ -186,7 +191,7 @@ class QueueLink:
             if self.bounded:
                 self._begin_ending(client)
             self._subscribed = True
-            subscription = opening.subscribe(client, self.queue, self._options)
+            subscription = consumer_setup.subscribe(client, self.queue, self._options)
             self._served = True
             self._retries.subscribed()
             self._since = self._clock()
@@ -209,15 +214,15 @@ class QueueLink:
             client = self._connector(self._options.connect)
             with self._lock:
                 self._client = client
-            self._dying_s = opening.dying_seconds(client)
+            self._dying_s = consumer_setup.dying_seconds(client)
             entered = False
             try:
-                info = opening.prepare(client, self.queue, self._options)
+                info = consumer_setup.prepare(client, self.queue, self._options)
                 if self._owner is None or self._owner.enter(client):
                     if self._owner is not None:  # whoever had the lock until now is nobody to be warned of
                         info = client.query_queue(self.queue)
                     if not self._subscribed:  # later the broker may still see the session before this one
-                        opening.warn_of_others(self.queue, info)
+                        consumer_setup.warn_of_others(self.queue, info)
                     self._there = 0 if info is None else info.message_count or 0
                     self.answered = asked
                     self.heartbeat_s = client.heartbeat_s
@@ -350,7 +355,7 @@ class QueueLink:
         return MAX_CREDIT
 
     def _ask_end(self, client: Client) -> int | None:
-        """Ask the broker, and return how many messages are there that this link does not hold; None if not known."""
+        """Ask the broker how many messages are there that this consumer does not hold; None if not known."""
         info = client.query_queue(self.queue)
         if info is None:
             # Broker-J says nothing to the consumers of a queue that is deleted: it just sends no more.
@@ -362,7 +367,7 @@ class QueueLink:
             return self._estimate(info.message_count, counts_held=client.counts_held_messages)
 
     def _estimate(self, message_count: int, *, counts_held: bool) -> int:
-        """Take note of where the queue ends; return how many messages are there that this link does not hold."""
+        """Take note of where the queue ends; return how many messages are there that this consumer does not hold."""
         held = self.buffer.held_by_session if counts_held and self._options.accept else 0
         left = max(0, message_count - held)
         self.end_estimate = self.buffer.received + left

@@ -1,4 +1,4 @@
-"""What the links of one query share: their options, and what all of them hold."""
+"""What the consumers of one query share: their options, and what all of them hold."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amqp_spark.datasource.credit import Turns
-from amqp_spark.datasource.planning import QueueBuffer
+from amqp_spark.datasource.queue_buffer import QueueBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkOptions:
-    """What one link does; the part of the source options that concerns receiving."""
+class ConsumerOptions:
+    """What one consumer does; the part of the source options that concerns receiving."""
 
     connect: ConnectOptions
     exclusive: bool = False
@@ -29,8 +29,8 @@ class LinkOptions:
     max_delay: float = 30.0
 
 
-class Held:
-    """What all links of a query hold, within one byte budget, under one lock; ``changed`` tells of every change."""
+class ReceiveBuffer:
+    """What all consumers of a query hold, within one byte budget, under one lock; ``changed`` tells of every change."""
 
     def __init__(self, queues: Sequence[str], budget_bytes: int, clock: Callable[[], float]) -> None:
         self.changed = threading.Condition(threading.RLock())

@@ -1,6 +1,6 @@
 """What a process finds when it takes the state of a consumer: is it ours, does the spool have what it says.
 
-Everything here happens under the lock, on the thread of the link, before the first answer to Spark.
+Everything here happens under the lock, on the thread of the consumer, before the first answer to Spark.
 """
 
 from __future__ import annotations

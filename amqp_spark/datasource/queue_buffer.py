@@ -1,4 +1,4 @@
-"""What is held of a queue: blocks of transfers, their positions, the planned ranges, what was accepted or rejected.
+"""The buffer of one queue: blocks of transfers, their positions, the planned ranges, accepted and rejected transfers.
 
 No I/O, no threads, no clock: the receiver calls these under its lock. Positions count the transfers of a queue in
 one epoch from 0; a range ``[begin, end)`` is identified by its end. Always
@@ -20,7 +20,7 @@ from amqp_spark.columns import Chunk
 from amqp_spark.errors import OffsetError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator
 
     from amqp_spark.datasource.broker import Block
 
@@ -300,45 +300,3 @@ def add_range(ranges: list[tuple[int, int]], first: int, last: int) -> None:
         ranges[-1] = (ranges[-1][0], last)
     else:
         ranges.append((first, last))
-
-
-def plan_batch(buffers: Sequence[QueueBuffer], *, max_messages: int | None, max_bytes: int, turn: int) -> int:
-    """Plan one batch, as :func:`measure_batch` measures it; returns its messages."""
-    count = 0
-    for buffer, end, size in measure_batch(buffers, max_messages=max_messages, max_bytes=max_bytes, turn=turn):
-        count += end - buffer.planned
-        buffer.fix(end, size)
-    return count
-
-
-def measure_batch(
-    buffers: Sequence[QueueBuffer], *, max_messages: int | None, max_bytes: int, turn: int
-) -> list[tuple[QueueBuffer, int, int]]:
-    """The next batch over the queues that have something, within both bounds and fairly: for each its end and bytes.
-
-    ``turn`` says whose turn it is to get at least one message, so that no queue waits for ever behind the others. A
-    message larger than ``max_bytes`` passes alone in its batch.
-    """
-    ready = [buffer for buffer in buffers if buffer.waiting]
-    if not ready:
-        return []
-    head = ready[turn % len(ready)]
-    first = head.first_waiting_bytes()
-    if first > max_bytes:
-        return [(head, head.planned + 1, first)]
-    reach = {buffer.queue: (buffer.planned, 0) for buffer in ready}
-    reach[head.queue] = (head.planned + 1, first)
-    messages = sum(buffer.waiting for buffer in ready) if max_messages is None else max_messages
-    messages, room = messages - 1, max_bytes - first
-    # The one with least first: what it leaves of its share goes to the others. The second round gives away what the
-    # first could not, because a share ended inside a message or the other bound was reached.
-    ready.sort(key=lambda buffer: buffer.waiting_bytes)
-    for _round in range(2):
-        for index, buffer in enumerate(ready):
-            sharing = len(ready) - index
-            begin, size = reach[buffer.queue]
-            end, more = buffer.measure(begin, -(-messages // sharing), room // sharing)
-            reach[buffer.queue] = end, size + more
-            messages -= end - begin
-            room -= more
-    return [(buffer, *reach[buffer.queue]) for buffer in ready if reach[buffer.queue][0] > buffer.planned]

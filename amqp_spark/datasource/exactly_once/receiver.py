@@ -9,16 +9,16 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark import crashpoints
-from amqp_spark.datasource.link import now
-from amqp_spark.datasource.owned.ahead import Ahead
-from amqp_spark.datasource.owned.entries import Entry, load
-from amqp_spark.datasource.owned.mismatch import mismatch, shown
-from amqp_spark.datasource.owned.ownership import Change, Ownership
-from amqp_spark.datasource.owned.pace import CommitPace
-from amqp_spark.datasource.owned.recovery import Consumer
-from amqp_spark.datasource.owned.slices import Slice
+from amqp_spark.datasource.exactly_once.batch_parts import BatchPart
+from amqp_spark.datasource.exactly_once.commit_pace import CommitPace
+from amqp_spark.datasource.exactly_once.entries import Entry, load
+from amqp_spark.datasource.exactly_once.lookahead import Lookahead
+from amqp_spark.datasource.exactly_once.mismatch import mismatch, shown
+from amqp_spark.datasource.exactly_once.recovery import Consumer
+from amqp_spark.datasource.exactly_once.transactional_state import Change, TransactionalState
 from amqp_spark.datasource.partitions import Range
-from amqp_spark.datasource.planning import measure_batch
+from amqp_spark.datasource.planner import measure_batch
+from amqp_spark.datasource.queue_consumer import now
 from amqp_spark.datasource.receiver import STOP_SECONDS, SYNC_SECONDS, Receiver
 from amqp_spark.errors import OffsetError, SpoolError, StateError
 from amqp_spark.spool.spool import Spool
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from amqp_spark.datasource.broker import Connector
-    from amqp_spark.datasource.held import Held, LinkOptions
-    from amqp_spark.datasource.link import QueueLink
-    from amqp_spark.datasource.planning import QueueBuffer
+    from amqp_spark.datasource.queue_buffer import QueueBuffer
+    from amqp_spark.datasource.queue_consumer import QueueConsumer
+    from amqp_spark.datasource.receive_buffer import ConsumerOptions, ReceiveBuffer
     from amqp_spark.offsets import QueueOffset
     from amqp_spark.options import SourceOptions
 
@@ -52,8 +52,8 @@ _NO_EPOCH: Final = 0
 class OwningReceiver(Receiver):
     """Holds what was received and not accepted, and what is owned and not finished."""
 
-    def __init__(self, options: SourceOptions, link_options: LinkOptions, *, connector: Connector) -> None:
-        self._owners: dict[str, Ownership] = {}
+    def __init__(self, options: SourceOptions, consumer_options: ConsumerOptions, *, connector: Connector) -> None:
+        self._owners: dict[str, TransactionalState] = {}
         self._planning = threading.Lock()
         self._pace = CommitPace()
         self._least_messages = options.min_messages_per_trigger
@@ -64,7 +64,7 @@ class OwningReceiver(Receiver):
         assert options.spool_location is not None
         consumer_id, spool_location = options.consumer_id, options.spool_location
 
-        def owner(queue: str, held: Held) -> Ownership:
+        def owner(queue: str, held: ReceiveBuffer) -> TransactionalState:
             consumer = Consumer(
                 consumer_id=consumer_id,
                 queue=queue,
@@ -75,7 +75,7 @@ class OwningReceiver(Receiver):
                 heartbeat=options.heartbeat,
             )
             spool = Spool(spool_location, consumer_id=consumer_id, queue=queue)
-            self._owners[queue] = owner = Ownership(
+            self._owners[queue] = owner = TransactionalState(
                 consumer, spool, held, held.buffers[queue], self._owners.get(queues[0])
             )
             held.elsewhere.append(lambda: owner.held_bytes)
@@ -83,13 +83,13 @@ class OwningReceiver(Receiver):
 
         super().__init__(
             queues,
-            link_options,
+            consumer_options,
             epoch=_NO_EPOCH,
             buffer_bytes=options.buffer_bytes,
             connector=connector,
             owners=owner,
         )
-        self._ahead = Ahead(self._held)
+        self._ahead = Lookahead(self._held)
 
     # --- where Spark stands
 
@@ -110,8 +110,8 @@ class OwningReceiver(Receiver):
                     if not entry.finished:
                         entry.finish()
             if news:
-                for link in self._links:  # all of them: they may wait for a part of the budget
-                    link.wake()
+                for consumer in self._consumers:  # all of them: they may wait for a part of the budget
+                    consumer.wake()
         self._raise_error()
 
     def unfinished(self) -> dict[str, QueueOffset]:
@@ -156,7 +156,7 @@ class OwningReceiver(Receiver):
             for each in wanted
         ]
 
-    def _decide(self, owner: Ownership, offset: QueueOffset) -> None:
+    def _decide(self, owner: TransactionalState, offset: QueueOffset) -> None:
         """What the first start of Spark says about the batches that are owned."""
         state = owner.state
         assert state is not None
@@ -184,7 +184,7 @@ class OwningReceiver(Receiver):
         # The state fits this checkpoint from now on, so that the next start needs no option.
         self._relabel(owner, None if isinstance(offset.epoch, str) else Mark(offset.epoch, offset.position))
 
-    def _relabel(self, owner: Ownership, finished: Mark | None = None) -> None:
+    def _relabel(self, owner: TransactionalState, finished: Mark | None = None) -> None:
         """Offer all owned batches again, under numbers that no checkpoint has seen."""
         state = owner.state
         assert state is not None
@@ -210,7 +210,7 @@ class OwningReceiver(Receiver):
 
         Raises:
             SpoolError: it could not be written; nothing was accepted.
-            AmqpError: a link gave up.
+            AmqpError: a consumer gave up.
         """
         with self._planning:
             return self._plan(max_messages, max_bytes)
@@ -250,7 +250,7 @@ class OwningReceiver(Receiver):
             buffers = tuple(self._held.buffers.values())
             most = self._most_messages(max_messages)
             measured = measure_batch(buffers, max_messages=most, max_bytes=max_bytes, turn=self._turn)
-            slices = [Slice(self._owners[each.queue], each, end, size, self._turn) for each, end, size in measured]
+            slices = [BatchPart(self._owners[each.queue], each, end, size, self._turn) for each, end, size in measured]
         try:
             for each in slices:
                 each.write()
@@ -269,7 +269,7 @@ class OwningReceiver(Receiver):
                 each.discard()
             return False
         for each in slices:
-            self._link(each.owner).wake()
+            self._consumer(each.owner).wake()
         owned = [self._outcome(each.owner, each.change) for each in slices]
         committed = [each for each in slices if each.change.committed]
         if committed:  # the bound is one of a batch, over all queues
@@ -285,7 +285,7 @@ class OwningReceiver(Receiver):
         with self._lock:
             wanted = [owner for owner in self._owners.values() if owner.drop_finished()]
         for owner in wanted:
-            self._link(owner).wake()
+            self._consumer(owner).wake()
 
     def stop(self) -> None:
         """Close the connections in order. What is owned stays in the spool, what is not goes back to its queue."""
@@ -304,18 +304,18 @@ class OwningReceiver(Receiver):
         for owner in self._owners.values():
             owner.wait_for_disposal(max(0.0, deadline - time.monotonic()))
 
-    def _made(self, owner: Ownership, change: Change) -> bool:
+    def _made(self, owner: TransactionalState, change: Change) -> bool:
         with self._lock:
             owner.ask(change)
-        self._link(owner).wake()
+        self._consumer(owner).wake()
         committed = self._outcome(owner, change)
         self._raise_error()
         return committed
 
-    def _outcome(self, owner: Ownership, change: Change) -> bool:
-        link = self._link(owner)
+    def _outcome(self, owner: TransactionalState, change: Change) -> bool:
+        consumer = self._consumer(owner)
         with self._lock:
-            while not (change.done or link.error is not None or self._held.stopping):
+            while not (change.done or consumer.error is not None or self._held.stopping):
                 self._lock.wait()
             return change.committed
 
@@ -333,18 +333,18 @@ class OwningReceiver(Receiver):
         with self._lock:
             while not self._held.stopping:
                 self._raise_error()
-                silent = [link for link in self._links if not _is_certain(link, begun, anew=anew)]
+                silent = [consumer for consumer in self._consumers if not _is_certain(consumer, begun, anew=anew)]
                 if not silent:
                     return
-                for link in silent:
-                    if link.sync_wanted == link.sync_done:
-                        link.sync_wanted += 1
-                        link.wake()
+                for consumer in silent:
+                    if consumer.sync_wanted == consumer.sync_done:
+                        consumer.sync_wanted += 1
+                        consumer.wake()
                 if not told and now() - begun >= SLOW_SECONDS:
                     told = True
                     _log.warning(
                         "a batch waits until the broker has answered, which has taken %.0f s now (queue %s)",
-                        now() - begun, ", ".join(repr(link.queue) for link in silent),
+                        now() - begun, ", ".join(repr(consumer.queue) for consumer in silent),
                     )  # fmt: skip
                 self._lock.wait(ASSURE_SECONDS)
 
@@ -354,17 +354,17 @@ class OwningReceiver(Receiver):
         return None if state is None else state.epoch
 
     def failure(self) -> Exception | None:
-        """The error of a link that gave up: what it holds may be somebody else's by now."""
-        for link in self._links:
-            if link.error is not None:
-                return link.error
+        """The error of a consumer that gave up: what it holds may be somebody else's by now."""
+        for consumer in self._consumers:
+            if consumer.error is not None:
+                return consumer.error
         return None
 
     def _holder(self, queue: str, epoch: int, end: int) -> QueueBuffer:
         owner = self._owners.get(queue)
         if owner is None:
             raise OffsetError(f"queue {queue!r} is not one of this reader")
-        error = self._link(owner).error
+        error = self._consumer(owner).error
         if isinstance(error, StateError):
             raise error  # what is held may be somebody else's by now
         for entry in owner.entries:
@@ -374,8 +374,8 @@ class OwningReceiver(Receiver):
 
     # --- inside
 
-    def _link(self, owner: Ownership) -> QueueLink:
-        return next(link for link in self._links if link.queue == owner.consumer.queue)
+    def _consumer(self, owner: TransactionalState) -> QueueConsumer:
+        return next(consumer for consumer in self._consumers if consumer.queue == owner.consumer.queue)
 
     def _wait_until_ready(self) -> None:
         with self._lock:
@@ -391,21 +391,21 @@ class OwningReceiver(Receiver):
             raise failure
 
 
-def _is_certain(link: QueueLink, begun: float, *, anew: bool) -> bool:
-    age = now() - link.answered
-    if link.answered >= begun:
-        return age < max(CERTAIN_SECONDS, CERTAIN_HEARTBEATS * link.heartbeat_s)
+def _is_certain(consumer: QueueConsumer, begun: float, *, anew: bool) -> bool:
+    age = now() - consumer.answered
+    if consumer.answered >= begun:
+        return age < max(CERTAIN_SECONDS, CERTAIN_HEARTBEATS * consumer.heartbeat_s)
     return age < CERTAIN_SECONDS and not anew
 
 
-def _index(owner: Ownership, offset: QueueOffset) -> int:
+def _index(owner: TransactionalState, offset: QueueOffset) -> int:
     for index, entry in enumerate(owner.entries):
         if entry.offset == offset:
             return index
     return -1
 
 
-def _is_finished(owner: Ownership, offset: QueueOffset) -> bool:
+def _is_finished(owner: TransactionalState, offset: QueueOffset) -> bool:
     if owner.state is None or not isinstance(offset.epoch, int):
         return False
     return owner.state.finished == Mark(offset.epoch, offset.position)
