@@ -11,7 +11,7 @@ from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.errors import OptionError, UnsupportedModeError
 from amqp_spark.options import CONNECTION, FAILFAST, PERMISSIVE, REJECT, SourceOptions
 from amqp_spark.pyfiles import Portable
-from amqp_spark.sink.checking import check as check_sink
+from amqp_spark.sink.validation import check as check_sink
 from amqp_spark.sink.writer import AmqpBatchWriter, AmqpStreamWriter
 from amqp_spark.validation import check
 

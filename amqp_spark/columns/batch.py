@@ -15,8 +15,8 @@ from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.columns import arrays, headers
+from amqp_spark.columns.conversion_error import ConversionError
 from amqp_spark.columns.fields import DELIVERY, MESSAGE, Packed, reply_to, structs
-from amqp_spark.columns.misfit import Misfit
 from amqp_spark.columns.values import converter
 
 if TYPE_CHECKING:
@@ -238,7 +238,7 @@ def _converted(
         if source is not None:
             try:
                 value = convert(source())
-            except Misfit as bad:
+            except ConversionError as bad:
                 errors[row] = str(bad)
             except DecodeError as bad:
                 errors[row] = bad.reason
@@ -249,14 +249,14 @@ def _converted(
 def _map(data: bytes) -> Typed:
     value, end = read_map_typed(data, 0)
     if end != len(data):
-        raise Misfit(f"{len(data) - end} bytes after the end of the map")
+        raise ConversionError(f"{len(data) - end} bytes after the end of the map")
     return Typed(code.MAP, value)
 
 
 def _list(data: bytes) -> Typed:
     value, end = read_list_typed(data, 0)
     if end != len(data):
-        raise Misfit(f"{len(data) - end} bytes after the end of the list")
+        raise ConversionError(f"{len(data) - end} bytes after the end of the list")
     return Typed(code.LIST, value)
 
 
@@ -298,5 +298,5 @@ def _self_describing(
     if reader is None:
         wanted = " or ".join(sorted(name.decode() for name in readers))
         found = "no content-type" if content_type is None else f"content-type {content_type!r}"
-        raise Misfit(f"{found}, where {wanted} is needed to decode the body; BINARY takes any body")
+        raise ConversionError(f"{found}, where {wanted} is needed to decode the body; BINARY takes any body")
     return reader(body or b"")

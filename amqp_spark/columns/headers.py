@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 from amqp_core.v0_10 import type_codes as code
 from amqp_spark.columns import arrays
 from amqp_spark.columns.containers import CONTAINERS, end_of, is_whole
-from amqp_spark.columns.misfit import Misfit
+from amqp_spark.columns.conversion_error import ConversionError
 from amqp_spark.columns.values import INTEGERS, as_text, converter, float_text, name_of, value_at
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ def typed(wire: Wire, at: Positions, target: Target) -> Column:
         elif begin:
             try:
                 value = convert(value_at(wire.data, begin, end))
-            except Misfit as bad:
+            except ConversionError as bad:
                 errors[row] = str(bad)
         values.append(value)
     return arrays.listed(values, target.arrow), errors
@@ -348,7 +348,7 @@ def _texts_of(wire: Wire, number: int, code_at: Positions, after: Positions, uni
         value = None
         try:
             value = as_text(value_at(wire.data, begin, end), unit)
-        except Misfit as bad:
+        except ConversionError as bad:
             errors[index] = str(bad)
         values.append(value)
     return pa.array(values, pa.string()), errors

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp_spark.columns.misfit import Misfit
+from amqp_spark.columns.conversion_error import ConversionError
 
 AUTO_MILLISECONDS: Final = 10**11
 """A time above this is in milliseconds under ``timestampUnit=auto``: as seconds it would be in the year 5138."""
@@ -22,5 +22,5 @@ def microseconds(number: int, unit: str) -> int:
     milliseconds = abs(number) > AUTO_MILLISECONDS if unit == "auto" else unit == "ms"
     result = number * (1000 if milliseconds else 1_000_000)
     if not EARLIEST_SECONDS * 1_000_000 <= result < (LATEST_SECONDS + 1) * 1_000_000:
-        raise Misfit(f"{number} is no time of the years 1 to 9999")
+        raise ConversionError(f"{number} is no time of the years 1 to 9999")
     return result

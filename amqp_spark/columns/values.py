@@ -23,7 +23,7 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._primitives import read_list_typed
 from amqp_core.v0_10.type_codes import Typed
-from amqp_spark.columns.misfit import Misfit
+from amqp_spark.columns.conversion_error import ConversionError
 from amqp_spark.columns.times import microseconds
 from amqp_spark.columns.variant import encode
 
@@ -81,7 +81,7 @@ def value_at(data: bytes, at: int, after: int) -> Typed:
     try:
         values, _ = read_list_typed(pack(">II", 4 + len(item), 1) + item, 0)
     except DecodeError as bad:
-        raise Misfit(bad.reason) from None
+        raise ConversionError(bad.reason) from None
     return values[0]
 
 
@@ -104,7 +104,7 @@ def time_text(number: int, unit: str) -> str:
     """ISO 8601 in UTC, to the second or as exact as the number; the number itself when it is no time."""
     try:
         moment = _EPOCH + timedelta(microseconds=microseconds(number, unit))
-    except (Misfit, OverflowError):
+    except (ConversionError, OverflowError):
         return str(number)
     return moment.isoformat().replace("+00:00", "Z")
 
@@ -223,10 +223,10 @@ def _integer(kind: t.DataType, _: str) -> Converter:
 
     def convert(typed: Typed) -> int:
         if typed.code not in INTEGERS:
-            raise Misfit(f"{describe(typed)} is not an integer, {name} was asked for")
+            raise ConversionError(f"{describe(typed)} is not an integer, {name} was asked for")
         number = cast("int", typed.value)
         if not -limit <= number < limit:
-            raise Misfit(f"{describe(typed)} does not fit {name}")
+            raise ConversionError(f"{describe(typed)} does not fit {name}")
         return number
 
     return convert
@@ -239,15 +239,15 @@ def _floating(kind: t.DataType, _: str) -> Converter:
     def convert(typed: Typed) -> float:
         value = typed.value
         if typed.code not in INTEGERS and typed.code not in (code.FLOAT, code.DOUBLE):
-            raise Misfit(f"{describe(typed)} is not a number, {name} was asked for")
+            raise ConversionError(f"{describe(typed)} is not a number, {name} was asked for")
         number = float(cast("float", value))
         if single and typed.code != code.FLOAT and math.isfinite(number):
             try:
                 number = unpack(">f", pack(">f", number))[0]
             except OverflowError:
-                raise Misfit(f"{describe(typed)} does not fit {name}") from None
+                raise ConversionError(f"{describe(typed)} does not fit {name}") from None
         if number != value and number == number:  # noqa: PLR0124 - NaN is not equal to itself
-            raise Misfit(f"{describe(typed)} is not exact as {name}")
+            raise ConversionError(f"{describe(typed)} is not exact as {name}")
         return number
 
     return convert
@@ -256,7 +256,7 @@ def _floating(kind: t.DataType, _: str) -> Converter:
 def _boolean(_: t.DataType, __: str) -> Converter:
     def convert(typed: Typed) -> bool:
         if not isinstance(typed.value, bool):
-            raise Misfit(f"{describe(typed)} is not a boolean")
+            raise ConversionError(f"{describe(typed)} is not a boolean")
         return typed.value
 
     return convert
@@ -271,10 +271,10 @@ def _string(typed: Typed) -> str:
         try:
             return octets.decode()
         except UnicodeDecodeError as bad:
-            raise Misfit(f"its {len(octets)} bytes are not UTF-8: {bad.reason} at byte {bad.start}") from None
+            raise ConversionError(f"its {len(octets)} bytes are not UTF-8: {bad.reason} at byte {bad.start}") from None
     if isinstance(value, UUID):
         return str(value)
-    raise Misfit(f"{describe(typed)} is not a text, STRING was asked for")
+    raise ConversionError(f"{describe(typed)} is not a text, STRING was asked for")
 
 
 def _binary(_: t.DataType, __: str) -> Converter:
@@ -286,7 +286,7 @@ def _binary(_: t.DataType, __: str) -> Converter:
             return cast("str", value).encode()
         if isinstance(value, UUID):
             return value.bytes
-        raise Misfit(f"{describe(typed)} is not opaque, BINARY was asked for")
+        raise ConversionError(f"{describe(typed)} is not opaque, BINARY was asked for")
 
     return convert
 
@@ -297,18 +297,18 @@ def _decimal(typed: Typed, precision: int, scale: int) -> Decimal:
     if typed.code in TEXTS:
         text = cast("str", value)
         if not _DECIMAL.fullmatch(text):
-            raise Misfit(f"{describe(typed)} is not the text of a decimal, {name} was asked for")
+            raise ConversionError(f"{describe(typed)} is not the text of a decimal, {name} was asked for")
         value = Decimal(text)
     elif typed.code in INTEGERS:
         value = Decimal(cast("int", value))
     if not isinstance(value, Decimal):
-        raise Misfit(f"{describe(typed)} is not a decimal, {name} was asked for")
+        raise ConversionError(f"{describe(typed)} is not a decimal, {name} was asked for")
     try:
         exact = value.quantize(Decimal(1).scaleb(-scale), context=_EXACT)
     except DecimalException:
-        raise Misfit(f"{describe(typed)} is not exact as {name}") from None
+        raise ConversionError(f"{describe(typed)} is not exact as {name}") from None
     if exact.adjusted() + scale >= precision and exact:
-        raise Misfit(f"{describe(typed)} does not fit {name}")
+        raise ConversionError(f"{describe(typed)} does not fit {name}")
     return exact
 
 
@@ -318,24 +318,24 @@ def _moment(typed: Typed, unit: str, name: str, *, zone: bool) -> int:
         return microseconds(cast("int", typed.value), unit)
     if typed.code in TEXTS:
         return _iso(cast("str", typed.value), typed, name, zone=zone)
-    raise Misfit(f"{describe(typed)} is not a time, {name} was asked for")
+    raise ConversionError(f"{describe(typed)} is not a time, {name} was asked for")
 
 
 def _iso(text: str, typed: Typed, name: str, *, zone: bool) -> int:
     match = _TIME.fullmatch(text)
     if match is None:
-        raise Misfit(f"{describe(typed)} is not an ISO 8601 time of microseconds, {name} was asked for")
+        raise ConversionError(f"{describe(typed)} is not an ISO 8601 time of microseconds, {name} was asked for")
     day, clock, fraction, offset = match.groups()
     if offset and not zone:
-        raise Misfit(f"{describe(typed)} has a time zone, {name} was asked for")
+        raise ConversionError(f"{describe(typed)} has a time zone, {name} was asked for")
     try:
         moment = datetime.fromisoformat(f"{day}T{clock or '00:00'}{'+00:00' if offset in (None, 'Z') else offset}")
     except ValueError as bad:
-        raise Misfit(f"{describe(typed)} is no time: {bad}") from None
+        raise ConversionError(f"{describe(typed)} is no time: {bad}") from None
     try:
         moment.astimezone(UTC)
     except OverflowError:  # by its offset
-        raise Misfit(f"{describe(typed)} is no time of the years 1 to 9999") from None
+        raise ConversionError(f"{describe(typed)} is no time of the years 1 to 9999") from None
     elapsed = moment - _EPOCH
     return elapsed // timedelta(microseconds=1) + int((fraction or "0").ljust(6, "0"))
 
@@ -352,14 +352,14 @@ def _date(_: t.DataType, unit: str) -> Converter:
         if typed.code in TEXTS:
             text = cast("str", typed.value)
             if not _DATE.fullmatch(text):
-                raise Misfit(f"{describe(typed)} is not an ISO 8601 date, DATE was asked for")
+                raise ConversionError(f"{describe(typed)} is not an ISO 8601 date, DATE was asked for")
             try:
                 return (date.fromisoformat(text) - _EPOCH.date()).days
             except ValueError as bad:
-                raise Misfit(f"{describe(typed)} is no date: {bad}") from None
+                raise ConversionError(f"{describe(typed)} is no date: {bad}") from None
         moment = _moment(typed, unit, "DATE", zone=True)
         if moment % day:
-            raise Misfit(f"{describe(typed)} is not the start of a day, DATE was asked for")
+            raise ConversionError(f"{describe(typed)} is not the start of a day, DATE was asked for")
         return moment // day
 
     return convert
@@ -371,16 +371,16 @@ def _struct(kind: t.StructType, unit: str) -> Converter:
 
     def convert(typed: Typed) -> dict[str, Any]:
         if typed.code != code.MAP:
-            raise Misfit(f"{describe(typed)} is not a map, STRUCT was asked for")
+            raise ConversionError(f"{describe(typed)} is not a map, STRUCT was asked for")
         items = cast("dict[str, Typed]", typed.value)
         out: dict[str, Any] = {}
         for name, one, nullable in fields:
             try:
                 out[name] = one(items.get(name, void))
-            except Misfit as bad:
-                raise Misfit(f"{name}: {bad}") from None
+            except ConversionError as bad:
+                raise ConversionError(f"{name}: {bad}") from None
             if out[name] is None and not nullable:
-                raise Misfit(f"{name}: absent, and NOT NULL was asked for")
+                raise ConversionError(f"{name}: absent, and NOT NULL was asked for")
         return out
 
     return convert
@@ -391,10 +391,10 @@ def _array(kind: t.ArrayType, unit: str) -> Converter:
 
     def convert(typed: Typed) -> list[Any]:
         if typed.code not in (code.LIST, code.ARRAY):
-            raise Misfit(f"{describe(typed)} is neither list nor array, ARRAY was asked for")
+            raise ConversionError(f"{describe(typed)} is neither list nor array, ARRAY was asked for")
         items = [one(item) for item in cast("list[Typed]", typed.value)]
         if not kind.containsNull and None in items:
-            raise Misfit("it holds void, and NOT NULL elements were asked for")
+            raise ConversionError("it holds void, and NOT NULL elements were asked for")
         return items
 
     return convert
@@ -413,15 +413,15 @@ def _map(kind: t.MapType, unit: str) -> Converter:
 
     def convert(typed: Typed) -> list[tuple[str, Any]]:
         if typed.code != code.MAP:
-            raise Misfit(f"{describe(typed)} is not a map, MAP was asked for")
+            raise ConversionError(f"{describe(typed)} is not a map, MAP was asked for")
         items: list[tuple[str, Any]] = []
         for key, item in cast("dict[str, Typed]", typed.value).items():
             try:
                 items.append((key, one(item)))
-            except Misfit as bad:
-                raise Misfit(f"{key}: {bad}") from None
+            except ConversionError as bad:
+                raise ConversionError(f"{key}: {bad}") from None
             if items[-1][1] is None and not kind.valueContainsNull:
-                raise Misfit(f"{key}: void, and NOT NULL values were asked for")
+                raise ConversionError(f"{key}: void, and NOT NULL values were asked for")
         return items
 
     return convert

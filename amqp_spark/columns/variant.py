@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, cast
 from uuid import UUID
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_spark.columns.misfit import Misfit
+from amqp_spark.columns.conversion_error import ConversionError
 from amqp_spark.columns.times import microseconds
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def encode(typed: Typed, unit: str) -> dict[str, bytes]:
     value = _value(typed, unit, ids)
     metadata = _metadata(ids)
     if max(len(value), len(metadata)) > LARGEST:
-        raise Misfit(f"{len(value)} bytes as VARIANT are more than {LARGEST}")
+        raise ConversionError(f"{len(value)} bytes as VARIANT are more than {LARGEST}")
     return {"value": value, "metadata": metadata}
 
 
@@ -89,7 +89,7 @@ def _value(typed: Typed, unit: str, ids: dict[str, int]) -> bytes:  # noqa: C901
         case list():
             result = _array([_value(item, unit, ids) for item in value])
         case _:
-            raise Misfit(f"type code 0x{typed.code:02x} has no VARIANT")
+            raise ConversionError(f"type code 0x{typed.code:02x} has no VARIANT")
     return result
 
 
@@ -107,7 +107,7 @@ def _decimal(value: Decimal) -> bytes:
     unscaled = int("".join(map(str, digits)))
     precision = max(len(str(unscaled)), scale)
     if precision > 38:
-        raise Misfit(f"a decimal with {scale} places has no VARIANT: 38 digits are the most")
+        raise ConversionError(f"a decimal with {scale} places has no VARIANT: 38 digits are the most")
     kind, width = (_DECIMAL4, 4) if precision <= 9 else (_DECIMAL8, 8) if precision <= 18 else (_DECIMAL16, 16)
     return _head(kind) + bytes([scale]) + (-unscaled if sign else unscaled).to_bytes(width, "little", signed=True)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from amqp_spark.sink.batch_sink import AmqpBatchSink
-    from amqp_spark.sink.checking import check
     from amqp_spark.sink.statistics import Statistics
+    from amqp_spark.sink.validation import check
 
 __all__ = ["AmqpBatchSink", "Statistics", "check"]
 

@@ -11,10 +11,10 @@ from amqp_spark import crashpoints
 from amqp_spark.errors import UnsupportedModeError
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.encoding.messages import MessagePlan
-from amqp_spark.sink.prepared import Prepared
-from amqp_spark.sink.refusals import MOST_TASKS, too_many_tasks
+from amqp_spark.sink.errors import MOST_TASKS, too_many_tasks
+from amqp_spark.sink.prepared import PreparedBranch
 from amqp_spark.sink.statistics import Statistics
-from amqp_spark.sink.writer import decide, log_batch, place_of_task, publish, undo
+from amqp_spark.sink.writer import current_task_id, decide, log_batch, publish, undo
 from amqp_spark.state.xids import Run
 
 if TYPE_CHECKING:
@@ -115,17 +115,17 @@ class AmqpBatchSink:
         self, counted: DataFrame, query_id: str, batch_id: int, run: Run
     ) -> tuple[list[dict[str, Any]], str]:
         """Run the tasks and decide. Whatever fails, nothing that they have prepared is left undecided on the broker."""
-        from amqp_spark.sink.decision import Decision  # noqa: PLC0415 - nothing that other guarantees need
+        from amqp_spark.sink.commit_coordinator import CommitCoordinator  # noqa: PLC0415 - nothing that other guarantees need
 
-        if Decision(self._options).is_at_qpidd() and (count := _number_of_tasks(counted)) > MOST_TASKS:
+        if CommitCoordinator(self._options).is_at_qpidd() and (count := _number_of_tasks(counted)) > MOST_TASKS:
             raise too_many_tasks(batch_id, count)
-        tasks: list[Prepared] = []
+        tasks: list[PreparedBranch] = []
         try:
             rows = _collected(counted)
-            names = [field.name for field in fields(Prepared)]
-            tasks = [Prepared(**{name: row[name] for name in names}) for row in rows]
+            names = [field.name for field in fields(PreparedBranch)]
+            tasks = [PreparedBranch(**{name: row[name] for name in names}) for row in rows]
             # a frame without partitions may be what became of a batch that was decided
-            decided = tasks or [Prepared(query_id, batch_id, 0)]
+            decided = tasks or [PreparedBranch(query_id, batch_id, 0)]
             return rows, decide(self._options, decided, batch_id, alone=True)
         except BaseException:
             undo(self._options, tasks, batch_id, lineage=query_id, run=run)
@@ -162,8 +162,8 @@ class _Task:
         self._run = run
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        place = place_of_task(self._batch_id)
-        statistics, prepared = publish(self._plan, self._options, place, batches, run=self._run)
+        task_id = current_task_id(self._batch_id)
+        statistics, prepared = publish(self._plan, self._options, task_id, batches, run=self._run)
         counts: dict[str, Any] = {name: pa.array([getattr(statistics, name)]) for name in _NAMES}
         if prepared is not None:
             counts |= {name: pa.array([value]) for name, value in asdict(prepared).items()}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import AmqpError
 from amqp_spark.errors import StateError
-from amqp_spark.sink.prepared import Prepared
+from amqp_spark.sink.prepared import PreparedBranch
 from amqp_spark.state.queue import EXCHANGE, allowed
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Markers:
     """
 
     def __init__(self, client: Client, names: Names) -> None:
-        self.found: dict[str, Prepared] = {}
+        self.found: dict[str, PreparedBranch] = {}
         self._client = client
         self._queue = names.markers
         self._whose = f"{names.kind} {names.identity!r}"
@@ -118,7 +118,7 @@ class Markers:
     def _receive(self, message: Message) -> str:
         assert message.command_id is not None
         try:
-            marker = Prepared.load(message.body)
+            marker = PreparedBranch.load(message.body)
         except StateError as error:
             raise StateError(
                 f"the queue {self._queue!r} is for markers of exactly-once only, and holds something else: {error}. "

@@ -22,7 +22,7 @@ _TYPES: Final = {"lineage": str, "batch": int, "partition": int, "xid": str, "ro
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedBranch:
     """The transaction branch of one task.
 
     Attributes:
@@ -68,7 +68,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedBatch:
     """A run of a batch that has failed.
 
     Attributes:
@@ -78,12 +78,14 @@ class Failed:
     """
 
     batch: int
-    tasks: tuple[Prepared, ...] = ()
+    tasks: tuple[PreparedBranch, ...] = ()
     lineage: str | None = None
     run: Run | None = None
 
     @classmethod
-    def of(cls, tasks: Sequence[Prepared], batch: int, *, lineage: str | None = None, run: Run | None = None) -> Self:
+    def of(
+        cls, tasks: Sequence[PreparedBranch], batch: int, *, lineage: str | None = None, run: Run | None = None
+    ) -> Self:
         """What is not given is taken from the tasks."""
         if tasks and lineage is None:
             lineage = tasks[0].lineage
@@ -98,6 +100,6 @@ class Failed:
         return tuple(task.xid for task in self.tasks if task.xid)
 
 
-def same_rows(one: Prepared | DecidedBranch, other: Prepared | DecidedBranch) -> bool:
+def same_rows(one: PreparedBranch | DecidedBranch, other: PreparedBranch | DecidedBranch) -> bool:
     """Whether two attempts at a partition have written the same."""
     return (one.rows, one.digest) == (other.rows, other.digest)

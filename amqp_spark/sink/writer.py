@@ -17,8 +17,8 @@ from amqp_spark import crashpoints
 from amqp_spark.compat import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from amqp_spark.executor_env import spare_collections
 from amqp_spark.pyfiles import Portable
-from amqp_spark.sink.delivery import Delivery
-from amqp_spark.sink.encoding.messages import Place
+from amqp_spark.sink.at_least_once_writer import AtLeastOnceWriter
+from amqp_spark.sink.encoding.messages import TaskId
 from amqp_spark.sink.statistics import Statistics
 from amqp_spark.state.xids import Run
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.encoding.messages import MessagePlan
-    from amqp_spark.sink.prepared import Prepared
+    from amqp_spark.sink.prepared import PreparedBranch
 
 LOGGER: Final = "amqp_spark.sink"
 _log = logging.getLogger(LOGGER)
@@ -43,7 +43,7 @@ class Published(Portable, WriterCommitMessage):
         prepared: with exactly-once, the branch that holds it.
     """
 
-    def __init__(self, statistics: Statistics, prepared: Prepared | None = None) -> None:
+    def __init__(self, statistics: Statistics, prepared: PreparedBranch | None = None) -> None:
         self.statistics = statistics
         self.prepared = prepared
 
@@ -79,8 +79,8 @@ class AmqpBatchWriter(_Writer, DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:  # type: ignore[override]
         """Publish the rows of one task; see :meth:`Publishing.run` for the errors."""
-        place = place_of_task(self._options.batch_id)
-        return Published(*publish(self._plan, self._options, place, iterator, run=self._run))
+        task_id = current_task_id(self._options.batch_id)
+        return Published(*publish(self._plan, self._options, task_id, iterator, run=self._run))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """With exactly-once decide and commit. Log one line: everything is published."""
@@ -98,7 +98,7 @@ class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
         """Publish the rows of one task; see :meth:`Publishing.run` for the errors."""
         # the option is for batch writes: a batch that is to be decided has the id that Spark gives it
         given = None if self._options.exactly_once else self._options.batch_id
-        return Published(*publish(self._plan, self._options, place_of_task(given), iterator, run=self._run))
+        return Published(*publish(self._plan, self._options, current_task_id(given), iterator, run=self._run))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name
         """With exactly-once decide and commit. Log one line; Spark writes its commit log after this."""
@@ -110,28 +110,28 @@ class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
 
 def publish(
-    plan: MessagePlan, options: SinkOptions, place: Place, batches: Iterable[pa.RecordBatch], *, run: Run
-) -> tuple[Statistics, Prepared | None]:
+    plan: MessagePlan, options: SinkOptions, task_id: TaskId, batches: Iterable[pa.RecordBatch], *, run: Run
+) -> tuple[Statistics, PreparedBranch | None]:
     """What a task does, in each of the three ways to write; with exactly-once also what it has prepared.
 
     ``run``: of the batch, as the driver has begun it.
     """
     if options.exactly_once:
-        from amqp_spark.sink.branch import BranchDelivery  # noqa: PLC0415 - nothing that other guarantees need
-        from amqp_spark.sink.sweeping import sweep_once  # noqa: PLC0415
+        from amqp_spark.sink.abandoned_branches import sweep_once  # noqa: PLC0415
+        from amqp_spark.sink.transactional_writer import TransactionalWriter  # noqa: PLC0415 - nothing that other guarantees need
 
         context = TaskContext.get()
         attempt = 0 if context is None else context.attemptNumber()
         before = partial(sweep_once, options)
-        delivery = BranchDelivery(plan, options, place, attempt=attempt, run=run, before=before)
+        delivery = TransactionalWriter(plan, options, task_id, attempt=attempt, run=run, before=before)
         statistics, prepared = delivery.run(batches), delivery.prepared
     else:
-        statistics, prepared = Delivery(plan, options, place).run(batches), None
+        statistics, prepared = AtLeastOnceWriter(plan, options, task_id).run(batches), None
     spare_collections()
     return statistics, prepared
 
 
-def decide(options: SinkOptions, tasks: Sequence[Prepared], batch_id: int | None, *, alone: bool = False) -> str:
+def decide(options: SinkOptions, tasks: Sequence[PreparedBranch], batch_id: int | None, *, alone: bool = False) -> str:
     """With exactly-once, what the driver does with a batch whose tasks are done; see :meth:`Decision.commit`.
 
     ``alone``: this is the process that decides all batches; Spark gives those of a writer to any of several workers.
@@ -141,32 +141,32 @@ def decide(options: SinkOptions, tasks: Sequence[Prepared], batch_id: int | None
     """
     if not options.exactly_once:
         return ""
-    from amqp_spark.sink.decision import Decision  # noqa: PLC0415 - nothing that other guarantees need
+    from amqp_spark.sink.commit_coordinator import CommitCoordinator  # noqa: PLC0415 - nothing that other guarantees need
 
     assert batch_id is not None
     # Spark has one task at least, also for a batch without rows
-    fresh = not tasks or Decision(options, alone=alone).commit(tasks, batch_id)
+    fresh = not tasks or CommitCoordinator(options, alone=alone).commit(tasks, batch_id)
     return ", exactly once" if fresh else "; it had been published, and these were rolled back"
 
 
 def undo(
     options: SinkOptions,
-    tasks: Sequence[Prepared],
+    tasks: Sequence[PreparedBranch],
     batch_id: int | None,
     *,
     lineage: str | None = None,
     run: Run | None = None,
 ) -> None:
     """With exactly-once, what the driver does with a batch that failed; see :meth:`Decision.abort`."""
-    from amqp_spark.sink.decision import Decision  # noqa: PLC0415 - nothing that other guarantees need
+    from amqp_spark.sink.commit_coordinator import CommitCoordinator  # noqa: PLC0415 - nothing that other guarantees need
 
     assert batch_id is not None
     _be_heard()
     _log.warning("%s: failed; what it has prepared is rolled back unless it was decided", _name(batch_id))
-    Decision(options).abort(tasks, batch_id, lineage=lineage, run=run)
+    CommitCoordinator(options).abort(tasks, batch_id, lineage=lineage, run=run)
 
 
-def place_of_task(batch_id: int | None = None, query_id: str | None = None) -> Place:
+def current_task_id(batch_id: int | None = None, query_id: str | None = None) -> TaskId:
     """Which task this is, by what Spark tells its Python worker.
 
     Parameters:
@@ -174,12 +174,12 @@ def place_of_task(batch_id: int | None = None, query_id: str | None = None) -> P
     """
     context = TaskContext.get()
     if context is None:
-        return Place(query_id, batch_id, 0)
+        return TaskId(query_id, batch_id, 0)
     query_id = query_id or context.getLocalProperty("sql.streaming.queryId")
     streamed = context.getLocalProperty("streaming.sql.batchId")
     if batch_id is None and streamed is not None:
         batch_id = int(streamed)
-    return Place(query_id, batch_id, context.partitionId())
+    return TaskId(query_id, batch_id, context.partitionId())
 
 
 def total(messages: Iterable[WriterCommitMessage | None]) -> Statistics:
@@ -188,7 +188,7 @@ def total(messages: Iterable[WriterCommitMessage | None]) -> Statistics:
     return sum(published, Statistics())
 
 
-def _prepared(messages: Iterable[WriterCommitMessage | None]) -> list[Prepared]:
+def _prepared(messages: Iterable[WriterCommitMessage | None]) -> list[PreparedBranch]:
     return [each.prepared for each in messages if isinstance(each, Published) and each.prepared is not None]
 
 

@@ -35,7 +35,7 @@ from amqp_spark.errors import OptionError, StateError
 from amqp_spark.options import CONNECTION
 from amqp_spark.options.kinds import directory_uri, identity
 from amqp_spark.options.parsing import ConnectionSettings, Given
-from amqp_spark.sink.patience import patience_with
+from amqp_spark.sink.timeouts import silence_timeout
 from amqp_spark.state.listing import TooManyPrepared
 from amqp_spark.state.xids import parse_xid
 from amqp_spark.transactions import actions, shown
@@ -169,7 +169,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def connect() -> Client:
         client = Client.connect(options, call_timeout_s=_CALL_SECONDS)
-        client.transactions.patience_s = patience_with(_MOST_ROWS if wanted else 0)
+        client.transactions.patience_s = silence_timeout(_MOST_ROWS if wanted else 0)
         return client
 
     if arguments.export is not None or arguments.skip is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark.errors import StateError
-from amqp_spark.sink.prepared import Prepared as Marker
+from amqp_spark.sink.prepared import PreparedBranch as Marker
 from amqp_spark.state.names import WRITER, Names, hashed
 from amqp_spark.state.records import DONE
 from amqp_spark.state.xids import parse_xid

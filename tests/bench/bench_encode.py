@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_core.v0_10 import spec
 from amqp_spark.options import SinkOptions
-from amqp_spark.sink.encoding.messages import MessagePlan, Place
+from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
 from tests.bench.environment import Result, middle, rounded
 
 if TYPE_CHECKING:
@@ -117,8 +117,8 @@ def measure(schema: t.StructType, count: int) -> tuple[list[float], list[float],
     """Rows per second of each round by processor time and by the wall clock; bytes of a message."""
     every = batches(schema, count)
     plan = MessagePlan.build(schema, SinkOptions.parse(_OPTIONS))
-    place = Place(query_id=None, batch_id=None, partition=0)
-    encoder = plan.encoder(accept_mode=spec.MessageAcceptMode.EXPLICIT, max_frame_size=65_535, place=place)
+    place = TaskId(query_id=None, batch_id=None, partition=0)
+    encoder = plan.encoder(accept_mode=spec.MessageAcceptMode.EXPLICIT, max_frame_size=65_535, task_id=place)
     rows = count * BATCH_ROWS
 
     def encode() -> tuple[int, int]:

@@ -12,10 +12,10 @@ from pyspark.sql.types import StructType
 
 from amqp_core.errors import ConnectionLost
 from amqp_spark.options import SinkOptions
-from amqp_spark.sink.branch import BranchDelivery
+from amqp_spark.sink.commit_coordinator import CommitCoordinator
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.decision import Decision
-from amqp_spark.sink.encoding.messages import MessagePlan, Place
+from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
+from amqp_spark.sink.transactional_writer import TransactionalWriter
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import WriterState
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from amqp_core.v0_10.client import Client
-    from amqp_spark.sink.prepared import Prepared
+    from amqp_spark.sink.prepared import PreparedBranch
     from tests.support.fixtures import Broker
 
 SCHEMA = StructType().add("body", "string")
@@ -77,25 +77,25 @@ class Writer:
         return Names(WRITER, self.identity)
 
     @property
-    def decision(self) -> Decision:
+    def decision(self) -> CommitCoordinator:
         """What the driver decides with."""
-        return Decision(self.options, connections=self.drivers)
+        return CommitCoordinator(self.options, connections=self.drivers)
 
-    def delivery(self, batch: int, partition: int = 0, *, attempt: int = 0) -> BranchDelivery:
+    def delivery(self, batch: int, partition: int = 0, *, attempt: int = 0) -> TransactionalWriter:
         """A task that has not run."""
         options = self.options
         plan = MessagePlan.build(SCHEMA, options)
-        place = Place(self.lineage, batch, partition)
+        place = TaskId(self.lineage, batch, partition)
         run = self.run_of_batch
-        return BranchDelivery(plan, options, place, attempt=attempt, run=run, connections=self.tasks)
+        return TransactionalWriter(plan, options, place, attempt=attempt, run=run, connections=self.tasks)
 
-    def task(self, batch: int, partition: int, bodies: Sequence[object], *, attempt: int = 0) -> Prepared:
+    def task(self, batch: int, partition: int, bodies: Sequence[object], *, attempt: int = 0) -> PreparedBranch:
         """Run a task."""
         delivery = self.delivery(batch, partition, attempt=attempt)
         delivery.run(batches([str(body) for body in bodies]))
         return delivery.prepared
 
-    def run(self, batch: int, *partitions: Sequence[object]) -> list[Prepared]:
+    def run(self, batch: int, *partitions: Sequence[object]) -> list[PreparedBranch]:
         """Run the tasks of a batch."""
         return [self.task(batch, partition, bodies) for partition, bodies in enumerate(partitions)]
 

@@ -10,7 +10,7 @@ import pytest
 from amqp_core.errors import NotFound
 from amqp_spark import crashpoints
 from amqp_spark.errors import PublishFailed, StateError
-from amqp_spark.sink import deciding
+from amqp_spark.sink import commit_protocol
 from amqp_spark.state.xids import parse_xid
 from tests.broker.exactly_once_support import (
     Fate,
@@ -159,7 +159,7 @@ def test_an_orphan_is_committed_after_the_decision(client: Client, writer: Write
 def test_a_decided_branch_is_lost_and_its_repetition_takes_its_place(
     client: Client, writer: Writer, fate: Fate, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deciding, "MARKER_SECONDS", 0.5)
+    monkeypatch.setattr(commit_protocol, "MARKER_SECONDS", 0.5)
     tasks = writer.run(0, range(10), range(10, 20), range(20, 30))
     fate.kill_at(crashpoints.DECISION_COMMITTED)
     with pytest.raises(Killed):

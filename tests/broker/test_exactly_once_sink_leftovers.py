@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core.v0_10.spec import Xid
-from amqp_spark.sink import decision as decisions
-from amqp_spark.sink import refusals
+from amqp_spark.sink import commit_coordinator as decisions
+from amqp_spark.sink import errors
 from amqp_spark.state.names import WRITER, hashed
 from amqp_spark.state.xids import FORMAT, Run
 from tests.broker.exactly_once_support import Writer, anew, nothing_is_left, prepared_of, rows
@@ -101,7 +101,7 @@ def test_branches_of_the_first_version_are_swept(
 ) -> None:
     """What an older amqp_spark has left is rolled back by the next commit, as before."""
     old = Writer(writer.broker, writer.queue, identity=writer.identity, lineage=writer.lineage)
-    monkeypatch.setattr("amqp_spark.sink.branch.new_branch", first_version)
+    monkeypatch.setattr("amqp_spark.sink.transactional_writer.new_branch", first_version)
     stray = old.task(0, 0, range(3))
     assert ":as1k" in stray.xid
     monkeypatch.undo()
@@ -180,9 +180,9 @@ def test_a_batch_of_too_many_tasks_is_refused_before_any_of_them_runs(
     spark: SparkSession, client: Client, writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for qpidd, which would not be able to name what they prepare."""
-    monkeypatch.setattr(decisions.Decision, "is_at_qpidd", lambda _self: True)
+    monkeypatch.setattr(decisions.CommitCoordinator, "is_at_qpidd", lambda _self: True)
     put_file(tmp_path / "rows", 0, 10)
-    most = refusals.MOST_TASKS
+    most = errors.MOST_TASKS
     frame = files(spark, tmp_path / "rows").repartition(most + 1)
     with pytest.raises(Exception, match=rf"batch 0 has {most + 1} tasks, and this broker \(qpidd\) takes {most}.*coal"):
         run_stream("foreachBatch", frame, tmp_path / "checkpoint", options_of(writer))

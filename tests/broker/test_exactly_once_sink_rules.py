@@ -12,7 +12,7 @@ import pytest
 from amqp_core.v0_10.spec import Xid
 from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
-from amqp_spark.sink.decision import Decision, forget_all
+from amqp_spark.sink.commit_coordinator import CommitCoordinator, forget_all
 from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import DONE, OPEN
 from tests.broker.exactly_once_support import (
@@ -31,7 +31,7 @@ from tests.broker.stream_support import depth, publish
 
 if TYPE_CHECKING:
     from amqp_core.v0_10.client import Client
-    from amqp_spark.sink.prepared import Prepared
+    from amqp_spark.sink.prepared import PreparedBranch
     from tests.support.fixtures import Broker, Connect
 
 pytestmark = pytest.mark.broker
@@ -54,7 +54,7 @@ DECIDED = DRIVER_POINTS[DRIVER_POINTS.index(crashpoints.DECISION_COMMITTED) :]
 memory_only = pytest.mark.parametrize("place", ["default"], indirect=True)
 
 
-def is_decided(client: Client, writer: Writer, tasks: list[Prepared], point: str) -> bool:
+def is_decided(client: Client, writer: Writer, tasks: list[PreparedBranch], point: str) -> bool:
     """Whether a driver that was killed at a point had decided for these tasks."""
     found = client.query_queue(writer.names.state) is not None
     found = found and {each.xid for each in state_of(client, writer).branches} == {each.xid for each in tasks}
@@ -331,7 +331,7 @@ def test_the_lock_is_held_by_another(connect: Connect, client: Client, writer: W
         now += seconds
         waits.append(seconds)
 
-    decision = Decision(writer.options, connections=writer.drivers, sleep=sleep, clock=lambda: now)
+    decision = CommitCoordinator(writer.options, connections=writer.drivers, sleep=sleep, clock=lambda: now)
     with pytest.raises(StateError, match=r"transactionalId .* is in use: .* has held its lock, .* for 7 s"):
         decision.commit(tasks, 1)
     assert sum(waits) == 7.0, "twice the heartbeat and five seconds"

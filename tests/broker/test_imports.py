@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 EXACTLY_ONCE = (
-    "amqp_spark.spool", "amqp_spark.datasource.exactly_once", "amqp_spark.state.queue", "amqp_spark.sink.branch",
-    "amqp_spark.sink.decision",
+    "amqp_spark.spool", "amqp_spark.datasource.exactly_once", "amqp_spark.state.queue",
+    "amqp_spark.sink.transactional_writer", "amqp_spark.sink.commit_coordinator",
 )  # fmt: skip
 
 QUERY = """
@@ -59,7 +59,7 @@ def test_an_at_least_once_query_imports_nothing_of_exactly_once(broker: Broker, 
     )
     assert done.returncode == 0, done.stderr
     imported = json.loads(done.stdout)
-    assert {"amqp_spark.datasource.receiver", "amqp_spark.sink.publishing"} <= set(imported)
+    assert {"amqp_spark.datasource.receiver", "amqp_spark.sink.task_writer"} <= set(imported)
     assert all(importlib.util.find_spec(name) for name in EXACTLY_ONCE)
     assert [name for name in imported if name.startswith(EXACTLY_ONCE)] == []
     assert depth(client, queue) == 100

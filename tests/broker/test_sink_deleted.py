@@ -11,10 +11,10 @@ from pyspark.sql.types import StructType
 
 from amqp_spark.errors import PublishFailed, Unroutable
 from amqp_spark.options import SinkOptions
-from amqp_spark.sink.branch import BranchDelivery
+from amqp_spark.sink.at_least_once_writer import AtLeastOnceWriter
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.delivery import Delivery
-from amqp_spark.sink.encoding.messages import MessagePlan, Place
+from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
+from amqp_spark.sink.transactional_writer import TransactionalWriter
 from amqp_spark.state.names import WRITER, Names
 from tests.broker.sink_support import login
 
@@ -30,13 +30,13 @@ ROWS = pa.RecordBatch.from_pydict({"body": pa.array([b"x"] * 100, pa.binary())})
 
 
 @pytest.fixture
-def task(broker: Broker) -> Iterator[Callable[..., Delivery]]:
+def task(broker: Broker) -> Iterator[Callable[..., AtLeastOnceWriter]]:
     """Makes tasks; their connections end with the test."""
     pool = Connections()
 
-    def make(exchange: str, key: str) -> Delivery:
+    def make(exchange: str, key: str) -> AtLeastOnceWriter:
         options = SinkOptions.parse(login(broker, exchange=exchange, routingKey=key))
-        return Delivery(MessagePlan.build(SCHEMA, options), options, Place(None, 1, 0), connections=pool)
+        return AtLeastOnceWriter(MessagePlan.build(SCHEMA, options), options, TaskId(None, 1, 0), connections=pool)
 
     yield make
     pool.close()
@@ -49,7 +49,7 @@ def rows_and_between(do: Callable[[], object]) -> Iterator[pa.RecordBatch]:
 
 
 def test_an_exchange_that_is_deleted_fails_the_task(
-    task: Callable[..., Delivery], connect: Connect, queue: str, fresh_names: Iterator[str]
+    task: Callable[..., AtLeastOnceWriter], connect: Connect, queue: str, fresh_names: Iterator[str]
 ) -> None:
     """Broker-J routes what comes then by queue name, and completes it."""
     client, exchange = connect(heartbeat=0), next(fresh_names)
@@ -60,7 +60,7 @@ def test_an_exchange_that_is_deleted_fails_the_task(
 
 
 def test_a_queue_that_is_deleted_fails_the_task(
-    task: Callable[..., Delivery], connect: Connect, fresh_names: Iterator[str]
+    task: Callable[..., AtLeastOnceWriter], connect: Connect, fresh_names: Iterator[str]
 ) -> None:
     """A broker that rejects what it cannot route says so itself; any other one is asked again."""
     client, queue = connect(heartbeat=0), next(fresh_names)
@@ -72,7 +72,7 @@ def test_a_queue_that_is_deleted_fails_the_task(
 
 @pytest.mark.parametrize("exchange", ["amq.direct", ""])
 def test_an_empty_routing_key_reaches_no_queue_that_is_not_bound_with_it(
-    task: Callable[..., Delivery], connect: Connect, queue: str, exchange: str
+    task: Callable[..., AtLeastOnceWriter], connect: Connect, queue: str, exchange: str
 ) -> None:
     connect(heartbeat=0).bind(queue, "amq.direct", queue)
     with pytest.raises(Unroutable, match=rf"exchange '{exchange}' with routing key ''"):
@@ -91,8 +91,8 @@ def test_a_queue_that_is_deleted_after_the_last_row_of_a_transaction_fails_the_t
         login(broker, **given) | {"deliveryGuarantee": "exactly-once", "transactionalId": writer}
     )
     pool = Connections()
-    place = Place(str(uuid.uuid4()), 1, 0)
-    task = BranchDelivery(MessagePlan.build(SCHEMA, options), options, place, connections=pool)
+    place = TaskId(str(uuid.uuid4()), 1, 0)
+    task = TransactionalWriter(MessagePlan.build(SCHEMA, options), options, place, connections=pool)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield ROWS

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqp_core.errors import AmqpError, ConnectionLost, NotFound
-from amqp_spark.sink.prepared import Prepared
+from amqp_spark.sink.prepared import PreparedBranch
 from amqp_spark.state.xids import xid_text
 from tests.spark.sink_fakes import FakeBroker, FakeClient, Script
 
@@ -42,7 +42,7 @@ class BranchBroker(FakeBroker):
         self.rolled_back: list[str] = []
         self.timers: dict[str, list[int]] = {}
         self.term = 3600
-        self.markers: list[Prepared] = []
+        self.markers: list[PreparedBranch] = []
         self.on_timeout: Callable[[], None] = lambda: None
         self.most_listed = 10_000
 
@@ -74,7 +74,7 @@ class BranchClient(FakeClient):
         self.call("marker")
         assert message.delivery.routing_key in self.broker.queues
         assert message.delivery.delivery_mode == 2
-        self.broker.markers.append(Prepared.load(message.body))
+        self.broker.markers.append(PreparedBranch.load(message.body))
 
     def confirm(self) -> None:
         self.call("confirm")

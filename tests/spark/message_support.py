@@ -22,7 +22,7 @@ from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.columns.variant import encode as encode_variant
 from amqp_spark.errors import RowError
 from amqp_spark.options import SinkOptions
-from amqp_spark.sink.encoding.messages import MessagePlan, Place
+from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TEXT, OCTETS, INT, LONG, SHORT = t.StringType(), t.BinaryType(), t.IntegerType(), t.LongType(), t.ShortType()
 FRAME = 12
-HERE = Place(query_id=None, batch_id=12, partition=3)
+HERE = TaskId(query_id=None, batch_id=12, partition=3)
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ def blocks_of(
     *,
     max_frame_size: int = 65535,
     accept_mode: int = spec.MessageAcceptMode.NONE,
-    place: Place = HERE,
+    place: TaskId = HERE,
     first_row: int = 0,
 ) -> list[EncodedBlock]:
     """All blocks of a batch."""
     plan = MessagePlan.build(schema, options or sink_options(exchange="amq.topic"))
-    encoder = plan.encoder(accept_mode=accept_mode, max_frame_size=max_frame_size, place=place)
+    encoder = plan.encoder(accept_mode=accept_mode, max_frame_size=max_frame_size, task_id=place)
     return list(encoder.blocks(batch, first_row))
 
 

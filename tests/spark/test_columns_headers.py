@@ -17,7 +17,7 @@ from pyspark.sql.types import VariantVal
 from amqp_core.v0_10 import _primitives as primitives
 from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.columns import ColumnPlan
-from amqp_spark.columns.misfit import Misfit
+from amqp_spark.columns.conversion_error import ConversionError
 from amqp_spark.columns.variant import LARGEST, encode
 from amqp_spark.errors import MessageFormatError
 from tests.support import wire
@@ -472,7 +472,7 @@ def test_values_that_no_variant_can_hold_are_errors() -> None:
     ):
         with pytest.raises(MessageFormatError, match=reason):
             decode(VARIANT, message((b"h", code, encoded)))
-    with pytest.raises(Misfit, match="16777215"):
+    with pytest.raises(ConversionError, match="16777215"):
         encode(Typed(primitives.VBIN32, b"x" * LARGEST), "auto")
 
 

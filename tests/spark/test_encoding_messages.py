@@ -252,7 +252,7 @@ def test_a_plan_pickles() -> None:
     plan = MessagePlan.build(EVERYTHING, options)
     copy = pickle.loads(pickle.dumps(plan))
     assert copy == plan
-    encoder = copy.encoder(accept_mode=1, max_frame_size=65535, place=HERE)
+    encoder = copy.encoder(accept_mode=1, max_frame_size=65535, task_id=HERE)
     assert len(received(encoder.blocks(to_batch(EVERYTHING, [FULL]), 0))) == 1
 
 

@@ -75,7 +75,7 @@ def test_one_block_at_a_time_is_in_memory_and_a_body_is_copied_once() -> None:
     schema = fields(body=OCTETS)
     size = 8 << 20
     batch = to_batch(schema, [{"body": bytes(size)}] * 6)
-    encoder = MessagePlan.build(schema, sink_options()).encoder(accept_mode=1, max_frame_size=65535, place=HERE)
+    encoder = MessagePlan.build(schema, sink_options()).encoder(accept_mode=1, max_frame_size=65535, task_id=HERE)
     usual = pa.default_memory_pool()
     pool = pa.proxy_memory_pool(usual)
     pa.set_memory_pool(pool)

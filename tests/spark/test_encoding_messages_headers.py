@@ -18,7 +18,7 @@ from amqp_core.v0_10._write import write_map
 from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.columns import DEFAULT_SCHEMA, ColumnPlan
 from amqp_spark.sink.encoding.headers import STAMPS, checked
-from amqp_spark.sink.encoding.messages import Place
+from amqp_spark.sink.encoding.messages import TaskId
 from tests.spark.message_support import (
     INT,
     LONG,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
     from tests.spark.message_support import Received
 
-STREAM = Place(query_id="7f3c", batch_id=12, partition=3)
+STREAM = TaskId(query_id="7f3c", batch_id=12, partition=3)
 STAMPED = sink_options(stampHeaders="true")
 
 EMPTY_MAP = wire.map_([])
@@ -69,7 +69,7 @@ def headers_of(message: Received) -> dict[str, Typed] | None:
     return found
 
 
-def stamps(row: int, place: Place = STREAM) -> dict[str, Typed]:
+def stamps(row: int, place: TaskId = STREAM) -> dict[str, Typed]:
     all_of_them = {
         "amqp-spark.query-id": Typed(code.STR16, place.query_id),
         "amqp-spark.batch-id": Typed(code.INT64, place.batch_id),
@@ -98,9 +98,10 @@ def test_stamps_follow_the_headers_of_a_row(
 
 
 @pytest.mark.parametrize(
-    "place", [STREAM, Place(None, 5, 0), Place(None, None, 2**31 - 1), Place("q", None, 1), Place("ü", 2**63 - 1, 1)]
+    "place",
+    [STREAM, TaskId(None, 5, 0), TaskId(None, None, 2**31 - 1), TaskId("q", None, 1), TaskId("ü", 2**63 - 1, 1)],
 )
-def test_a_row_without_headers_gets_the_stamps_that_there_are(place: Place) -> None:
+def test_a_row_without_headers_gets_the_stamps_that_there_are(place: TaskId) -> None:
     schema = fields(body=TEXT)
     blocks = blocks_of(schema, to_batch(schema, [{"body": "x"}] * 2), STAMPED, place=place, first_row=2**40)
     first, second = (headers_of(message) for message in received(blocks))

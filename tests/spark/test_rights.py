@@ -14,9 +14,9 @@ from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import StateQueue
 from tests.spark.branch_fakes import BranchBroker
 from tests.spark.sink_fakes import FakeBroker, FakeClient
-from tests.spark.test_sink_branch import Tasks
-from tests.spark.test_sink_branch import rows as branch_rows
-from tests.spark.test_sink_delivery import Task, rows
+from tests.spark.test_at_least_once_writer import Task, rows
+from tests.spark.test_transactional_writer import Tasks
+from tests.spark.test_transactional_writer import rows as branch_rows
 
 if TYPE_CHECKING:
     from amqp_core.v0_10.client import Client

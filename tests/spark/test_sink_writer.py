@@ -15,10 +15,10 @@ from pyspark.sql.types import IntegerType, MapType, StringType, StructType
 
 from amqp_spark import AmqpDataSource
 from amqp_spark.errors import OptionError, SchemaError, UnsupportedModeError
-from amqp_spark.sink import AmqpBatchSink, Statistics, delivery
+from amqp_spark.sink import AmqpBatchSink, Statistics, at_least_once_writer
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.encoding.messages import Place
-from amqp_spark.sink.writer import Published, place_of_task
+from amqp_spark.sink.encoding.messages import TaskId
+from amqp_spark.sink.writer import Published, current_task_id
 from tests.spark.driver import dumps, through_pickle
 from tests.spark.sink_fakes import FakeBroker
 
@@ -36,7 +36,7 @@ BATCH = pa.RecordBatch.from_pydict({"body": ["a", "b", "c"]})
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
     fake = FakeBroker()
     pool = Connections(fake.connect)
-    monkeypatch.setattr(delivery, "shared", lambda: pool)
+    monkeypatch.setattr(at_least_once_writer, "shared", lambda: pool)
     yield fake
     pool.close()
 
@@ -116,17 +116,17 @@ def test_a_task_publishes_and_returns_what_it_counted(fake: FakeBroker, make: An
 
 
 def test_a_task_says_where_it_is(in_task: dict[str, str], fake: FakeBroker) -> None:
-    assert place_of_task() == Place(None, None, 7)
-    assert place_of_task(3) == Place(None, 3, 7)
+    assert current_task_id() == TaskId(None, None, 7)
+    assert current_task_id(3) == TaskId(None, 3, 7)
     in_task |= {"sql.streaming.queryId": "id-of-query", "streaming.sql.batchId": "12"}
-    assert place_of_task() == Place("id-of-query", 12, 7)
+    assert current_task_id() == TaskId("id-of-query", 12, 7)
     stream_writer(stampHeaders=True).write(iter([BATCH]))
     for piece in (b"id-of-query", b"amqp-spark.batch-id\x31\0\0\0\0\0\0\0\x0c", b"amqp-spark.partition\x21\0\0\0\x07"):
         assert piece in fake.taken[0]
 
 
 def test_outside_of_a_task_there_is_one_partition() -> None:
-    assert place_of_task(5) == Place(None, 5, 0)
+    assert current_task_id(5) == TaskId(None, 5, 0)
 
 
 # --- the driver's log

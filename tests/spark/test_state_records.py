@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from amqp_core.v0_10._codec import encode_struct32
 from amqp_core.v0_10.spec import DtxRecoverResult, Xid
 from amqp_spark.errors import StateError
-from amqp_spark.sink.refusals import MOST_TASKS
+from amqp_spark.sink.errors import MOST_TASKS
 from amqp_spark.state.listing import MOST_LISTED
 from amqp_spark.state.names import CONSUMER, WRITER, Names, hashed, lineage_key
 from amqp_spark.state.records import OPEN, ConsumerState, DecidedBranch, Mark, OwnedBatch, WriterState

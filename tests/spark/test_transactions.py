@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import ExchangeBoundResult, MessageAcceptMode, MessageAcquireMode, QueueQueryResult, Xid
 from amqp_spark.cli import EXIT_BROKER, EXIT_OPTIONS
-from amqp_spark.sink.prepared import Prepared as Marker
+from amqp_spark.sink.prepared import PreparedBranch as Marker
 from amqp_spark.state.names import WRITER, Names, hashed, lock_queue, state_queue
 from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
 from amqp_spark.state.xids import new_branch, parse_branch, xid_text

@@ -12,19 +12,19 @@ from amqp_core.errors import ConnectionLost
 from amqp_core.v0_10 import spec
 from amqp_spark.cli import EXIT_DONE, EXIT_FAILED
 from amqp_spark.options import SinkOptions
-from amqp_spark.sink.branch import BranchDelivery
+from amqp_spark.sink.commit_coordinator import CommitCoordinator
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.decision import Decision
-from amqp_spark.sink.encoding.messages import MessagePlan, Place
-from amqp_spark.sink.prepared import Prepared as Marker
-from amqp_spark.sink.refusals import MOST_TASKS
+from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
+from amqp_spark.sink.errors import MOST_TASKS
+from amqp_spark.sink.prepared import PreparedBranch as Marker
+from amqp_spark.sink.transactional_writer import TransactionalWriter
 from amqp_spark.state.listing import ListLost, TooManyPrepared, prepared_branches
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.records import OPEN, DecidedBranch, WriterState
 from amqp_spark.state.xids import Run, new_branch, xid_text
 from amqp_spark.transactions.__main__ import main
 from tests.spark.branch_fakes import BranchBroker
-from tests.spark.test_sink_branch import SCHEMA, rows
+from tests.spark.test_transactional_writer import SCHEMA, rows
 from tests.support.fakepeer import QPIDD, FakePeer, Peer
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def test_a_run_is_refused_before_it_has_prepared_anything(full: FullQpidd) -> No
         given = {"url": f"amqp://127.0.0.1:{server.port}/", "heartbeat": 1, "retry.maxDelay": 0.1}
         options = SinkOptions.parse(given | {"deliveryGuarantee": "exactly-once", "transactionalId": "w"})
         pool = Connections()
-        decision = Decision(options, connections=pool, sleep=lambda _: None)
+        decision = CommitCoordinator(options, connections=pool, sleep=lambda _: None)
         with pytest.raises(TooManyPrepared, match=r"dtx\.recover"):
             decision.sweep_before("lineage", 7, Run.new())
         pool.close()
@@ -201,8 +201,10 @@ def test_a_task_beyond_what_a_broker_can_list_begins_no_branch(qpidd: bool, part
     options = SinkOptions.parse(
         {"url": "amqp://b", "exchange": "amq.direct", "transactionalId": "w", "deliveryGuarantee": "exactly-once"}
     )
-    place = Place("lineage", 7, partition)
-    task = BranchDelivery(MessagePlan.build(SCHEMA, options), options, place, connections=Connections(broker.connect))
+    place = TaskId("lineage", 7, partition)
+    task = TransactionalWriter(
+        MessagePlan.build(SCHEMA, options), options, place, connections=Connections(broker.connect)
+    )
     if taken:
         task.run([rows(1)])
         assert task.prepared.xid

@@ -70,7 +70,7 @@ _MESSAGE_FIELDS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TaskId:
     """Where rows come from, for errors and `stampHeaders`: the stream's id and batch (None: there is none)."""
 
     query_id: str | None
@@ -147,17 +147,17 @@ class MessagePlan:
             stamp_headers=options.stamp_headers,
         )
 
-    def encoder(self, *, accept_mode: int, max_frame_size: int, place: Place) -> Encoder:
+    def encoder(self, *, accept_mode: int, max_frame_size: int, task_id: TaskId) -> Encoder:
         """An encoder for a connection (``max_frame_size`` in octets, frame header included) and a task."""
-        return Encoder(self, accept_mode=accept_mode, max_frame_size=max_frame_size, place=place)
+        return Encoder(self, accept_mode=accept_mode, max_frame_size=max_frame_size, task_id=task_id)
 
 
 class Encoder:
     """Makes frames of the rows of one task for one connection; see :meth:`MessagePlan.encoder`."""
 
-    def __init__(self, plan: MessagePlan, *, accept_mode: int, max_frame_size: int, place: Place) -> None:
+    def __init__(self, plan: MessagePlan, *, accept_mode: int, max_frame_size: int, task_id: TaskId) -> None:
         self.plan = plan
-        self.place = place
+        self.task_id = task_id
         self.max_frame_size = max_frame_size
         self._room = max_frame_size - FRAME_HEADER
         self._modes = bytes((accept_mode, MessageAcquireMode.PRE_ACQUIRED))
@@ -186,7 +186,9 @@ class Encoder:
         head = self._command(exchanges, rows, blamed)
         if blamed:
             row = min(blamed)
-            raise RowError(blamed[row][0], first_row + row, self.place.partition, self.place.batch_id, blamed[row][1])
+            raise RowError(
+                blamed[row][0], first_row + row, self.task_id.partition, self.task_id.batch_id, blamed[row][1]
+            )
         there = lengths(body.octets) > 0
         flags = WHOLE_SEGMENT if there.all() else np.where(there, WHOLE_SEGMENT, WHOLE_SEGMENT | LAST_SEGMENT)
         head.cells(*frame(bodies.HEADER, flags, structs.size))
@@ -249,13 +251,13 @@ class Encoder:
         if headers.COLUMN in columns:
             maps = headers.encode(columns[headers.COLUMN], self.plan.columns[headers.COLUMN][1], blamed)
         if self.plan.stamp_headers and not blamed:
-            place = self.place
+            task_id = self.task_id
             return headers.stamped(
                 maps,
                 rows,
-                query_id=place.query_id,
-                batch_id=place.batch_id,
-                partition=place.partition,
+                query_id=task_id.query_id,
+                batch_id=task_id.batch_id,
+                partition=task_id.partition,
                 first_row=first_row,
             )
         return maps
@@ -341,4 +343,4 @@ def _cuts(columns: dict[str, Array], rows: int) -> Iterator[tuple[int, int]]:
         low = high
 
 
-__all__ = ["EncodedBlock", "Encoder", "MessagePlan", "Place"]
+__all__ = ["EncodedBlock", "Encoder", "MessagePlan", "TaskId"]

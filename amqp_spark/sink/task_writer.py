@@ -1,7 +1,6 @@
-"""What publishing one task's rows takes, whatever is promised about them: encode, ask for routes, send, judge rejects.
+"""Publishes the rows of one task: encodes them, checks their routes, sends them, and examines rejects.
 
-What happens when a connection breaks is the policy of those who stand on it: :mod:`amqp_spark.sink.delivery` (at least
-once) and :mod:`amqp_spark.sink.branch` (exactly once).
+:mod:`at_least_once_writer` and :mod:`transactional_writer` (exactly once) add what happens when a connection breaks.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from amqp_core.v0_10.spec import MessageRejectCode
 from amqp_spark import crashpoints
 from amqp_spark.errors import PublishFailed, Unroutable
 from amqp_spark.options import DISCARD
+from amqp_spark.sink.origins import Origin, origin_of, run_of, without_accept
 from amqp_spark.sink.routes import Routes
-from amqp_spark.sink.runs import Origin, origin_of, run_of, without_accept
 from amqp_spark.sink.statistics import Statistics
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.publisher import Publisher
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
-    from amqp_spark.sink.encoding.messages import EncodedBlock, Encoder, MessagePlan, Place
+    from amqp_spark.sink.encoding.messages import EncodedBlock, Encoder, MessagePlan, TaskId
 
 _log = logging.getLogger("amqp_spark.sink")
 
@@ -76,13 +75,13 @@ def link_of(lease: Lease, max_in_flight: int, routes: Routes) -> Link:
     return Link(lease, publisher)
 
 
-class Publishing(ABC):
+class TaskWriter(ABC):
     """Publishes the rows of one task; use it once.
 
     Parameters:
         plan: how rows become messages.
         options: of the sink.
-        place: which task this is, for errors and stamped headers.
+        task_id: which task this is, for errors and stamped headers.
         connections: the pool.
         sleep: waits some seconds between two attempts to connect.
     """
@@ -91,14 +90,14 @@ class Publishing(ABC):
         self,
         plan: MessagePlan,
         options: SinkOptions,
-        place: Place,
+        task_id: TaskId,
         *,
         connections: Connections,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._plan = plan
         self._options = options
-        self._place = place
+        self._task_id = task_id
         self._connections = connections
         self._sleep = sleep
         self._discards = options.on_unroutable == DISCARD
@@ -199,7 +198,7 @@ class Publishing(ABC):
             publisher = self._link.publisher
             self._accept_mode = publisher.accept_mode
             self._encoder = self._plan.encoder(
-                accept_mode=self._accept_mode, max_frame_size=publisher.max_frame_size, place=self._place
+                accept_mode=self._accept_mode, max_frame_size=publisher.max_frame_size, task_id=self._task_id
             )
         yield from self._encoder.blocks(batch, self._rows)
 
@@ -212,8 +211,8 @@ class Publishing(ABC):
             raise PublishFailed(
                 "the connection was lost, and the broker that took over is of another kind or takes smaller frames "
                 f"({publisher.max_frame_size} bytes instead of {encoder.max_frame_size}): the task has to start again",
-                partition=self._place.partition,
-                batch_id=self._place.batch_id,
+                partition=self._task_id.partition,
+                batch_id=self._task_id.batch_id,
             )
 
     def _send_waiting(self, link: Link, *, finish: bool) -> None:
@@ -263,8 +262,8 @@ class Publishing(ABC):
             binding_gone = _BINDING_GONE if gone.rows else _BINDING_GONE_SINCE
             failed = (PublishFailed if is_exchange else Unroutable)(
                 _EXCHANGE_GONE if is_exchange else binding_gone,
-                partition=self._place.partition,
-                batch_id=self._place.batch_id,
+                partition=self._task_id.partition,
+                batch_id=self._task_id.batch_id,
                 row=gone.first if gone.rows else None,
                 exchange=gone.exchange,
                 routing_key=gone.routing_key,
@@ -307,8 +306,8 @@ class Publishing(ABC):
             raise self._failed(str(error), found[0], found[1]) from error
         raise PublishFailed(
             str(error),
-            partition=self._place.partition,
-            batch_id=self._place.batch_id,
+            partition=self._task_id.partition,
+            batch_id=self._task_id.batch_id,
             exchange=None if self._options.exchange_from_column else self._options.exchange,
         ) from error
 
@@ -326,8 +325,8 @@ class Publishing(ABC):
         exchange, key = origin.target(index)
         return kind(
             reason,
-            partition=self._place.partition,
-            batch_id=self._place.batch_id,
+            partition=self._task_id.partition,
+            batch_id=self._task_id.batch_id,
             row=origin.row(index),
             exchange=exchange,
             routing_key=key if routing_key else None,

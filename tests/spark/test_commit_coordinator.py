@@ -9,11 +9,11 @@ import pytest
 from amqp_core.errors import ConnectionLost, NotFound, TransactionFailed, UnauthorizedAccess
 from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
-from amqp_spark.sink import deciding, decision
-from amqp_spark.sink.prepared import BATCH_WRITES, Prepared
+from amqp_spark.sink import commit_coordinator, commit_protocol
+from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch
 from amqp_spark.state.names import lineage_key
 from amqp_spark.state.records import DONE, OPEN, WriterState
-from tests.spark.decision_fakes import FakeBroker, FakeClient, FakeMarkers, FakeQueue, driver
+from tests.spark.commit_fakes import FakeBroker, FakeClient, FakeMarkers, FakeQueue, driver
 
 if TYPE_CHECKING:
     from amqp_core.errors import AmqpError
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deciding, "Markers", FakeMarkers)
-    monkeypatch.setattr(decision, "StateQueue", FakeQueue)
-    decision.forget_all()
+    monkeypatch.setattr(commit_protocol, "Markers", FakeMarkers)
+    monkeypatch.setattr(commit_coordinator, "StateQueue", FakeQueue)
+    commit_coordinator.forget_all()
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_a_branch_that_expires_while_its_timer_is_renewed(qpidd: bool) -> None:
 def test_somebody_resolves_a_branch_between_look_and_command(fake: FakeBroker, call: str, fate: str) -> None:
     """The 404 ends the session; what is true is found out on the next one."""
     driver(fake).commit([fake.task(0)], 0)
-    decision.forget_all()
+    commit_coordinator.forget_all()
     stray = fake.task(0)
     task = fake.task(1)
     gone = stray if call == "rollback" else task
@@ -124,15 +124,15 @@ def test_a_batch_that_comes_back_without_rows_is_not_taken_for_an_empty_one(
 ) -> None:
     def again() -> None:
         if not same_process:
-            decision.forget_all()
+            commit_coordinator.forget_all()
 
     assert driver(fake, alone=alone).commit([fake.task(5)], 5)
     again()
     with pytest.raises(StateError, match=r"batch 5 was published .* before, and is not the same now"):
-        driver(fake, alone=alone).commit([Prepared("q", 5, 0)], 5)
+        driver(fake, alone=alone).commit([PreparedBranch("q", 5, 0)], 5)
     again()
     with pytest.raises(StateError, match="rolled back"):
-        driver(fake, alone=alone).commit([Prepared("q", 3, 0)], 3)
+        driver(fake, alone=alone).commit([PreparedBranch("q", 3, 0)], 3)
 
 
 def test_an_open_decision_is_finished_by_a_batch_without_rows(fake: FakeBroker) -> None:
@@ -141,7 +141,7 @@ def test_an_open_decision_is_finished_by_a_batch_without_rows(fake: FakeBroker) 
         driver(fake).commit([fake.task(5)], 5)
     assert (fake.writer.state, len(fake.prepared)) == (OPEN, 1)
     fake.fails.clear()
-    assert driver(fake).commit([Prepared("q", 6, 0)], 6)
+    assert driver(fake).commit([PreparedBranch("q", 6, 0)], 6)
     assert (fake.writer.state, len(fake.prepared)) == (DONE, 0)
 
 
@@ -149,31 +149,31 @@ def test_empty_batches_ask_the_broker_nothing_once_the_last_one_is_done(fake: Fa
     assert driver(fake, alone=True).commit([fake.task(5)], 5)
     before = list(fake.calls)
     for batch in (6, 7):
-        assert driver(fake, alone=True).commit([Prepared("q", batch, 0)], batch)
+        assert driver(fake, alone=True).commit([PreparedBranch("q", batch, 0)], batch)
     assert fake.calls == before
-    assert driver(fake, alone=True).commit([Prepared("another", 0, 0)], 0)
+    assert driver(fake, alone=True).commit([PreparedBranch("another", 0, 0)], 0)
     assert fake.calls != before, "whether that query has published before is not known here"
 
 
 def test_empty_batches_are_compared_where_others_may_have_decided(fake: FakeBroker) -> None:
     """The commits of a stream writer run in workers, any of which may get the next one."""
     assert driver(fake).commit([fake.task(5)], 5)
-    settled = dict(decision._settled)
+    settled = dict(commit_coordinator._settled)
     assert driver(fake).commit([fake.task(6)], 6)
-    decision._settled.clear()
-    decision._settled.update(settled)  # as the worker has it that decided batch 5
+    commit_coordinator._settled.clear()
+    commit_coordinator._settled.update(settled)  # as the worker has it that decided batch 5
     with pytest.raises(StateError, match=r"batch 6 was published .* before, and is not the same now"):
-        driver(fake).commit([Prepared("q", 6, 0)], 6)
+        driver(fake).commit([PreparedBranch("q", 6, 0)], 6)
 
 
 # --------------------------------------------------------------------------------------------------- what is remembered
 def test_earlier_lineages_are_remembered_and_their_marks_are_not(fake: FakeBroker) -> None:
-    for number in range(deciding.MOST_PAST + 5):
+    for number in range(commit_protocol.MOST_PAST + 5):
         lineage = f"q{number}"
         assert driver(fake).commit([fake.task(number, lineage=lineage)], number)
         assert fake.marks == {lineage_key(lineage)}
     past = fake.writer.past
-    assert list(past.items()) == [(f"q{number}", number) for number in range(4, deciding.MOST_PAST + 4)]
+    assert list(past.items()) == [(f"q{number}", number) for number in range(4, commit_protocol.MOST_PAST + 4)]
 
 
 @pytest.mark.parametrize(
@@ -227,14 +227,14 @@ def test_a_state_of_another_writer(fake: FakeBroker) -> None:
 
 def test_what_is_known_to_be_done_costs_nothing(fake: FakeBroker) -> None:
     first = driver(fake)
-    assert first.commit([Prepared("q", 0, 0)], 0)
+    assert first.commit([PreparedBranch("q", 0, 0)], 0)
     assert fake.connections == 1
-    assert first.commit([Prepared("q", 1, 0)], 1)
+    assert first.commit([PreparedBranch("q", 1, 0)], 1)
     assert fake.connections == 1, "a batch without rows after one that is done"
     with pytest.raises(StateError):
         first.commit([fake.task(2), fake.task(2)], 2)
     calls = len(fake.calls)
-    assert first.commit([Prepared("q", 3, 0)], 3)
+    assert first.commit([PreparedBranch("q", 3, 0)], 3)
     assert len(fake.calls) > calls, "after a failure nothing is known"
 
 
@@ -257,7 +257,7 @@ def test_markers_of_what_is_not_decided_stay(fake: FakeBroker) -> None:
     for task in (first, later):
         fake.visible[task.xid] = task
         del fake.prepared[task.xid]
-    assert driver(fake).commit([Prepared("q", 0, 1), fake.task(0)], 0) is False
+    assert driver(fake).commit([PreparedBranch("q", 0, 1), fake.task(0)], 0) is False
     assert fake.visible == {later.xid: later}
     again = fake.task(1)
     assert driver(fake).commit([again], 1)

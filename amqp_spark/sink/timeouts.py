@@ -15,6 +15,6 @@ _SLOWEST_NBYTES: Final = 1e6
 """Per second, of a broker on a busy machine."""
 
 
-def patience_with(rows: int, nbytes: int = 0) -> float:
+def silence_timeout(rows: int, nbytes: int = 0) -> float:
     """Seconds for a command about a branch that holds so much."""
     return OTHERS_SECONDS + rows / _SLOWEST_ROWS + nbytes / _SLOWEST_NBYTES

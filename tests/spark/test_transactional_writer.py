@@ -24,11 +24,11 @@ from amqp_core.errors import (
 from amqp_spark import crashpoints
 from amqp_spark.errors import PublishFailed, RowError, StateError, Unroutable
 from amqp_spark.options import SinkOptions
-from amqp_spark.sink.branch import BranchDelivery
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.encoding.messages import MessagePlan, Place
-from amqp_spark.sink.patience import OTHERS_SECONDS
-from amqp_spark.sink.prepared import BATCH_WRITES, Prepared, same_rows
+from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
+from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch, same_rows
+from amqp_spark.sink.timeouts import OTHERS_SECONDS
+from amqp_spark.sink.transactional_writer import TransactionalWriter
 from amqp_spark.state.xids import parse_branch, parse_xid
 from tests.spark.branch_fakes import BranchBroker, BranchClient, BranchTransactions
 from tests.spark.sink_fakes import Script
@@ -61,16 +61,16 @@ class Tasks:
         self.pool = Connections(broker.connect)
         self.waits: list[float] = []
 
-    def task(self, *, lineage: str | None = "query", partition: int = 3, attempt: int = 0) -> BranchDelivery:
+    def task(self, *, lineage: str | None = "query", partition: int = 3, attempt: int = 0) -> TransactionalWriter:
         plan = MessagePlan.build(SCHEMA, self.options)
-        place = Place(lineage, 12, partition)
+        place = TaskId(lineage, 12, partition)
         pool, sleep = self.pool, self.waits.append
-        return BranchDelivery(plan, self.options, place, attempt=attempt, connections=pool, sleep=sleep)
+        return TransactionalWriter(plan, self.options, place, attempt=attempt, connections=pool, sleep=sleep)
 
-    def run(self, *batches: pa.RecordBatch) -> Prepared:
+    def run(self, *batches: pa.RecordBatch) -> PreparedBranch:
         return self.run_from(batches)
 
-    def run_from(self, batches: Iterable[pa.RecordBatch]) -> Prepared:
+    def run_from(self, batches: Iterable[pa.RecordBatch]) -> PreparedBranch:
         task = self.task()
         task.run(batches)
         return task.prepared
@@ -111,7 +111,7 @@ def test_connections_are_kept_for_tasks_of_this_kind(fake: BranchBroker) -> None
 
 
 def test_without_rows_there_is_no_branch(fake: BranchBroker) -> None:
-    assert Tasks(fake).run(rows(0), rows(0)) == Prepared("query", 12, 3)
+    assert Tasks(fake).run(rows(0), rows(0)) == PreparedBranch("query", 12, 3)
     assert fake.clients == []
 
 
@@ -352,8 +352,8 @@ def test_the_points_of_a_task_are_passed_in_order(fake: BranchBroker, monkeypatc
 
 # -------------------------------------------------------------------------------------------------------------- markers
 def test_a_marker_is_read_as_it_was_written() -> None:
-    marker = Prepared("query", 12, 3, "1:a:b", 7, "digest")
-    assert Prepared.load(marker.dump()) == marker
+    marker = PreparedBranch("query", 12, 3, "1:a:b", 7, "digest")
+    assert PreparedBranch.load(marker.dump()) == marker
 
 
 @pytest.mark.parametrize(
@@ -361,12 +361,12 @@ def test_a_marker_is_read_as_it_was_written() -> None:
 )
 def test_what_is_no_marker_is_refused(body: bytes) -> None:
     with pytest.raises(StateError, match="marker"):
-        Prepared.load(body)
+        PreparedBranch.load(body)
 
 
 def test_a_marker_with_a_wrong_type_is_refused() -> None:
     with pytest.raises(StateError, match="each of its type"):
-        Prepared.load(Prepared("q", 1, 2, "x", 3, "d").dump().replace(b"3", b'"3"'))
+        PreparedBranch.load(PreparedBranch("q", 1, 2, "x", 3, "d").dump().replace(b"3", b'"3"'))
 
 
 def test_a_command_that_is_refused_rolls_the_branch_back_elsewhere() -> None:

@@ -11,21 +11,21 @@ from amqp_spark import crashpoints
 from amqp_spark.backoff import pause_before
 from amqp_spark.errors import PublishFailed, place_text
 from amqp_spark.sink.connections import shared
-from amqp_spark.sink.publishing import Link, Publishing, link_of
-from amqp_spark.sink.runs import origin_of
+from amqp_spark.sink.origins import origin_of
+from amqp_spark.sink.task_writer import Link, TaskWriter, link_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections
-    from amqp_spark.sink.encoding.messages import MessagePlan, Place
+    from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
 
 _log = logging.getLogger("amqp_spark.sink")
 
 
-class Delivery(Publishing):
-    """Publishes the rows of one task at least once; see :class:`Publishing`.
+class AtLeastOnceWriter(TaskWriter):
+    """Publishes the rows of one task at least once; see :class:`TaskWriter`.
 
     ``run`` also raises OutcomeUnknown: the attempts to connect again are used up, and transfers that were sent may be
     enqueued. With any other error of a connection nothing that was sent is in doubt.
@@ -35,12 +35,12 @@ class Delivery(Publishing):
         self,
         plan: MessagePlan,
         options: SinkOptions,
-        place: Place,
+        task_id: TaskId,
         *,
         connections: Connections | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(plan, options, place, connections=connections or shared(), sleep=sleep)
+        super().__init__(plan, options, task_id, connections=connections or shared(), sleep=sleep)
         self._attempt = 0
         """How many connections were lost in a row without any progress."""
         self._unknown = 0
@@ -102,7 +102,7 @@ class Delivery(Publishing):
             self._give_up(error)
         self._retries += 1
         delay = pause_before(self._attempt, self._options.retry_max_delay) if counts else 0.0
-        where = place_text(self._place.partition, self._place.batch_id)
+        where = place_text(self._task_id.partition, self._task_id.batch_id)
         _log.warning(
             "%s: %s; attempt %d of %d to connect again follows in %.1f s; %d transfers are sent and not completed",
             where, error, self._attempt, self._options.retry_max_attempts, delay, self._unknown,
@@ -113,7 +113,7 @@ class Delivery(Publishing):
     def _give_up(self, error: AmqpError) -> NoReturn:
         if not self._unknown:
             raise error
-        where = place_text(self._place.partition, self._place.batch_id)
+        where = place_text(self._task_id.partition, self._task_id.batch_id)
         row = origin_of(self._waiting[0]).row(self._waiting[0].first)
         raise OutcomeUnknown(
             f"{where}: {self._unknown:,} messages were sent and not completed by the broker, so that they may be in "

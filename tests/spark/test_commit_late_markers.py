@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_spark.sink import deciding, decision
+from amqp_spark.sink import commit_coordinator, commit_protocol
 from amqp_spark.sink.markers import MarkerLate
 from amqp_spark.state.records import DONE, OPEN, WriterState
 from amqp_spark.state.xids import xid_text
-from tests.spark.decision_fakes import FakeBroker, FakeMarkers, FakeQueue, FakeTransactions, driver
+from tests.spark.commit_fakes import FakeBroker, FakeMarkers, FakeQueue, FakeTransactions, driver
 
 if TYPE_CHECKING:
     from amqp_core.v0_10.spec import Xid
-    from amqp_spark.sink.prepared import Prepared
+    from amqp_spark.sink.prepared import PreparedBranch
 
 
 class Pause:
@@ -27,7 +27,7 @@ class Pause:
     """
 
     def __init__(self, fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, *, waits: int) -> None:
-        self.late: dict[str, Prepared] = {}
+        self.late: dict[str, PreparedBranch] = {}
         self.committed: list[str] = []
         self.waits = waits
         self._fake = fake
@@ -55,9 +55,9 @@ class Pause:
 
 @pytest.fixture(autouse=True)
 def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deciding, "Markers", FakeMarkers)
-    monkeypatch.setattr(decision, "StateQueue", FakeQueue)
-    decision.forget_all()
+    monkeypatch.setattr(commit_protocol, "Markers", FakeMarkers)
+    monkeypatch.setattr(commit_coordinator, "StateQueue", FakeQueue)
+    commit_coordinator.forget_all()
 
 
 @pytest.fixture(params=[True, False], ids=["qpidd", "another"])
@@ -69,11 +69,11 @@ def fake(request: pytest.FixtureRequest) -> FakeBroker:
     return broker
 
 
-def opened(fake: FakeBroker) -> Prepared:
+def opened(fake: FakeBroker) -> PreparedBranch:
     """Batch 1 is decided, its branch prepared, and its driver gone."""
     task = fake.task(1, rows=7, digest="x")
     fake.state = WriterState("w", "q", 1, OPEN, (task.decided,), {}).dump()
-    decision.forget_all()
+    commit_coordinator.forget_all()
     return task
 
 

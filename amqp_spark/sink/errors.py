@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark.errors import StateError
-from amqp_spark.sink.prepared import BATCH_WRITES, Prepared
+from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ MOST_TASKS: Final = 500
 """Of a batch at a broker that names all prepared branches in one frame: two runs of it must fit, and some of others."""
 
 
-class Refusals:
+class CommitErrors:
     """The errors of one writer; ``names`` are those of its queues."""
 
     def __init__(self, names: Names) -> None:
@@ -77,7 +77,7 @@ class Refusals:
             "whole, when Spark runs it again"
         )
 
-    def differs(self, batch: int, before: DecidedBranch | None, now: Prepared | None) -> StateError:
+    def differs(self, batch: int, before: DecidedBranch | None, now: PreparedBranch | None) -> StateError:
         """A batch that is run again and is another."""
         partition = now.partition if now is not None else before.partition if before is not None else 0
         return StateError(
@@ -88,7 +88,7 @@ class Refusals:
             "same order and partitions when a batch is run again; a batch write with other rows needs another batchId"
         )
 
-    def twice(self, batch: int, marker: Prepared, other: str) -> StateError:
+    def twice(self, batch: int, marker: PreparedBranch, other: str) -> StateError:
         """A partition of which two attempts are committed."""
         return StateError(
             f"partition {marker.partition} of batch {batch} with transactionalId {self._writer!r} was committed by "

@@ -9,22 +9,22 @@ import pytest
 from amqp_core.errors import ConnectionLost, ResourceLocked
 from amqp_spark.errors import StateError
 from amqp_spark.options.table import SHORTEST_TRANSACTION_SECONDS
-from amqp_spark.sink import deciding, decision, sweeping
+from amqp_spark.sink import abandoned_branches, commit_coordinator, commit_protocol
 from amqp_spark.state.listing import MOST_LISTED, TooManyPrepared
 from amqp_spark.state.records import DONE, OPEN
 from amqp_spark.state.xids import Run
-from tests.spark.decision_fakes import FakeBroker, FakeMarkers, FakeQueue, driver
+from tests.spark.commit_fakes import FakeBroker, FakeMarkers, FakeQueue, driver
 
 if TYPE_CHECKING:
-    from amqp_spark.sink.prepared import Prepared
+    from amqp_spark.sink.prepared import PreparedBranch
 
 
 @pytest.fixture(autouse=True)
 def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deciding, "Markers", FakeMarkers)
-    monkeypatch.setattr(decision, "StateQueue", FakeQueue)
-    decision.forget_all()
-    sweeping.forget_all()
+    monkeypatch.setattr(commit_protocol, "Markers", FakeMarkers)
+    monkeypatch.setattr(commit_coordinator, "StateQueue", FakeQueue)
+    commit_coordinator.forget_all()
+    abandoned_branches.forget_all()
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_fifty_killed_drivers_leave_the_branches_of_one_at_most(fake: FakeBroker
     """They call no abort: the first task of the next run looks for them."""
     for number in range(50):
         run = run_at(1000 + number)
-        sweeping.forget_all()
+        abandoned_branches.forget_all()
         driver(fake).sweep_before("q", 7, run)
         assert fake.prepared == {}
         for partition in range(3):
@@ -156,7 +156,9 @@ def test_a_run_that_begins_leaves_no_connection(fake: FakeBroker) -> None:
 def test_a_process_looks_once_unless_a_batch_comes_again(monkeypatch: pytest.MonkeyPatch) -> None:
     looked: list[tuple[str, int, Run]] = []
     monkeypatch.setattr(
-        decision.Decision, "sweep_before", lambda _self, lineage, batch, run: looked.append((lineage, batch, run))
+        commit_coordinator.CommitCoordinator,
+        "sweep_before",
+        lambda _self, lineage, batch, run: looked.append((lineage, batch, run)),
     )
     options = driver(FakeBroker())._options
     first, second = run_at(1), run_at(2)
@@ -168,7 +170,7 @@ def test_a_process_looks_once_unless_a_batch_comes_again(monkeypatch: pytest.Mon
         ("q", 2, run_at(4), 3),
         ("r", 5, run_at(5), 4),
     ):
-        sweeping.sweep_once(options, lineage, batch, run)
+        abandoned_branches.sweep_once(options, lineage, batch, run)
         assert len(looked) == times, (lineage, batch, run)
 
 
@@ -180,7 +182,7 @@ def test_too_many_branches_are_told_and_the_batch_can_be_rolled_back_all_the_sam
     tasks = [fake.task(4, partition) for partition in range(8)]
     with pytest.raises(TooManyPrepared, match=r"dtx.recover.*--rollback XID.*transactionTimeout"):
         driver(fake).commit(tasks, 4)
-    assert fake.connections == decision.LISTS_LOST
+    assert fake.connections == commit_coordinator.LISTS_LOST
     gone = tasks[3].xid
     del fake.prepared[gone]
     driver(fake).abort(tasks, 4)
@@ -241,7 +243,7 @@ def test_a_batch_lists_no_more_than_it_must(fake: FakeBroker) -> None:
 
 
 # ------------------------------------------------------------------------------------------ decided, and then expired
-def decided_and_expired(fake: FakeBroker, timeout: int = 3600) -> Prepared:
+def decided_and_expired(fake: FakeBroker, timeout: int = 3600) -> PreparedBranch:
     """A batch that was decided, whose only branch has ended while nobody was there."""
     fake.fails["commit"] = [ConnectionLost("cut")] * 3
     task = fake.task(5, run=run_at(10))
@@ -271,7 +273,7 @@ def test_a_replay_outlives_the_wait_for_markers_that_cannot_come(qpidd: bool, ti
     assert again_driver.commit([again], 5), "what is published is this very attempt"
     assert [branch.xid for branch in fake.writer.branches] == [again.xid]
     assert fake.calls.index("set_timeout") < fake.calls.index("wait")
-    assert fake.waits[0] == min(deciding.MARKER_SECONDS, timeout / 4)
+    assert fake.waits[0] == min(commit_protocol.MARKER_SECONDS, timeout / 4)
     # qpidd starts no new term for a value that it has already
     assert fake.timers[again.xid] == ([timeout - 1, timeout] if qpidd else [0, 0])
 

@@ -26,12 +26,12 @@ def sweep_once(options: SinkOptions, lineage: str, batch: int, run: Run) -> None
     Raises:
         TooManyPrepared: see :meth:`Decision.sweep_before`.
     """
-    from amqp_spark.sink.decision import Decision  # noqa: PLC0415 - most tasks need it not
+    from amqp_spark.sink.commit_coordinator import CommitCoordinator  # noqa: PLC0415 - most tasks need it not
 
     assert options.transactional_id is not None
     key = options.url, options.transactional_id
     if not _follows(_seen.get(key), lineage, batch, run):
-        Decision(options).sweep_before(lineage, batch, run)
+        CommitCoordinator(options).sweep_before(lineage, batch, run)
     _seen[key] = lineage, batch, run.token
 
 

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Final
 from amqp_core.errors import AmqpError, UnauthorizedAccess
 from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
+from amqp_spark.sink.errors import CommitErrors, named
 from amqp_spark.sink.markers import MarkerLate, Markers
-from amqp_spark.sink.prepared import BATCH_WRITES, Prepared, same_rows
-from amqp_spark.sink.refusals import Refusals, named
-from amqp_spark.sink.resolving import Branches
+from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch, same_rows
+from amqp_spark.sink.prepared_transactions import PreparedTransactions
 from amqp_spark.state.names import lineage_key
 from amqp_spark.state.queue import EXCHANGE, loaded
 from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_10.client import Client
     from amqp_spark.options import SinkOptions
-    from amqp_spark.sink.prepared import Failed
+    from amqp_spark.sink.prepared import FailedBatch
     from amqp_spark.state.queue import StateQueue
     from amqp_spark.state.xids import Run
 
@@ -44,7 +44,7 @@ MOST_PAST: Final = 100
 """How many earlier lineages are remembered."""
 
 
-class Deciding:
+class CommitProtocol:
     """One sitting: the client holds the lock, and ``queue`` its state.
 
     Parameters:
@@ -61,9 +61,9 @@ class Deciding:
         self._writer = options.transactional_id
         self._timeout = options.transaction_timeout
         self._committed = committed
-        self._branches = Branches(client, self._writer)
+        self._branches = PreparedTransactions(client, self._writer)
         self._markers = Markers(client, queue.names)
-        self._refuse = Refusals(queue.names)
+        self._refuse = CommitErrors(queue.names)
         self._kept = True
         """Whether the queue of markers is the one that it was when the state was written last."""
         self._replaced: str | None = None
@@ -71,7 +71,7 @@ class Deciding:
 
     # --- what Decision asks for
 
-    def commit(self, tasks: Sequence[Prepared], batch: int) -> bool:
+    def commit(self, tasks: Sequence[PreparedBranch], batch: int) -> bool:
         """See :meth:`Decision.commit`."""
         crashpoints.reached(crashpoints.SINK_LOCK_TAKEN)
         branches = [task for task in tasks if task.xid]
@@ -99,7 +99,7 @@ class Deciding:
         self._sweep_after(self._finish(decided, {}, seen=True))
         return True
 
-    def abort(self, failed: Failed) -> None:
+    def abort(self, failed: FailedBatch) -> None:
         """See :meth:`Decision.abort`."""
         crashpoints.reached(crashpoints.SINK_LOCK_TAKEN)
         self._branches.be_patient_with(task.rows for task in failed.tasks)
@@ -111,7 +111,7 @@ class Deciding:
                 _log.warning("transactionalId %r: %s", self._writer, error)
         self._branches.sweep_batch(failed.batch, _decided(state), lineage=failed.lineage, run=failed.run)
 
-    def roll_back(self, failed: Failed, done: set[str]) -> None:
+    def roll_back(self, failed: FailedBatch, done: set[str]) -> None:
         """What :meth:`abort` does for its own tasks, where the broker cannot tell what is prepared.
 
         ``done``: see :meth:`Branches.roll_back_unlisted`.
@@ -176,7 +176,7 @@ class Deciding:
         self._markers.keep()
         self._kept = True
 
-    def _lineage(self, tasks: Sequence[Prepared], batch: int) -> str:
+    def _lineage(self, tasks: Sequence[PreparedBranch], batch: int) -> str:
         lineage = tasks[0].lineage
         if any((task.lineage, task.batch) != (lineage, batch) for task in tasks):
             raise StateError(f"tasks of several queries or batches came together as batch {batch}")
@@ -194,7 +194,7 @@ class Deciding:
 
     # --- deciding
 
-    def _decide(self, state: WriterState, branches: Sequence[Prepared], lineage: str, batch: int) -> WriterState:
+    def _decide(self, state: WriterState, branches: Sequence[PreparedBranch], lineage: str, batch: int) -> WriterState:
         """Check all branches, and write that they are to be committed: before this none is, afterwards all will be."""
         if not self._kept:
             self._keep()
@@ -225,9 +225,9 @@ class Deciding:
             self._replaced = state.lineage
         return decided
 
-    def _chosen(self, branches: Sequence[Prepared], lineage: str, batch: int) -> list[DecidedBranch]:
+    def _chosen(self, branches: Sequence[PreparedBranch], lineage: str, batch: int) -> list[DecidedBranch]:
         """The branches to decide for: the new ones, unless the broker has committed an earlier attempt by itself."""
-        done: dict[int, Prepared] = {}
+        done: dict[int, PreparedBranch] = {}
         for marker in self._markers.found.values():
             if (marker.lineage, marker.batch) == (lineage, batch) and done.setdefault(marker.partition, marker) is not (
                 marker
@@ -253,7 +253,7 @@ class Deciding:
         self._renew(branches)
         self._must_be_listed(branches, self._branches.listed())  # the timer of one that has ended can be set as well
 
-    def _renew(self, branches: Sequence[DecidedBranch | Prepared]) -> None:
+    def _renew(self, branches: Sequence[DecidedBranch | PreparedBranch]) -> None:
         self._branches.renew([branch.xid for branch in branches], self._timeout)
 
     def _must_be_listed(self, branches: Sequence[DecidedBranch], listed: Container[str]) -> None:
@@ -270,7 +270,7 @@ class Deciding:
 
     # --- finishing
 
-    def _finish(self, state: WriterState, repeated: Mapping[int, Prepared], *, seen: bool = False) -> WriterState:
+    def _finish(self, state: WriterState, repeated: Mapping[int, PreparedBranch], *, seen: bool = False) -> WriterState:
         """Commit what is decided, prove it by the markers, and write that it is done.
 
         Parameters:
@@ -350,7 +350,7 @@ class Deciding:
         ]
 
     def _substituted(
-        self, state: WriterState, lost: Sequence[DecidedBranch], repeated: Mapping[int, Prepared]
+        self, state: WriterState, lost: Sequence[DecidedBranch], repeated: Mapping[int, PreparedBranch]
     ) -> WriterState:
         """The decision with new attempts in the place of branches that are neither prepared nor committed."""
         instead: dict[int, DecidedBranch] = {}
@@ -383,7 +383,7 @@ class Deciding:
         )  # fmt: skip
         return substituted
 
-    def _repeated(self, state: WriterState, branches: Sequence[Prepared]) -> bool:
+    def _repeated(self, state: WriterState, branches: Sequence[PreparedBranch]) -> bool:
         """The batch is done: what is new must be the same, and is not needed; whether it is that very attempt."""
         decided = {branch.partition: branch for branch in state.branches}
         for branch in branches:

@@ -9,9 +9,9 @@ import pytest
 
 from amqp_core.errors import ConnectionLost, TransactionFailed
 from amqp_spark.errors import PublishFailed
-from amqp_spark.sink import kept
+from amqp_spark.sink import replay_buffer
 from tests.spark.branch_fakes import BranchBroker
-from tests.spark.test_sink_branch import BEGIN, END, Tasks, rows
+from tests.spark.test_transactional_writer import BEGIN, END, Tasks, rows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +61,7 @@ def test_it_is_tried_for_as_long_as_the_broker_answers(fake: BranchBroker, caplo
 def test_rows_that_memory_should_not_hold_wait_on_disk(
     fake: BranchBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(kept, "MOST_BYTES", 100_000)
+    monkeypatch.setattr(replay_buffer, "MOST_BYTES", 100_000)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/elsewhere")
     fake.fails["prepare"] = no_room(2)
     task = Tasks(fake).task()
@@ -80,9 +80,9 @@ def test_rows_that_cannot_be_kept_are_left_to_spark_after_a_wait(
     def full() -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(kept, "MOST_BYTES", 100)
+    monkeypatch.setattr(replay_buffer, "MOST_BYTES", 100)
     if reason == "no room on disk":
-        monkeypatch.setattr(kept, "_unnamed_file", full)
+        monkeypatch.setattr(replay_buffer, "_unnamed_file", full)
     else:
         fake.qpidd = False
     fake.fails["prepare"] = no_room(1)

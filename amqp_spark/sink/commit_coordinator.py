@@ -1,7 +1,7 @@
 """Exactly-once, the driver's side: decides about a batch under the writer's lock, on as many connections as it takes.
 
 The state message on the broker says what is decided. So whatever becomes of this process or its connection, the next
-one reads it and goes on: :mod:`amqp_spark.sink.deciding` has the rules.
+one reads it and goes on: :mod:`amqp_spark.sink.commit_protocol` has the rules.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from amqp_core.errors import AmqpError, ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.backoff import pause_before
 from amqp_spark.errors import StateError
+from amqp_spark.sink.commit_protocol import CommitProtocol
 from amqp_spark.sink.connections import shared
-from amqp_spark.sink.deciding import Deciding
-from amqp_spark.sink.prepared import Failed
-from amqp_spark.sink.resolving import Raced
+from amqp_spark.sink.prepared import FailedBatch
+from amqp_spark.sink.prepared_transactions import Raced
 from amqp_spark.state.listing import ListLost, TooManyPrepared, too_many
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import StateQueue
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
-    from amqp_spark.sink.prepared import Prepared
+    from amqp_spark.sink.prepared import PreparedBranch
     from amqp_spark.state.xids import Run
 
 T = TypeVar("T")
@@ -59,7 +59,7 @@ def forget_all() -> None:
     _qpidd.clear()
 
 
-class Decision:
+class CommitCoordinator:
     """Commits and aborts the batches of one writer.
 
     Parameters:
@@ -89,7 +89,7 @@ class Decision:
         self._clock = clock
         self._key = options.url, options.transactional_id
 
-    def commit(self, tasks: Sequence[Prepared], batch: int) -> bool:
+    def commit(self, tasks: Sequence[PreparedBranch], batch: int) -> bool:
         """Decide that a batch is published, and publish it: commit the branches of its tasks.
 
         Parameters:
@@ -115,7 +115,7 @@ class Decision:
         return fresh
 
     def abort(
-        self, tasks: Sequence[Prepared], batch: int, *, lineage: str | None = None, run: Run | None = None
+        self, tasks: Sequence[PreparedBranch], batch: int, *, lineage: str | None = None, run: Run | None = None
     ) -> None:
         """Roll back what the runs of a batch have prepared, unless it is decided: then finish it; only log errors.
 
@@ -127,7 +127,7 @@ class Decision:
             batch: the id of the batch.
             lineage, run: of the batch, where they are known without the tasks.
         """
-        failed = Failed.of(tasks, batch, lineage=lineage, run=run)
+        failed = FailedBatch.of(tasks, batch, lineage=lineage, run=run)
         crashpoints.reached(crashpoints.ABORT_ENTERED)
         attempts = self._options.retry_max_attempts if failed.xids else 0
         try:
@@ -145,7 +145,7 @@ class Decision:
                 f": {' '.join(failed.xids[:MOST_NAMED])}" if failed.xids else "",
             )  # fmt: skip
 
-    def _roll_back_unlisted(self, failed: Failed, attempts: int) -> None:
+    def _roll_back_unlisted(self, failed: FailedBatch, attempts: int) -> None:
         """Roll back one branch after the other; each that the broker does not know costs a session, but no attempt."""
         done: set[str] = set()
         while True:
@@ -179,7 +179,7 @@ class Decision:
             TooManyPrepared: the batch could not be committed.
         """
         pool = self._connections.apart()  # a worker needs it this once
-        one = Decision(self._options, connections=pool, sleep=self._sleep, clock=self._clock)
+        one = CommitCoordinator(self._options, connections=pool, sleep=self._sleep, clock=self._clock)
         try:
             one._under_lock(lambda deciding: deciding.sweep_before(lineage, batch, run), patience=0.0, attempts=1)
         except TooManyPrepared:
@@ -189,7 +189,7 @@ class Decision:
         finally:
             pool.close()
 
-    def _under_lock(self, work: Callable[[Deciding], T], patience: float, attempts: int | None = None) -> T:
+    def _under_lock(self, work: Callable[[CommitProtocol], T], patience: float, attempts: int | None = None) -> T:
         """Do something under the lock, anew on another connection when one breaks: the state says how far it came.
 
         ``attempts``: so many connections may break; as the options say if it is not given.
@@ -201,7 +201,7 @@ class Decision:
             lease: Lease | None = None
             try:
                 lease, queue = self._locked(patience)
-                deciding = Deciding(lease.client, queue, self._options, committed)
+                deciding = CommitProtocol(lease.client, queue, self._options, committed)
                 result = work(deciding)
             except BaseException as error:
                 if lease is not None:
@@ -250,7 +250,7 @@ class Decision:
             else:
                 return lease, queue
 
-    def _let_go(self, lease: Lease, deciding: Deciding) -> None:
+    def _let_go(self, lease: Lease, deciding: CommitProtocol) -> None:
         """Give the lock away and keep the connection; what fails here undoes nothing."""
         try:
             deciding.close()

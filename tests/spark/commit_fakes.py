@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from amqp_core.address import ConnectOptions
 from amqp_core.errors import NotFound, ResourceLocked
 from amqp_spark.options import SinkOptions
+from amqp_spark.sink.commit_coordinator import CommitCoordinator
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.decision import Decision
-from amqp_spark.sink.prepared import Prepared
+from amqp_spark.sink.prepared import PreparedBranch
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import WriterState
@@ -40,8 +40,8 @@ class FakeBroker(BranchBroker):
         self.kept = False
         self.marks: set[str] = set()
         self.elsewhere: set[str] = set()
-        self.holds: dict[str, Prepared] = {}
-        self.visible: dict[str, Prepared] = {}
+        self.holds: dict[str, PreparedBranch] = {}
+        self.visible: dict[str, PreparedBranch] = {}
         self.locked = 0
         self.connections = 0
         self.waits: list[float] = []
@@ -65,10 +65,10 @@ class FakeBroker(BranchBroker):
         digest: str = "d",
         writer: str = "w",
         run: Run | None = None,
-    ) -> Prepared:
+    ) -> PreparedBranch:
         """A task that has prepared its branch."""
         xid = new_branch(writer, lineage, batch, partition, 0, run=run)
-        task = Prepared(lineage, batch, partition, xid_text(xid), rows, digest)
+        task = PreparedBranch(lineage, batch, partition, xid_text(xid), rows, digest)
         self.prepared[task.xid] = xid
         self.holds[task.xid] = task
         return task
@@ -164,7 +164,7 @@ class FakeMarkers:
     def __init__(self, client: FakeClient, names: Names) -> None:
         assert names == Names(WRITER, "w")
         self.broker = client.broker
-        self.found: dict[str, Prepared] = {}
+        self.found: dict[str, PreparedBranch] = {}
 
     def exist(self) -> bool:
         return True
@@ -196,9 +196,11 @@ class FakeMarkers:
         self.broker.fail("close")
 
 
-def driver(fake: FakeBroker, waits: list[float] | None = None, *, alone: bool = False, **options: object) -> Decision:
+def driver(
+    fake: FakeBroker, waits: list[float] | None = None, *, alone: bool = False, **options: object
+) -> CommitCoordinator:
     """What a process decides with."""
     given: dict[str, object] = {"url": "amqp://b", "deliveryGuarantee": "exactly-once", "transactionalId": "w"}
     waits = [] if waits is None else waits
     parsed = SinkOptions.parse(given | {"retry.maxAttempts": 2} | options)
-    return Decision(parsed, alone=alone, connections=Connections(fake.connect), sleep=waits.append)
+    return CommitCoordinator(parsed, alone=alone, connections=Connections(fake.connect), sleep=waits.append)

@@ -1,7 +1,7 @@
 """Exactly-once, the task's side: all rows in one transaction branch (0-10 section dtx), prepared and not committed.
 
-A marker is published in the same branch: it is in the queue of markers exactly if the branch was committed. The driver
-commits once it has decided (:mod:`amqp_spark.sink.decision`). A connection that breaks takes the branch with it: Spark
+A marker is published in the same branch: the queue of markers has it exactly if the branch was committed. The driver
+commits after its decision (:mod:`amqp_spark.sink.commit_coordinator`). A connection that breaks ends the branch: Spark
 runs the task again.
 
 qpidd does not slow down who publishes in a branch: it finds out in dtx.prepare that a queue is too full, and rolls the
@@ -31,12 +31,12 @@ from amqp_spark import crashpoints
 from amqp_spark.backoff import pause_before
 from amqp_spark.errors import PublishFailed, StateError, place_text
 from amqp_spark.sink.connections import shared
-from amqp_spark.sink.kept import MOST_BYTES, Kept
-from amqp_spark.sink.patience import patience_with
-from amqp_spark.sink.prepared import BATCH_WRITES, Prepared
-from amqp_spark.sink.publishing import Publishing, link_of
-from amqp_spark.sink.refusals import MOST_TASKS, too_many_tasks
+from amqp_spark.sink.errors import MOST_TASKS, too_many_tasks
+from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch
+from amqp_spark.sink.replay_buffer import MOST_BYTES, ReplayBuffer
 from amqp_spark.sink.routes import Routes
+from amqp_spark.sink.task_writer import TaskWriter, link_of
+from amqp_spark.sink.timeouts import silence_timeout
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import allowed
 from amqp_spark.state.xids import Run, new_branch, xid_text
@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.spec import Xid
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
-    from amqp_spark.sink.encoding.messages import EncodedBlock, MessagePlan, Place
-    from amqp_spark.sink.publishing import Link
+    from amqp_spark.sink.encoding.messages import EncodedBlock, MessagePlan, TaskId
+    from amqp_spark.sink.task_writer import Link
 
 _log = logging.getLogger("amqp_spark.sink")
 
@@ -69,11 +69,11 @@ _NO_ROOM: Final = ("dtx.prepare", DtxXaStatus.XA_RBROLLBACK)
 """What qpidd answers when a queue is too full; other brokers refuse or reject the transfers, or wait."""
 
 
-class BranchDelivery(Publishing):
-    """Publishes the rows of one task into a branch and prepares it; see :class:`Publishing`.
+class TransactionalWriter(TaskWriter):
+    """Publishes the rows of one task into a branch and prepares it; see :class:`TaskWriter`.
 
     Parameters:
-        plan, options, place, connections, sleep: as there; the place needs a batch id.
+        plan, options, task_id, connections, sleep: as there; the place needs a batch id.
         attempt: Spark's number of this attempt at the task.
         run: of the batch; without one the task is a run of its own.
         before: called once, before the task connects, with lineage, batch and run.
@@ -88,7 +88,7 @@ class BranchDelivery(Publishing):
         self,
         plan: MessagePlan,
         options: SinkOptions,
-        place: Place,
+        task_id: TaskId,
         *,
         attempt: int = 0,
         run: Run | None = None,
@@ -96,21 +96,21 @@ class BranchDelivery(Publishing):
         connections: Connections | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(plan, options, place, connections=connections or shared(POOL), sleep=sleep)
+        super().__init__(plan, options, task_id, connections=connections or shared(POOL), sleep=sleep)
         assert options.transactional_id is not None
-        assert place.batch_id is not None
+        assert task_id.batch_id is not None
         self._writer = options.transactional_id
-        self._batch = place.batch_id
+        self._batch = task_id.batch_id
         self._attempt = attempt
         self._run = Run.new() if run is None else run
         self._before = before
-        self._lineage = place.query_id or BATCH_WRITES
+        self._lineage = task_id.query_id or BATCH_WRITES
         self._digest = hashlib.sha256(usedforsecurity=False)
         self._xid: Xid | None = None
         """The branch, as long as it is this task's to roll back."""
         self._is_ended = False
-        self._kept = Kept()
-        self.prepared = Prepared(self._lineage, self._batch, place.partition)
+        self._kept = ReplayBuffer()
+        self.prepared = PreparedBranch(self._lineage, self._batch, task_id.partition)
 
     def _new_routes(self) -> Routes:
         return Routes(transaction=True)
@@ -157,12 +157,12 @@ class BranchDelivery(Publishing):
         """Marker, end, prepare; return the error of a broker that has no room for the rows, and may have it later."""
         client, xid = link.lease.client, self._xid
         assert xid is not None
-        self.prepared = Prepared(
-            self._lineage, self._batch, self._place.partition, xid_text(xid), self._rows, self._digest.hexdigest()
+        self.prepared = PreparedBranch(
+            self._lineage, self._batch, self._task_id.partition, xid_text(xid), self._rows, self._digest.hexdigest()
         )
         try:
             self._publish_marker(client)
-            client.transactions.patience_s = patience_with(self._rows, self._nbytes)
+            client.transactions.patience_s = silence_timeout(self._rows, self._nbytes)
             self._is_ended = True  # also if it ends with another status
             client.transactions.end(xid)
             crashpoints.reached(crashpoints.ENDED)
@@ -189,7 +189,7 @@ class BranchDelivery(Publishing):
         _log.warning(
             "%s: the broker has rolled the transaction back (%s), as qpidd does when a queue is too full; attempt %d "
             "to send its rows again follows in %.1f s. %s",
-            place_text(self._place.partition, self._batch), error, attempt, delay, _ROOM,
+            place_text(self._task_id.partition, self._batch), error, attempt, delay, _ROOM,
         )  # fmt: skip
         self._link = None
         self._roll_back(link)
@@ -211,7 +211,7 @@ class BranchDelivery(Publishing):
         _log.warning(
             "%s: the broker has rolled the transaction back (%s), as qpidd does when a queue is too full; the task "
             "fails in %.1f s, so that Spark may run it again",
-            place_text(self._place.partition, self._batch), error, delay,
+            place_text(self._task_id.partition, self._batch), error, delay,
         )  # fmt: skip
         with link.lease.resting():
             self._sleep(delay)
@@ -249,7 +249,7 @@ class BranchDelivery(Publishing):
             except AmqpError:
                 return
             try:
-                lease.client.transactions.patience_s = patience_with(self._rows, self._nbytes)
+                lease.client.transactions.patience_s = silence_timeout(self._rows, self._nbytes)
                 lease.client.transactions.rollback_branch(xid)
             except IllegalState:
                 lease.abort()  # the broker has not seen that the other session has ended
@@ -294,7 +294,7 @@ class BranchDelivery(Publishing):
                 delay = pause_before(failed, self._options.retry_max_delay) if failed else 0.0
                 _log.warning(
                     "%s: %s; attempt %d of %d to connect again follows in %.1f s",
-                    place_text(self._place.partition, self._batch), error, failed, self._options.retry_max_attempts,
+                    place_text(self._task_id.partition, self._batch), error, failed, self._options.retry_max_attempts,
                     delay,
                 )  # fmt: skip
                 self._retries += 1
@@ -305,13 +305,15 @@ class BranchDelivery(Publishing):
 
     def _begin(self, lease: Lease) -> None:
         client, transactions = lease.client, lease.client.transactions
-        if client.is_qpidd and self._place.partition >= MOST_TASKS:
+        if client.is_qpidd and self._task_id.partition >= MOST_TASKS:
             raise too_many_tasks(self._batch)
         markers, timeout = self._names.markers, self._options.transaction_timeout
-        transactions.patience_s = patience_with(0)  # the task before had its own
+        transactions.patience_s = silence_timeout(0)  # the task before had its own
         with allowed(f"declare the queue {markers!r}", f"transactionalId {self._writer!r}"):
             client.declare_queue(markers, durable=True)
-        xid = new_branch(self._writer, self._lineage, self._batch, self._place.partition, self._attempt, run=self._run)
+        xid = new_branch(
+            self._writer, self._lineage, self._batch, self._task_id.partition, self._attempt, run=self._run
+        )
         try:
             if not lease.notes.get(_SELECTED):
                 transactions.dtx_select()
@@ -364,4 +366,4 @@ class BranchDelivery(Publishing):
         raise self._failure(f"the broker has rolled the transaction back ({error}): {why}") from error
 
     def _failure(self, reason: str) -> PublishFailed:
-        return PublishFailed(reason, partition=self._place.partition, batch_id=self._batch)
+        return PublishFailed(reason, partition=self._task_id.partition, batch_id=self._batch)

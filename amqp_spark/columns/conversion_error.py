@@ -3,5 +3,5 @@
 from __future__ import annotations
 
 
-class Misfit(ValueError):
+class ConversionError(ValueError):
     """A value that the type asked for cannot hold; the text says what was found."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from amqp_core.errors import AmqpError, NotFound, TransactionFailed
 from amqp_spark import crashpoints
-from amqp_spark.sink.patience import patience_with
+from amqp_spark.sink.timeouts import silence_timeout
 from amqp_spark.state.listing import prepared_branches
 from amqp_spark.state.xids import parse_branch, parse_xid, xid_text
 
@@ -30,7 +30,7 @@ class Raced(AmqpError):
     retryable = True
 
 
-class Branches:
+class PreparedTransactions:
     """Branches are named by the text of their xid (:func:`amqp_spark.state.xids.xid_text`).
 
     Every method but :meth:`be_patient_with` asks the broker, and may raise its errors or :class:`Raced`.
@@ -47,12 +47,12 @@ class Branches:
         self._client = client
         self._writer = writer
         self.seen: dict[str, Xid] = {}
-        client.transactions.patience_s = patience_with(0)  # the sitting before had its own
+        client.transactions.patience_s = silence_timeout(0)  # the sitting before had its own
 
     def be_patient_with(self, rows: Iterable[int]) -> None:
         """Resolving a branch of so many rows, or another attempt at it, may take its time."""
         transactions = self._client.transactions
-        transactions.patience_s = max([transactions.patience_s, *(patience_with(each) for each in rows)])
+        transactions.patience_s = max([transactions.patience_s, *(silence_timeout(each) for each in rows)])
 
     def listed(self) -> dict[str, Xid]:
         """What is prepared, of everybody."""

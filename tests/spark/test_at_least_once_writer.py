@@ -20,9 +20,9 @@ from amqp_core.errors import (
 from amqp_spark import crashpoints
 from amqp_spark.errors import PublishFailed, RowError, Unroutable
 from amqp_spark.options import SinkOptions
+from amqp_spark.sink.at_least_once_writer import AtLeastOnceWriter
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.delivery import Delivery
-from amqp_spark.sink.encoding.messages import MessagePlan, Place
+from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
 from tests.spark.sink_fakes import FakeBroker, Script
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ class Task:
         return self.run_from(batches)
 
     def run_from(self, batches: Iterable[pa.RecordBatch]) -> Statistics:
-        place = Place(None, 12, 3)
-        delivery = Delivery(self.plan, self.options, place, connections=self.pool, sleep=self.waits.append)
+        place = TaskId(None, 12, 3)
+        delivery = AtLeastOnceWriter(self.plan, self.options, place, connections=self.pool, sleep=self.waits.append)
         return delivery.run(batches)
 
     @property

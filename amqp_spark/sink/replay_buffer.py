@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, NamedTuple, cast
 
 from amqp_core.transfer_ledger import Transfers
-from amqp_spark.sink.runs import origin_of
+from amqp_spark.sink.origins import origin_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from amqp_spark.sink.runs import Origin
+    from amqp_spark.sink.origins import Origin
 
 _log = logging.getLogger("amqp_spark.sink")
 
@@ -30,7 +30,7 @@ class _OnDisk(NamedTuple):
     origin: Origin
 
 
-class Kept:
+class ReplayBuffer:
     """All runs of a task in their order; or none, where they are too large and must not be written down.
 
     Attributes:
