@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from amqp_spark.columns import ALLOWED, DEFAULT_SCHEMA
+from amqp_spark.arrow import encode as sink
+from amqp_spark.arrow.decode import ALLOWED, DEFAULT_SCHEMA
 from amqp_spark.options import CONNECTION, SINK, SOURCE
-from amqp_spark.sink import columns as sink
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,8 +8,7 @@ import pyarrow as pa  # noqa: TC002 - Spark evaluates the hints of the function 
 from pyspark.sql import types as t
 from pyspark.sql.pandas.functions import arrow_udf
 
-from amqp_spark.columns.encoded import decode_maps
-from amqp_spark.columns.values import servable
+from amqp_spark.arrow.decode import decode_maps, servable
 from amqp_spark.errors import HeadersError, SchemaError
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqp_spark.columns import ColumnPlan
+from amqp_spark.arrow.decode import ColumnPlan
 from amqp_spark.errors import OptionError, SchemaError
 from amqp_spark.options import FAILFAST, SourceOptions
 

@@ -186,7 +186,7 @@ def reading(arguments: argparse.Namespace, corrupt: str | None) -> tuple[StructT
     """
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
-    from amqp_spark.columns import DEFAULT_SCHEMA, schema_with  # noqa: PLC0415
+    from amqp_spark.arrow.decode import DEFAULT_SCHEMA, schema_with  # noqa: PLC0415
 
     if arguments.exact:
         schema = schema_with(corrupt, cli.schema_of(cli.exact_ddl()))
@@ -213,7 +213,7 @@ def start(
 
 def browse(spark: SparkSession, options: dict[str, str], given: SourceOptions) -> Mapping[str, Any]:
     """The report's numbers of what is on the queues."""
-    from amqp_spark.columns import schema_with  # noqa: PLC0415
+    from amqp_spark.arrow.decode import schema_with  # noqa: PLC0415
 
     schema = schema_with(given.corrupt_column, cli.schema_of(_BROWSED))
     rows = spark.read.format("amqp").options(**options).schema(schema).load()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import NotFound
-from amqp_spark.columns import Chunk
+from amqp_spark.arrow.decode import Chunk
 from amqp_spark.compat import DataSourceReader, InputPartition
 from amqp_spark.datasource.connect import connect
 from amqp_spark.datasource.credit import CreditWindow
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from amqp_spark.columns import ColumnPlan
+    from amqp_spark.arrow.decode import ColumnPlan
     from amqp_spark.datasource.broker import Block, Client, Connector, Subscription
     from amqp_spark.options import SourceOptions
 

@@ -34,7 +34,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from amqp_core.address import format_address
 from amqp_core.errors import AmqpError
 from amqp_spark import crashpoints
-from amqp_spark.columns import Chunk
+from amqp_spark.arrow.decode import Chunk
 from amqp_spark.datasource import encryption
 from amqp_spark.errors import TransferError
 

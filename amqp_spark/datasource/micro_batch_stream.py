@@ -24,7 +24,7 @@ from amqp_spark.options import AT_MOST_ONCE, REJECT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from amqp_spark.columns import Chunk
+    from amqp_spark.arrow.decode import Chunk
     from amqp_spark.compat import InputPartition
     from amqp_spark.datasource.block_server import Endpoint
     from amqp_spark.datasource.broker import Connector

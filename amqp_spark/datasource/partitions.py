@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
-from amqp_spark.columns.located import Chunk, joined
+from amqp_spark.arrow.decode import Chunk, joined
 from amqp_spark.compat import InputPartition
 from amqp_spark.errors import TransferError
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
-from amqp_spark.columns import Chunk
+from amqp_spark.arrow.decode import Chunk
 from amqp_spark.errors import OffsetError
 
 if TYPE_CHECKING:

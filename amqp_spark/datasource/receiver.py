@@ -21,7 +21,7 @@ from amqp_spark.errors import OffsetError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from amqp_spark.columns import Chunk
+    from amqp_spark.arrow.decode import Chunk
     from amqp_spark.datasource.broker import Connector
     from amqp_spark.datasource.queue_buffer import QueueBuffer
     from amqp_spark.datasource.queue_consumer import Owner

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from amqp_spark.columns import Chunk, ColumnPlan
+    from amqp_spark.arrow.decode import Chunk, ColumnPlan
     from amqp_spark.datasource.broker import Connector
     from amqp_spark.datasource.partitions import Slice
     from amqp_spark.options import SourceOptions

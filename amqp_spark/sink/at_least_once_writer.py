@@ -17,9 +17,9 @@ from amqp_spark.sink.task_writer import Link, TaskWriter, link_of
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from amqp_spark.arrow.encode import MessagePlan, TaskId
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections
-    from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
 
 _log = logging.getLogger("amqp_spark.sink")
 

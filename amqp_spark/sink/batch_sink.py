@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from amqp_spark import crashpoints
+from amqp_spark.arrow.encode import MessagePlan
 from amqp_spark.errors import UnsupportedModeError
 from amqp_spark.options import SinkOptions
-from amqp_spark.sink.encoding.messages import MessagePlan
 from amqp_spark.sink.errors import MOST_TASKS, too_many_tasks
 from amqp_spark.sink.prepared import PreparedBranch
 from amqp_spark.sink.statistics import Statistics

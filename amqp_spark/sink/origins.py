@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from amqp_core.transfer_ledger import Rejected
+    from amqp_spark.arrow.encode import EncodedBlock
     from amqp_spark.options import SinkOptions
-    from amqp_spark.sink.encoding.messages import EncodedBlock
 
 _BEFORE_DESTINATION: Final = 12 + 6
 """Octets of a transfer before its destination: the frame header; class, code, session header, flags (section 4)."""

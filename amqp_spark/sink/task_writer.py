@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from amqp_core.errors import CommandFailed
     from amqp_core.transfer_ledger import Rejected, Transfers
     from amqp_core.v0_10.publisher import Publisher
+    from amqp_spark.arrow.encode import EncodedBlock, Encoder, MessagePlan, TaskId
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
-    from amqp_spark.sink.encoding.messages import EncodedBlock, Encoder, MessagePlan, TaskId
 
 _log = logging.getLogger("amqp_spark.sink")
 

@@ -49,9 +49,9 @@ if TYPE_CHECKING:
     from amqp_core.transfer_ledger import Transfers
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.spec import Xid
+    from amqp_spark.arrow.encode import EncodedBlock, MessagePlan, TaskId
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
-    from amqp_spark.sink.encoding.messages import EncodedBlock, MessagePlan, TaskId
     from amqp_spark.sink.task_writer import Link
 
 _log = logging.getLogger("amqp_spark.sink")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from amqp_spark.arrow.encode import MessagePlan
 from amqp_spark.errors import OptionError, SchemaError
 from amqp_spark.options import SinkOptions
-from amqp_spark.sink.encoding.messages import MessagePlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

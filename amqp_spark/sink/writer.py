@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Final
 from pyspark import TaskContext
 
 from amqp_spark import crashpoints
+from amqp_spark.arrow.encode import TaskId
 from amqp_spark.compat import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from amqp_spark.executor_env import spare_collections
 from amqp_spark.pyfiles import Portable
 from amqp_spark.sink.at_least_once_writer import AtLeastOnceWriter
-from amqp_spark.sink.encoding.messages import TaskId
 from amqp_spark.sink.statistics import Statistics
 from amqp_spark.state.xids import Run
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from amqp_spark.arrow.encode import MessagePlan
     from amqp_spark.options import SinkOptions
-    from amqp_spark.sink.encoding.messages import MessagePlan
     from amqp_spark.sink.prepared import PreparedBranch
 
 LOGGER: Final = "amqp_spark.sink"

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.errors import AmqpError, DecodeError
 from amqp_spark import crashpoints
-from amqp_spark.columns import Chunk, ColumnPlan, schema_with
-from amqp_spark.columns.corrupt import DEFAULT_NAME
+from amqp_spark.arrow.decode import DEFAULT_CORRUPT_COLUMN, Chunk, ColumnPlan, schema_with
 from amqp_spark.errors import StateError
 from amqp_spark.options import PERMISSIVE
 from amqp_spark.spool.spool import Spool
@@ -92,12 +91,12 @@ class OwnedMessage:
 
     def columns(self) -> dict[str, Any]:
         """What it says, by the columns of the source; those that it does not have are left out."""
-        plan = ColumnPlan.build(schema_with(DEFAULT_NAME), mode=PERMISSIVE, timestamp_unit="auto")
+        plan = ColumnPlan.build(schema_with(DEFAULT_CORRUPT_COLUMN), mode=PERMISSIVE, timestamp_unit="auto")
         chunk = Chunk.of(self.transfer, [len(self.transfer)])
         try:
             (batch,) = plan.batches([chunk], queue=self.state.queue, first_position=self.position)
         except DecodeError as error:
-            return {DEFAULT_NAME: str(error)}
+            return {DEFAULT_CORRUPT_COLUMN: str(error)}
         (row,) = batch.to_pylist()
         found = {name: value for name, value in row.items() if value is not None}
         if "application_headers" in found:

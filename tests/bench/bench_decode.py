@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import types as t
 
 from amqp_core.v0_10._scan import scan
-from amqp_spark.columns import DEFAULT_SCHEMA, Chunk, ColumnPlan
+from amqp_spark.arrow.decode import DEFAULT_SCHEMA, Chunk, ColumnPlan
 from tests.bench.environment import Result, middle, rounded
 from tests.support import wire
 

@@ -19,8 +19,8 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_core.v0_10 import spec
+from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.options import SinkOptions
-from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
 from tests.bench.environment import Result, middle, rounded
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_core.v0_10 import spec
+from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.options import SinkOptions
-from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
 from tests.bench import __main__ as bench
 from tests.bench import bench_encode, preload, rawpublish
 from tests.bench.environment import Environment, Sizes

@@ -11,10 +11,10 @@ import pyarrow as pa
 from pyspark.sql.types import StructType
 
 from amqp_core.errors import ConnectionLost
+from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.commit_coordinator import CommitCoordinator
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
 from amqp_spark.sink.transactional_writer import TransactionalWriter
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import StateQueue

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from amqp_spark.columns import ColumnPlan
+    from amqp_spark.arrow.decode import ColumnPlan
     from tests.support.fixtures import Broker, Connect
 
     Reading = Callable[..., AmqpStreamReader]

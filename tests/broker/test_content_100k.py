@@ -20,7 +20,7 @@ import pytest
 from amqp_core.v0_10 import spec, type_codes
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.type_codes import Datetime, Typed
-from amqp_spark.columns import DEFAULT_SCHEMA
+from amqp_spark.arrow.decode import DEFAULT_SCHEMA
 from tests.broker.stream_support import depth
 from tests.support.capabilities import needs
 from tests.support.process import wait_until

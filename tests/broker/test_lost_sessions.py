@@ -20,7 +20,7 @@ from tests.support.proxy import FaultProxy
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from amqp_spark.columns import ColumnPlan
+    from amqp_spark.arrow.decode import ColumnPlan
     from tests.support.fixtures import Broker, Connect
 
     Reading = Callable[..., AmqpStreamReader]

@@ -21,7 +21,7 @@ from amqp_core.v0_10.frames import parse_frame
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.segments import Assembler
 from amqp_core.v0_10.type_codes import Datetime, Typed
-from amqp_spark.columns import DEFAULT_SCHEMA
+from amqp_spark.arrow.decode import DEFAULT_SCHEMA
 from tests.broker.sink_support import browse, login, same, write
 from tests.broker.stream_support import depth
 from tests.support.capabilities import needs

@@ -9,11 +9,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import StructType
 
+from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.errors import PublishFailed, Unroutable
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.at_least_once_writer import AtLeastOnceWriter
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
 from amqp_spark.sink.transactional_writer import TransactionalWriter
 from amqp_spark.state.names import WRITER, Names
 from tests.broker.sink_support import login

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from amqp_core.address import ConnectOptions
-    from amqp_spark.columns import Chunk
+    from amqp_spark.arrow.decode import Chunk
     from amqp_spark.state.names import Names
 
 _FIELDS: list[pa.Field[Any]] = [

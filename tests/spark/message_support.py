@@ -19,15 +19,15 @@ from amqp_core.v0_10._scan import OUTSIDE, scan
 from amqp_core.v0_10.frames import parse_frame
 from amqp_core.v0_10.segments import Assembler
 from amqp_core.v0_10.type_codes import Typed
-from amqp_spark.columns.variant import encode as encode_variant
+from amqp_spark.arrow.encode import MessagePlan, TaskId
+from amqp_spark.arrow.v0_10.decode.variant import encode as encode_variant
 from amqp_spark.errors import RowError
 from amqp_spark.options import SinkOptions
-from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from amqp_spark.sink.encoding.messages import EncodedBlock
+    from amqp_spark.arrow.encode import EncodedBlock
 
 TEXT, OCTETS, INT, LONG, SHORT = t.StringType(), t.BinaryType(), t.IntegerType(), t.LongType(), t.ShortType()
 FRAME = 12

@@ -19,7 +19,7 @@ from tests.spark.fake_client import BodyPlan
 if TYPE_CHECKING:
     import pytest
 
-    from amqp_spark.columns import ColumnPlan
+    from amqp_spark.arrow.decode import ColumnPlan
     from tests.spark.fake_client import FakeBroker
 
 

@@ -18,11 +18,11 @@ from amqp_core.errors import (
     VirtualHostRefused,
 )
 from amqp_spark import crashpoints
+from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.errors import PublishFailed, RowError, Unroutable
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.at_least_once_writer import AtLeastOnceWriter
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
 from tests.spark.sink_fakes import FakeBroker, Script
 
 if TYPE_CHECKING:

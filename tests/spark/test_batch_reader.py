@@ -17,7 +17,7 @@ from tests.spark.fake_client import BodyPlan, FakeBlock, FakeBroker, FakeSubscri
 from tests.support.fakepeer import FakePeer, Peer
 
 if TYPE_CHECKING:
-    from amqp_spark.columns import ColumnPlan
+    from amqp_spark.arrow.decode import ColumnPlan
 
 
 def make(fake: FakeBroker, queue: str = "q", **options: str) -> AmqpBatchReader:

@@ -94,7 +94,7 @@ def test_only_what_is_used_is_read(bridge: Any) -> None:
 
 @pytest.mark.spark
 def test_the_exact_schema_has_every_column_of_the_source(spark: SparkSession) -> None:
-    from amqp_spark.columns import DEFAULT_SCHEMA, schema_problems  # noqa: PLC0415 - Spark, for this test only
+    from amqp_spark.arrow.decode import DEFAULT_SCHEMA, schema_problems  # noqa: PLC0415 - Spark, for this test only
 
     assert spark is not None  # DDL is parsed by the JVM
     exact = cli.schema_of(cli.exact_ddl())

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import types as t
 
 from amqp_spark import validate
-from amqp_spark.columns import DEFAULT_SCHEMA, ColumnPlan, schema_with
+from amqp_spark.arrow.decode import DEFAULT_SCHEMA, ColumnPlan, schema_with
 from amqp_spark.errors import UNDECODABLE, OptionError, SchemaError
 from tests.support import wire
 from tests.support.received import chunk_of

@@ -16,9 +16,9 @@ from pyspark.sql.types import VariantVal
 
 from amqp_core.v0_10 import _primitives as primitives
 from amqp_core.v0_10.type_codes import Typed
-from amqp_spark.columns import ColumnPlan
-from amqp_spark.columns.conversion_error import ConversionError
-from amqp_spark.columns.variant import LARGEST, encode
+from amqp_spark.arrow.conversion_error import ConversionError
+from amqp_spark.arrow.decode import ColumnPlan
+from amqp_spark.arrow.v0_10.decode.variant import LARGEST, encode
 from amqp_spark.errors import MessageFormatError
 from tests.support import wire
 from tests.support.received import chunk_of

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import _columns
-from amqp_spark.columns.located import Chunk, Located, joined, locate
+from amqp_spark.arrow.v0_10.decode.located import Chunk, Located, joined, locate
 from tests.support import wire
 from tests.support.received import chunk_of
 

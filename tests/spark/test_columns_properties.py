@@ -12,8 +12,8 @@ from pyspark.sql import types as t
 from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_header, encode_header
-from amqp_spark.columns import DEFAULT_SCHEMA, Chunk, ColumnPlan
-from amqp_spark.columns.plan import MODES
+from amqp_spark.arrow.decode import DEFAULT_SCHEMA, Chunk, ColumnPlan
+from amqp_spark.arrow.v0_10.decode.plan import MODES
 from amqp_spark.errors import MessageFormatError
 from tests.support import wire
 from tests.support.received import chunk_of

@@ -12,7 +12,7 @@ import pytest
 
 import amqp_spark
 from amqp_spark import docs
-from amqp_spark.columns import DEFAULT_SCHEMA
+from amqp_spark.arrow.decode import DEFAULT_SCHEMA
 from amqp_spark.options import CONNECTION, SINK, SOURCE
 from tests.support.dial import address
 from tests.support.jobs import load

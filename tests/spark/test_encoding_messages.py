@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import spec
-from amqp_spark.sink.encoding.messages import MessagePlan
+from amqp_spark.arrow.encode import MessagePlan
 from tests.spark.message_support import (
     EVERYTHING,
     FRAME,

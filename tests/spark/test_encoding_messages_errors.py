@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+from amqp_spark.arrow.v0_10.encode.messages import KEPT_FREE, MOST_ROWS, MessagePlan
 from amqp_spark.errors import RowError
-from amqp_spark.sink.encoding.messages import KEPT_FREE, MOST_ROWS, MessagePlan
 from tests.spark.message_support import (
     EVERYTHING,
     FRAME,

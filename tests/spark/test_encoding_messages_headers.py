@@ -16,9 +16,9 @@ from amqp_core.v0_10._codec import decode_header, encode_header
 from amqp_core.v0_10._read import read_map_typed
 from amqp_core.v0_10._write import write_map
 from amqp_core.v0_10.type_codes import Typed
-from amqp_spark.columns import DEFAULT_SCHEMA, ColumnPlan
-from amqp_spark.sink.encoding.headers import STAMPS, checked
-from amqp_spark.sink.encoding.messages import TaskId
+from amqp_spark.arrow.decode import DEFAULT_SCHEMA, ColumnPlan
+from amqp_spark.arrow.encode import TaskId
+from amqp_spark.arrow.v0_10.encode.headers import STAMPS, checked
 from tests.spark.message_support import (
     INT,
     LONG,

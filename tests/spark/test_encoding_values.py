@@ -16,8 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_type
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import MAX_DEPTH, Typed
-from amqp_spark.sink.encoding import pieces
-from amqp_spark.sink.encoding.values import encode_list, encode_map, unsendable
+from amqp_spark.arrow.v0_10.encode import pieces
+from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map, unsendable
 
 STRING, LONG, BINARY = t.StringType(), t.LongType(), t.BinaryType()
 MAP = t.MapType(STRING, STRING)

@@ -11,8 +11,8 @@ from pyspark.sql import types as t
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._primitives import read_map_typed
 from amqp_core.v0_10.type_codes import Typed
-from amqp_spark.columns import ColumnPlan
-from amqp_spark.sink.encoding.values import unsendable
+from amqp_spark.arrow.decode import ColumnPlan
+from amqp_spark.arrow.v0_10.encode.values import unsendable
 from tests.support import wire
 from tests.support.received import chunk_of
 
@@ -64,7 +64,7 @@ def encoder(kind: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
     def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as arrow  # noqa: ICN001, PLC0415 - the function travels to the workers by value
 
-        from amqp_spark.sink.encoding.values import encode_map  # noqa: PLC0415
+        from amqp_spark.arrow.v0_10.encode.values import encode_map  # noqa: PLC0415
 
         for batch in batches:
             column, errors = encode_map(batch.column(0), kind)

@@ -14,8 +14,8 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
 from amqp_core.v0_10.type_codes import MAX_DEPTH
-from amqp_spark.columns import ColumnPlan
-from amqp_spark.sink.encoding.values import encode_list, encode_map, unsendable
+from amqp_spark.arrow.decode import ColumnPlan
+from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map, unsendable
 from tests.support import wire
 from tests.support.received import chunk_of
 

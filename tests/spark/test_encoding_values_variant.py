@@ -17,10 +17,10 @@ from pyspark.sql import types as t
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import MAX_DEPTH, Typed
-from amqp_spark.columns.variant import encode
-from amqp_spark.sink.encoding.faults import reasons
-from amqp_spark.sink.encoding.values import encode_list, encode_map
-from amqp_spark.sink.encoding.variants import bodies
+from amqp_spark.arrow.v0_10.decode.variant import encode
+from amqp_spark.arrow.v0_10.encode.faults import reasons
+from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map
+from amqp_spark.arrow.v0_10.encode.variants import bodies
 
 VARIANT = t.VariantType()
 ARROW = pa.struct([pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), nullable=False)])

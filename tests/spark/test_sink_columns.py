@@ -12,11 +12,11 @@ from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_map_typed
-from amqp_spark.columns import ALLOWED, DEFAULT_SCHEMA
-from amqp_spark.columns.values import name_of
+from amqp_spark.arrow.decode import ALLOWED, DEFAULT_SCHEMA
+from amqp_spark.arrow.encode import MessagePlan
+from amqp_spark.arrow.v0_10.decode.values import name_of
+from amqp_spark.arrow.v0_10.encode.schema import COLUMNS, IGNORED, WIRE_TYPES, schema_problems
 from amqp_spark.errors import SchemaError
-from amqp_spark.sink.columns import COLUMNS, IGNORED, WIRE_TYPES, schema_problems
-from amqp_spark.sink.encoding.messages import MessagePlan
 from tests.spark.message_support import OBJECT, blocks_of, received, sink_options, to_batch
 
 BODY = t.StructField("body", t.BinaryType())

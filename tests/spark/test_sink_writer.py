@@ -14,10 +14,10 @@ from pyspark import TaskContext
 from pyspark.sql.types import IntegerType, MapType, StringType, StructType
 
 from amqp_spark import AmqpDataSource
+from amqp_spark.arrow.encode import TaskId
 from amqp_spark.errors import OptionError, SchemaError, UnsupportedModeError
 from amqp_spark.sink import AmqpBatchSink, Statistics, at_least_once_writer
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.encoding.messages import TaskId
 from amqp_spark.sink.writer import Published, current_task_id
 from tests.spark.driver import dumps, through_pickle
 from tests.spark.sink_fakes import FakeBroker

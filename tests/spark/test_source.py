@@ -9,7 +9,7 @@ from pyspark.errors import ParseException
 from pyspark.sql.types import StructType
 
 from amqp_spark import AmqpDataSource, validate
-from amqp_spark.columns import DEFAULT_SCHEMA
+from amqp_spark.arrow.decode import DEFAULT_SCHEMA
 from amqp_spark.errors import OptionError, SchemaError
 
 OPTIONS = {"url": "amqp://localhost", "queue": "q", "username": "u", "password": "s3cret"}

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from amqp_spark.columns import Chunk
+    from amqp_spark.arrow.decode import Chunk
 
 
 @pytest.fixture

@@ -22,10 +22,10 @@ from amqp_core.errors import (
     UnauthorizedAccess,
 )
 from amqp_spark import crashpoints
+from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.errors import PublishFailed, RowError, StateError, Unroutable
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
 from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch, same_rows
 from amqp_spark.sink.timeouts import OTHERS_SECONDS
 from amqp_spark.sink.transactional_writer import TransactionalWriter

@@ -10,11 +10,11 @@ import pytest
 
 from amqp_core.errors import ConnectionLost
 from amqp_core.v0_10 import spec
+from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.cli import EXIT_DONE, EXIT_FAILED
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.commit_coordinator import CommitCoordinator
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.encoding.messages import MessagePlan, TaskId
 from amqp_spark.sink.errors import MOST_TASKS
 from amqp_spark.sink.prepared import PreparedBranch as Marker
 from amqp_spark.sink.transactional_writer import TransactionalWriter

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqp_core.v0_10._scan import scan
-from amqp_spark.columns import Chunk
+from amqp_spark.arrow.decode import Chunk
 
 
 def chunk_of(frames: bytes) -> Chunk:

@@ -1,6 +1,6 @@
 """Values of AMQP maps, one at a time: as text, as JSON, and as the types of Spark, widened only where nothing is lost.
 
-The slow and complete way; :mod:`amqp_spark.columns.headers` takes the common types of a whole column at once by the
+The slow and complete way; :mod:`.headers` takes the common types of a whole column at once by the
 same rules. Texts and octets of messages are never quoted in a reason: they may be secret, and errors are logged.
 """
 
@@ -23,9 +23,9 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._primitives import read_list_typed
 from amqp_core.v0_10.type_codes import Typed
-from amqp_spark.columns.conversion_error import ConversionError
-from amqp_spark.columns.times import microseconds
-from amqp_spark.columns.variant import encode
+from amqp_spark.arrow.conversion_error import ConversionError
+from amqp_spark.arrow.v0_10.decode.variant import encode
+from amqp_spark.arrow.v0_10.times import microseconds
 
 Converter: TypeAlias = Callable[[Typed], Any]
 

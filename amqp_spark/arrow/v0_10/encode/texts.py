@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqp_spark.columns.times import EARLIEST_SECONDS, LATEST_SECONDS
-from amqp_spark.sink.encoding import pieces
+from amqp_spark.arrow.v0_10.encode import pieces
+from amqp_spark.arrow.v0_10.times import EARLIEST_SECONDS, LATEST_SECONDS
 
 if TYPE_CHECKING:
-    from amqp_spark.sink.encoding.pieces import Array, Cell, Mask, Numbers
+    from amqp_spark.arrow.v0_10.encode.pieces import Array, Cell, Mask, Numbers
 
 _DAY: Final = 86_400
 _EARLIEST_DAY: Final = EARLIEST_SECONDS // _DAY

@@ -15,15 +15,15 @@ import pyarrow as pa
 
 from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import _columns
-from amqp_spark.columns.fields import Wire, padded
+from amqp_spark.arrow.v0_10.decode.fields import Wire, padded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from amqp_spark.columns.arrays import Array
-    from amqp_spark.columns.fields import Mask, Positions
+    from amqp_spark.arrow.v0_10.decode.arrays import Array
+    from amqp_spark.arrow.v0_10.decode.fields import Mask, Positions
 
 _END: Final = ">u4"
 # The first eight octets of a frame header as one number: flags, type, size, reserved, track, channel.

@@ -9,18 +9,18 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_spark.sink.columns import LIST_TYPE, MAP_TYPE
-from amqp_spark.sink.encoding import variants
-from amqp_spark.sink.encoding.faults import reasons
-from amqp_spark.sink.encoding.octets import LARGEST_BODY, blame, limited
-from amqp_spark.sink.encoding.pieces import Array, bounds, join, lengths, packed
-from amqp_spark.sink.encoding.run import Run, number
-from amqp_spark.sink.encoding.values import encode_list, encode_map
+from amqp_spark.arrow.v0_10.encode import variants
+from amqp_spark.arrow.v0_10.encode.faults import reasons
+from amqp_spark.arrow.v0_10.encode.octets import LARGEST_BODY, blame, limited
+from amqp_spark.arrow.v0_10.encode.pieces import Array, bounds, join, lengths, packed
+from amqp_spark.arrow.v0_10.encode.row_bytes import RowBytes, number
+from amqp_spark.arrow.v0_10.encode.schema import LIST_TYPE, MAP_TYPE
+from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map
 
 if TYPE_CHECKING:
-    from amqp_spark.sink.encoding.octets import Blamed
-    from amqp_spark.sink.encoding.pieces import Numbers
-    from amqp_spark.sink.encoding.run import Size
+    from amqp_spark.arrow.v0_10.encode.octets import Blamed
+    from amqp_spark.arrow.v0_10.encode.pieces import Numbers
+    from amqp_spark.arrow.v0_10.encode.row_bytes import Size
 
 FRAME_HEADER: Final = 12
 COMMAND, HEADER, BODY = 1, 2, 3
@@ -70,7 +70,7 @@ def frame(kind: int, flags: Size, size: Size) -> tuple[Any, ...]:
     return number(">u1", flags), bytes([kind]), number(">u2", size + FRAME_HEADER), b"\0\1\0\0\0\0\0\0"
 
 
-def assemble(head: Run, octets: Array, room: int) -> tuple[pa.Buffer, Numbers]:
+def assemble(head: RowBytes, octets: Array, room: int) -> tuple[pa.Buffer, Numbers]:
     """Whole assemblies of all rows, and where each ends.
 
     ``head`` is what precedes the body; ``octets`` are the bodies, none null, cut into frames of at most ``room``
@@ -104,7 +104,7 @@ def _cut(head: Array, octets: Array, long: Numbers, room: int) -> tuple[pa.Buffe
     chunks = packed(data, np.append(begin, end[-1]))
     first, final = index == 0, index == counts[owner] - 1
     flags = LAST_SEGMENT + first * FIRST_FRAME + final * LAST_FRAME
-    frames = Run(len(owner))
+    frames = RowBytes(len(owner))
     frames.cells(*frame(BODY, flags, end - begin), there=None if long.all() else end > begin)
     heads = head.take(cast("Any", pa.array(owner, mask=~first)))
     octets_, ends = _data(join(heads, *frames.pieces(), chunks))

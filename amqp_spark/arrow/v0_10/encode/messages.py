@@ -16,23 +16,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqp_core.v0_10.spec import MessageAcquireMode
+from amqp_spark.arrow.v0_10.encode import bodies, headers
+from amqp_spark.arrow.v0_10.encode.bodies import FIRST_SEGMENT, FRAME_HEADER, LAST_SEGMENT, WHOLE_SEGMENT, frame
+from amqp_spark.arrow.v0_10.encode.octets import blame
+from amqp_spark.arrow.v0_10.encode.pieces import binary, lengths, present
+from amqp_spark.arrow.v0_10.encode.properties import DELIVERY, MESSAGE, PackedLayout, sized
+from amqp_spark.arrow.v0_10.encode.row_bytes import RowBytes
+from amqp_spark.arrow.v0_10.encode.schema import IGNORED, schema_problems
 from amqp_spark.errors import RowError, SchemaError
-from amqp_spark.sink.columns import IGNORED, schema_problems
-from amqp_spark.sink.encoding import bodies, headers
-from amqp_spark.sink.encoding.bodies import FIRST_SEGMENT, FRAME_HEADER, LAST_SEGMENT, WHOLE_SEGMENT, frame
-from amqp_spark.sink.encoding.octets import blame
-from amqp_spark.sink.encoding.pieces import binary, lengths, present
-from amqp_spark.sink.encoding.properties import DELIVERY, MESSAGE, Packed, sized
-from amqp_spark.sink.encoding.run import Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from pyspark.sql.types import DataType, StructType
 
+    from amqp_spark.arrow.v0_10.encode.octets import Blamed
+    from amqp_spark.arrow.v0_10.encode.pieces import Array, Mask, Numbers
     from amqp_spark.options import SinkOptions
-    from amqp_spark.sink.encoding.octets import Blamed
-    from amqp_spark.sink.encoding.pieces import Array, Mask, Numbers
 
 MOST_ROWS: Final = 4096
 """Most messages of a block."""
@@ -199,9 +199,9 @@ class Encoder:
             frames, memoryview(cast("Any", ends)), first_row, exchanges, None if keys is None else _texts(keys)
         )
 
-    def _command(self, exchanges: Array | None, rows: int, blamed: Blamed) -> Run:
+    def _command(self, exchanges: Array | None, rows: int, blamed: Blamed) -> RowBytes:
         """The frame of the transfer command: class and code, session header, flags, and all three arguments."""
-        fields = Run(rows)
+        fields = RowBytes(rows)
         if exchanges is None:
             name = self.plan.exchange.encode()
             fields.cells(pack(">B", len(name)), name)
@@ -209,20 +209,20 @@ class Encoder:
             sized(fields, ">u1", exchanges, "exchange", blamed)
         fields.cells(self._modes)
         start = bytes.fromhex("0401 0100 0700")
-        run = Run(rows)
+        run = RowBytes(rows)
         run.cells(*frame(bodies.COMMAND, FIRST_SEGMENT | WHOLE_SEGMENT, fields.size + len(start)), start)
         run.run(fields)
         return run
 
-    def _delivery(self, columns: dict[str, Array], rows: int, blamed: Blamed) -> Packed:
-        packed = Packed(rows, blamed)
+    def _delivery(self, columns: dict[str, Array], rows: int, blamed: Blamed) -> PackedLayout:
+        packed = PackedLayout(rows, blamed)
         self._fields(packed, columns, _DELIVERY_FIELDS)
         return packed
 
     def _message(
         self, columns: dict[str, Array], rows: int, body: bodies.Bodies, first_row: int, blamed: Blamed
-    ) -> Packed:
-        packed = Packed(rows, blamed)
+    ) -> PackedLayout:
+        packed = PackedLayout(rows, blamed)
         stated: Mask | None = None if "content_length" not in columns else present(columns["content_length"])
         packed.cells("content_length", (">u8", lengths(body.octets)), stated)
         if body.types is not None:
@@ -239,7 +239,7 @@ class Encoder:
             packed.encoded(headers.COLUMN, maps)
         return packed
 
-    def _fields(self, packed: Packed, columns: dict[str, Array], names: Sequence[str]) -> None:
+    def _fields(self, packed: PackedLayout, columns: dict[str, Array], names: Sequence[str]) -> None:
         for name in names:
             if name in columns:
                 packed.column(name, columns[name], self.plan.timestamp_unit)
@@ -271,7 +271,7 @@ class Encoder:
         blame(blamed, lost.to_numpy(zero_copy_only=False), "exchange", "is not UTF-8, as every name of an exchange is")
         return names.fill_null(self.plan.exchange)  # type: ignore[no-any-return]
 
-    def _fits(self, structs: Run, columns: dict[str, Array], blamed: Blamed) -> None:
+    def _fits(self, structs: RowBytes, columns: dict[str, Array], blamed: Blamed) -> None:
         """The header segment has to be one frame: brokers read no other. It must still be one when they deliver it."""
         size = structs.size
         room = self._room - KEPT_FREE

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 
-from amqp_spark.sink.encoding.pieces import bounds, present
+from amqp_spark.arrow.v0_10.encode.pieces import bounds, present
 
 if TYPE_CHECKING:
-    from amqp_spark.sink.encoding.pieces import Array, Mask, Numbers
+    from amqp_spark.arrow.v0_10.encode.pieces import Array, Mask, Numbers
 
 _TEXT: Final = 36
 _GROUPS: Final = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
@@ -34,7 +34,7 @@ _OCTETS: Final = _table()
 def parse(column: Array) -> tuple[Numbers, Mask]:
     """The octets of every text, as numbers of dtype ``V16``, and which rows are no UUID (never one that is null).
 
-    ``column`` is a binary array (:func:`~amqp_spark.sink.encoding.pieces.binary`). Taken is the usual text of a UUID in
+    ``column`` is a binary array (:func:`.pieces.binary`). Taken is the usual text of a UUID in
     either case, ``f81d4fae-7dec-11d0-a765-00a0c91e6bf6``; the octets of other rows are meaningless.
     """
     rows = len(column)

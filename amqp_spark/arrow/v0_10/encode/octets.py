@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from amqp_spark.sink.encoding.pieces import LARGEST, bounds, lengths, packed, present
+from amqp_spark.arrow.v0_10.encode.pieces import LARGEST, bounds, lengths, packed, present
 
 if TYPE_CHECKING:
-    from amqp_spark.sink.encoding.pieces import Array, Mask
+    from amqp_spark.arrow.v0_10.encode.pieces import Array, Mask
 
 Blamed: TypeAlias = dict[int, tuple[str | None, str]]
 """Row of the block -> the column that is to blame (None: not one alone), and why. The first reason of a row stays."""

@@ -1,7 +1,7 @@
 """A run of octets of every row of a block, put together from cells and columns, with the size that each row has.
 
 Sizes stand in front of what they count (frame, struct, text), so they are known before anything is joined: a
-:class:`Run` adds them up as it grows.
+:class:`RowBytes` adds them up as it grows.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from amqp_spark.sink.encoding.pieces import fixed, lengths, width
+from amqp_spark.arrow.v0_10.encode.pieces import fixed, lengths, width
 
 if TYPE_CHECKING:
-    from amqp_spark.sink.encoding.pieces import Array, Cell, Mask, Numbers
+    from amqp_spark.arrow.v0_10.encode.pieces import Array, Cell, Mask, Numbers
 
 Size: TypeAlias = "int | Numbers"
 """The same number in every row, or one per row."""
@@ -24,7 +24,7 @@ def number(kind: str, value: Size) -> Cell:
     return np.array(value, kind).tobytes() if isinstance(value, int) else (kind, value)
 
 
-class Run:
+class RowBytes:
     """Cells and columns of every row in order; ``size`` is how many octets they have."""
 
     __slots__ = ("_parts", "rows", "size")
@@ -48,7 +48,7 @@ class Run:
         self._parts.append(column)
         self.size = self.size + (lengths(column) if size is None else size)
 
-    def run(self, other: Run) -> None:
+    def run(self, other: RowBytes) -> None:
         """Add all of another run."""
         self._parts += other._parts
         self.size = self.size + other.size

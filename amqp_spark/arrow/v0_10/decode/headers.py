@@ -1,6 +1,6 @@
 """Headers of many messages at once: find keys in the encoded maps, and make typed columns of their values.
 
-The rules of widening are those of :mod:`amqp_spark.columns.values`; here the common types are converted a column at a
+The rules of widening are those of :mod:`.values`; here the common types are converted a column at a
 time, and what is left goes through that module value by value.
 """
 
@@ -13,14 +13,14 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_spark.columns import arrays
-from amqp_spark.columns.containers import CONTAINERS, end_of, is_whole
-from amqp_spark.columns.conversion_error import ConversionError
-from amqp_spark.columns.values import INTEGERS, as_text, converter, float_text, name_of, value_at
+from amqp_spark.arrow.conversion_error import ConversionError
+from amqp_spark.arrow.v0_10.decode import arrays
+from amqp_spark.arrow.v0_10.decode.containers import CONTAINERS, end_of, is_whole
+from amqp_spark.arrow.v0_10.decode.values import INTEGERS, as_text, converter, float_text, name_of, value_at
 
 if TYPE_CHECKING:
-    from amqp_spark.columns.arrays import Array, Column, Errors
-    from amqp_spark.columns.fields import Mask, Positions, Spans, Wire
+    from amqp_spark.arrow.v0_10.decode.arrays import Array, Column, Errors
+    from amqp_spark.arrow.v0_10.decode.fields import Mask, Positions, Spans, Wire
 
 # A step over the next entry of all maps costs as much as about so many entries one by one. A few maps that have far
 # more entries than the others are therefore finished alone: the work must not grow with the largest map times the
@@ -261,7 +261,7 @@ def _integers(wire: Wire, at: Positions, absent: Mask | None, number: int, arrow
 
 
 def texts(wire: Wire, spans: Spans, arrow: pa.MapType[Any, Any], unit: str, broken: Errors) -> Column | None:
-    """MAP<STRING, STRING>: every value as text, by the rules of :func:`amqp_spark.columns.values.as_text`.
+    """MAP<STRING, STRING>: every value as text, by the rules of :func:`amqp_spark.arrow.v0_10.decode.values.as_text`.
 
     None if a few maps have very many entries, or if one has a key twice: they are left to be done one by one.
     """

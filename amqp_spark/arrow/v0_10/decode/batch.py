@@ -14,15 +14,15 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import Typed
-from amqp_spark.columns import arrays, headers
-from amqp_spark.columns.conversion_error import ConversionError
-from amqp_spark.columns.fields import DELIVERY, MESSAGE, Packed, reply_to, structs
-from amqp_spark.columns.values import converter
+from amqp_spark.arrow.conversion_error import ConversionError
+from amqp_spark.arrow.v0_10.decode import arrays, headers
+from amqp_spark.arrow.v0_10.decode.fields import DELIVERY, MESSAGE, PackedFields, reply_to, structs
+from amqp_spark.arrow.v0_10.decode.values import converter
 
 if TYPE_CHECKING:
-    from amqp_spark.columns.arrays import Array, Column, Errors
-    from amqp_spark.columns.fields import Mask, Positions, Spans, Wire
-    from amqp_spark.columns.located import Located
+    from amqp_spark.arrow.v0_10.decode.arrays import Array, Column, Errors
+    from amqp_spark.arrow.v0_10.decode.fields import Mask, Positions, Spans, Wire
+    from amqp_spark.arrow.v0_10.decode.located import Located
 
 
 class Batch:
@@ -36,22 +36,22 @@ class Batch:
         self.broken: Errors = {row - rows.start: why for row, why in located.broken.items() if row in rows}
         self._located = located
         self._range = rows
-        self._structs: tuple[Packed, Packed] | None = None
+        self._structs: tuple[PackedFields, PackedFields] | None = None
 
     def _part(self, positions: Positions) -> Positions:
         return positions[self._range.start : self._range.stop]
 
     @property
-    def delivery(self) -> Packed:
+    def delivery(self) -> PackedFields:
         """Delivery-properties."""
         return self._headers()[0]
 
     @property
-    def message(self) -> Packed:
+    def message(self) -> PackedFields:
         """Message-properties."""
         return self._headers()[1]
 
-    def _headers(self) -> tuple[Packed, Packed]:
+    def _headers(self) -> tuple[PackedFields, PackedFields]:
         if self._structs is None:
             begin, end = self._part(self._located.head_begin), self._part(self._located.head_end)
             self._structs = structs(self.wire, begin, end, self.broken)
@@ -108,7 +108,7 @@ def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:  # no
 # ---- properties ----------------------------------------------------------------------------------------------------
 
 
-def _struct_of(batch: Batch, name: str) -> Packed:
+def _struct_of(batch: Batch, name: str) -> PackedFields:
     return batch.message if name == "content_length" or name in _MESSAGE_NAMES else batch.delivery
 
 

@@ -158,7 +158,7 @@ def _sizes(fields: tuple[tuple[str, int, int], ...]) -> Positions:
     return table
 
 
-class Packed:
+class PackedFields:
     """One struct in every message of a batch (absent: no flags and position 0)."""
 
     def __init__(self, wire: Wire, layout: Layout, rows: int, broken: dict[int, str]) -> None:
@@ -268,14 +268,14 @@ def _nowhere(mask: Mask) -> Mask | None:
     return mask if mask.any() else None
 
 
-def structs(wire: Wire, begin: Positions, end: Positions, broken: dict[int, str]) -> tuple[Packed, Packed]:
+def structs(wire: Wire, begin: Positions, end: Positions, broken: dict[int, str]) -> tuple[PackedFields, PackedFields]:
     """Delivery- and message-properties of the header segments.
 
     Structs of other codes are skipped by their size.
     """
     rows = len(begin)
-    delivery = Packed(wire, DELIVERY, rows, broken)
-    message = Packed(wire, MESSAGE, rows, broken)
+    delivery = PackedFields(wire, DELIVERY, rows, broken)
+    message = PackedFields(wire, MESSAGE, rows, broken)
     alive = np.flatnonzero(begin < end)
     at, until = begin[alive], end[alive]
     for _ in range(_MOST_STRUCTS):
@@ -309,9 +309,9 @@ def structs(wire: Wire, begin: Positions, end: Positions, broken: dict[int, str]
     return delivery, message
 
 
-def reply_to(wire: Wire, spans: Spans, broken: dict[int, str]) -> Packed:
+def reply_to(wire: Wire, spans: Spans, broken: dict[int, str]) -> PackedFields:
     """The reply-to structs inside message-properties: a 16-bit size, presence flags, fields."""
-    packed = Packed(wire, REPLY_TO, len(spans.begin), broken)
+    packed = PackedFields(wire, REPLY_TO, len(spans.begin), broken)
     rows = spans.present()
     at, until = spans.begin[rows], spans.end[rows]
     tiny = until - at < 4  # no octets, or no room for the flags: nothing is set

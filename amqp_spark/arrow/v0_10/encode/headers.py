@@ -12,16 +12,16 @@ from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._columns import WIDTHS
-from amqp_spark.columns.fields import Spans, Wire, padded
-from amqp_spark.columns.headers import check
-from amqp_spark.sink.encoding.octets import limited
-from amqp_spark.sink.encoding.pieces import LARGEST, bounds, join, lengths, present
-from amqp_spark.sink.encoding.run import Run
-from amqp_spark.sink.encoding.values import encode_map
+from amqp_spark.arrow.v0_10.decode.fields import Spans, Wire, padded
+from amqp_spark.arrow.v0_10.decode.headers import check
+from amqp_spark.arrow.v0_10.encode.octets import limited
+from amqp_spark.arrow.v0_10.encode.pieces import LARGEST, bounds, join, lengths, present
+from amqp_spark.arrow.v0_10.encode.row_bytes import RowBytes
+from amqp_spark.arrow.v0_10.encode.values import encode_map
 
 if TYPE_CHECKING:
-    from amqp_spark.sink.encoding.octets import Blamed
-    from amqp_spark.sink.encoding.pieces import Array
+    from amqp_spark.arrow.v0_10.encode.octets import Blamed
+    from amqp_spark.arrow.v0_10.encode.pieces import Array
 
 COLUMN: Final = "application_headers"
 
@@ -94,10 +94,10 @@ def stamped(
     constant += _key(STAMPS[2]) + pack(">Bi", code.INT32, partition)
     constant += _key(STAMPS[3]) + pack(">B", code.INT64)
     numbers = np.arange(first_row, first_row + rows)
-    stamps = Run(rows)
+    stamps = RowBytes(rows)
     stamps.cells(constant, (">i8", numbers))
     assert isinstance(stamps.size, int)
-    out = Run(rows)
+    out = RowBytes(rows)
     if maps is None:
         out.cells(pack(">II", 4 + stamps.size, count))
         out.run(stamps)

@@ -1,8 +1,8 @@
-"""VARIANT of Spark as values of AMQP maps: the other direction of :mod:`amqp_spark.columns.variant`.
+"""VARIANT of Spark as values of AMQP maps: the other direction of :mod:`amqp_spark.arrow.v0_10.decode.variant`.
 
 The layout is that of the Variant Binary Encoding of Apache Parquet, version 1. Integers keep their width (int8, int16,
 int32, int64), float and double stay what they are, texts are str16, octets vbin32, a UUID is a uuid. Decimals, dates
-and times become texts (:mod:`amqp_spark.sink.encoding.texts`). An object is a map, an array a list, and null void, in
+and times become texts (:mod:`.texts`). An object is a map, an array a list, and null void, in
 an object too.
 
 A VARIANT can come from anywhere: lengths and offsets are checked, and no octet is read twice.
@@ -19,8 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_spark.sink.encoding import texts
-from amqp_spark.sink.encoding.faults import (
+from amqp_spark.arrow.v0_10.encode import texts
+from amqp_spark.arrow.v0_10.encode.faults import (
     LONGEST_KEY,
     LONGEST_TEXT,
     Fault,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from amqp_spark.sink.encoding.pieces import Array
+    from amqp_spark.arrow.v0_10.encode.pieces import Array
 
 _PRIMITIVE, _SHORT_TEXT, _OBJECT, _ARRAY = range(4)
 _VOID: Final = bytes([code.VOID])

@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from amqp_spark.columns.batch import encoded_headers
+from amqp_spark.arrow.v0_10.decode.batch import encoded_headers
 from amqp_spark.errors import UNDECODABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from amqp_spark.columns.arrays import Array
-    from amqp_spark.columns.batch import Batch
+    from amqp_spark.arrow.v0_10.decode.arrays import Array
+    from amqp_spark.arrow.v0_10.decode.batch import Batch
 
 DEFAULT_NAME: Final = "_corrupt_record"
 """As Spark calls it, unless its setting ``spark.sql.columnNameOfCorruptRecord`` says otherwise."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp_spark.columns.located import Chunk
-from amqp_spark.columns.plan import ALLOWED, DEFAULT_SCHEMA, ColumnPlan, schema_problems, schema_with
+from amqp_spark.arrow.v0_10.decode.located import Chunk
+from amqp_spark.arrow.v0_10.decode.plan import ALLOWED, DEFAULT_SCHEMA, ColumnPlan, schema_problems, schema_with
 
 __all__ = ["ALLOWED", "DEFAULT_SCHEMA", "Chunk", "ColumnPlan", "schema_problems", "schema_with"]

@@ -13,20 +13,20 @@ import pyarrow as pa
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from amqp_spark.columns import corrupt
-from amqp_spark.columns.arrays import nulls, take
-from amqp_spark.columns.batch import Batch, builder
-from amqp_spark.columns.located import joined, locate
-from amqp_spark.columns.values import servable
+from amqp_spark.arrow.v0_10.decode import corrupt
+from amqp_spark.arrow.v0_10.decode.arrays import nulls, take
+from amqp_spark.arrow.v0_10.decode.batch import Batch, builder
+from amqp_spark.arrow.v0_10.decode.located import joined, locate
+from amqp_spark.arrow.v0_10.decode.values import servable
 from amqp_spark.errors import UNDECODABLE, MessageFormatError, SchemaError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from amqp_spark.columns.arrays import Array, Column, Errors
-    from amqp_spark.columns.batch import Build
-    from amqp_spark.columns.fields import Positions
-    from amqp_spark.columns.located import Chunk
+    from amqp_spark.arrow.v0_10.decode.arrays import Array, Column, Errors
+    from amqp_spark.arrow.v0_10.decode.batch import Build
+    from amqp_spark.arrow.v0_10.decode.fields import Positions
+    from amqp_spark.arrow.v0_10.decode.located import Chunk
 
     OnReject = Callable[[list[int], str], None]
 

@@ -2,7 +2,7 @@
 
 Every type has one wire type: BOOLEAN boolean, TINYINT int8, SMALLINT int16, INT int32, BIGINT int64, FLOAT float,
 DOUBLE double, STRING str16, BINARY vbin32, ARRAY list, STRUCT and MAP map; DECIMAL, DATE, TIMESTAMP and TIMESTAMP_NTZ
-str16 (:mod:`amqp_spark.sink.encoding.texts`); VARIANT what its value is (:mod:`amqp_spark.sink.encoding.variants`).
+str16 (:mod:`.texts`); VARIANT what its value is (:mod:`.variants`).
 The source reads each of them back as the type it was. A field of a STRUCT that is NULL is left out of the map; NULL in
 an ARRAY and as the value of a MAP is void.
 """
@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_spark.sink.encoding import pieces, texts, variants
-from amqp_spark.sink.encoding.faults import (
+from amqp_spark.arrow.v0_10.encode import pieces, texts, variants
+from amqp_spark.arrow.v0_10.encode.faults import (
     LONGEST_KEY,
     LONGEST_TEXT,
     Errors,
@@ -34,7 +34,7 @@ from amqp_spark.sink.encoding.faults import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amqp_spark.sink.encoding.pieces import Array, Cell, Mask, Numbers
+    from amqp_spark.arrow.v0_10.encode.pieces import Array, Cell, Mask, Numbers
 
 Encoded: TypeAlias = "tuple[Array, Errors]"
 """Octets per row, null where the row is; and why rows cannot be sent, whose octets then mean nothing."""

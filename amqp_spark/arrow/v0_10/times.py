@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp_spark.columns.conversion_error import ConversionError
+from amqp_spark.arrow.conversion_error import ConversionError
 
 AUTO_MILLISECONDS: Final = 10**11
 """A time above this is in milliseconds under ``timestampUnit=auto``: as seconds it would be in the year 5138."""

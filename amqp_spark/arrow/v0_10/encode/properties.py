@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import pyarrow as pa
 
-from amqp_spark.sink.encoding import uuids
-from amqp_spark.sink.encoding.octets import blame, limited
-from amqp_spark.sink.encoding.pieces import lengths, not_utf8, present
-from amqp_spark.sink.encoding.run import Run, number
+from amqp_spark.arrow.v0_10.encode import uuids
+from amqp_spark.arrow.v0_10.encode.octets import blame, limited
+from amqp_spark.arrow.v0_10.encode.pieces import lengths, not_utf8, present
+from amqp_spark.arrow.v0_10.encode.row_bytes import RowBytes, number
 
 if TYPE_CHECKING:
-    from amqp_spark.sink.encoding.octets import Blamed
-    from amqp_spark.sink.encoding.pieces import Array, Cell, Mask, Numbers
-    from amqp_spark.sink.encoding.run import Size
+    from amqp_spark.arrow.v0_10.encode.octets import Blamed
+    from amqp_spark.arrow.v0_10.encode.pieces import Array, Cell, Mask, Numbers
+    from amqp_spark.arrow.v0_10.encode.row_bytes import Size
 
 DELIVERY: Final = 0x0401
 MESSAGE: Final = 0x0403
@@ -60,11 +60,11 @@ _PER_SECOND: Final = 1_000_000
 _MOST_OF_A_UUID: Final = 36
 
 
-class Packed:
+class PackedLayout:
     """A struct with presence flags, of every row: its fields are added in the order of the specification."""
 
     def __init__(self, rows: int, blamed: Blamed) -> None:
-        self.fields = Run(rows)
+        self.fields = RowBytes(rows)
         self.flags: Size = 0
         self._blamed = blamed
 
@@ -113,16 +113,16 @@ class Packed:
         self.announce(FLAGS[name], present(column))
         self.fields.column(column)
 
-    def struct32(self, code: int) -> Run:
+    def struct32(self, code: int) -> RowBytes:
         """The whole struct: size, code, flags, fields."""
-        run = Run(self.fields.rows)
+        run = RowBytes(self.fields.rows)
         run.cells(number(">u4", self.fields.size + 4), code.to_bytes(2), number(">u2", self.flags))
         run.run(self.fields)
         return run
 
-    def struct16(self) -> Run:
+    def struct16(self) -> RowBytes:
         """The whole struct as a field of another one: size, flags, fields."""
-        run = Run(self.fields.rows)
+        run = RowBytes(self.fields.rows)
         run.cells(number(">u2", self.fields.size + 2), number(">u2", self.flags))
         run.run(self.fields)
         return run
@@ -180,7 +180,7 @@ class Packed:
 
     def _reply_to(self, column: pa.StructArray) -> None:
         there = present(column)
-        inner = Packed(len(column), self._blamed)
+        inner = PackedLayout(len(column), self._blamed)
         parts = dict(zip([field.name.lower() for field in column.type], column.flatten(), strict=True))
         for name, flag in _REPLY_TO.items():
             if name in parts and parts[name].null_count < len(column):
@@ -194,7 +194,7 @@ class Packed:
             self.fields.run(inner.fields)
 
 
-def sized(run: Run, kind: str, column: Array, name: str, blamed: Blamed) -> None:
+def sized(run: RowBytes, kind: str, column: Array, name: str, blamed: Blamed) -> None:
     """Add texts or octets with their size in front, of a dtype such as ``>u1``; null has neither."""
     octets = limited(column, int(np.iinfo(np.dtype(kind)).max), name, blamed)
     long = lengths(octets)

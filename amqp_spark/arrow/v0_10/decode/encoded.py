@@ -8,14 +8,14 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_type
 
-from amqp_spark.columns import arrays
-from amqp_spark.columns.batch import decoder
-from amqp_spark.columns.fields import Spans, Wire, padded
+from amqp_spark.arrow.v0_10.decode import arrays
+from amqp_spark.arrow.v0_10.decode.batch import decoder
+from amqp_spark.arrow.v0_10.decode.fields import Spans, Wire, padded
 
 if TYPE_CHECKING:
     from pyspark.sql import types as t
 
-    from amqp_spark.columns.arrays import Array, Column, Errors
+    from amqp_spark.arrow.v0_10.decode.arrays import Array, Column, Errors
 
 
 def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:

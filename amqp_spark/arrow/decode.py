@@ -1,0 +1,22 @@
+"""From received transfers to Arrow columns: what the source, its tasks and the commands use."""
+
+from __future__ import annotations
+
+from amqp_spark.arrow.v0_10.decode import ALLOWED, DEFAULT_SCHEMA, Chunk, ColumnPlan, schema_problems, schema_with
+from amqp_spark.arrow.v0_10.decode.corrupt import DEFAULT_NAME as DEFAULT_CORRUPT_COLUMN
+from amqp_spark.arrow.v0_10.decode.encoded import decode_maps
+from amqp_spark.arrow.v0_10.decode.located import joined
+from amqp_spark.arrow.v0_10.decode.values import servable
+
+__all__ = [
+    "ALLOWED",
+    "DEFAULT_CORRUPT_COLUMN",
+    "DEFAULT_SCHEMA",
+    "Chunk",
+    "ColumnPlan",
+    "decode_maps",
+    "joined",
+    "schema_problems",
+    "schema_with",
+    "servable",
+]

@@ -1,0 +1,8 @@
+"""From rows in Arrow to ready transfers: what the sink uses."""
+
+from __future__ import annotations
+
+from amqp_spark.arrow.v0_10.encode.messages import EncodedBlock, Encoder, MessagePlan, TaskId
+from amqp_spark.arrow.v0_10.encode.schema import COLUMNS, WIRE_TYPES
+
+__all__ = ["COLUMNS", "WIRE_TYPES", "EncodedBlock", "Encoder", "MessagePlan", "TaskId"]

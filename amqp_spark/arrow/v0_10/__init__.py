@@ -1,0 +1,1 @@
+"""AMQP 0-10 and Arrow, in both directions."""
