@@ -152,6 +152,16 @@ class TransactionFailed(AmqpError):
         self.status = status
         self.name = name
 
+    @property
+    def is_timeout(self) -> bool:
+        """Whether the timer of the branch has ended it (XA_RBTIMEOUT)."""
+        return self.name == "XA_RBTIMEOUT"
+
+    @property
+    def is_rollback(self) -> bool:
+        """Whether the broker has rolled the branch back for a reason of its own (XA_RBROLLBACK)."""
+        return self.name == "XA_RBROLLBACK"
+
     def __str__(self) -> str:
         return f"{self.operation} ended with {self.name} ({self.status})"
 

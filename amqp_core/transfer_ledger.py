@@ -16,6 +16,8 @@ from amqp_core.sequence_numbers import RangeSet
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+_UNROUTABLE = 1
+
 
 class Transfers:
     """A run: encoded message.transfer assemblies on channel 0, one after the other, none with its sync bit set.
@@ -69,7 +71,8 @@ class Rejected:
     Attributes:
         tag: of its run.
         index: its number in that run.
-        code: ``spec.MessageRejectCode``: 1 is unroutable. Broker-J says 1 and "Unroutable" for a full queue as well.
+        code: of the broker: 1 is unroutable (0-10 domain reject-code). Broker-J says 1 and "Unroutable" for a full
+            queue as well.
         text: the broker's reason.
     """
 
@@ -77,6 +80,11 @@ class Rejected:
     index: int
     code: int
     text: str
+
+    @property
+    def is_unroutable(self) -> bool:
+        """Whether the broker says that nothing is bound for it; a full queue may be meant (see ``code``)."""
+        return self.code == _UNROUTABLE
 
 
 @dataclass(slots=True)

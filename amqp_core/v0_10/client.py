@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Self
 
 from amqp_core.address import format_address
+from amqp_core.api import Capabilities
 from amqp_core.errors import (
     AmqpError,
     AuthenticationFailed,
@@ -30,6 +31,7 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command, encode_header
 from amqp_core.v0_10.driver import CHANNEL, Driver
 from amqp_core.v0_10.frames import BODY, COMMAND, HEADER, TRACK_COMMAND, encode_assembly
+from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.producer_credit import ProducerCredit
 from amqp_core.v0_10.publisher import (
     MAX_BYTES_IN_FLIGHT,
@@ -38,7 +40,7 @@ from amqp_core.v0_10.publisher import (
     Publisher,
     Transfers,
 )
-from amqp_core.v0_10.questions import Questions
+from amqp_core.v0_10.questions import Questions, RouteQueries
 from amqp_core.v0_10.routing import by_destination, destination_of
 from amqp_core.v0_10.subscription import Subscription
 from amqp_core.v0_10.transactions import Transactions
@@ -48,13 +50,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amqp_core.address import ConnectOptions
+    from amqp_core.api import Target
     from amqp_core.v0_10.blocks import Block
     from amqp_core.v0_10.connection import Redirected
-    from amqp_core.v0_10.messages import Message
     from amqp_core.v0_10.questions import Question
 
 DEFAULT_CALL_TIMEOUT_S = 60.0
 _MOST_REDIRECTS = 3
+_MOST_TEXT = 255
 # What a command needs in its frame besides the ranges of ids.
 _ROOM_BESIDES_RANGES = 512
 
@@ -150,12 +153,19 @@ class Client:
         return str(self.server_properties.get("product", "")).startswith("qpid-cpp")
 
     @property
-    def rejects_unroutable(self) -> bool:
-        """Whether the broker is known to reject what it cannot route (Broker-J, with accept-mode explicit).
+    def capabilities(self) -> Capabilities:
+        """Abilities of AMQP 0-10, and the ways of this broker.
 
-        qpidd drops it without a word; of a broker that is not known the same has to be expected.
+        Broker-J rejects what it cannot route (with accept-mode explicit). qpidd drops it without a word, counts only
+        messages that no consumer holds, cannot send the answer of dtx.recover in several frames, and takes a
+        timeout of 0 seconds for now.
         """
-        return "broker-j" in str(self.server_properties.get("product", "")).lower()
+        return Capabilities(
+            counts_held_messages=not self.is_qpidd,
+            rejects_unroutable="broker-j" in str(self.server_properties.get("product", "")).lower(),
+            lists_branches_in_one_frame=self.is_qpidd,
+            zero_timeout_is_none=not self.is_qpidd,
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -291,14 +301,23 @@ class Client:
         command = spec.ExchangeBound(exchange=exchange, queue=queue, binding_key=binding_key)
         return self._driver.ask(command, spec.ExchangeBoundResult)
 
+    def is_bound(self, exchange: str, binding_key: str) -> bool:
+        """Whether any queue is bound to the exchange with this key (exchange.bound)."""
+        found = self.bound(exchange, binding_key=binding_key)
+        return not (found.exchange_not_found or found.key_not_matched)
+
+    def query_routes(self, targets: Sequence[Target]) -> RouteQueries:
+        """Send a query for each target at once: exchange.query, exchange.bound, or queue.query."""
+        return RouteQueries(self._driver, targets)
+
     # ------------------------------------------------------------------------------------------------------ receiving
     def subscribe(
         self,
         queue: str,
         *,
         destination: str | None = None,
-        accept_mode: int = spec.MessageAcceptMode.EXPLICIT,
-        acquire_mode: int = spec.MessageAcquireMode.PRE_ACQUIRED,
+        accept: bool = True,
+        acquire: bool = True,
         exclusive: bool = False,
         selector: str | None = None,
         arguments: dict[str, object] | None = None,
@@ -308,8 +327,8 @@ class Client:
         Parameters:
             queue: name of the queue.
             destination: name of the subscription in this session; made up if absent.
-            accept_mode: explicit, or none (the broker forgets each message as it sends it).
-            acquire_mode: pre-acquired, or not-acquired to browse.
+            accept: accept-mode explicit; else none: the broker forgets each message as it sends it.
+            acquire: acquire-mode pre-acquired; else not-acquired: to browse.
             exclusive: refuse other subscriptions of the queue.
             selector: message selector of the broker; it goes out under the argument that this broker reads.
             arguments: further arguments of message.subscribe.
@@ -333,8 +352,10 @@ class Client:
                 spec.MessageSubscribe(
                     queue=queue,
                     destination=destination,
-                    accept_mode=accept_mode,
-                    acquire_mode=acquire_mode,
+                    accept_mode=spec.MessageAcceptMode.EXPLICIT if accept else spec.MessageAcceptMode.NONE,
+                    acquire_mode=(
+                        spec.MessageAcquireMode.PRE_ACQUIRED if acquire else spec.MessageAcquireMode.NOT_ACQUIRED
+                    ),
                     exclusive=exclusive,
                     arguments=merged,
                 )
@@ -372,8 +393,9 @@ class Client:
         Parameters:
             ranges, sync, patience_s: as in :meth:`accept`.
             code: why (domain reject-code).
-            text: the same for people, at most 255 bytes.
+            text: the same for people; it is cut to 255 bytes of UTF-8 (str8).
         """
+        text = text.encode()[:_MOST_TEXT].decode(errors="ignore")
         commands = [spec.MessageReject(transfers=part, code=code, text=text) for part in self._parts(ranges)]
         self._dispose(commands, sync=sync, patience_s=patience_s)
 
@@ -453,6 +475,11 @@ class Client:
             segments.append((BODY, message.body))
         frames = b"".join(encode_assembly(CHANNEL, TRACK_COMMAND, segments, self._publisher.max_frame_size))
         return self._publisher.send(Transfers(frames, (len(frames),)), timeout_s=self._driver.call_timeout_s)
+
+    def publish_to_queue(self, queue: str, body: bytes, *, content_type: str) -> None:
+        """Send a durable message to a queue by way of the default exchange; see :meth:`confirm`."""
+        delivery = spec.DeliveryProperties(routing_key=queue, delivery_mode=spec.MessageDeliveryMode.PERSISTENT)
+        self.publish(Message(body, delivery, spec.MessageProperties(content_type=content_type)))
 
     def confirm(self) -> None:
         """Wait until the broker has taken responsibility for everything published so far.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from amqp_core.errors import DecodeError, ProtocolError, UndecodableMessage
+from amqp_core.errors import DecodeError, ProtocolError, UndecodableMessage, UsageError
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_command, decode_header
 from amqp_core.v0_10.frames import TRACK_COMMAND, parse_frame
@@ -39,6 +39,17 @@ class Message:
     properties: spec.MessageProperties = field(default_factory=spec.MessageProperties)
     command_id: int | None = None
     destination: str = ""
+
+    @property
+    def transfer_id(self) -> int:
+        """The command id of a received message.
+
+        Raises:
+            UsageError: it was not received.
+        """
+        if self.command_id is None:
+            raise UsageError("a message that was not received has no command id: it cannot be settled")
+        return self.command_id
 
     @property
     def routing_key(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, cast
 
+from amqp_core.api import Route
 from amqp_core.transport import monotonic
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.results import result_of
@@ -16,6 +17,7 @@ from amqp_core.v0_10.results import result_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from amqp_core.api import Target
     from amqp_core.v0_10.driver import Driver
 
     Question = spec.ExchangeQuery | spec.QueueQuery | spec.ExchangeBound
@@ -61,3 +63,42 @@ class Questions:
             for question, result in zip(self._questions, results, strict=True)
         ]
         return cast("list[Answer]", found)
+
+
+class RouteQueries:
+    """Queries about targets of messages that were sent together; made by :meth:`Client.query_routes`.
+
+    Parameters:
+        driver: of the client.
+        targets: one query is sent for each, at once.
+
+    Raises:
+        ConnectionLost, SessionDetached, CommandFailed, ...: what ended the connection or session.
+    """
+
+    def __init__(self, driver: Driver, targets: Sequence[Target]) -> None:
+        self._questions = Questions(driver, [_question(*target) for target in targets])
+
+    @property
+    def arrived(self) -> bool:
+        """Whether every answer is here, as far as was read."""
+        return self._questions.arrived
+
+    def answers(self) -> list[Route]:
+        """Wait for every answer; errors are those of :meth:`Questions.answers`."""
+        return [route_of(answer) for answer in self._questions.answers()]
+
+
+def _question(exchange: str, key: str | None) -> Question:
+    if key is None:
+        return spec.ExchangeQuery(name=exchange)
+    return spec.ExchangeBound(exchange=exchange, binding_key=key) if exchange else spec.QueueQuery(queue=key)
+
+
+def route_of(answer: Answer) -> Route:
+    """The route that an answer shows; an answer that does not say so for certain shows none."""
+    if isinstance(answer, spec.ExchangeQueryResult):
+        return Route(not answer.not_found and bool(answer.type), answer.type or "")
+    if isinstance(answer, spec.QueueQueryResult):
+        return Route(bool(answer.queue))
+    return Route(not (answer.exchange_not_found or answer.key_not_matched))

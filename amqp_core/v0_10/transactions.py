@@ -11,6 +11,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
+from amqp_core.api import Xid
 from amqp_core.errors import AmqpError, ProtocolError, TransactionFailed
 from amqp_core.v0_10 import spec
 
@@ -97,42 +98,44 @@ class Transactions:
         self._run(spec.DtxSelect())
         self._selected = "dtx"
 
-    def start(self, xid: spec.Xid, *, join: bool = False, resume: bool = False) -> None:
+    def start(self, xid: Xid, *, join: bool = False, resume: bool = False) -> None:
         """Associate the session with a branch (dtx.start)."""
-        self._xa(spec.DtxStart(xid=xid, join=join, resume=resume), patiently=True)
+        self._xa(spec.DtxStart(xid=_wire(xid), join=join, resume=resume), patiently=True)
 
-    def end(self, xid: spec.Xid, *, fail: bool = False, suspend: bool = False) -> None:
+    def end(self, xid: Xid, *, fail: bool = False, suspend: bool = False) -> None:
         """End the association (dtx.end). ``suspend`` without an active branch crashes qpidd: avoid it."""
-        self._xa(spec.DtxEnd(xid=xid, fail=fail, suspend=suspend), patiently=True)
+        self._xa(spec.DtxEnd(xid=_wire(xid), fail=fail, suspend=suspend), patiently=True)
 
-    def prepare(self, xid: spec.Xid) -> None:
+    def prepare(self, xid: Xid) -> None:
         """Prepare a branch that was ended (dtx.prepare)."""
-        self._xa(spec.DtxPrepare(xid=xid), patiently=True)
+        self._xa(spec.DtxPrepare(xid=_wire(xid)), patiently=True)
 
-    def commit_branch(self, xid: spec.Xid, *, one_phase: bool = False) -> None:
+    def commit_branch(self, xid: Xid, *, one_phase: bool = False) -> None:
         """Commit a prepared branch, or in one phase one that was only ended (dtx.commit)."""
-        self._xa(spec.DtxCommit(xid=xid, one_phase=one_phase), patiently=True)
+        self._xa(spec.DtxCommit(xid=_wire(xid), one_phase=one_phase), patiently=True)
 
-    def rollback_branch(self, xid: spec.Xid) -> None:
+    def rollback_branch(self, xid: Xid) -> None:
         """Roll a branch back (dtx.rollback)."""
-        self._xa(spec.DtxRollback(xid=xid), patiently=True)
+        self._xa(spec.DtxRollback(xid=_wire(xid)), patiently=True)
 
-    def forget(self, xid: spec.Xid) -> None:
+    def forget(self, xid: Xid) -> None:
         """Forget a heuristically completed branch (dtx.forget); qpidd does not implement it."""
-        self._run(spec.DtxForget(xid=xid))
+        self._run(spec.DtxForget(xid=_wire(xid)))
 
-    def get_timeout(self, xid: spec.Xid) -> int:
+    def get_timeout(self, xid: Xid) -> int:
         """Return the branch's timeout in seconds (dtx.get-timeout)."""
-        result = self._client.ask(spec.DtxGetTimeout(xid=xid), spec.DtxGetTimeoutResult, patience_s=self.patience_s)
+        result = self._client.ask(
+            spec.DtxGetTimeout(xid=_wire(xid)), spec.DtxGetTimeoutResult, patience_s=self.patience_s
+        )
         if result.timeout is None:
             raise ProtocolError("the broker answered dtx.get-timeout without a timeout")
         return result.timeout
 
-    def set_timeout(self, xid: spec.Xid, seconds: int) -> None:
+    def set_timeout(self, xid: Xid, seconds: int) -> None:
         """Set the branch's timeout (dtx.set-timeout). 0 expires it at once on qpidd, and means none on Broker-J."""
-        self._run(spec.DtxSetTimeout(xid=xid, timeout=seconds), patiently=True)
+        self._run(spec.DtxSetTimeout(xid=_wire(xid), timeout=seconds), patiently=True)
 
-    def recover(self) -> list[spec.Xid]:
+    def recover(self) -> list[Xid]:
         """Return the xids of all prepared branches, ours and others' (dtx.recover): of the whole qpidd, or of the
         virtual host on Broker-J.
 
@@ -142,10 +145,10 @@ class Transactions:
         result = self._client.ask(spec.DtxRecover(), spec.DtxRecoverResult, patience_s=self.patience_s)
         if result.in_doubt is None:
             raise ProtocolError("the broker answered dtx.recover without its list of branches")
-        return list(result.in_doubt)
+        return [Xid(each.format, each.global_id, each.branch_id) for each in result.in_doubt]
 
     @contextmanager
-    def branch(self, xid: spec.Xid, *, timeout_s: int | None = None) -> Iterator[spec.Xid]:
+    def branch(self, xid: Xid, *, timeout_s: int | None = None) -> Iterator[Xid]:
         """Do the block's work inside a branch and prepare it; roll it back if the block or the prepare fails.
 
         The branch is prepared, not committed, afterwards: commit it with :meth:`commit_branch`. After a
@@ -168,7 +171,7 @@ class Transactions:
                 self.abandon(xid, ended=ended)
             raise
 
-    def abandon(self, xid: spec.Xid, *, ended: bool) -> bool:
+    def abandon(self, xid: Xid, *, ended: bool) -> bool:
         """Roll back a branch that failed, if the session lives; Broker-J would keep its messages locked for ever.
 
         Parameters:
@@ -201,3 +204,7 @@ class Transactions:
         if status != spec.DtxXaStatus.XA_OK:
             known = {choice.value: choice.name for choice in spec.DtxXaStatus}
             raise TransactionFailed(command.NAME, status, known.get(status, "an unknown xa-status"))
+
+
+def _wire(xid: Xid) -> spec.Xid:
+    return spec.Xid(format=xid.format, global_id=xid.global_id, branch_id=xid.branch_id)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp_spark.arrow.v0_10.encode.messages import EncodedBlock, Encoder, MessagePlan, TaskId
+from amqp_spark.arrow.v0_10.encode.messages import EncodedBlock, Encoder, MessagePlan, TaskId, clear_accept_mode
 from amqp_spark.arrow.v0_10.encode.schema import COLUMNS, WIRE_TYPES
 
-__all__ = ["COLUMNS", "WIRE_TYPES", "EncodedBlock", "Encoder", "MessagePlan", "TaskId"]
+__all__ = ["COLUMNS", "WIRE_TYPES", "EncodedBlock", "Encoder", "MessagePlan", "TaskId", "clear_accept_mode"]

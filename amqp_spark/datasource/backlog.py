@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from amqp_core.address import ConnectOptions
-    from amqp_spark.datasource.broker import Client, Connector
+    from amqp_core.api import Client
+    from amqp_spark.connect import Connector
     from amqp_spark.datasource.queue_consumer import QueueConsumer
     from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 
@@ -79,7 +80,7 @@ class BacklogSurvey:
         if client is None:
             client = self._client = self._connector(self._options)
         for consumer in consumers:
-            consumer.surveyed(client.query_queue(consumer.queue), counts_held=client.counts_held_messages)
+            consumer.surveyed(client.query_queue(consumer.queue), counts_held=client.capabilities.counts_held_messages)
 
     def _close(self) -> None:
         if self._client is not None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from amqp_core.errors import NotFound
 from amqp_spark.arrow.decode import Chunk
 from amqp_spark.compat import DataSourceReader, InputPartition
-from amqp_spark.datasource.connect import connect
+from amqp_spark.connect import connect
 from amqp_spark.datasource.credit import CreditWindow
 from amqp_spark.datasource.resting import Resting
 
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from amqp_core.api import Block, Client, Subscription
     from amqp_spark.arrow.decode import ColumnPlan
-    from amqp_spark.datasource.broker import Block, Client, Connector, Subscription
+    from amqp_spark.connect import Connector
     from amqp_spark.options import SourceOptions
 
 QUIET_SECONDS: Final = 0.1

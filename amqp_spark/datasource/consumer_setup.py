@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from amqp_core.errors import IllegalArgument, InvalidArgument, NotFound, ResourceLocked
 
 if TYPE_CHECKING:
-    from amqp_spark.datasource.broker import Client, QueueInfo, Subscription
+    from amqp_core.api import Client, QueueInfo, Subscription
     from amqp_spark.datasource.receive_buffer import ConsumerOptions
 
 _log = logging.getLogger(__name__)

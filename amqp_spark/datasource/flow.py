@@ -11,7 +11,7 @@ from amqp_spark.datasource.credit import CreditWindow
 from amqp_spark.datasource.drain_detector import QUIET_SECONDS
 
 if TYPE_CHECKING:
-    from amqp_spark.datasource.broker import Block, Client, Subscription
+    from amqp_core.api import Block, Client, Subscription
     from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 
 IDLE_SECONDS: Final = 5.0

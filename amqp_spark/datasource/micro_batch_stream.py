@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from amqp_spark.arrow.decode import Chunk
     from amqp_spark.compat import InputPartition
+    from amqp_spark.connect import Connector
     from amqp_spark.datasource.block_server import Endpoint
-    from amqp_spark.datasource.broker import Connector
     from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)

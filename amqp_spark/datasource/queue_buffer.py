@@ -22,7 +22,7 @@ from amqp_spark.errors import OffsetError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from amqp_spark.datasource.broker import Block
+    from amqp_core.api import Block
 
 MOST_CHUNK_BYTES: Final = 1 << 30
 """Of one chunk, but a single transfer may be larger: ends of transfers travel as 32 bits."""

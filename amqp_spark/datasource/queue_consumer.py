@@ -25,7 +25,8 @@ from amqp_spark.datasource.retrying import LOCK_RETRY_SECONDS, Retries
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from amqp_spark.datasource.broker import Block, Client, Connector, QueueInfo, Subscription
+    from amqp_core.api import Block, Client, QueueInfo, Subscription
+    from amqp_spark.connect import Connector
     from amqp_spark.datasource.queue_buffer import Settlement
     from amqp_spark.datasource.receive_buffer import ConsumerOptions, ReceiveBuffer
 
@@ -227,7 +228,7 @@ class QueueConsumer:
                     self.answered = asked
                     self.heartbeat_s = client.heartbeat_s
                     if info is not None:
-                        self.surveyed(info, counts_held=client.counts_held_messages)
+                        self.surveyed(info, counts_held=client.capabilities.counts_held_messages)
                     entered = True
                     return client
             finally:
@@ -364,7 +365,7 @@ class QueueConsumer:
         if info.message_count is None:
             return None
         with self._lock:
-            return self._estimate(info.message_count, counts_held=client.counts_held_messages)
+            return self._estimate(info.message_count, counts_held=client.capabilities.counts_held_messages)
 
     def _estimate(self, message_count: int, *, counts_held: bool) -> int:
         """Take note of where the queue ends; return how many messages are there that this consumer does not hold."""

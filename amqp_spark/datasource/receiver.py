@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from amqp_spark.arrow.decode import Chunk
-    from amqp_spark.datasource.broker import Connector
+    from amqp_spark.connect import Connector
     from amqp_spark.datasource.queue_buffer import QueueBuffer
     from amqp_spark.datasource.queue_consumer import Owner
     from amqp_spark.datasource.receive_buffer import ConsumerOptions

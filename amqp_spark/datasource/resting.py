@@ -11,7 +11,7 @@ from amqp_core.errors import AmqpError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from amqp_spark.datasource.broker import Client
+    from amqp_core.api import Client
 
 SERVICES_PER_HEARTBEAT: Final = 4
 

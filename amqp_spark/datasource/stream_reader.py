@@ -21,9 +21,9 @@ from amqp_spark.compat import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from amqp_spark.connect import connect
 from amqp_spark.datasource import poison
 from amqp_spark.datasource.block_server import Endpoint, fetch, report_rejects
-from amqp_spark.datasource.connect import connect
 from amqp_spark.datasource.micro_batch_stream import MicroBatchStream
 from amqp_spark.datasource.partitions import InlinePartition, PullPartition
 from amqp_spark.errors import MessageFormatError, UnsupportedModeError
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from amqp_spark.arrow.decode import Chunk, ColumnPlan
-    from amqp_spark.datasource.broker import Connector
+    from amqp_spark.connect import Connector
     from amqp_spark.datasource.partitions import Slice
     from amqp_spark.options import SourceOptions
 

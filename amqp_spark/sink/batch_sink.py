@@ -117,7 +117,7 @@ class AmqpBatchSink:
         """Run the tasks and decide. Whatever fails, nothing that they have prepared is left undecided on the broker."""
         from amqp_spark.sink.commit_coordinator import CommitCoordinator  # noqa: PLC0415 - nothing that other guarantees need
 
-        if CommitCoordinator(self._options).is_at_qpidd() and (count := _number_of_tasks(counted)) > MOST_TASKS:
+        if CommitCoordinator(self._options).has_few_tasks() and (count := _number_of_tasks(counted)) > MOST_TASKS:
             raise too_many_tasks(batch_id, count)
         tasks: list[PreparedBranch] = []
         try:

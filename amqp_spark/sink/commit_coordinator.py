@@ -49,14 +49,14 @@ _settled: dict[tuple[str, str], tuple[str, int]] = {}
 """Of writers (url, id) lineage and batch of the latest decision, where this process has brought it to its end and no
 other one decides."""
 
-_qpidd: dict[str, bool] = {}
+_few_tasks: dict[str, bool] = {}
 """Whether there is a qpidd, by url."""
 
 
 def forget_all() -> None:
     """As if this process had decided nothing yet; for tests."""
     _settled.clear()
-    _qpidd.clear()
+    _few_tasks.clear()
 
 
 class CommitCoordinator:
@@ -158,16 +158,19 @@ class CommitCoordinator:
             else:
                 return
 
-    def is_at_qpidd(self) -> bool:
-        """Whether the broker is qpidd; looked at once in a process. ``False`` as well where it cannot be reached."""
-        if self._options.url not in _qpidd:
+    def has_few_tasks(self) -> bool:
+        """Whether the broker takes few tasks (MOST_TASKS) only: a list of their branches must fit one frame (qpidd).
+
+        Looked at once in a process. ``False`` as well where the broker cannot be reached.
+        """
+        if self._options.url not in _few_tasks:
             try:
                 lease = self._connections.lease(self._options.connect_options())
             except AmqpError:
                 return False  # the tasks say so, when they have tried as often as the options allow
-            _qpidd[self._options.url] = lease.client.is_qpidd
+            _few_tasks[self._options.url] = lease.client.capabilities.lists_branches_in_one_frame
             lease.give_back()
-        return _qpidd[self._options.url]
+        return _few_tasks[self._options.url]
 
     def sweep_before(self, lineage: str, batch: int, run: Run) -> None:
         """Roll back what earlier runs of a batch have prepared, when one begins; for a task of it.

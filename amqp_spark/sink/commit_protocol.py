@@ -28,7 +28,7 @@ from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
 if TYPE_CHECKING:
     from collections.abc import Container, Mapping, Sequence
 
-    from amqp_core.v0_10.client import Client
+    from amqp_core.api import Client
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.prepared import FailedBatch
     from amqp_spark.state.queue import StateQueue

@@ -18,12 +18,14 @@ import weakref
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import AmqpError
-from amqp_core.v0_10.client import Client
+from amqp_spark.connect import connect
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from amqp_core.address import ConnectOptions
+    from amqp_core.api import Client
+    from amqp_spark.connect import Connector
 
 _log = logging.getLogger("amqp_spark.sink")
 
@@ -77,19 +79,19 @@ class Connections:
     """The pool of a process; thread-safe. Connections are kept by their options, which is all that they differ by.
 
     Parameters:
-        connect: makes a client; the host list is walked once and a password file is read each time.
+        connector: makes a client; the host list is walked once and a password file is read each time.
         idle_seconds: how long an unused connection is kept.
         clock: monotonic seconds.
     """
 
     def __init__(
         self,
-        connect: Callable[[ConnectOptions], Client] = Client.connect,
+        connector: Connector = connect,
         *,
         idle_seconds: float = IDLE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._connect = connect
+        self._connect = connector
         self._idle_seconds = idle_seconds
         self._clock = clock
         self._reset()
@@ -105,7 +107,7 @@ class Connections:
         """A connection for one task: one that was kept and still works, else a new one.
 
         Raises:
-            AmqpError: why no broker of the host list can be used (see :meth:`Client.connect`).
+            AmqpError: why no broker of the host list can be used (see :func:`amqp_spark.connect.connect`).
         """
         while (kept := self._take_idle(options)) is not None:
             kept.lock.acquire()

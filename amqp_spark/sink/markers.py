@@ -13,9 +13,7 @@ from amqp_spark.state.queue import EXCHANGE, allowed
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from amqp_core.v0_10.client import Client
-    from amqp_core.v0_10.messages import Message
-    from amqp_core.v0_10.subscription import Subscription
+    from amqp_core.api import Client, Message, Subscription
     from amqp_spark.state.names import Names
 
 _AT_ONCE: Final = 1000
@@ -50,8 +48,7 @@ class Markers:
 
     def are_kept(self) -> bool:
         """Whether the queue is the one that was there when the state began: a binding of it ends with it."""
-        found = self._client.bound(EXCHANGE, binding_key=self._mark)  # no other queue has that key
-        return not (found.exchange_not_found or found.key_not_matched)
+        return self._client.is_bound(EXCHANGE, self._mark)  # no other queue has that key
 
     def keep(self) -> None:
         """From now on :meth:`are_kept` tells."""
@@ -102,8 +99,7 @@ class Markers:
         subscription.cancel()  # everything that was under way is here now
         held = list(self._ids.values())
         while (message := subscription.take_one(timeout=0.0)) is not None:
-            assert message.command_id is not None
-            held.append(message.command_id)
+            held.append(message.transfer_id)
         self._client.release(_ranges(held), sync=True)
         self.found.clear()
         self._ids.clear()
@@ -116,7 +112,6 @@ class Markers:
         return self._subscription
 
     def _receive(self, message: Message) -> str:
-        assert message.command_id is not None
         try:
             marker = PreparedBranch.load(message.body)
         except StateError as error:
@@ -124,7 +119,7 @@ class Markers:
                 f"the queue {self._queue!r} is for markers of exactly-once only, and holds something else: {error}. "
                 "Let another client take that message away"
             ) from error
-        self._ids[marker.xid] = message.command_id
+        self._ids[marker.xid] = message.transfer_id
         self.found[marker.xid] = marker
         return marker.xid
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqp_core.transfer_ledger import Transfers
-from amqp_core.v0_10.spec import MessageAcceptMode
+from amqp_spark.arrow.encode import clear_accept_mode
 from amqp_spark.sink.targets import value_at
 
 if TYPE_CHECKING:
@@ -16,9 +16,6 @@ if TYPE_CHECKING:
     from amqp_core.transfer_ledger import Rejected
     from amqp_spark.arrow.encode import EncodedBlock
     from amqp_spark.options import SinkOptions
-
-_BEFORE_DESTINATION: Final = 12 + 6
-"""Octets of a transfer before its destination: the frame header; class, code, session header, flags (section 4)."""
 
 
 class Origin(NamedTuple):
@@ -84,7 +81,5 @@ def _without_accept(origin: Origin, first: int, last: int) -> Transfers:
     base = int(origin.ends[first - 1]) if first else 0
     ends = [int(end) - base for end in origin.ends[first : last + 1]]
     frames = bytearray(origin.frames[base : base + ends[-1]])
-    for start in (0, *ends[:-1]):
-        destination = start + _BEFORE_DESTINATION
-        frames[destination + 1 + frames[destination]] = MessageAcceptMode.NONE
+    clear_accept_mode(frames, ends)
     return Transfers(frames, ends, origin._replace(frames=None), first)

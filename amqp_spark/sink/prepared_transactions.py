@@ -17,8 +17,7 @@ from amqp_spark.state.xids import parse_branch, parse_xid, xid_text
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
 
-    from amqp_core.v0_10.client import Client
-    from amqp_core.v0_10.spec import Xid
+    from amqp_core.api import Client, Xid
     from amqp_spark.state.xids import Branch, Run
 
 _log = logging.getLogger("amqp_spark.sink")
@@ -76,8 +75,9 @@ class PreparedTransactions:
                 raise _raced(text) from error
 
     def _term(self, xid: Xid, seconds: int) -> int:
-        """Broker-J: 0 is no timer at all. qpidd: 0 ends a branch at once, and an unchanged value starts no new term."""
-        if not self._client.is_qpidd:
+        """0 where that is no timer at all (Broker-J). qpidd: 0 ends a branch at once, and an unchanged value starts no
+        new term."""
+        if self._client.capabilities.zero_timeout_is_none:
             return 0
         return seconds - 1 if self._client.transactions.get_timeout(xid) == seconds else seconds
 

@@ -17,21 +17,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from amqp_core.v0_10.spec import (
-    ExchangeBound,
-    ExchangeBoundResult,
-    ExchangeQuery,
-    ExchangeQueryResult,
-    QueueQuery,
-    QueueQueryResult,
-)
 from amqp_spark.sink.targets import Targets
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from amqp_core.v0_10.client import Client
-    from amqp_core.v0_10.questions import Answer, Question, Questions
+    from amqp_core.api import Client, Route, RouteQueries, Target
     from amqp_spark.sink.targets import Values
 
 MOST_KNOWN: Final = 100_000
@@ -42,9 +33,6 @@ ASKED_TOGETHER: Final = 1000
 AGAIN_SECONDS: Final = 1.0
 """Time between two rounds that repeat the queries while rows are sent."""
 DIRECT: Final = "direct"
-
-Target = tuple[str, str | None]
-"""An exchange with a routing key; without one, the exchange itself."""
 
 
 class Gone(NamedTuple):
@@ -109,7 +97,7 @@ class Routes:
         self._asks_bindings = False
         self._is_stale = False
         self._known: dict[Target, _Known] = {}
-        self._again: tuple[list[Target], Questions] | None = None
+        self._again: tuple[list[Target], RouteQueries] | None = None
         self._again_at = 0.0
         self._gone: list[Gone] = []
 
@@ -122,7 +110,7 @@ class Routes:
                 after that, and waits for answers have a deadline.
         """
         self._client, self._settle = client, settle
-        self._rejects = client.rejects_unroutable
+        self._rejects = client.capabilities.rejects_unroutable
         self._asks_bindings = self._transaction or not self._rejects
         self._is_stale = bool(self._known)
         self._again = None
@@ -197,7 +185,7 @@ class Routes:
             for target in targets:  # to the end: the others are next
                 known = self._known[target] = self._known.pop(target)
                 known.asked()
-            self._again = targets, self._client.ask([_question(target) for target in targets])
+            self._again = targets, self._client.query_routes(targets)
 
     def verify(self) -> None:
         """Ask for everything that is known once more, and wait for the answers; :meth:`take_gone` says what is gone.
@@ -234,8 +222,8 @@ class Routes:
             fresh = sum(target not in self._known for target in targets)
             if len(self._known) + fresh > MOST_KNOWN:
                 self._forget_bindings()
-        for target, answer in self._asked([target for target in targets if target not in self._known]):
-            self._known[target] = _Known(_is_there(answer), _kind(answer))
+        for target, route in self._asked([target for target in targets if target not in self._known]):
+            self._known[target] = _Known(route.exists, route.exchange_type)
 
     def _forget_bindings(self) -> None:
         """Drop the bindings to make room, after a last query for each: messages were sent that need them."""
@@ -244,28 +232,28 @@ class Routes:
 
     def _take_again(self) -> None:
         assert self._again is not None
-        targets, questions = self._again
+        targets, queries = self._again
         self._again = None
         self._again_at = self._clock() + AGAIN_SECONDS
-        for target, answer in zip(targets, questions.answers(), strict=True):
-            self._judge(target, answer)
+        for target, route in zip(targets, queries.answers(), strict=True):
+            self._judge(target, route)
 
     def _compare(self, targets: Sequence[Target]) -> None:
         for target in targets:
             self._known[target].asked()
-        for target, answer in self._asked(targets):
-            self._judge(target, answer)
+        for target, route in self._asked(targets):
+            self._judge(target, route)
 
-    def _judge(self, target: Target, answer: Answer) -> None:
+    def _judge(self, target: Target, route: Route) -> None:
         known = self._known[target]
-        if _is_there(answer) and _kind(answer) == known.kind:
+        if route.exists and route.exchange_type == known.kind:
             if not self._transaction:  # there they reach the queue at the commit only
                 known.seen()
         elif known.there:
             self._gone.append(Gone(*target, known.rows, known.first))
             known.there = False
 
-    def _asked(self, targets: Sequence[Target]) -> Iterable[tuple[Target, Answer]]:
+    def _asked(self, targets: Sequence[Target]) -> Iterable[tuple[Target, Route]]:
         """Each target with its answer."""
         if not targets:
             return
@@ -273,26 +261,5 @@ class Routes:
         self._settle()
         for at in range(0, len(targets), ASKED_TOGETHER):
             part = targets[at : at + ASKED_TOGETHER]
-            answers = self._client.ask([_question(target) for target in part]).answers()
-            yield from zip(part, answers, strict=True)
-
-
-def _question(target: Target) -> Question:
-    exchange, key = target
-    if key is None:
-        return ExchangeQuery(name=exchange)
-    return ExchangeBound(exchange=exchange, binding_key=key) if exchange else QueueQuery(queue=key)
-
-
-def _is_there(answer: Answer) -> bool:
-    """What an answer does not say for certain is taken for no."""
-    if isinstance(answer, ExchangeQueryResult):
-        return not answer.not_found and bool(answer.type)
-    if isinstance(answer, QueueQueryResult):
-        return bool(answer.queue)
-    assert isinstance(answer, ExchangeBoundResult)
-    return not (answer.exchange_not_found or answer.key_not_matched)
-
-
-def _kind(answer: Answer) -> str:
-    return (answer.type or "") if isinstance(answer, ExchangeQueryResult) else ""
+            routes = self._client.query_routes(part).answers()
+            yield from zip(part, routes, strict=True)

@@ -11,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
-from amqp_core.v0_10.spec import MessageRejectCode
 from amqp_spark import crashpoints
 from amqp_spark.errors import PublishFailed, Unroutable
 from amqp_spark.options import DISCARD
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from amqp_core.api import Publisher
     from amqp_core.errors import CommandFailed
     from amqp_core.transfer_ledger import Rejected, Transfers
-    from amqp_core.v0_10.publisher import Publisher
     from amqp_spark.arrow.encode import EncodedBlock, Encoder, MessagePlan, TaskId
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
@@ -284,7 +283,7 @@ class TaskWriter(ABC):
         others: list[Rejected] = []
         for one in rejected:
             # frames are kept only of what was not sent so before: no broker shall keep us busy for ever
-            unroutable = one.code == MessageRejectCode.UNROUTABLE and origin_of(one).frames is not None
+            unroutable = one.is_unroutable and origin_of(one).frames is not None
             (allowed if self._discards and unroutable else others).append(one)
         if others:
             self._reject(others)
@@ -295,7 +294,7 @@ class TaskWriter(ABC):
         first = min(rejected, key=lambda one: origin_of(one).row(one.index))
         told = f"the broker rejected it with code {first.code} ({first.text or 'no reason given'})"
         kind = PublishFailed
-        if first.code == MessageRejectCode.UNROUTABLE:
+        if first.is_unroutable:
             kind, told = Unroutable, f"{told}: {_REJECTED}"
         raise self._failed(told, origin_of(first), first.index, kind=kind, count=len(rejected))
 

@@ -25,8 +25,6 @@ from amqp_core.errors import (
     NotFound,
     TransactionFailed,
 )
-from amqp_core.v0_10.messages import Message
-from amqp_core.v0_10.spec import DeliveryProperties, DtxXaStatus, MessageDeliveryMode, MessageProperties
 from amqp_spark import crashpoints
 from amqp_spark.backoff import pause_before
 from amqp_spark.errors import PublishFailed, StateError, place_text
@@ -46,9 +44,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from amqp_core.api import Client, Xid
     from amqp_core.transfer_ledger import Transfers
-    from amqp_core.v0_10.client import Client
-    from amqp_core.v0_10.spec import Xid
     from amqp_spark.arrow.encode import EncodedBlock, MessagePlan, TaskId
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
@@ -65,8 +62,6 @@ _ROOM: Final = (
     "What is prepared of a batch takes room as well: it has to fit into its queues as a whole. Let consumers take "
     "messages, raise the limit of the queue (qpid.max_size), or let batches be smaller"
 )
-_NO_ROOM: Final = ("dtx.prepare", DtxXaStatus.XA_RBROLLBACK)
-"""What qpidd answers when a queue is too full; other brokers refuse or reject the transfers, or wait."""
 
 
 class TransactionalWriter(TaskWriter):
@@ -123,7 +118,7 @@ class TransactionalWriter(TaskWriter):
     def _made(self, transfers: Transfers) -> None:
         assert self._link is not None  # what the frames look like depends on the broker
         # A broker that rejects does not find out in dtx.prepare: what it has no room for it refuses at once.
-        self._kept.add(transfers, may_spill=not self._link.lease.client.rejects_unroutable)
+        self._kept.add(transfers, may_spill=not self._link.lease.client.capabilities.rejects_unroutable)
         super()._made(transfers)
 
     def _drive(self, *, finish: bool = False) -> None:
@@ -168,7 +163,8 @@ class TransactionalWriter(TaskWriter):
             crashpoints.reached(crashpoints.ENDED)
             client.transactions.prepare(xid)
         except TransactionFailed as error:
-            if (error.operation, error.status) == _NO_ROOM:
+            # So qpidd answers when a queue is too full; other brokers refuse or reject the transfers, or wait.
+            if error.operation == "dtx.prepare" and error.is_rollback:
                 return error
             self._rolled_back(error)
         except PublishFailed:
@@ -305,7 +301,7 @@ class TransactionalWriter(TaskWriter):
 
     def _begin(self, lease: Lease) -> None:
         client, transactions = lease.client, lease.client.transactions
-        if client.is_qpidd and self._task_id.partition >= MOST_TASKS:
+        if client.capabilities.lists_branches_in_one_frame and self._task_id.partition >= MOST_TASKS:
             raise too_many_tasks(self._batch)
         markers, timeout = self._names.markers, self._options.transaction_timeout
         transactions.patience_s = silence_timeout(0)  # the task before had its own
@@ -335,13 +331,8 @@ class TransactionalWriter(TaskWriter):
             ) from error
 
     def _publish_marker(self, client: Client) -> None:
-        marker = Message(
-            self.prepared.dump(),
-            DeliveryProperties(routing_key=self._names.markers, delivery_mode=MessageDeliveryMode.PERSISTENT),
-            MessageProperties(content_type="application/json"),
-        )
         with allowed(f"publish to the queue {self._names.markers!r}", f"transactionalId {self._writer!r}"):
-            client.publish(marker)
+            client.publish_to_queue(self._names.markers, self.prepared.dump(), content_type="application/json")
             client.confirm()
             if client.query_queue(self._names.markers) is None:  # in a transaction no broker would reject it now
                 raise self._failure(f"its marker went nowhere: the queue {self._names.markers!r} was deleted")
@@ -356,12 +347,12 @@ class TransactionalWriter(TaskWriter):
 
     def _rolled_back(self, error: TransactionFailed) -> NoReturn:
         why = "look into its log"
-        if error.status == DtxXaStatus.XA_RBTIMEOUT:
+        if error.is_timeout:
             why = (
                 f"it took longer than option transactionTimeout={self._options.transaction_timeout} s: raise it, or "
                 "let batches be smaller"
             )
-        if (error.operation, error.status) == ("dtx.prepare", DtxXaStatus.XA_RBTIMEOUT):
+        if error.operation == "dtx.prepare" and error.is_timeout:
             self._xid = None  # the broker has forgotten it: asking again would end the session
         raise self._failure(f"the broker has rolled the transaction back ({error}): {why}") from error
 

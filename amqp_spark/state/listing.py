@@ -9,8 +9,7 @@ from amqp_spark.errors import StateError
 from amqp_spark.state.xids import LISTED_NBYTES
 
 if TYPE_CHECKING:
-    from amqp_core.v0_10.client import Client
-    from amqp_core.v0_10.spec import Xid
+    from amqp_core.api import Client, Xid
 
 MOST_LISTED: Final = 65_000 // LISTED_NBYTES
 """So many of our branches fit into one frame, and qpidd has no more for its answer."""
@@ -34,7 +33,7 @@ def prepared_branches(client: Client) -> list[Xid]:
     try:
         return client.transactions.recover()
     except ConnectionLost as error:
-        if not client.is_qpidd:
+        if not client.capabilities.lists_branches_in_one_frame:
             raise
         raise ListLost(f"while the broker was asked for its prepared transactions: {error}") from error
 

@@ -11,8 +11,6 @@ import contextlib
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_core.errors import CommandFailed, MessageRejected, UnauthorizedAccess
-from amqp_core.v0_10.messages import Message
-from amqp_core.v0_10.spec import DeliveryProperties, MessageDeliveryMode, MessageProperties
 from amqp_spark.backoff import silence_of
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import hashed
@@ -20,8 +18,7 @@ from amqp_spark.state.names import hashed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from amqp_core.v0_10.client import Client
-    from amqp_core.v0_10.subscription import Subscription
+    from amqp_core.api import Client, Message, Subscription
     from amqp_spark.state.names import Names
 
 T = TypeVar("T")
@@ -186,8 +183,7 @@ class StateQueue:
     def marked_anywhere(self, key: str) -> bool:
         """Whether any queue has that mark."""
         with self._allowed(f"ask for bindings of {EXCHANGE}, as it has to for the queue"):
-            found = self._client.bound(EXCHANGE, binding_key=key)
-        return not (found.exchange_not_found or found.key_not_matched)
+            return self._client.is_bound(EXCHANGE, key)
 
     def _own(self, key: str) -> str:
         """A key like another that only this state queue is bound with."""
@@ -231,19 +227,14 @@ class StateQueue:
         return found is not None
 
     def _publish(self, body: bytes) -> None:
-        message = Message(
-            body,
-            DeliveryProperties(routing_key=self.names.state, delivery_mode=MessageDeliveryMode.PERSISTENT),
-            MessageProperties(content_type="application/json"),
-        )
         try:
             with self._allowed("publish to the queue"):
-                self._client.publish(message)
+                self._client.publish_to_queue(self.names.state, body, content_type="application/json")
                 self._client.confirm()
         except MessageRejected as error:
             raise self._gone(str(error)) from error
-        # qpidd says nothing about what it could not route
-        if self._client.is_qpidd and not self.exists():
+        # a broker may drop what it cannot route without a word, as qpidd does
+        if not self._client.capabilities.rejects_unroutable and not self.exists():
             raise self._gone("it was deleted")
 
     def _several(self, reason: str) -> StateError:
@@ -310,5 +301,4 @@ def loaded(names: Names, load: Callable[[bytes], T], body: bytes) -> T:
 
 
 def _id_range(message: Message) -> tuple[int, int]:
-    assert message.command_id is not None
-    return message.command_id, message.command_id
+    return message.transfer_id, message.transfer_id

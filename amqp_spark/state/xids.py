@@ -15,7 +15,7 @@ import time
 from dataclasses import dataclass
 from typing import Final, Self
 
-from amqp_core.v0_10.spec import Xid
+from amqp_core.api import Xid
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import HASH_CHARACTERS, WRITER, hashed
 

@@ -29,8 +29,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from amqp_core.v0_10.client import Client
 from amqp_spark import cli
+from amqp_spark.connect import connect as connect_to
 from amqp_spark.errors import OptionError, StateError
 from amqp_spark.options import CONNECTION
 from amqp_spark.options.kinds import directory_uri, identity
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from amqp_core.address import ConnectOptions
-    from amqp_core.v0_10.spec import Xid
+    from amqp_core.api import Client, Xid
 
 PROGRAM = "transactions"
 _EXIT_INTERRUPTED = 130
@@ -168,7 +168,7 @@ def run(arguments: argparse.Namespace) -> int:
     options = connection(arguments)
 
     def connect() -> Client:
-        client = Client.connect(options, call_timeout_s=_CALL_SECONDS)
+        client = connect_to(options, call_timeout_s=_CALL_SECONDS)
         client.transactions.patience_s = silence_timeout(_MOST_ROWS if wanted else 0)
         return client
 

@@ -20,8 +20,7 @@ from amqp_spark.transactions.writer import look_at_writer
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
-    from amqp_core.v0_10.client import Client
-    from amqp_core.v0_10.spec import Xid
+    from amqp_core.api import Client, Xid
     from amqp_spark.state.records import WriterState
     from amqp_spark.transactions.branches import Prepared
     from amqp_spark.transactions.consumer import ConsumerQueue

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
-    from amqp_core.v0_10.client import Client
+    from amqp_core.api import Client
     from amqp_spark.state.names import Names
     from amqp_spark.state.records import OwnedBatch
     from amqp_spark.transactions.consumer import ConsumerQueue

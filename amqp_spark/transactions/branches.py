@@ -15,8 +15,7 @@ from amqp_spark.transactions.look import Found, find
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from amqp_core.v0_10.client import Client
-    from amqp_core.v0_10.spec import Xid
+    from amqp_core.api import Client, Xid
 
 FOREIGN: Final = "foreign"
 DECIDED: Final = "decided"

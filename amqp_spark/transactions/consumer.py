@@ -11,7 +11,7 @@ from amqp_spark.state.records import ConsumerState
 from amqp_spark.transactions.look import Found, find
 
 if TYPE_CHECKING:
-    from amqp_core.v0_10.client import Client
+    from amqp_core.api import Client
     from amqp_spark.spool.spool import Spool
     from amqp_spark.state.records import OwnedBatch
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from amqp_core.v0_10.messages import messages_of
-from amqp_core.v0_10.spec import MessageAcceptMode, MessageAcquireMode
 from amqp_spark.errors import StateError
 from amqp_spark.state.queue import EXCHANGE
 
 if TYPE_CHECKING:
-    from amqp_core.v0_10.client import Client
+    from amqp_core.api import Client
 
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
@@ -78,8 +76,7 @@ def _empty(client: Client, count: int | None, begun: str | None) -> str:
         return "a client that has no lock holds the message"
     if begun is None:
         return "the queue is empty"
-    bound = client.bound(EXCHANGE, binding_key=begun)  # no other queue has that key
-    if bound.exchange_not_found or bound.key_not_matched:
+    if not client.is_bound(EXCHANGE, begun):  # no other queue has that key
         return "the queue was made, and no state has been put into it yet"
     return "the queue has lost its message: it was purged, or a client took it"
 
@@ -92,9 +89,7 @@ def browse(client: Client, queue: str, *, wait: float = 0.0) -> list[bytes]:
         queue: its name.
         wait: seconds to wait for the first one.
     """
-    subscription = client.subscribe(
-        queue, accept_mode=MessageAcceptMode.NONE, acquire_mode=MessageAcquireMode.NOT_ACQUIRED
-    )
+    subscription = client.subscribe(queue, accept=False, acquire=False)
     bodies: list[bytes] = []
     if wait:
         subscription.grant(1)
@@ -103,9 +98,10 @@ def browse(client: Client, queue: str, *, wait: float = 0.0) -> list[bytes]:
     while True:
         subscription.grant(_ROOM)
         subscription.flush()
-        more = [message.body for block in subscription.take_blocks(0.0) for message in messages_of(block)]
-        bodies += more
-        if not more:
+        before = len(bodies)
+        while (message := subscription.take_one(timeout=0.0)) is not None:
+            bodies.append(message.body)
+        if len(bodies) == before:
             break
     subscription.cancel()
     return bodies

@@ -14,7 +14,7 @@ from amqp_spark.transactions.branches import LOOKS, Branches, Prepared, find_wri
 from amqp_spark.transactions.look import browse
 
 if TYPE_CHECKING:
-    from amqp_core.v0_10.client import Client
+    from amqp_core.api import Client
     from amqp_spark.state.records import DecidedBranch, WriterState
     from amqp_spark.transactions.look import Found
 

@@ -66,7 +66,7 @@ def taken(client: Client, queue: str) -> Counter[int]:
     count = depth(client, queue)
     if not count:
         return Counter()
-    subscription = client.subscribe(queue, accept_mode=spec.MessageAcceptMode.NONE)
+    subscription = client.subscribe(queue, accept=False)
     subscription.grant(count)
     found = Counter(map(int, bodies(subscription, count)))
     subscription.cancel()

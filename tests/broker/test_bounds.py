@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from amqp_core import Message
+from amqp_spark.connect import connect as connector
 from amqp_spark.datasource import backlog
-from amqp_spark.datasource.connect import connect as connector
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.options import SourceOptions
 from tests.spark.driver import Driver

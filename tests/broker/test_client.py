@@ -333,7 +333,7 @@ def test_accept_passes_over_ids_of_other_commands(connect: Connect, queue: str) 
 def test_accept_mode_none_forgets_what_is_sent(connect: Connect, queue: str) -> None:
     client = connect()
     publish(client, queue, b"1", b"2")
-    subscription = client.subscribe(queue, accept_mode=spec.MessageAcceptMode.NONE)
+    subscription = client.subscribe(queue, accept=False)
     assert len(drain(subscription)) == 2
     assert count(client, queue) == 0
 
@@ -341,14 +341,12 @@ def test_accept_mode_none_forgets_what_is_sent(connect: Connect, queue: str) -> 
 def test_browsing_takes_nothing_and_acquire_does(connect: Connect, queue: str) -> None:
     client = connect()
     publish(client, queue, b"1", b"2", b"3")
-    subscription = client.subscribe(
-        queue, acquire_mode=spec.MessageAcquireMode.NOT_ACQUIRED, accept_mode=spec.MessageAcceptMode.NONE
-    )
+    subscription = client.subscribe(queue, acquire=False, accept=False)
     messages = drain(subscription)
     assert [message.body for message in messages] == [b"1", b"2", b"3"]
     assert count(client, queue) == 3
     subscription.cancel()
-    subscription = client.subscribe(queue, acquire_mode=spec.MessageAcquireMode.NOT_ACQUIRED)
+    subscription = client.subscribe(queue, acquire=False)
     messages = drain(subscription)
     acquired = client.acquire(ids(messages)[:2])
     assert acquired == [(messages[0].command_id, messages[1].command_id)]
@@ -450,7 +448,7 @@ def test_producer_flow_control(connect: Connect, fresh_names: Iterator[str]) -> 
         return client._publisher.credit.left == 0
 
     wait_until(stopped, "the broker to say stop")
-    subscription = consumer.subscribe(queue, accept_mode=spec.MessageAcceptMode.NONE)
+    subscription = consumer.subscribe(queue, accept=False)
     subscription.grant(1000)
     timer = threading.Timer(0.1, subscription.flush)
     timer.start()

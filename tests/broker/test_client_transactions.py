@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_core.api import Xid
 from amqp_core.errors import (
     CommandFailed,
     CommandInvalid,
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 
-def new_xid() -> spec.Xid:
-    return spec.Xid(format=1, global_id=uuid.uuid4().bytes, branch_id=b"b")
+def new_xid() -> Xid:
+    return Xid(format=1, global_id=uuid.uuid4().bytes, branch_id=b"b")
 
 
 def publish(client: Client, queue: str, *bodies: bytes) -> None:
@@ -235,7 +236,7 @@ def test_a_branch_that_expires_before_its_end_leaves_nothing_behind(connect: Con
     assert bodies(connect, "default", queue) == []
 
 
-def _wait_inside(client: Client, xid: spec.Xid, messages: list[Message], subscription: Subscription) -> None:
+def _wait_inside(client: Client, xid: Xid, messages: list[Message], subscription: Subscription) -> None:
     """Until the branch has expired: what it had accepted is given to somebody else."""
     with client.transactions.branch(xid, timeout_s=1):
         accept(client, messages)
@@ -270,7 +271,7 @@ def test_a_prepare_that_fails_does_not_end_the_branch_twice(connect: Connect, qu
     assert bodies(connect, "default", queue) == [b"in"]
 
 
-def _join_and_never_end(client: Client, other: Client, xid: spec.Xid, messages: list[Message]) -> None:
+def _join_and_never_end(client: Client, other: Client, xid: Xid, messages: list[Message]) -> None:
     with client.transactions.branch(xid):
         other.transactions.start(xid, join=True)
         accept(client, messages)

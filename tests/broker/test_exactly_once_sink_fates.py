@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from amqp_core.api import Xid
     from amqp_core.v0_10.client import Client
-    from amqp_core.v0_10.spec import Xid
     from amqp_spark.sink.connections import Lease
 
 pytestmark = pytest.mark.broker

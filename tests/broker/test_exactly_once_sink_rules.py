@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_core.v0_10.spec import Xid
+from amqp_core.api import Xid
 from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
 from amqp_spark.sink.commit_coordinator import CommitCoordinator, forget_all

@@ -51,7 +51,7 @@ def to(
 
 def received(client: Client, queue: str, count: int, timeout_s: float = 120.0) -> list[int]:
     """Take so many messages from a queue for good; return their numbers, in order."""
-    subscription = client.subscribe(queue, accept_mode=spec.MessageAcceptMode.NONE)
+    subscription = client.subscribe(queue, accept=False)
     subscription.grant(count)
     found: list[int] = []
     deadline = time.monotonic() + timeout_s

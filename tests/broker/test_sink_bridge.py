@@ -91,7 +91,7 @@ def rich_messages() -> Iterator[Message]:
 
 def as_delivered(client: Client, queue: str, count: int) -> list[tuple[spec.DeliveryProperties, bytes, bytes]]:
     """Of every message: delivery-properties without what every broker sets, the other struct as octets, the body."""
-    subscription = client.subscribe(queue, acquire_mode=spec.MessageAcquireMode.NOT_ACQUIRED, accept_mode=1)
+    subscription = client.subscribe(queue, acquire=False, accept=False)
     subscription.grant(count)
     found: list[tuple[spec.DeliveryProperties, bytes, bytes]] = []
     assembler = Assembler()

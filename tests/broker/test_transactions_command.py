@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from amqp_core.api import Xid
 from amqp_core.v0_10.messages import Message
-from amqp_core.v0_10.spec import Xid
 from amqp_spark.cli import EXIT_BROKER, EXIT_DONE, EXIT_FAILED
 from amqp_spark.sink.prepared import PreparedBranch as Marker
 from amqp_spark.spool.spool import Spool

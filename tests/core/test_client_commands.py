@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_core.api import Xid
 from amqp_core.errors import (
     ProtocolError,
     TransactionFailed,
@@ -336,11 +337,11 @@ RECOVER = bytes.fromhex("0302 0100 0300 0000 0001")
         ("0000 0008 0603 0100 0000 0000", []),
         (
             "0000 0020 0603 0100 0000 0018 ab 0000 0001 0000 000f 0604 0700 0000 0007 03 616263 02 6465",
-            [spec.Xid(7, b"abc", b"de")],
+            [Xid(7, b"abc", b"de")],
         ),
     ],
 )
-def test_both_brokers_images_of_dtx_recover(image: str, xids: list[spec.Xid]) -> None:
+def test_both_brokers_images_of_dtx_recover(image: str, xids: list[Xid]) -> None:
     def script(peer: Peer) -> None:
         peer.open()
         command_id, _ = peer.expect(spec.DtxRecover)
@@ -359,7 +360,7 @@ def test_xa_status_other_than_ok_is_an_error() -> None:
         peer.answers[spec.DtxCommit] = lambda _: spec.XaResult(status=next(statuses))
         serve(peer)
 
-    xid = spec.Xid(1, b"g", b"b")
+    xid = Xid(1, b"g", b"b")
     with FakePeer(script) as server:
         transactions = server.connect().transactions
         transactions.commit_branch(xid)
@@ -396,7 +397,7 @@ def test_how_a_branch_that_fails_is_given_up(failing: str, status: int, expected
         return spec.XaResult(status=status if name == failing else 0)
 
     def use(client: Client) -> None:
-        with client.transactions.branch(spec.Xid(1, b"g", b"b")):
+        with client.transactions.branch(Xid(1, b"g", b"b")):
             if failing == "block":
                 raise ZeroDivisionError
 

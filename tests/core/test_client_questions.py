@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from amqp_core.api import Route
 from amqp_core.errors import DeadlineExceeded, ProtocolError, UnauthorizedAccess
 from amqp_core.v0_10 import spec
 from tests.support.fakepeer import FakePeer, Peer, serve
 from tests.support.runs import numbered
+
+if TYPE_CHECKING:
+    from amqp_core.api import Target
 
 QUESTIONS = (
     spec.ExchangeQuery(name="e"),
@@ -34,6 +38,50 @@ def test_questions_go_out_together_and_answers_come_in_their_order() -> None:
         assert (kind, queue) == (spec.ExchangeQueryResult(type="e"), spec.QueueQueryResult(queue="q"))
         assert second.answers() == [queue, bound]
         assert client.ask([]).answers() == []
+
+
+def test_a_query_for_each_target() -> None:
+    def script(peer: Peer) -> None:
+        peer.answers[spec.ExchangeQuery] = lambda asked: spec.ExchangeQueryResult(type=asked.name)
+        peer.answers[spec.QueueQuery] = lambda asked: spec.QueueQueryResult(queue=asked.queue)
+        peer.answers[spec.ExchangeBound] = lambda asked: spec.ExchangeBoundResult(
+            exchange_not_found=asked.exchange == "gone", key_not_matched=asked.binding_key == "k"
+        )
+        serve(peer)
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        queries = client.query_routes([("direct", None), ("e", "k"), ("e", "other"), ("gone", "other"), ("", "q")])
+        assert queries.answers() == [
+            Route(exists=True, exchange_type="direct"),
+            Route(exists=False),
+            Route(exists=True),
+            Route(exists=False),
+            Route(exists=True),
+        ]
+        assert [client.is_bound("e", "other"), client.is_bound("e", "k"), client.is_bound("gone", "x")] == [
+            True, False, False,
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("target", "answer"),
+    [
+        (("e", None), spec.ExchangeQueryResult()),
+        (("e", None), spec.ExchangeQueryResult(type="")),
+        (("e", None), spec.ExchangeQueryResult(type="direct", not_found=True)),
+        (("", "q"), spec.QueueQueryResult()),
+    ],
+)
+def test_an_answer_that_does_not_show_a_route_for_certain_shows_none(target: Target, answer: Any) -> None:
+    def script(peer: Peer) -> None:
+        for command in (spec.ExchangeQuery, spec.QueueQuery):
+            peer.answers[command] = lambda _: answer
+        serve(peer)
+
+    with FakePeer(script) as server:
+        (route,) = server.connect().query_routes([target]).answers()
+        assert not route.exists
 
 
 @pytest.mark.parametrize("answer", [None, spec.DtxGetTimeoutResult(timeout=1)])
@@ -106,4 +154,4 @@ def test_a_question_that_is_not_answered_or_refused() -> None:
 @pytest.mark.parametrize("product", ["", "qpid-cpp", "Apache Qpid Broker-J Core", "another"])
 def test_only_a_broker_that_is_known_to_reject_is_relied_upon(product: str) -> None:
     with FakePeer(serve, server_properties={"product": product}) as server:
-        assert server.connect().rejects_unroutable == ("Broker-J" in product)
+        assert server.connect().capabilities.rejects_unroutable == ("Broker-J" in product)

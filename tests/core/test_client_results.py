@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_core.api import Xid
 from amqp_core.errors import ProtocolError
 from amqp_core.v0_10 import spec
 from tests.support.fakepeer import FakePeer, Peer, serve
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_10.client import Client
 
-XID = spec.Xid(1, b"g", b"b")
+XID = Xid(1, b"g", b"b")
 
 # What uses a result, by the command that has it.
 USES: dict[type[spec.Command], Callable[[Client], object]] = {

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqp_core.v0_10.messages import messages_of
-from amqp_core.v0_10.spec import MessageAcceptMode, MessageAcquireMode
 from amqp_spark.spool.identity import IDENTITY
 from amqp_spark.state.records import DONE, ConsumerState, WriterState
 from amqp_spark.state.xids import parse_branch, xid_text
@@ -14,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
+    from amqp_core.api import Xid
     from amqp_core.v0_10.client import Client
-    from amqp_core.v0_10.spec import Xid
     from amqp_spark.state.names import Names
 
 
@@ -24,9 +23,7 @@ def browse(client: Client, queue: str) -> list[bytes] | None:
     info = client.query_queue(queue)
     if info is None:
         return None
-    subscription = client.subscribe(
-        queue, accept_mode=MessageAcceptMode.NONE, acquire_mode=MessageAcquireMode.NOT_ACQUIRED
-    )
+    subscription = client.subscribe(queue, accept=False, acquire=False)
     subscription.grant(max(1, info.message_count or 0))
     subscription.flush()
     blocks = subscription.take_blocks(0.0)

@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from amqp_core.errors import AmqpError, OutcomeUnknown
 from amqp_core.v0_10.messages import Message, messages_of
-from amqp_core.v0_10.spec import DeliveryProperties, MessageAcceptMode
+from amqp_core.v0_10.spec import DeliveryProperties
 from amqp_spark.state.names import CONSUMER, WRITER, Names
 from tests.broker.stream_support import depth
 from tests.matrix import leftovers
@@ -224,7 +224,7 @@ class Soak:
         client = self._place.client(VHOST)
         count = depth(client, TARGET_QUEUE)
         if count:
-            subscription = client.subscribe(TARGET_QUEUE, accept_mode=MessageAcceptMode.NONE)
+            subscription = client.subscribe(TARGET_QUEUE, accept=False)
             subscription.grant(count)
             subscription.flush()  # what is in a transaction is counted, and does not come
             blocks = subscription.take_blocks(0.0)

@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqp_core.address import ConnectOptions
-    from amqp_core.v0_10.messages import Message
-    from amqp_core.v0_10.spec import Xid
+    from amqp_core.api import Xid
 
 
 class BranchBroker(FakeBroker):
@@ -70,11 +69,11 @@ class BranchClient(FakeClient):
         self.call("declare")
         self.broker.queues.add(queue)
 
-    def publish(self, message: Message) -> None:
+    def publish_to_queue(self, queue: str, body: bytes, *, content_type: str) -> None:
         self.call("marker")
-        assert message.delivery.routing_key in self.broker.queues
-        assert message.delivery.delivery_mode == 2
-        self.broker.markers.append(PreparedBranch.load(message.body))
+        assert queue in self.broker.queues
+        assert content_type == "application/json"
+        self.broker.markers.append(PreparedBranch.load(body))
 
     def confirm(self) -> None:
         self.call("confirm")

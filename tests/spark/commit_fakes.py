@@ -20,7 +20,7 @@ from tests.spark.sink_fakes import Script
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from amqp_core.v0_10.spec import Xid
+    from amqp_core.api import Xid
 
 
 class FakeBroker(BranchBroker):

@@ -17,10 +17,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def fake() -> FakeBroker:
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
     """A broker without a network that has the queues q and r, both empty."""
+    from amqp_spark.datasource.exactly_once import recovery, transactional_state  # noqa: PLC0415
     from tests.spark.fake_client import FakeBroker  # noqa: PLC0415
+    from tests.spark.fake_owner import FakeOwner  # noqa: PLC0415
 
+    for module in (recovery, transactional_state):
+        monkeypatch.setattr(module, "StateQueue", FakeOwner)
     return FakeBroker("q", "r")
 
 

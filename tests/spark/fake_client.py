@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from amqp_core.api import Capabilities
 from amqp_core.errors import ConnectionLost, ResourceLocked
 from amqp_spark.errors import MessageFormatError
 from tests.spark.fake_owner import FakeOwner
@@ -139,7 +140,7 @@ class FakeBroker:
                 self.queues[queue].append(FakeMessage(body, self._serial))
             self.changed.notify_all()
 
-    def connect(self, options: ConnectOptions) -> FakeClient:
+    def connect(self, options: ConnectOptions) -> Any:  # it has only the methods that the source uses
         time.sleep(self.connecting_s)
         with self.changed:
             self.connects += 1
@@ -224,8 +225,8 @@ class FakeClient:
         return self.broker.heartbeat_s
 
     @property
-    def counts_held_messages(self) -> bool:
-        return self.broker.counts_held
+    def capabilities(self) -> Capabilities:
+        return Capabilities(counts_held_messages=self.broker.counts_held)
 
     def query_queue(self, name: str) -> FakeInfo | None:
         with self.broker.changed:

@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from amqp_core.api import Capabilities, Route
 from amqp_core.errors import AmqpError, ConnectionLost, NotFound, ResourceLimitExceeded
 from amqp_core.transfer_ledger import Rejected, Transfers
 from amqp_core.v0_10 import spec
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from amqp_core.address import ConnectOptions
-    from amqp_core.v0_10.questions import Answer, Question
+    from amqp_core.api import Target
 
 
 @dataclass
@@ -96,8 +97,12 @@ class FakeClient:
         return "fake:5672"
 
     @property
-    def is_qpidd(self) -> bool:
-        return self.broker.qpidd
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            rejects_unroutable=not self.broker.qpidd,
+            lists_branches_in_one_frame=self.broker.qpidd,
+            zero_timeout_is_none=not self.broker.qpidd,
+        )
 
     def publisher(self, *, max_in_flight: int) -> FakePublisher:
         self.publishers.append(FakePublisher(self, max_in_flight))
@@ -108,33 +113,25 @@ class FakeClient:
         self.on_service()
         self.check()
 
-    @property
-    def rejects_unroutable(self) -> bool:
-        return not self.broker.qpidd
-
-    def ask(self, questions: Sequence[Question]) -> FakeQuestions:
+    def query_routes(self, targets: Sequence[Target]) -> FakeQueries:
         if self.script.breaks_at_question == self.broker.rounds:
             self.error, self.script.breaks_at_question = self.script.error, None
         self.check()
         self.broker.rounds += 1
-        return FakeQuestions(self, [self.answer(question) for question in questions])
+        return FakeQueries(self, [self.route(*target) for target in targets])
 
-    def answer(self, question: Question) -> Answer:
+    def route(self, exchange: str, key: str | None) -> Route:
         broker = self.broker
-        if isinstance(question, spec.ExchangeQuery):
-            exchange = question.name or ""
+        if key is None:
             broker.asked[f"exchange {exchange}"] += 1
             kind = broker.exchanges.get(exchange)
-            return spec.ExchangeQueryResult(type=kind, not_found=kind is None)
-        if isinstance(question, spec.QueueQuery):
-            broker.asked[f"queue {question.queue}"] += 1
-            return spec.QueueQueryResult(queue=question.queue if question.queue in broker.queues else None)
-        exchange, key = question.exchange or "", question.binding_key or ""
+            return Route(kind is not None, kind or "")
+        if not exchange:
+            broker.asked[f"queue {key}"] += 1
+            return Route(key in broker.queues)
         broker.asked[f"bound {exchange} {key}"] += 1
-        if exchange not in broker.exchanges:
-            return spec.ExchangeBoundResult(exchange_not_found=True)
         # qpidd takes an empty key for none: is anything bound at all?
-        return spec.ExchangeBoundResult(key_not_matched=bool(key) and (exchange, key) not in broker.bound)
+        return Route(exchange in broker.exchanges and (not key or (exchange, key) in broker.bound))
 
     def query_queue(self, queue: str) -> spec.QueueQueryResult | None:
         self.check()
@@ -158,10 +155,10 @@ class FakeClient:
         self.error = self.error or ConnectionLost(f"the client is {how}")
 
 
-class FakeQuestions:
-    """See :class:`amqp_core.v0_10.questions.Questions`."""
+class FakeQueries:
+    """See :class:`amqp_core.api.RouteQueries`."""
 
-    def __init__(self, client: FakeClient, found: list[Answer]) -> None:
+    def __init__(self, client: FakeClient, found: list[Route]) -> None:
         self.client = client
         self.found = found
 
@@ -169,7 +166,7 @@ class FakeQuestions:
     def arrived(self) -> bool:
         return self.client.broker.arrives
 
-    def answers(self) -> list[Answer]:
+    def answers(self) -> list[Route]:
         self.client.check()
         return self.found
 
@@ -186,7 +183,7 @@ class FakePublisher:
     def __init__(self, client: FakeClient, max_in_flight: int) -> None:
         self.client = client
         self.max_in_flight = max_in_flight
-        self.accept_mode = 1 if client.is_qpidd else 0
+        self.accept_mode = 1 if client.broker.qpidd else 0
         self.max_frame_size = client.broker.max_frame_size
         self.sent, self.completed = Count(), Count()
         self.runs: list[Transfers] = []
@@ -207,7 +204,7 @@ class FakePublisher:
             self.client.broker.taken.append(bytes(transfers.cut(index, index + 1).frames))
             self.client.broker.modes.append(self.client.broker.taken[-1][19 + len("amq.direct")])
             code = script.rejects.get(self.sent.transfers)
-            if self.client.broker.modes[-1] and not self.client.is_qpidd:
+            if self.client.broker.modes[-1] and not self.client.broker.qpidd:
                 if script.full:
                     self.fail(ResourceLimitExceeded(506, None, "Maximum depth exceeded"))
             elif code is not None:

@@ -11,7 +11,6 @@ from amqp_core.errors import NotFound
 from amqp_core.v0_10 import spec
 from amqp_spark.datasource import batch_reader
 from amqp_spark.datasource.batch_reader import AmqpBatchReader, BrowsePartition
-from amqp_spark.datasource.connect import _Client as Adapter
 from amqp_spark.options import SourceOptions
 from tests.spark.fake_client import BodyPlan, FakeBlock, FakeBroker, FakeSubscription
 from tests.support.fakepeer import FakePeer, Peer
@@ -137,7 +136,7 @@ def test_heartbeats_go_on_while_spark_works_on_rows() -> None:
         reader = AmqpBatchReader(
             SourceOptions.parse(given),
             cast("ColumnPlan", BodyPlan()),
-            connector=lambda _: cast("Any", Adapter(server.connect(heartbeat=1))),
+            connector=lambda _: cast("Any", server.connect(heartbeat=1)),
         )
         found = reader.read(BrowsePartition("q", 1))
         assert next(found).num_rows == 1

@@ -13,7 +13,7 @@ from amqp_spark.state.xids import xid_text
 from tests.spark.commit_fakes import FakeBroker, FakeMarkers, FakeQueue, FakeTransactions, driver
 
 if TYPE_CHECKING:
-    from amqp_core.v0_10.spec import Xid
+    from amqp_core.api import Xid
     from amqp_spark.sink.prepared import PreparedBranch
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from amqp_core.address import ConnectOptions
 from amqp_core.v0_10 import spec
-from amqp_spark.datasource.connect import connect
+from amqp_spark.connect import connect
 from amqp_spark.datasource.receive_buffer import ConsumerOptions
 from amqp_spark.datasource.receiver import Receiver
 from tests.spark.reader_support import count_looks

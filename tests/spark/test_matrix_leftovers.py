@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_core.v0_10.spec import Xid
+from amqp_core.api import Xid
 from amqp_spark.errors import StateError
 from amqp_spark.state.records import OPEN, ConsumerState, OwnedBatch, WriterState
 from amqp_spark.state.xids import new_branch

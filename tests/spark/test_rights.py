@@ -19,8 +19,8 @@ from tests.spark.test_transactional_writer import Tasks
 from tests.spark.test_transactional_writer import rows as branch_rows
 
 if TYPE_CHECKING:
+    from amqp_core.api import Route
     from amqp_core.v0_10.client import Client
-    from amqp_core.v0_10.questions import Answer, Question
 
 QUERIES = {"exchange.query": "access exchange", "queue.query": "access queue", "exchange.bound": "access exchange"}
 HINT = r"Let the broker's administrator grant .*qpidd: 'acl allow USER {}'; Broker-J: no right but ACCESS VIRTUALHOST"
@@ -46,14 +46,15 @@ def test_a_refusal_that_is_no_matter_of_such_a_right_is_told_as_it_is() -> None:
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
-    answer = FakeClient.answer
+    route = FakeClient.route
 
-    def answered(client: FakeClient, question: Question) -> Answer:
-        if command == question.NAME:
+    def asked(client: FakeClient, exchange: str, key: str | None) -> Route:
+        bound = "exchange.bound" if exchange else "queue.query"
+        if command == ("exchange.query" if key is None else bound):
             raise denied(command)
-        return answer(client, question)
+        return route(client, exchange, key)
 
-    monkeypatch.setattr(FakeClient, "answer", answered)
+    monkeypatch.setattr(FakeClient, "route", asked)
 
 
 @pytest.mark.parametrize("command", QUERIES)
@@ -75,7 +76,7 @@ def test_a_state_queue_that_may_not_be_asked_for(ask: str) -> None:
     def no(*_: Any, **__: Any) -> NoReturn:
         raise denied(command)
 
-    queue = StateQueue(cast("Client", SimpleNamespace(query_queue=no, bound=no)), Names(WRITER, "w"))
+    queue = StateQueue(cast("Client", SimpleNamespace(query_queue=no, is_bound=no)), Names(WRITER, "w"))
     with pytest.raises(StateError, match=HINT.format(QUERIES[command])) as told:
         getattr(queue, ask)(*["key"] if ask == "marked" else [])
     assert "the login may not ask for" in str(told.value)

@@ -294,10 +294,3 @@ def test_what_a_lost_connection_was_asked_is_asked_again(fake: FakeBroker, route
     routes.connect()
     fake.bound.clear()
     assert routes.at_the_end() == [Gone("amq.direct", "k", 10, 0)]
-
-
-def test_an_answer_that_says_nothing_of_an_exchange_is_taken_for_no(
-    fake: FakeBroker, routes: Asking, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(fake.exchanges, "amq.direct", "")
-    assert routes.missing("amq.direct", 0, 3) == (0, "amq.direct")

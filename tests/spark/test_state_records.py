@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqp_core.api import Xid
 from amqp_core.v0_10._codec import encode_struct32
-from amqp_core.v0_10.spec import DtxRecoverResult, Xid
+from amqp_core.v0_10.spec import DtxRecoverResult
+from amqp_core.v0_10.spec import Xid as WireXid
 from amqp_spark.errors import StateError
 from amqp_spark.sink.errors import MOST_TASKS
 from amqp_spark.state.listing import MOST_LISTED
@@ -113,7 +115,7 @@ def test_a_thousand_branches_of_ours_are_named_in_one_frame() -> None:
         new_branch(f"writer {number % 3}", "a query", 100_000 + number, number % 500, number % 4, run=Run.new())
         for number in range(MOST_LISTED)
     ]
-    answer = encode_struct32(DtxRecoverResult(in_doubt=xids))
+    answer = encode_struct32(DtxRecoverResult(in_doubt=[WireXid(x.format, x.global_id, x.branch_id) for x in xids]))
     assert MOST_LISTED >= 1000
     assert MOST_LISTED >= 2 * MOST_TASKS
     assert len(answer) + 100 < 65_535

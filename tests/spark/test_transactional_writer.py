@@ -21,6 +21,7 @@ from amqp_core.errors import (
     TransactionFailed,
     UnauthorizedAccess,
 )
+from amqp_core.v0_10.spec import DtxXaStatus
 from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.errors import PublishFailed, RowError, StateError, Unroutable
@@ -36,7 +37,7 @@ from tests.spark.sink_fakes import Script
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from amqp_core.v0_10.spec import Xid
+    from amqp_core.api import Xid
 
 SCHEMA = StructType().add("body", "string").add("routing_key", "string")
 BEGIN = ["declare", "select", "start", "set_timeout"]
@@ -264,14 +265,14 @@ def test_a_marker_that_goes_nowhere_rolls_the_branch_back(*, qpidd: bool) -> Non
     fake = BranchBroker(qpidd=qpidd)
     tasks = Tasks(fake)
     task = tasks.task()
-    publish = BranchClient.publish
+    publish = BranchClient.publish_to_queue
 
-    def lose(client: BranchClient, message: Any) -> None:
-        publish(client, message)
+    def lose(client: BranchClient, queue: str, body: bytes, *, content_type: str) -> None:
+        publish(client, queue, body, content_type=content_type)
         fake.queues.clear()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BranchClient, "publish", lose)
+        patch.setattr(BranchClient, "publish_to_queue", lose)
         with pytest.raises(PublishFailed, match=r"its marker went nowhere: the queue 'amqp-spark\.markers\..*deleted"):
             task.run([rows(2)])
     assert (fake.calls, fake.prepared) == ([*BEGIN, "marker", "confirm", "abandon"], {})
@@ -335,7 +336,7 @@ def test_a_marker_that_is_rejected_fails_the_task(fake: BranchBroker) -> None:
 def test_a_branch_that_the_broker_rolls_back(
     fake: BranchBroker, step: str, status: int, told: str, abandoned: list[str]
 ) -> None:
-    fake.fails[step] = [TransactionFailed(f"dtx.{step}", status, "XA_RB")]
+    fake.fails[step] = [TransactionFailed(f"dtx.{step}", status, DtxXaStatus(status).name)]
     with pytest.raises(PublishFailed, match=told):
         Tasks(fake).run(rows(3))
     assert [call for call in fake.calls if call.startswith("abandon")] == abandoned

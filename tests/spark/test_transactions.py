@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqp_core.api import Xid
 from amqp_core.v0_10.messages import Message
-from amqp_core.v0_10.spec import ExchangeBoundResult, MessageAcceptMode, MessageAcquireMode, QueueQueryResult, Xid
+from amqp_core.v0_10.spec import QueueQueryResult
 from amqp_spark.cli import EXIT_BROKER, EXIT_OPTIONS
 from amqp_spark.sink.prepared import PreparedBranch as Marker
 from amqp_spark.state.names import WRITER, Names, hashed, lock_queue, state_queue
@@ -250,13 +251,10 @@ class Browsed:
     def grant(self, _messages: int) -> None: ...
 
     def take_one(self, *, timeout: float) -> Message | None:
-        assert timeout > 0
+        assert timeout >= 0
         return Message(self._bodies.pop(0)) if self._bodies else None
 
     def flush(self) -> None: ...
-
-    def take_blocks(self, _timeout: float) -> list[object]:
-        return []
 
     def cancel(self) -> None: ...
 
@@ -275,13 +273,14 @@ class Shown:
             return QueueQueryResult(queue=queue) if self._locked else None
         return None if self._counted is None else QueueQueryResult(queue=queue, message_count=self._counted)
 
-    def subscribe(self, _queue: str, *, accept_mode: int, acquire_mode: int) -> Browsed:
-        assert (accept_mode, acquire_mode) == (MessageAcceptMode.NONE, MessageAcquireMode.NOT_ACQUIRED)
+    def subscribe(self, _queue: str, *, accept: bool, acquire: bool) -> Browsed:
+        assert not accept
+        assert not acquire
         return Browsed(list(self._seen))
 
-    def bound(self, _exchange: str, *, binding_key: str) -> ExchangeBoundResult:
+    def is_bound(self, _exchange: str, binding_key: str) -> bool:
         assert binding_key == "begun"
-        return ExchangeBoundResult(key_not_matched=not self._begun)
+        return self._begun
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_core.api import Xid
 from amqp_core.errors import ConnectionLost
 from amqp_core.v0_10 import spec
 from amqp_spark.arrow.encode import MessagePlan, TaskId
@@ -83,7 +84,7 @@ class FullQpidd:
 
     def _known(self, peer: Peer, command: spec.DtxGetTimeout | spec.DtxRollback | spec.DtxCommit) -> None:
         assert command.xid is not None
-        text = xid_text(command.xid)
+        text = xid_text(Xid(command.xid.format, command.xid.global_id, command.xid.branch_id))
         self.asked.append(f"{command.NAME} {text}")
         if text not in self.prepared | self.expired:
             peer.exception(404, None, "no such branch")
@@ -93,7 +94,7 @@ class FullQpidd:
 
     def _resolve(self, command: spec.DtxRollback | spec.DtxCommit) -> spec.XaResult:
         assert command.xid is not None
-        text = xid_text(command.xid)
+        text = xid_text(Xid(command.xid.format, command.xid.global_id, command.xid.branch_id))
         if text in self.expired:
             return spec.XaResult(status=spec.DtxXaStatus.XA_RBTIMEOUT)
         self.prepared.discard(text)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
+from amqp_core.api import Xid
 from amqp_core.errors import (
     AmqpError,
     AuthenticationFailed,
@@ -358,8 +359,8 @@ def _fresh() -> str:
     return f"probe-{uuid.uuid4().hex[:12]}"
 
 
-def _xid() -> spec.Xid:
-    return spec.Xid(format=1, global_id=uuid.uuid4().bytes, branch_id=b"probe")
+def _xid() -> Xid:
+    return Xid(format=1, global_id=uuid.uuid4().bytes, branch_id=b"probe")
 
 
 def _is_rejected(client: Client) -> bool:

@@ -27,7 +27,7 @@ from amqp_spark.state.records import Mark
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from amqp_spark.datasource.broker import Connector
+    from amqp_spark.connect import Connector
     from amqp_spark.datasource.queue_buffer import QueueBuffer
     from amqp_spark.datasource.queue_consumer import QueueConsumer
     from amqp_spark.datasource.receive_buffer import ConsumerOptions, ReceiveBuffer

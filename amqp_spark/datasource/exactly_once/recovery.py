@@ -16,13 +16,13 @@ from amqp_spark import crashpoints, places
 from amqp_spark.errors import SpoolError, StateError
 from amqp_spark.spool.spool import BatchLostError
 from amqp_spark.state.names import CONSUMER, Names
-from amqp_spark.state.queue import loaded
+from amqp_spark.state.queue import StateQueue, loaded
 from amqp_spark.state.records import ConsumerState, OwnedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from amqp_spark.datasource.broker import Client, StateOwner
+    from amqp_core.api import Client
     from amqp_spark.spool.spool import Spool
 
 _log = logging.getLogger(__name__)
@@ -66,7 +66,7 @@ class Consumer:
         return f"consumerId {self.consumer_id!r}, queue {self.queue!r}"
 
 
-def recover(consumer: Consumer, client: Client, owner: StateOwner, spool: Spool) -> ConsumerState:
+def recover(consumer: Consumer, client: Client, owner: StateQueue, spool: Spool) -> ConsumerState:
     """The state, with the epoch of this process; the broker has it.
 
     Raises:
@@ -114,7 +114,7 @@ def _no_more_queues(consumer: Consumer, client: Client) -> None:
     if consumer.index:
         return
     beyond = Names(CONSUMER, consumer.consumer_id, consumer.count)
-    if client.owner(beyond).exists():
+    if StateQueue(client, beyond).exists():
         raise StateError(
             f"consumerId {consumer.consumer_id!r} has state of more than {consumer.count} queue(s) on this broker "
             f"({beyond.state!r}): it was used with another list of queues, which {consumer.names.tool()} shows. "

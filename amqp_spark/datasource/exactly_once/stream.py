@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from amqp_spark.compat import InputPartition
-    from amqp_spark.datasource.broker import Connector
+    from amqp_spark.connect import Connector
     from amqp_spark.datasource.partitions import Range
     from amqp_spark.datasource.receive_buffer import ConsumerOptions
     from amqp_spark.offsets import QueueOffset

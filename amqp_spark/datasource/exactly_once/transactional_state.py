@@ -17,13 +17,13 @@ from amqp_spark.datasource.exactly_once.entries import Entry
 from amqp_spark.datasource.exactly_once.recovery import ADOPT, KEEP_ALIVE_SECONDS, Consumer, recover
 from amqp_spark.datasource.exactly_once.spool_cleaner import SpoolCleaner
 from amqp_spark.errors import StateError
-from amqp_spark.state.queue import loaded
+from amqp_spark.state.queue import StateQueue, loaded
 from amqp_spark.state.records import ConsumerState
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from amqp_spark.datasource.broker import Client, StateOwner
+    from amqp_core.api import Client
     from amqp_spark.datasource.queue_buffer import QueueBuffer
     from amqp_spark.datasource.receive_buffer import ReceiveBuffer
     from amqp_spark.spool.spool import Spool
@@ -104,7 +104,7 @@ class TransactionalState:
         self._lock = held.changed
         self._clock = held.clock
         self._buffer = buffer
-        self._owner: StateOwner | None = None
+        self._owner: StateQueue | None = None
         self._change: Change | None = None
         self._attempt: _Attempt | None = None
         self._drop_wanted = False
@@ -142,7 +142,7 @@ class TransactionalState:
         """
         if not self._first_has_recovered(client):
             return False
-        owner = client.owner(self.consumer.names)
+        owner = StateQueue(client, self.consumer.names)
         try:
             owner.lock()
         except ResourceLocked as error:
@@ -234,7 +234,7 @@ class TransactionalState:
                 "time. Stop the other one, or use another consumerId"
             ) from error
 
-    def _resume(self, owner: StateOwner) -> None:
+    def _resume(self, owner: StateQueue) -> None:
         """After a reconnect the state must be as we left it, with or without the transaction that was under way."""
         body = owner.take()
         attempt, self._attempt = self._attempt, None

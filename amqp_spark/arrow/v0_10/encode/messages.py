@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqp_core.v0_10.spec import MessageAcquireMode
+from amqp_core.v0_10.spec import MessageAcceptMode, MessageAcquireMode
 from amqp_spark.arrow.v0_10.encode import bodies, headers
 from amqp_spark.arrow.v0_10.encode.bodies import FIRST_SEGMENT, FRAME_HEADER, LAST_SEGMENT, WHOLE_SEGMENT, frame
 from amqp_spark.arrow.v0_10.encode.octets import blame
@@ -26,7 +26,7 @@ from amqp_spark.arrow.v0_10.encode.schema import IGNORED, schema_problems
 from amqp_spark.errors import RowError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from pyspark.sql.types import DataType, StructType
 
@@ -41,6 +41,8 @@ MOST_BYTES: Final = 1 << 20
 KEPT_FREE: Final = 300
 """Octets of the frame of a header segment that are left to brokers: on delivery qpidd writes the exchange's name there
 (up to 255 octets and their size), and times; what no longer fits a frame then ends the connection of every consumer."""
+_BEFORE_DESTINATION: Final = FRAME_HEADER + 6
+"""Bytes of a transfer before its destination: the frame header; class, code, session header, flags (section 4)."""
 _ELSEWHERE: Final = frozenset({"body", "exchange"})
 """Columns that are not in the header segment."""
 _PERSISTENT: Final = 2
@@ -344,3 +346,17 @@ def _cuts(columns: dict[str, Array], rows: int) -> Iterator[tuple[int, int]]:
 
 
 __all__ = ["EncodedBlock", "Encoder", "MessagePlan", "TaskId"]
+
+
+def clear_accept_mode(frames: bytearray, ends: Iterable[int]) -> None:
+    """Set accept-mode none in every transfer.
+
+    Parameters:
+        frames: of transfers that :class:`Encoder` has made, one after the other; changed in place.
+        ends: where each of them ends.
+    """
+    start = 0
+    for end in ends:
+        destination = start + _BEFORE_DESTINATION
+        frames[destination + 1 + frames[destination]] = MessageAcceptMode.NONE
+        start = end

@@ -1,0 +1,34 @@
+"""Picks the protocol of a connection: AMQP 0-10. No other module outside of :mod:`amqp_spark.arrow` names one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from amqp_core.address import ConnectOptions
+from amqp_core.v0_10.client import DEFAULT_CALL_TIMEOUT_S
+from amqp_core.v0_10.client import Client as Client010
+
+if TYPE_CHECKING:
+    from amqp_core.api import Client
+
+
+def connect(options: ConnectOptions, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S) -> Client:
+    """Connect, log in and open a session, walking the host list once.
+
+    Parameters:
+        options: broker, login and TLS.
+        call_timeout_s: seconds that any later call may wait for its answer.
+
+    Returns:
+        A connected client; its thread is the caller's.
+
+    Raises:
+        AuthenticationFailed, VirtualHostRefused, UsageError: at once, since another host would say the same.
+        ConnectionFailed, TlsError, VersionRefused, DeadlineExceeded: no host of the list can be used.
+    """
+    return Client010.connect(options, call_timeout_s=call_timeout_s)
+
+
+Connector = Callable[[ConnectOptions], "Client"]
+"""Connects one incarnation of a client; tests give another one."""
