@@ -5,7 +5,7 @@
         --to-url amqps://there/default --to-username guest --to-password-file /run/secrets/there \\
         --exchange amq.topic --checkpoint /data/ticks.bridge
 
-Bodies and application headers are passed on octet by octet, timestamps as the numbers that they are on the wire. A
+Bodies and application headers are passed on byte by byte, timestamps as the numbers that they are on the wire. A
 message is accepted on the one broker after the other has it, so a crash may publish some twice and loses none. With
 deliveryGuarantee=exactly-once in --from-option (with consumerId, spoolLocation) and in --to-option (with
 transactionalId) none comes twice.

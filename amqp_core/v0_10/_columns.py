@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 
 from amqp_core.errors import DecodeError
 
-# Octets of a value by type code: the high four bits say it (0-10 section 3.2), so that types unknown here are skipped
-# too. -1, -2, -4: a size of so many octets precedes the value. -9: such a code does not exist.
+# Bytes of a value by type code: the high four bits say it (0-10 section 3.2), so that types unknown here are skipped
+# too. -1, -2, -4: a size of so many bytes precedes the value. -9: such a code does not exist.
 _CLASS_WIDTHS: Final = (1, 2, 4, 8, 16, 32, 64, 128, -1, -2, -4, -9, 5, 9, -9, 0)
 WIDTHS: Final[tuple[int, ...]] = tuple([_CLASS_WIDTHS[code >> 4] for code in range(256)])
-"""Octets of a value by its type code; -1, -2, -4: preceded by a size of so many octets; -9: no such code."""
+"""Bytes of a value by its type code; -1, -2, -4: preceded by a size of so many bytes; -9: no such code."""
 
 _frame = Struct(">BBHxBH").unpack_from  # flags, type, size, track, channel
 

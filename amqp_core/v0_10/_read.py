@@ -91,7 +91,7 @@ def _short(what: str, pos: int) -> DecodeError:
 
 
 def read_uint8(data: bytes, pos: int) -> tuple[int, int]:
-    """An unsigned octet."""
+    """An unsigned byte."""
     try:
         return data[pos], pos + 1
     except IndexError:
@@ -99,7 +99,7 @@ def read_uint8(data: bytes, pos: int) -> tuple[int, int]:
 
 
 def read_int8(data: bytes, pos: int) -> tuple[int, int]:
-    """A signed octet."""
+    """A signed byte."""
     try:
         value = data[pos]
     except IndexError:
@@ -172,7 +172,7 @@ def read_double(data: bytes, pos: int) -> tuple[float, int]:
 
 
 def read_boolean(data: bytes, pos: int) -> tuple[bool, int]:
-    """A boolean octet: zero is false, all else true."""
+    """A boolean byte: zero is false, all else true."""
     try:
         return data[pos] != 0, pos + 1
     except IndexError:
@@ -186,7 +186,7 @@ def read_char(data: bytes, pos: int) -> tuple[str, int]:
 
 
 def read_char_utf32(data: bytes, pos: int) -> tuple[str, int]:
-    """One Unicode character in four octets; surrogates and numbers beyond Unicode are refused."""
+    """One Unicode character in four bytes; surrogates and numbers beyond Unicode are refused."""
     number, end = read_uint32(data, pos)
     if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
         raise DecodeError(f"char-utf32 0x{number:x} is not a character", pos)
@@ -205,32 +205,32 @@ def read_datetime(data: bytes, pos: int) -> tuple[Datetime, int]:
 
 
 def read_uuid(data: bytes, pos: int) -> tuple[UUID, int]:
-    """A UUID of 16 octets."""
+    """A UUID of 16 bytes."""
     value, end = _fixed(data, pos, 16, "uuid")
     return UUID(bytes=value), end
 
 
 def read_dec32(data: bytes, pos: int) -> tuple[Decimal, int]:
-    """A decimal: an octet with the number of decimal places, then a signed 32-bit number."""
+    """A decimal: an byte with the number of decimal places, then a signed 32-bit number."""
     places, at = read_uint8(data, pos)
     mantissa, end = read_int32(data, at)
     return Decimal(f"{mantissa}E-{places}"), end
 
 
 def read_dec64(data: bytes, pos: int) -> tuple[Decimal, int]:
-    """A decimal: an octet with the number of decimal places, then a signed 64-bit number."""
+    """A decimal: an byte with the number of decimal places, then a signed 64-bit number."""
     places, at = read_uint8(data, pos)
     mantissa, end = read_int64(data, at)
     return Decimal(f"{mantissa}E-{places}"), end
 
 
 def read_void(data: bytes, pos: int) -> tuple[None, int]:
-    """Nothing: no octets."""
+    """Nothing: no bytes."""
     return None, pos
 
 
 def read_bit(data: bytes, pos: int) -> tuple[bool, int]:
-    """A presence indicator: no octets, true where it is met."""
+    """A presence indicator: no bytes, true where it is met."""
     return True, pos
 
 
@@ -242,52 +242,52 @@ def _fixed(data: bytes, pos: int, width: int, what: str) -> tuple[bytes, int]:
 
 
 def read_bin8(data: bytes, pos: int) -> tuple[bytes, int]:
-    """One opaque octet."""
+    """One opaque byte."""
     return _fixed(data, pos, 1, "bin8")
 
 
 def read_bin16(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Two opaque octets."""
+    """Two opaque bytes."""
     return _fixed(data, pos, 2, "bin16")
 
 
 def read_bin32(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Four opaque octets."""
+    """Four opaque bytes."""
     return _fixed(data, pos, 4, "bin32")
 
 
 def read_bin40(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Five opaque octets."""
+    """Five opaque bytes."""
     return _fixed(data, pos, 5, "bin40")
 
 
 def read_bin64(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Eight opaque octets."""
+    """Eight opaque bytes."""
     return _fixed(data, pos, 8, "bin64")
 
 
 def read_bin72(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Nine opaque octets."""
+    """Nine opaque bytes."""
     return _fixed(data, pos, 9, "bin72")
 
 
 def read_bin128(data: bytes, pos: int) -> tuple[bytes, int]:
-    """16 opaque octets."""
+    """16 opaque bytes."""
     return _fixed(data, pos, 16, "bin128")
 
 
 def read_bin256(data: bytes, pos: int) -> tuple[bytes, int]:
-    """32 opaque octets."""
+    """32 opaque bytes."""
     return _fixed(data, pos, 32, "bin256")
 
 
 def read_bin512(data: bytes, pos: int) -> tuple[bytes, int]:
-    """64 opaque octets."""
+    """64 opaque bytes."""
     return _fixed(data, pos, 64, "bin512")
 
 
 def read_bin1024(data: bytes, pos: int) -> tuple[bytes, int]:
-    """128 opaque octets."""
+    """128 opaque bytes."""
     return _fixed(data, pos, 128, "bin1024")
 
 
@@ -295,7 +295,7 @@ def read_bin1024(data: bytes, pos: int) -> tuple[bytes, int]:
 
 
 def read_vbin8(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Up to 255 opaque octets."""
+    """Up to 255 opaque bytes."""
     try:
         end = pos + 1 + data[pos]
     except IndexError:
@@ -306,7 +306,7 @@ def read_vbin8(data: bytes, pos: int) -> tuple[bytes, int]:
 
 
 def read_vbin16(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Up to 65535 opaque octets."""
+    """Up to 65535 opaque bytes."""
     try:
         end = pos + 2 + _uint16(data, pos)[0]
     except StructError:
@@ -317,7 +317,7 @@ def read_vbin16(data: bytes, pos: int) -> tuple[bytes, int]:
 
 
 def read_vbin32(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Up to 2**32 - 1 opaque octets."""
+    """Up to 2**32 - 1 opaque bytes."""
     try:
         end = pos + 4 + _uint32(data, pos)[0]
     except StructError:
@@ -328,7 +328,7 @@ def read_vbin32(data: bytes, pos: int) -> tuple[bytes, int]:
 
 
 def read_str8(data: bytes, pos: int) -> tuple[str, int]:
-    """Up to 255 octets of UTF-8."""
+    """Up to 255 bytes of UTF-8."""
     try:
         end = pos + 1 + data[pos]
         if end <= len(data):
@@ -341,7 +341,7 @@ def read_str8(data: bytes, pos: int) -> tuple[str, int]:
 
 
 def read_str16(data: bytes, pos: int) -> tuple[str, int]:
-    """Up to 65535 octets of UTF-8."""
+    """Up to 65535 bytes of UTF-8."""
     try:
         end = pos + 2 + _uint16(data, pos)[0]
         if end <= len(data):
@@ -366,13 +366,13 @@ def read_str16_latin(data: bytes, pos: int) -> tuple[str, int]:
 
 
 def read_str8_utf16(data: bytes, pos: int) -> tuple[str, int]:
-    """Up to 255 octets of UTF-16: big-endian, or as a byte order mark says."""
+    """Up to 255 bytes of UTF-16: big-endian, or as a byte order mark says."""
     value, end = read_vbin8(data, pos)
     return _utf16(value, pos + 1), end
 
 
 def read_str16_utf16(data: bytes, pos: int) -> tuple[str, int]:
-    """Up to 65535 octets of UTF-16: big-endian, or as a byte order mark says."""
+    """Up to 65535 bytes of UTF-16: big-endian, or as a byte order mark says."""
     value, end = read_vbin16(data, pos)
     return _utf16(value, pos + 2), end
 
@@ -424,7 +424,7 @@ def read_struct32(data: bytes, pos: int) -> tuple[bytes, int]:
 def _bounds(data: bytes, pos: int, head: int, item: int, what: str) -> tuple[int, int, int]:
     """Count, position of the first item and end of a container whose size word is at ``pos``.
 
-    ``head`` octets of the counted size precede the items, each item takes ``item`` octets or more: a count that cannot
+    ``head`` bytes of the counted size precede the items, each item takes ``item`` bytes or more: a count that cannot
     fit is refused before anything is read. A size of zero is an empty container (Broker-J sends it for null).
     """
     try:
@@ -556,7 +556,7 @@ def read_array_head(data: bytes, pos: int) -> tuple[int, int, int, int]:
     """Type code (void when the size is zero), count, position of the first element and end of an array."""
     count, first, end = _bounds(data, pos, 5, 0, "array")
     if first == end:
-        if count:  # elements without octets: any count would fit, so none does
+        if count:  # elements without bytes: any count would fit, so none does
             raise DecodeError(f"array of {count} values in no bytes", pos)
         return VOID, 0, end, end
     if count > end - first:

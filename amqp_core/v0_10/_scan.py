@@ -228,7 +228,7 @@ def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OU
 def _repeated(data: bytes, places: Iterable[int], begin: int, size: int) -> int:
     """How many transfers of ``size`` bytes from ``begin`` on are framed as the one before them; 0 if they are few.
 
-    ``places`` are the offsets of all octets of that one which say how it is framed, up to where the last of its frames
+    ``places`` are the offsets of all bytes of that one which say how it is framed, up to where the last of its frames
     ends. Each is compared in all transfers together, so that as many as have the same in every place are framed alike.
     """
     count = (len(data) - begin) // size

@@ -93,7 +93,7 @@ def _misfit(name: str, value: object, want: str) -> EncodeError:
 
 
 def write_uint8(value: int, name: str = "uint8") -> bytes:
-    """An unsigned octet."""
+    """An unsigned byte."""
     try:
         return _U8(value)
     except StructError:
@@ -101,7 +101,7 @@ def write_uint8(value: int, name: str = "uint8") -> bytes:
 
 
 def write_int8(value: int, name: str = "int8") -> bytes:
-    """A signed octet."""
+    """A signed byte."""
     try:
         return _I8(value)
     except StructError:
@@ -173,7 +173,7 @@ def write_double(value: float, name: str = "double") -> bytes:
 
 
 def write_boolean(value: bool, name: str = "boolean") -> bytes:  # noqa: FBT001 - it is the value
-    """A boolean octet, 1 or 0."""
+    """A boolean byte, 1 or 0."""
     if value is True:
         return b"\x01"
     if value is False:
@@ -190,7 +190,7 @@ def write_char(value: str, name: str = "char") -> bytes:
 
 
 def write_char_utf32(value: str, name: str = "char-utf32") -> bytes:
-    """One Unicode character in four octets."""
+    """One Unicode character in four bytes."""
     out = _encoded(value, "utf-32-be", name)
     if len(out) != 4:
         raise _misfit(name, value, "one character")
@@ -208,7 +208,7 @@ def write_datetime(value: int, name: str = "datetime") -> bytes:
 
 
 def write_uuid(value: UUID, name: str = "uuid") -> bytes:
-    """A UUID of 16 octets."""
+    """A UUID of 16 bytes."""
     if not isinstance(value, UUID):
         raise _misfit(name, value, "a UUID")
     return value.bytes
@@ -239,14 +239,14 @@ def _decimal(value: object, digits: int, name: str) -> tuple[bytes, int]:
 
 
 def write_void(value: None = None, name: str = "void") -> bytes:
-    """Nothing: no octets."""
+    """Nothing: no bytes."""
     if value is not None:
         raise _misfit(name, value, "None")
     return b""
 
 
 def write_bit(value: bool, name: str = "bit") -> bytes:  # noqa: FBT001 - it is the value
-    """A presence indicator: no octets, and only true can be written."""
+    """A presence indicator: no bytes, and only true can be written."""
     if value is not True:
         raise _misfit(name, value, "True, the only bit that has a place in a map")
     return b""
@@ -255,7 +255,7 @@ def write_bit(value: bool, name: str = "bit") -> bytes:  # noqa: FBT001 - it is 
 def _fixed(value: bytes, width: int, name: str) -> bytes:
     out = _opaque(value, name)
     if len(out) != width:
-        raise _misfit(name, out, f"of {width} octets")
+        raise _misfit(name, out, f"of {width} bytes")
     return out
 
 
@@ -268,52 +268,52 @@ def _opaque(value: object, name: str) -> bytes:
 
 
 def write_bin8(value: bytes, name: str = "bin8") -> bytes:
-    """One opaque octet."""
+    """One opaque byte."""
     return _fixed(value, 1, name)
 
 
 def write_bin16(value: bytes, name: str = "bin16") -> bytes:
-    """Two opaque octets."""
+    """Two opaque bytes."""
     return _fixed(value, 2, name)
 
 
 def write_bin32(value: bytes, name: str = "bin32") -> bytes:
-    """Four opaque octets."""
+    """Four opaque bytes."""
     return _fixed(value, 4, name)
 
 
 def write_bin40(value: bytes, name: str = "bin40") -> bytes:
-    """Five opaque octets."""
+    """Five opaque bytes."""
     return _fixed(value, 5, name)
 
 
 def write_bin64(value: bytes, name: str = "bin64") -> bytes:
-    """Eight opaque octets."""
+    """Eight opaque bytes."""
     return _fixed(value, 8, name)
 
 
 def write_bin72(value: bytes, name: str = "bin72") -> bytes:
-    """Nine opaque octets."""
+    """Nine opaque bytes."""
     return _fixed(value, 9, name)
 
 
 def write_bin128(value: bytes, name: str = "bin128") -> bytes:
-    """16 opaque octets."""
+    """16 opaque bytes."""
     return _fixed(value, 16, name)
 
 
 def write_bin256(value: bytes, name: str = "bin256") -> bytes:
-    """32 opaque octets."""
+    """32 opaque bytes."""
     return _fixed(value, 32, name)
 
 
 def write_bin512(value: bytes, name: str = "bin512") -> bytes:
-    """64 opaque octets."""
+    """64 opaque bytes."""
     return _fixed(value, 64, name)
 
 
 def write_bin1024(value: bytes, name: str = "bin1024") -> bytes:
-    """128 opaque octets."""
+    """128 opaque bytes."""
     return _fixed(value, 128, name)
 
 
@@ -330,36 +330,36 @@ def _encoded(value: object, encoding: str, name: str) -> bytes:
 
 
 def write_vbin8(value: bytes, name: str = "vbin8") -> bytes:
-    """Up to 255 opaque octets."""
+    """Up to 255 opaque bytes."""
     out = _opaque(value, name)
     if len(out) > 0xFF:
-        raise _misfit(name, out, "at most 255 octets")
+        raise _misfit(name, out, "at most 255 bytes")
     return _U8(len(out)) + out
 
 
 def write_vbin16(value: bytes, name: str = "vbin16") -> bytes:
-    """Up to 65535 opaque octets."""
+    """Up to 65535 opaque bytes."""
     out = _opaque(value, name)
     if len(out) > 0xFFFF:
-        raise _misfit(name, out, "at most 65535 octets")
+        raise _misfit(name, out, "at most 65535 bytes")
     return _U16(len(out)) + out
 
 
 def write_vbin32(value: bytes, name: str = "vbin32") -> bytes:
-    """Up to 2**32 - 1 opaque octets."""
+    """Up to 2**32 - 1 opaque bytes."""
     out = _opaque(value, name)
     if len(out) > 0xFFFFFFFF:
-        raise _misfit(name, out, "at most 2**32 - 1 octets")
+        raise _misfit(name, out, "at most 2**32 - 1 bytes")
     return _U32(len(out)) + out
 
 
 def write_str8(value: str, name: str = "str8") -> bytes:
-    """Up to 255 octets of UTF-8."""
+    """Up to 255 bytes of UTF-8."""
     return write_vbin8(_encoded(value, "utf-8", name), name)
 
 
 def write_str16(value: str, name: str = "str16") -> bytes:
-    """Up to 65535 octets of UTF-8."""
+    """Up to 65535 bytes of UTF-8."""
     return write_vbin16(_encoded(value, "utf-8", name), name)
 
 
@@ -374,12 +374,12 @@ def write_str16_latin(value: str, name: str = "str16-latin") -> bytes:
 
 
 def write_str8_utf16(value: str, name: str = "str8-utf16") -> bytes:
-    """Up to 255 octets of big-endian UTF-16."""
+    """Up to 255 bytes of big-endian UTF-16."""
     return write_vbin8(_utf16(value, name), name)
 
 
 def write_str16_utf16(value: str, name: str = "str16-utf16") -> bytes:
-    """Up to 65535 octets of big-endian UTF-16."""
+    """Up to 65535 bytes of big-endian UTF-16."""
     return write_vbin16(_utf16(value, name), name)
 
 
@@ -426,7 +426,7 @@ def write_map(value: Mapping[str, object], name: str = "map") -> bytes:
     """A map of natural Python values and :class:`Typed`.
 
     None is void, bool boolean, int the first of int32, int64 and uint64 that it fits, float double, str str16 (beyond
-    65535 octets vbin32, as the C++ client does: no string type is longer), bytes vbin32, UUID uuid, Datetime datetime,
+    65535 bytes vbin32, as the C++ client does: no string type is longer), bytes vbin32, UUID uuid, Datetime datetime,
     Decimal dec64, a mapping map, a list or tuple list. ``Typed(code, value)`` takes the type of its code.
     """
     return _map(value, name, 1)
@@ -504,12 +504,12 @@ def _array(value: object, name: str, depth: int) -> bytes:
         raise EncodeError(f"{name}: an array has one type, these values need {len(codes)}")
     code = codes.pop() if codes else STR16
     if code in {VOID, BIT}:
-        raise EncodeError(f"{name}: values without octets cannot be counted in an array")
+        raise EncodeError(f"{name}: values without bytes cannot be counted in an array")
     return _array_of(code, [raw for _, raw in pairs])
 
 
 def _value(value: object, name: str, depth: int) -> tuple[int, bytes]:
-    """Type code and octets of a value inside a container."""
+    """Type code and bytes of a value inside a container."""
     kind = type(value)
     if kind is str:
         assert isinstance(value, str)

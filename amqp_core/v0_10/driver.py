@@ -54,7 +54,7 @@ _COMPLETE_WITHIN_S = 1.0
 _PATIENT_TICK_S = 0.5
 # While more than this waits for a peer that does not read, nothing is read from it: what it sends makes us answer.
 _MOST_PENDING = 1 << 24
-# The answer to a call comes behind what is under way: each time that so many octets have come the wait begins anew.
+# The answer to a call comes behind what is under way: each time that so many bytes have come the wait begins anew.
 _FLOWING_BYTES = 1 << 16
 CHANNEL = 0
 
@@ -115,7 +115,7 @@ class Driver:
         self.reading = True
         self.heard_at = monotonic()
         self.redirect: Redirected | None = None
-        self._taken = 0  # octets received
+        self._taken = 0  # bytes received
         self.on_block: Callable[[Block], None] = _ignore
         self.on_begun: Callable[[bytes], None] = _ignore
         self.early: list[spec.Command] = []

@@ -54,7 +54,7 @@ def destination_of(frames: bytes, start: int) -> str:
         DecodeError: a command segment that ends before its destination.
     """
     command = _command_segment(frames, start)
-    flags = 3 + int.from_bytes(command[2:3])  # behind class, code and session header: the packing flags, two octets
+    flags = 3 + int.from_bytes(command[2:3])  # behind class, code and session header: the packing flags, two bytes
     begin = flags + 3
     if flags + 2 <= len(command) and not command[flags] & 1:
         return ""

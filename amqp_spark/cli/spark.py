@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-#: All columns in types that lose nothing: headers and opaque properties as octets, times as the numbers sent.
+#: All columns in types that lose nothing: headers and opaque properties as bytes, times as the numbers sent.
 EXACT: Final = {
     "queue": "STRING",
     "position": "BIGINT",
     "discard_unroutable": "BOOLEAN",
     "immediate": "BOOLEAN",
     "redelivered": "BOOLEAN",
-    "priority": "SMALLINT",  # an octet on the wire, as are delivery modes
+    "priority": "SMALLINT",  # an byte on the wire, as are delivery modes
     "delivery_mode": "SMALLINT",
     "ttl": "BIGINT",
     "timestamp": "BIGINT",

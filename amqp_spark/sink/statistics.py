@@ -11,7 +11,7 @@ class Statistics:
 
     Parameters:
         messages: messages that the broker has taken; those that were discarded do not count.
-        nbytes: octets of their frames, headers included.
+        nbytes: bytes of their frames, headers included.
         seconds: from the start of the first task to the end of the last one.
         retries: connections that were made again.
         resent: transfers that were sent again, since the broker had not completed them: perhaps duplicates.

@@ -176,7 +176,7 @@ def _summary(value: object) -> str:
 
 
 def write(message: OwnedMessage, file: Path) -> None:
-    """Write a message to a new file (JSON; octets in base64). When this returns it is on the disk.
+    """Write a message to a new file (JSON; bytes in base64). When this returns it is on the disk.
 
     Raises:
         StateError: there is such a file already, or it cannot be written.

@@ -348,7 +348,7 @@ def test_reply_to_of_a_wrong_size_is_refused() -> None:
     ("value", "message"),
     [
         (spec.MessageFlow(value=2**32), "message.flow value: 4294967296 is not a uint32"),
-        (spec.QueueDeclare(queue="q" * 256), "queue.declare queue: bytes of length 256 is not at most 255 octets"),
+        (spec.QueueDeclare(queue="q" * 256), "queue.declare queue: bytes of length 256 is not at most 255 bytes"),
         (spec.MessageAccept(transfers=[(0, 2**32)]), "message.accept transfers"),
         (spec.QueueDeclare(arguments={"k": object()}), "queue.declare arguments"),
         (spec.DtxStart(xid=Xid(global_id=bytes(256))), "dtx.xid global-id"),

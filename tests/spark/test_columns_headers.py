@@ -273,8 +273,8 @@ MALFORMED = [
     (wire.map_([(b"k", 0xB1, b"abc")]), "an entry reaches beyond its end"),
     (struct.pack(">II", 4, 1), "cannot hold as many entries"),
     (struct.pack(">II", 6, 1) + b"\x09k", "an entry reaches beyond its end"),
-    (struct.pack(">II", 9, 1) + b"\1k\x02\1\0", "octets follow its last entry"),
-    (struct.pack(">II", 4 + 70 * 4, 69) + b"\1k\x02\1" * 70, "octets follow its last entry"),
+    (struct.pack(">II", 9, 1) + b"\1k\x02\1\0", "bytes follow its last entry"),
+    (struct.pack(">II", 4 + 70 * 4, 69) + b"\1k\x02\1" * 70, "bytes follow its last entry"),
     (struct.pack(">II", 4 + 70 * 4, 70) + b"\1k\x02\1" * 69 + b"\1k\xa0\1", "an entry reaches beyond its end"),
     (b"\0\0\0\2\0\0", "cannot hold as many entries"),
 ]

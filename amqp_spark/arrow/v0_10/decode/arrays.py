@@ -1,4 +1,4 @@
-"""Arrow arrays from positions of octets: a column at once, with the rows that do not fit and why.
+"""Arrow arrays from positions of bytes: a column at once, with the rows that do not fit and why.
 
 Every function returns the array, null in the rows that do not fit, and ``{row: reason}`` of those rows.
 """
@@ -24,7 +24,7 @@ Array: TypeAlias = "pa.Array[Any]"
 Column: TypeAlias = tuple[Array, Errors]
 
 _LARGEST: Final = (1 << 63) - 1
-_OFFSETS: Final = 1 << 31  # Arrow's binary and string arrays count octets in 32 bits, signed
+_OFFSETS: Final = 1 << 31  # Arrow's binary and string arrays count bytes in 32 bits, signed
 
 # Where the parts of a UUID's text begin and end, and the digits that they have.
 _UUID_PARTS: Final = ((0, 8, 0), (9, 13, 8), (14, 18, 12), (19, 23, 16), (24, 36, 20))
@@ -53,7 +53,7 @@ def merged(absent: Mask | None, wrong: Mask) -> Mask | None:
 
 
 def binary(wire: Wire, begin: Positions, end: Positions, absent: Mask | None) -> Array:
-    """The octets from ``begin`` to ``end`` as BINARY; positions of later rows are expected behind those of earlier."""
+    """The bytes from ``begin`` to ``end`` as BINARY; positions of later rows are expected behind those of earlier."""
     rows = len(begin)
     if rows and wire.ordered and len(wire.data) < _OFFSETS:
         # Seen as one array whose values are in turn a field and what lies between it and the next, the data need no
@@ -140,7 +140,7 @@ def times(number: Positions, absent: Mask | None, kind: pa.DataType, unit: str) 
 
 
 def uuid_text(octets: npt.NDArray[np.uint8], absent: Mask | None) -> Array:
-    """Rows of 16 octets as the usual text of a UUID."""
+    """Rows of 16 bytes as the usual text of a UUID."""
     rows = len(octets)
     letters = np.full((rows, 36), ord("-"), np.uint8)
     digits = np.frombuffer(octets.tobytes().hex().encode(), np.uint8).reshape(rows, 32)

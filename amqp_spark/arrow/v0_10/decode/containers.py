@@ -14,7 +14,7 @@ CONTAINERS: Final = (code.MAP, code.LIST, code.ARRAY)
 
 
 def end_of(data: bytes, number: int, at: int) -> int:
-    """Where a value of type ``number`` ends whose octets begin at ``at``; -1 if there is no such type."""
+    """Where a value of type ``number`` ends whose bytes begin at ``at``; -1 if there is no such type."""
     width = WIDTHS[number]
     if width >= 0:
         return at + width

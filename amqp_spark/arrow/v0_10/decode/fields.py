@@ -1,9 +1,9 @@
 """Where the fields of many messages are, as numpy arrays of positions: one step per field, not per message.
 
-Positions count octets of ``Wire.data``. Every length read from the wire is checked against the struct that holds it
+Positions count bytes of ``Wire.data``. Every length read from the wire is checked against the struct that holds it
 before anything behind it is used; a message whose structs do not hold goes into ``broken`` with the reason, and from
 then on has no fields. Presence flags are compared as the 16-bit number on the wire: field 0 is 0x0100, field 8 is
-0x0001 (0-10 section 3.4; the octet order is that of the brokers).
+0x0001 (0-10 section 3.4; the byte order is that of the brokers).
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     Positions = npt.NDArray[np.int64]
     Mask = npt.NDArray[np.bool_]
 
-_PADDING: Final = 16  # octets that may be read, and not used, behind the last field
+_PADDING: Final = 16  # bytes that may be read, and not used, behind the last field
 _MOST_STRUCTS: Final = 64  # in one header; three kinds are defined
 _WIDTHS: Final = np.array(WIDTHS, np.int64)
 _LOW: Final = np.uint64(0xFFFF)
 
 
 class Layout(NamedTuple):
-    """A packed struct of the header: its fields in order, as (name, presence flag, octets of value or of its size)."""
+    """A packed struct of the header: its fields in order, as (name, presence flag, bytes of value or of its size)."""
 
     name: str
     code: int
@@ -86,7 +86,7 @@ class Spans(NamedTuple):
 
 
 class Wire:
-    """The octets of a block, read at many positions at once."""
+    """The bytes of a block, read at many positions at once."""
 
     def __init__(self, data: bytes, *, ordered: bool = True) -> None:
         self.data = data
@@ -98,18 +98,18 @@ class Wire:
         """The values of a numpy type at any positions; one too near the end reads what lies before it."""
         view = self._views.get(dtype)
         if view is None:
-            # One element at every octet: they overlap, and the copy made by the index is all that is ever used.
+            # One element at every byte: they overlap, and the copy made by the index is all that is ever used.
             kind = np.dtype(dtype)
             view = np.ndarray((len(self.data) - kind.itemsize + 1,), kind, self.data, 0, (1,))
             self._views[dtype] = view
         return view[np.minimum(at, len(view) - 1)]
 
     def size(self, width: int, at: Positions) -> Positions:
-        """Unsigned numbers of 1, 2 or 4 octets."""
+        """Unsigned numbers of 1, 2 or 4 bytes."""
         return self.read(f">u{width}", at).astype(np.int64)
 
     def same(self, at: Positions, key: bytes) -> Mask:
-        """Whether the octets at the positions are those of ``key``."""
+        """Whether the bytes at the positions are those of ``key``."""
         result = np.ones(len(at), np.bool_)
         for offset in range(0, len(key), 8):
             piece = key[offset : offset + 8]
@@ -147,7 +147,7 @@ _SIZES: dict[tuple[tuple[str, int, int], ...], Positions] = {}
 
 
 def _sizes(fields: tuple[tuple[str, int, int], ...]) -> Positions:
-    """Per combination of flags: octets of those of the fields that are present."""
+    """Per combination of flags: bytes of those of the fields that are present."""
     table = _SIZES.get(fields)
     if table is None:
         flags = np.arange(0x10000)
@@ -205,7 +205,7 @@ class PackedFields:
         self._all_flags = None
 
     def bit(self, name: str) -> tuple[Mask, Mask | None]:
-        """A field without octets: its values, and where the struct is absent (None: nowhere)."""
+        """A field without bytes: its values, and where the struct is absent (None: nowhere)."""
         mask = dict(self.layout.bits)[name]
         return (self.flags & mask) != 0, _nowhere(self.at == 0)
 
@@ -235,7 +235,7 @@ class PackedFields:
         return None if self._all_flags & mask else np.ones(len(self.at), np.bool_)
 
     def _octets_of(self, fields: tuple[tuple[str, int, int], ...]) -> Positions | np.int64:
-        """Octets of those of the fields that each message has."""
+        """Bytes of those of the fields that each message has."""
         return _sizes(fields)[self.flags if self._all_flags is None else self._all_flags]
 
     def _walk(self, index: int) -> None:
@@ -314,7 +314,7 @@ def reply_to(wire: Wire, spans: Spans, broken: dict[int, str]) -> PackedFields:
     packed = PackedFields(wire, REPLY_TO, len(spans.begin), broken)
     rows = spans.present()
     at, until = spans.begin[rows], spans.end[rows]
-    tiny = until - at < 4  # no octets, or no room for the flags: nothing is set
+    tiny = until - at < 4  # no bytes, or no room for the flags: nothing is set
     if tiny.any():
         rows, at, until = rows[~tiny], at[~tiny], until[~tiny]
     packed.place(rows, at + 4, wire.size(2, at + 2), until)

@@ -41,7 +41,7 @@ _READ: Final = {
     code.UINT32: ">u4",
     code.UINT64: ">u8",
 }
-# Values that are octets with a size, by type code: the octets of the size. Their texts are UTF-8.
+# Values that are bytes with a size, by type code: the bytes of the size. Their texts are UTF-8.
 _TEXT_SIZES: Final = {code.STR8: 1, code.STR16: 2, code.VBIN8: 1, code.VBIN16: 2, code.VBIN32: 4}
 
 
@@ -68,7 +68,7 @@ class _Walk:
         self.rows, self.at, self.until, self.left = rows, begin + 8, end, np.where(size == 0, 0, count)
         self.length = self.code_at = self.codes = self.after = begin  # of the entries that step() has found
         self.octets = np.zeros(len(begin), np.uint64)
-        """The first eight octets of these entries, as a number."""
+        """The first eight bytes of these entries, as a number."""
         self.drop(wrong, "it cannot hold as many entries as it says")
         self.stop(self.until < self.at)  # those of size 0
 
@@ -89,7 +89,7 @@ class _Walk:
 
     def step(self) -> bool:
         """Find the next entry of every map that has one; False if none has."""
-        self.drop((self.left == 0) & (self.at != self.until), "octets follow its last entry")
+        self.drop((self.left == 0) & (self.at != self.until), "bytes follow its last entry")
         self.stop(self.left == 0)
         if not len(self.rows):
             return False
@@ -189,7 +189,7 @@ def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Error
             if not slots:
                 break
         else:
-            reason = "octets follow its last entry" if at != end else ""
+            reason = "bytes follow its last entry" if at != end else ""
         if reason:
             broken.setdefault(row, f"application-headers: {reason}")
             walk.lost.append(row)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from amqp_spark.arrow.v0_10.decode.fields import Mask, Positions
 
 _END: Final = ">u4"
-# The first eight octets of a frame header as one number: flags, type, size, reserved, track, channel.
+# The first eight bytes of a frame header as one number: flags, type, size, reserved, track, channel.
 _SIZE: Final = np.uint64(0x0000FFFF00000000)
 _BESIDE_SIZE: Final = np.uint64(0xFFFF0000FFFFFFFF)
 _COMMAND: Final = np.uint64(0x0B01_0000_0001_0000)
@@ -49,7 +49,7 @@ class Chunk(NamedTuple):
 
     @classmethod
     def of(cls, frames: bytes | memoryview, ends: npt.ArrayLike, begin: int = 0) -> Chunk:
-        """From ends that count from ``begin`` octets before the frames."""
+        """From ends that count from ``begin`` bytes before the frames."""
         return cls(frames, (np.asarray(ends, np.int64) - begin).astype(_END).tobytes())
 
 
@@ -95,7 +95,7 @@ class Located(NamedTuple):
         return self.wire.data[self.end[row - 1] if row else 0 : self.end[row]]
 
     def bodies(self, rows: range) -> Array:
-        """The bodies of these transfers as BINARY, where some came in pieces: each octet is copied once."""
+        """The bodies of these transfers as BINARY, where some came in pieces: each byte is copied once."""
         data = memoryview(self.wire.data)
         bounds = [self.odd.get(row) or [int(self.body_begin[row]), int(self.end[row])] for row in rows]
         sizes = (sum(each[1::2]) - sum(each[::2]) for each in bounds)
@@ -147,7 +147,7 @@ def _three_frames(wire: Wire, begin: Positions, end: Positions) -> tuple[Positio
 
 
 def _frame_head(wire: Wire, at: Positions) -> tuple[npt.NDArray[np.uint64], Positions]:
-    """The first eight octets of a frame header without its size, and the size."""
+    """The first eight bytes of a frame header without its size, and the size."""
     octets = wire.read(">u8", at).astype(np.uint64)
     return octets & _BESIDE_SIZE, ((octets & _SIZE) >> np.uint64(32)).astype(np.int64)
 

@@ -1,7 +1,7 @@
 """Values of AMQP maps, one at a time: as text, as JSON, and as the types of Spark, widened only where nothing is lost.
 
 The slow and complete way; :mod:`.headers` takes the common types of a whole column at once by the
-same rules. Texts and octets of messages are never quoted in a reason: they may be secret, and errors are logged.
+same rules. Texts and bytes of messages are never quoted in a reason: they may be secret, and errors are logged.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def describe(typed: Typed) -> str:
 
 
 def value_at(data: bytes, at: int, after: int) -> Typed:
-    """The value whose type code is at ``at`` and whose octets end at ``after``.
+    """The value whose type code is at ``at`` and whose bytes end at ``after``.
 
     Raises:
         Misfit: it is malformed.

@@ -2,8 +2,8 @@
 
 The layout is that of the Variant Binary Encoding of Apache Parquet, version 1, as Spark 4 reads it. Wire types keep
 their kind: signed integers their width, unsigned ones the next width that holds them (uint64 beyond BIGINT: a
-decimal), float and double, decimals, texts, octets, times (TIMESTAMP). A uuid becomes its text, because pyspark knows
-no uuid in a variant; a struct32 becomes octets.
+decimal), float and double, decimals, texts, bytes, times (TIMESTAMP). A uuid becomes its text, because pyspark knows
+no uuid in a variant; a struct32 becomes bytes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NULL, _TRUE, _FALSE, _INT1, _INT2, _INT4, _INT8, _DOUBLE, _DECIMAL4, _DECIMAL8,
 _TIMESTAMP, _FLOAT, _BINARY, _TEXT = 12, 14, 15, 16
 
 LARGEST: Final = (1 << 24) - 1
-"""Most octets of a value or of its metadata: what every Spark with VARIANT takes."""
+"""Most bytes of a value or of its metadata: what every Spark with VARIANT takes."""
 
 _INTEGERS: Final = {
     code.INT8: (_INT1, "<b"),

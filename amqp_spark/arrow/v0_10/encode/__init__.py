@@ -1,1 +1,1 @@
-"""Rows of Spark as octets of AMQP 0-10: values, maps and lists, whole messages."""
+"""Rows of Spark as bytes of AMQP 0-10: values, maps and lists, whole messages."""

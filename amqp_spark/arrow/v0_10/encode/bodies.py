@@ -1,4 +1,4 @@
-"""The bodies of a block: octets as they are or an encoded map or list, and the frames that they go into."""
+"""The bodies of a block: bytes as they are or an encoded map or list, and the frames that they go into."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ WHOLE_SEGMENT: Final = FIRST_FRAME | LAST_FRAME
 
 
 class Bodies(NamedTuple):
-    """The bodies of a block as octets."""
+    """The bodies of a block as bytes."""
 
     octets: Array
     types: Array | str | None
-    """Content types of encoded maps and lists, one text if all are the same; None: the octets are the caller's."""
+    """Content types of encoded maps and lists, one text if all are the same; None: the bytes are the caller's."""
 
 
 def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Bodies:
-    """The octets of every body of a column; what cannot be sent goes into ``blamed``."""
+    """The bytes of every body of a column; what cannot be sent goes into ``blamed``."""
     if column.null_count:
         nulls = column.is_null().to_numpy(zero_copy_only=False)
         blame(blamed, nulls, "body", "is NULL; write an empty body instead")
@@ -66,7 +66,7 @@ def _variants(column: Array, blamed: Blamed) -> Bodies:
 
 
 def frame(kind: int, flags: Size, size: Size) -> tuple[Any, ...]:
-    """The cells of the header of a frame on channel 0 whose payload has ``size`` octets."""
+    """The cells of the header of a frame on channel 0 whose payload has ``size`` bytes."""
     return number(">u1", flags), bytes([kind]), number(">u2", size + FRAME_HEADER), b"\0\1\0\0\0\0\0\0"
 
 
@@ -74,7 +74,7 @@ def assemble(head: RowBytes, octets: Array, room: int) -> tuple[pa.Buffer, Numbe
     """Whole assemblies of all rows, and where each ends.
 
     ``head`` is what precedes the body; ``octets`` are the bodies, none null, cut into frames of at most ``room``
-    octets. Every body is copied once.
+    bytes. Every body is copied once.
     """
     long = lengths(octets)
     largest = int(long.max())

@@ -8,9 +8,9 @@ Errors: TypeAlias = dict[int, str]
 """Row to reason."""
 
 LONGEST_TEXT: Final = 0xFFFF
-"""Most octets of a str16."""
+"""Most bytes of a str16."""
 LONGEST_KEY: Final = 0xFF
-"""Most octets of a str8, which keys of maps are."""
+"""Most bytes of a str8, which keys of maps are."""
 
 
 class Fault(NamedTuple):
@@ -57,7 +57,7 @@ def key_too_long(size: Any) -> Fault:
 
 
 def not_utf8(size: Any) -> Fault:
-    """Octets in a text that are none."""
+    """Bytes in a text that are none."""
     return Fault(f"a text of {size:,} bytes that are not UTF-8", "cast it to BINARY to send the bytes as they are")
 
 

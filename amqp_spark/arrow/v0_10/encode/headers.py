@@ -59,7 +59,7 @@ def checked(octets: Array) -> dict[int, str]:
     ends = bounds(octets).astype(np.int64)
     ends -= (first := int(ends[0]))
     data = octets.buffers()[2]
-    assert data is not None  # some row has 4 octets
+    assert data is not None  # some row has 4 bytes
     begin, end = ends[:-1][rows], ends[1:][rows]
     wire = Wire(padded(data.slice(first, int(ends[-1])).to_pybytes(), int(ends[-1])))
     size = wire.size(4, begin)
@@ -104,7 +104,7 @@ def stamped(
     else:
         maps = _unstamped(maps)
         counts = _counts(maps)
-        # Without a stop, a map of less than 8 octets (size 0) makes pyarrow 26 fail: "Negative buffer resize".
+        # Without a stop, a map of less than 8 bytes (size 0) makes pyarrow 26 fail: "Negative buffer resize".
         entries = cast("Array", cast("Any", pc).binary_slice(maps, 8, LARGEST))
         long = lengths(entries)
         out.cells((">u4", long + (4 + stamps.size)), (">u4", counts + count))

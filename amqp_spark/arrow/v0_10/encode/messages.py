@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 4096
 """Most messages of a block."""
 MOST_BYTES: Final = 1 << 20
-"""About the most octets of a block, counted in the columns; a larger message is alone in its block."""
+"""About the most bytes of a block, counted in the columns; a larger message is alone in its block."""
 KEPT_FREE: Final = 300
-"""Octets of the frame of a header segment that are left to brokers: on delivery qpidd writes the exchange's name there
-(up to 255 octets and their size), and times; what no longer fits a frame then ends the connection of every consumer."""
+"""Bytes of the frame of a header segment that are left to brokers: on delivery qpidd writes the exchange's name there
+(up to 255 bytes and their size), and times; what no longer fits a frame then ends the connection of every consumer."""
 _BEFORE_DESTINATION: Final = FRAME_HEADER + 6
 """Bytes of a transfer before its destination: the frame header; class, code, session header, flags (section 4)."""
 _ELSEWHERE: Final = frozenset({"body", "exchange"})
@@ -150,7 +150,7 @@ class MessagePlan:
         )
 
     def encoder(self, *, accept_mode: int, max_frame_size: int, task_id: TaskId) -> Encoder:
-        """An encoder for a connection (``max_frame_size`` in octets, frame header included) and a task."""
+        """An encoder for a connection (``max_frame_size`` in bytes, frame header included) and a task."""
         return Encoder(self, accept_mode=accept_mode, max_frame_size=max_frame_size, task_id=task_id)
 
 
@@ -325,7 +325,7 @@ def _text(octets: bytes) -> str | None:
 
 
 def _cuts(columns: dict[str, Array], rows: int) -> Iterator[tuple[int, int]]:
-    """Where blocks begin and end: by the octets of every body, and the mean of what else a row has."""
+    """Where blocks begin and end: by the bytes of every body, and the mean of what else a row has."""
     if not rows:
         return
     body = columns["body"]

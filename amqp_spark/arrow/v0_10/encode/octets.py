@@ -1,4 +1,4 @@
-"""Columns of texts and octets with the limits that the wire has, and the rows that are to blame."""
+"""Columns of texts and bytes with the limits that the wire has, and the rows that are to blame."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Blamed: TypeAlias = dict[int, tuple[str | None, str]]
 """Row of the block -> the column that is to blame (None: not one alone), and why. The first reason of a row stays."""
 
 LARGEST_BODY: Final = LARGEST - LARGEST // 128
-"""Most octets of a body: with its frame headers, and all that precedes it, it has to fit one array of Arrow."""
+"""Most bytes of a body: with its frame headers, and all that precedes it, it has to fit one array of Arrow."""
 
 
 def blame(blamed: Blamed, rows: Mask, column: str, reason: str) -> None:
@@ -26,9 +26,9 @@ def blame(blamed: Blamed, rows: Mask, column: str, reason: str) -> None:
 
 
 def limited(column: Array, most: int, name: str, blamed: Blamed) -> Array:
-    """Texts or octets as a binary array with offsets of 32 bits; nothing is copied.
+    """Texts or bytes as a binary array with offsets of 32 bits; nothing is copied.
 
-    Rows of more than ``most`` octets are blamed; what the array then holds means nothing.
+    Rows of more than ``most`` bytes are blamed; what the array then holds means nothing.
     """
     long = lengths(column)
     if int(long.max(initial=0)) > most:

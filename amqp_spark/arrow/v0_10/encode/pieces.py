@@ -1,4 +1,4 @@
-"""Octets of many rows at once: pieces of every row as Arrow binary arrays, joined to what goes out.
+"""Bytes of many rows at once: pieces of every row as Arrow binary arrays, joined to what goes out.
 
 A row on the wire is a run of pieces: constants, numbers of fixed width, texts as they lie in a column. Each piece is
 one array for all rows, and :func:`join` concatenates them row by row in one call. The data of its result are the rows
@@ -20,10 +20,10 @@ Array: TypeAlias = "pa.Array[Any]"
 Numbers: TypeAlias = "npt.NDArray[Any]"
 Mask: TypeAlias = "npt.NDArray[np.bool_]"
 Cell: TypeAlias = "bytes | tuple[str, Numbers]"
-"""A part of fixed width: octets that are the same in every row, or one number per row in a dtype such as ``>u2``."""
+"""A part of fixed width: bytes that are the same in every row, or one number per row in a dtype such as ``>u2``."""
 
 LARGEST: Final = (1 << 31) - 2
-"""Most octets of all rows of an array; Arrow takes no more."""
+"""Most bytes of all rows of an array; Arrow takes no more."""
 
 
 def whole(column: Array | pa.ChunkedArray[Any]) -> Array:
@@ -32,7 +32,7 @@ def whole(column: Array | pa.ChunkedArray[Any]) -> Array:
 
 
 def binary(column: Array) -> Array:
-    """A column of texts or octets, in whatever layout, as BINARY; nothing is copied but 64-bit offsets.
+    """A column of texts or bytes, in whatever layout, as BINARY; nothing is copied but 64-bit offsets.
 
     Raises:
         pyarrow.ArrowCapacityError: the values have more than 2 GiB.
@@ -49,7 +49,7 @@ def binary(column: Array) -> Array:
 
 
 def check_capacity(size: int) -> None:
-    """Whether one array can have so many octets.
+    """Whether one array can have so many bytes.
 
     Raises:
         pyarrow.ArrowCapacityError: it cannot.
@@ -80,7 +80,7 @@ def bounds(column: Array) -> Numbers:
 
 
 def lengths(column: Array) -> Numbers:
-    """How many octets or items every row has; 0 where it is null."""
+    """How many bytes or items every row has; 0 where it is null."""
     counts = np.diff(bounds(column))
     there = present(column)
     return counts if there is None else np.where(there, counts, 0)
@@ -104,12 +104,12 @@ def _is_utf8(value: bytes) -> bool:
 
 
 def width(*cells: Cell) -> int:
-    """How many octets these cells have together."""
+    """How many bytes these cells have together."""
     return sum(len(cell) if isinstance(cell, bytes) else np.dtype(cell[0]).itemsize for cell in cells)
 
 
 def fixed(rows: int, cells: list[Cell], there: Mask | None = None) -> Array:
-    """The cells of every row one after the other; a row that ``there`` leaves out has no octets.
+    """The cells of every row one after the other; a row that ``there`` leaves out has no bytes.
 
     Raises:
         pyarrow.ArrowCapacityError: all rows together have more than 2 GiB.
@@ -149,7 +149,7 @@ def memory(values: Numbers) -> pa.Buffer:
 
 
 def join(*pieces: Array | bytes) -> Array:
-    """The pieces of every row one after the other; a piece that is null has no octets, one of ``bytes`` is constant.
+    """The pieces of every row one after the other; a piece that is null has no bytes, one of ``bytes`` is constant.
 
     Raises:
         pyarrow.ArrowCapacityError: all rows together have more than 2 GiB.
@@ -162,7 +162,7 @@ def join(*pieces: Array | bytes) -> Array:
 
 
 def runs(children: Array, ends: Numbers, there: Mask | None = None) -> Array:
-    """Per row the octets of its children, which lie behind each other; ``ends`` are the :func:`bounds` of the rows.
+    """Per row the bytes of its children, which lie behind each other; ``ends`` are the :func:`bounds` of the rows.
 
     Nothing is copied. ``children`` are all that the bounds count from, none of them null.
     """
@@ -173,7 +173,7 @@ def runs(children: Array, ends: Numbers, there: Mask | None = None) -> Array:
 
 
 def masked(column: Array, there: Mask | None) -> Array:
-    """The same octets, null where ``there`` leaves a row out; nothing is copied."""
+    """The same bytes, null where ``there`` leaves a row out; nothing is copied."""
     if there is None:
         return column
     data = column.buffers()[2] if len(column) else None

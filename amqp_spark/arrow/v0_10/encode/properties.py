@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DELIVERY: Final = 0x0401
 MESSAGE: Final = 0x0403
 
-# Presence flags as a number of 16 bits: the first octet has fields 0 to 7, bit 0 is the first field.
+# Presence flags as a number of 16 bits: the first byte has fields 0 to 7, bit 0 is the first field.
 FLAGS: Final = {
     "discard_unroutable": 0x0100,
     "immediate": 0x0200,
@@ -46,7 +46,7 @@ FLAGS: Final = {
 
 _RANGES: Final = {"priority": (0, 9), "delivery_mode": (1, 2)}
 _NUMBERS: Final = {"priority": ">u1", "delivery_mode": ">u1", "ttl": ">u8", "resume_ttl": ">u8"}
-_TEXTS: Final = {  # octets of the size
+_TEXTS: Final = {  # bytes of the size
     "routing_key": ">u1",
     "resume_id": ">u2",
     "correlation_id": ">u2",
@@ -104,7 +104,7 @@ class PackedLayout:
         self.fields.cells(cell, there=there)
 
     def text(self, name: str, column: Array) -> None:
-        """A field that is a size and so many octets."""
+        """A field that is a size and so many bytes."""
         self.announce(FLAGS[name], present(column))
         sized(self.fields, _TEXTS[name], column, name, self._blamed)
 
@@ -195,7 +195,7 @@ class PackedLayout:
 
 
 def sized(run: RowBytes, kind: str, column: Array, name: str, blamed: Blamed) -> None:
-    """Add texts or octets with their size in front, of a dtype such as ``>u1``; null has neither."""
+    """Add texts or bytes with their size in front, of a dtype such as ``>u1``; null has neither."""
     octets = limited(column, int(np.iinfo(np.dtype(kind)).max), name, blamed)
     long = lengths(octets)
     if not pa.types.is_binary(column.type) and not pa.types.is_large_binary(column.type):

@@ -1,4 +1,4 @@
-"""A run of octets of every row of a block, put together from cells and columns, with the size that each row has.
+"""A run of bytes of every row of a block, put together from cells and columns, with the size that each row has.
 
 Sizes stand in front of what they count (frame, struct, text), so they are known before anything is joined: a
 :class:`RowBytes` adds them up as it grows.
@@ -25,7 +25,7 @@ def number(kind: str, value: Size) -> Cell:
 
 
 class RowBytes:
-    """Cells and columns of every row in order; ``size`` is how many octets they have."""
+    """Cells and columns of every row in order; ``size`` is how many bytes they have."""
 
     __slots__ = ("_parts", "rows", "size")
 
@@ -44,7 +44,7 @@ class RowBytes:
             self.size = self.size + there * np.int64(width(*cells))
 
     def column(self, column: Array, size: Numbers | None = None) -> None:
-        """Add a binary array, whose nulls have no octets; ``size`` are its lengths, if they are known."""
+        """Add a binary array, whose nulls have no bytes; ``size`` are its lengths, if they are known."""
         self._parts.append(column)
         self.size = self.size + (lengths(column) if size is None else size)
 

@@ -30,7 +30,7 @@ _EPOCH: Final = datetime(1970, 1, 1)  # noqa: DTZ001 - the zone is in the text, 
 
 
 def date_cells(days: Numbers) -> tuple[list[Cell], Mask]:
-    """Days since 1970 as cells of 10 octets, and which of them have no text."""
+    """Days since 1970 as cells of 10 bytes, and which of them have no text."""
     wrong = (days < _EARLIEST_DAY) | (days > _LATEST_DAY)
     day = np.clip(days, _EARLIEST_DAY, _LATEST_DAY).astype("M8[D]")
     month = day.astype("M8[M]")
@@ -44,7 +44,7 @@ def date_cells(days: Numbers) -> tuple[list[Cell], Mask]:
 
 
 def time_cells(microseconds: Numbers) -> tuple[list[Cell], Mask]:
-    """Microseconds since 1970 as cells of 26 octets, without a zone, and which of them have no text."""
+    """Microseconds since 1970 as cells of 26 bytes, without a zone, and which of them have no text."""
     seconds, fraction = np.divmod(microseconds, 1_000_000)
     days, seconds = np.divmod(seconds, _DAY)
     minutes, seconds = np.divmod(seconds, 60)

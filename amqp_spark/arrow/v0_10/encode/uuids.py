@@ -1,4 +1,4 @@
-"""Texts of UUIDs as their 16 octets, a column at once."""
+"""Texts of UUIDs as their 16 bytes, a column at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WRONG: Final = 0x100  # in the table: no two hexadecimal digits
 
 
 def _table() -> Numbers:
-    """Per two characters, as one number of 16 bits in the order of this machine, the octet that they stand for."""
+    """Per two characters, as one number of 16 bits in the order of this machine, the byte that they stand for."""
     table = np.full(0x10000, _WRONG, np.uint16)
     digits = b"0123456789abcdefABCDEF"
     for first in digits:
@@ -32,10 +32,10 @@ _OCTETS: Final = _table()
 
 
 def parse(column: Array) -> tuple[Numbers, Mask]:
-    """The octets of every text, as numbers of dtype ``V16``, and which rows are no UUID (never one that is null).
+    """The bytes of every text, as numbers of dtype ``V16``, and which rows are no UUID (never one that is null).
 
     ``column`` is a binary array (:func:`.pieces.binary`). Taken is the usual text of a UUID in
-    either case, ``f81d4fae-7dec-11d0-a765-00a0c91e6bf6``; the octets of other rows are meaningless.
+    either case, ``f81d4fae-7dec-11d0-a765-00a0c91e6bf6``; the bytes of other rows are meaningless.
     """
     rows = len(column)
     ends = bounds(column)

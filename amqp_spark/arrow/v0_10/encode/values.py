@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from amqp_spark.arrow.v0_10.encode.pieces import Array, Cell, Mask, Numbers
 
 Encoded: TypeAlias = "tuple[Array, Errors]"
-"""Octets per row, null where the row is; and why rows cannot be sent, whose octets then mean nothing."""
+"""Bytes per row, null where the row is; and why rows cannot be sent, whose bytes then mean nothing."""
 
 _VOID: Final = bytes([code.VOID])
 _KINDS: Final = {code.MAP: "an object", code.LIST: "an array", 0: "neither object nor array"}
@@ -61,7 +61,7 @@ class _Values(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """What is inside the maps or lists of a column: octets in pieces, how many octets and how many entries."""
+    """What is inside the maps or lists of a column: bytes in pieces, how many bytes and how many entries."""
 
     parts: list[Array | _Run]
     sizes: Numbers

@@ -1,11 +1,11 @@
 """VARIANT of Spark as values of AMQP maps: the other direction of :mod:`amqp_spark.arrow.v0_10.decode.variant`.
 
 The layout is that of the Variant Binary Encoding of Apache Parquet, version 1. Integers keep their width (int8, int16,
-int32, int64), float and double stay what they are, texts are str16, octets vbin32, a UUID is a uuid. Decimals, dates
+int32, int64), float and double stay what they are, texts are str16, bytes vbin32, a UUID is a uuid. Decimals, dates
 and times become texts (:mod:`.texts`). An object is a map, an array a list, and null void, in
 an object too.
 
-A VARIANT can come from anywhere: lengths and offsets are checked, and no octet is read twice.
+A VARIANT can come from anywhere: lengths and offsets are checked, and no byte is read twice.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PRIMITIVE, _SHORT_TEXT, _OBJECT, _ARRAY = range(4)
 _VOID: Final = bytes([code.VOID])
 _STR16: Final = bytes([code.STR16])
 
-# Primitives by their head octet (basic type 0: the number of the primitive type times 4).
+# Primitives by their head byte (basic type 0: the number of the primitive type times 4).
 _CONSTANTS: Final = {0: _VOID, 1 << 2: bytes([code.BOOLEAN, 1]), 2 << 2: bytes([code.BOOLEAN, 0])}
 _NUMBERS: Final = {
     3 << 2: (bytes([code.INT8]), 1),
@@ -61,7 +61,7 @@ _MALFORMED: Final = Fault("a VARIANT that is malformed", "its value and metadata
 
 
 def items(column: Array, depth: int) -> tuple[Array, Faults]:
-    """Every VARIANT as a value of a map or list: its type code and its octets; null where the row is null.
+    """Every VARIANT as a value of a map or list: its type code and its bytes; null where the row is null.
 
     Args:
         column: value and metadata as STRUCT.
@@ -114,7 +114,7 @@ class _Reader:
         self._data = b""
 
     def item(self, value: bytes, metadata: bytes, depth: int) -> bytes:
-        """The value as type code and octets.
+        """The value as type code and bytes.
 
         Raises:
             Unfit: there is no wire value for it, or it is malformed.
@@ -132,7 +132,7 @@ class _Reader:
         return item
 
     def _item(self, at: int, depth: int) -> tuple[bytes, int]:  # noqa: PLR0911 - one line per kind
-        """The value that begins at an octet, and where it ends."""
+        """The value that begins at an byte, and where it ends."""
         head = self._data[at]
         number = _NUMBERS.get(head)
         if number is not None:
@@ -244,7 +244,7 @@ class _Reader:
         return _container(code.LIST, count, out), begin + offsets[-1]
 
     def _within(self, used: int, most: int) -> None:
-        """What a container holds lies side by side: values that share octets would make work without end."""
+        """What a container holds lies side by side: values that share bytes would make work without end."""
         if used > most:
             raise Unfit(_MALFORMED)
 
