@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+from amqp_core.publisher_window import Window
 from amqp_core.v0_10 import spec
 from tests.core.publisher_support import completed
 from tests.support.fakepeer import QPIDD, FakePeer
@@ -136,16 +138,22 @@ def test_a_stop_shrinks_the_window() -> None:
 def test_completions_that_do_not_come_are_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """qpidd says nothing else of a queue that is too full."""
     monkeypatch.setattr("amqp_core.v0_10.publisher._STOPPED_AFTER_S", 0.05)
+    stopped, stop = threading.Event(), Window.stop
+
+    def seen(window: Window) -> None:
+        stop(window)
+        stopped.set()
+
+    monkeypatch.setattr(Window, "stop", seen)
 
     def script(peer: Peer) -> None:
         peer.open()
         for _ in range(12):
             peer.expect(spec.ExecutionSync)
         peer.completing = False
-        while not peer.hears(0.2):  # it has sent what the window allows
-            pass
-        while peer.hears(0.2):
-            pass
+        deadline = time.monotonic() + 20
+        while not stopped.is_set() and time.monotonic() < deadline:
+            peer.hears(0.02)
         peer.completing = True
         peer.control(completed((0, peer.session.received_next - 1)))
         peer.serve()
