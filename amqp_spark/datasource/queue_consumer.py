@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_core.errors import AmqpError, ConnectionFailed, NotFound, ResourceDeleted
 from amqp_spark import crashpoints
-from amqp_spark.backoff import silence_of
 from amqp_spark.datasource import consumer_setup
 from amqp_spark.datasource.credit import MAX_CREDIT
 from amqp_spark.datasource.drain_detector import QUIET_SECONDS, DrainDetector
 from amqp_spark.datasource.flow import FlowControl
 from amqp_spark.datasource.queue_buffer import add_range
-from amqp_spark.datasource.retrying import LOCK_RETRY_SECONDS, Retries
+from amqp_spark.datasource.retrying import Retries
+from amqp_spark.retry import LOCK_RETRY_SECONDS
+from amqp_spark.timeouts import accept_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -145,7 +146,7 @@ class QueueConsumer:
     @property
     def sync_patience_s(self) -> float:
         """Seconds that the broker may need for the accepts that it has not confirmed."""
-        return silence_of(self.buffer.accepted - self._confirmed)
+        return accept_timeout(self.buffer.accepted - self._confirmed)
 
     def surveyed(self, info: QueueInfo | None, *, counts_held: bool) -> None:
         """Take what the broker says of the queue on another connection; ``None``: there is no such queue."""
@@ -321,7 +322,7 @@ class QueueConsumer:
             self._unconfirmed += sum(last - first + 1 for first, last in part)
             silence = 0.0
             if at + MOST_RANGES >= len(ranges):  # its completion is that of the ones before, too
-                silence = silence_of(self._unconfirmed)
+                silence = accept_timeout(self._unconfirmed)
             if silence < self.heartbeat_s:
                 silence = 0.0  # two heartbeats of silence are allowed for anyway
             else:

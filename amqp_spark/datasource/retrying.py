@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from amqp_core.errors import ResourceLocked
-from amqp_spark.backoff import pause_before
+from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from amqp_spark.datasource.receive_buffer import ConsumerOptions
 
 _log = logging.getLogger(__name__)
-
-LOCK_RETRY_SECONDS: Final = 0.5
-"""Between two attempts to get what another session has."""
 
 
 class Retries:
@@ -33,10 +30,7 @@ class Retries:
         self._queue = queue
         self._options = options
         self._clock = clock
-        self._attempt = 0
-        """Incarnations in a row that did not work: these are counted."""
-        self._short = 0
-        """Incarnations in a row that were of no use: pauses grow with them."""
+        self._policy = RetryPolicy(f"queue {queue!r}", options.max_attempts, options.max_delay, _log)
         self._refused_since: float | None = None
 
     def subscribed(self) -> None:
@@ -55,16 +49,7 @@ class Retries:
         if isinstance(error, ResourceLocked):
             return self._pause_refused(dying_s)
         self._refused_since = None
-        self._attempt = 1 if worked else self._attempt + 1
-        self._short = 1 if lasted else self._short + 1
-        if not error.retryable or self._attempt > self._options.max_attempts:
-            return None
-        delay = pause_before(self._short, self._options.max_delay)
-        _log.warning(
-            "queue %r: %s; attempt %d of %d to connect again follows in %.1f s",
-            self._queue, error, self._attempt, self._options.max_attempts, delay,
-        )  # fmt: skip
-        return delay
+        return self._policy.pause_after(error, worked=worked, lasted=lasted)
 
     def _pause_refused(self, dying_s: float) -> float | None:
         now = self._clock()

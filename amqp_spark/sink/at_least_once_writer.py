@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown
 from amqp_spark import crashpoints
-from amqp_spark.backoff import pause_before
 from amqp_spark.errors import PublishFailed, place_text
+from amqp_spark.retry import RetryPolicy
 from amqp_spark.sink.connections import shared
 from amqp_spark.sink.origins import origin_of
 from amqp_spark.sink.task_writer import Link, TaskWriter, link_of
@@ -41,8 +41,8 @@ class AtLeastOnceWriter(TaskWriter):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(plan, options, task_id, connections=connections or shared(), sleep=sleep)
-        self._attempt = 0
-        """How many connections were lost in a row without any progress."""
+        self._where = place_text(task_id.partition, task_id.batch_id)
+        self._policy = RetryPolicy(self._where, options.retry_max_attempts, options.retry_max_delay, _log)
         self._unknown = 0
         """Transfers at the front of ``_waiting`` that were sent before, and were not completed."""
 
@@ -78,7 +78,7 @@ class AtLeastOnceWriter(TaskWriter):
     def _lost(self, error: AmqpError) -> None:
         """Take back what the broker has not completed, and wait for the next attempt; or raise why there is none."""
         link, self._link = self._link, None
-        counts = True
+        progress, reused = False, False
         if link is not None:
             publisher = link.publisher
             if isinstance(error, CommandFailed):
@@ -92,31 +92,26 @@ class AtLeastOnceWriter(TaskWriter):
             self._resent += in_doubt
             # those of an earlier connection are the first to be sent again
             self._unknown = in_doubt + max(0, self._unknown - publisher.sent.transfers)
-            if publisher.completed.transfers:
-                self._attempt = 0
-            # a kept connection may have broken while nobody used it: that shows at its first use
-            counts = bool(publisher.completed.transfers) or not link.lease.reused
-        if counts:
-            self._attempt += 1
-        if not error.retryable or self._attempt > self._options.retry_max_attempts:
+            progress, reused = bool(publisher.completed.transfers), link.lease.reused
+        delay = self._policy.pause_after(
+            error,
+            worked=progress,
+            counts=progress or not reused,  # a kept connection may have broken unused: that shows at its first use
+            note=f"; {self._unknown} transfers are sent and not completed",
+        )
+        if delay is None:
             self._give_up(error)
         self._retries += 1
-        delay = pause_before(self._attempt, self._options.retry_max_delay) if counts else 0.0
-        where = place_text(self._task_id.partition, self._task_id.batch_id)
-        _log.warning(
-            "%s: %s; attempt %d of %d to connect again follows in %.1f s; %d transfers are sent and not completed",
-            where, error, self._attempt, self._options.retry_max_attempts, delay, self._unknown,
-        )  # fmt: skip
         crashpoints.reached(crashpoints.CONNECTION_LOST)
         self._sleep(delay)
 
     def _give_up(self, error: AmqpError) -> NoReturn:
         if not self._unknown:
             raise error
-        where = place_text(self._task_id.partition, self._task_id.batch_id)
         row = origin_of(self._waiting[0]).row(self._waiting[0].first)
         raise OutcomeUnknown(
-            f"{where}: {self._unknown:,} messages were sent and not completed by the broker, so that they may be in "
-            f"their queues or not (the first is row {row}); {self._attempt} connection(s) in a row were lost or could "
-            f"not be made (retry.maxAttempts={self._options.retry_max_attempts}), the last one because: {error}"
+            f"{self._where}: {self._unknown:,} messages were sent and not completed by the broker, so that they may be "
+            f"in their queues or not (the first is row {row}); {self._policy.failures} connection(s) in a row were "
+            f"lost or could not be made (retry.maxAttempts={self._options.retry_max_attempts}), the last one "
+            f"because: {error}"
         ) from error

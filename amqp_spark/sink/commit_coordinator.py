@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_core.errors import AmqpError, ResourceLocked
 from amqp_spark import crashpoints
-from amqp_spark.backoff import pause_before
 from amqp_spark.errors import StateError
+from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 from amqp_spark.sink.commit_protocol import CommitProtocol
 from amqp_spark.sink.connections import shared
 from amqp_spark.sink.prepared import FailedBatch
@@ -36,7 +36,6 @@ _log = logging.getLogger("amqp_spark.sink")
 
 POOL: Final = "decisions"
 """Connections of their own: their sessions are transactional (tx)."""
-LOCK_RETRY_SECONDS: Final = 0.5
 LOCK_SLACK_SECONDS: Final = 5.0
 """How much longer than a broker takes to notice a dead peer (two heartbeats) the lock is waited for."""
 ABORT_PATIENCE_SECONDS: Final = 5.0
@@ -198,7 +197,9 @@ class CommitCoordinator:
         ``attempts``: so many connections may break; as the options say if it is not given.
         """
         most = self._options.retry_max_attempts if attempts is None else attempts
-        attempt = lists_lost = 0
+        lists_lost = 0
+        user = f"transactionalId {self._options.transactional_id!r}"
+        policy = RetryPolicy(user, most, self._options.retry_max_delay, _log)
         committed: set[str] = set()
         while True:
             lease: Lease | None = None
@@ -214,14 +215,9 @@ class CommitCoordinator:
                 lists_lost = lists_lost + 1 if isinstance(error, ListLost) else 0
                 if lists_lost >= LISTS_LOST:
                     raise too_many() from error
-                attempt += 1
-                if attempt > most:
+                delay = policy.pause_after(error)
+                if delay is None:
                     raise
-                delay = pause_before(attempt, self._options.retry_max_delay)
-                _log.warning(
-                    "transactionalId %r: %s; attempt %d of %d to connect again follows in %.1f s",
-                    self._options.transactional_id, error, attempt, most, delay,
-                )  # fmt: skip
                 self._sleep(delay)
             else:
                 self._let_go(lease, deciding)

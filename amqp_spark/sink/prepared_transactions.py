@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from amqp_core.errors import AmqpError, NotFound, TransactionFailed
 from amqp_spark import crashpoints
-from amqp_spark.sink.timeouts import silence_timeout
 from amqp_spark.state.listing import prepared_branches
 from amqp_spark.state.xids import parse_branch, parse_xid, xid_text
+from amqp_spark.timeouts import branch_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping
@@ -46,12 +46,12 @@ class PreparedTransactions:
         self._client = client
         self._writer = writer
         self.seen: dict[str, Xid] = {}
-        client.transactions.patience_s = silence_timeout(0)  # the sitting before had its own
+        client.transactions.patience_s = branch_timeout(0)  # the sitting before had its own
 
     def be_patient_with(self, rows: Iterable[int]) -> None:
         """Resolving a branch of so many rows, or another attempt at it, may take its time."""
         transactions = self._client.transactions
-        transactions.patience_s = max([transactions.patience_s, *(silence_timeout(each) for each in rows)])
+        transactions.patience_s = max([transactions.patience_s, *(branch_timeout(each) for each in rows)])
 
     def listed(self) -> dict[str, Xid]:
         """What is prepared, of everybody."""

@@ -26,18 +26,18 @@ from amqp_core.errors import (
     TransactionFailed,
 )
 from amqp_spark import crashpoints
-from amqp_spark.backoff import pause_before
 from amqp_spark.errors import PublishFailed, StateError, place_text
+from amqp_spark.retry import RetryPolicy, pause_before
 from amqp_spark.sink.connections import shared
 from amqp_spark.sink.errors import MOST_TASKS, too_many_tasks
 from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch
 from amqp_spark.sink.replay_buffer import MOST_BYTES, ReplayBuffer
 from amqp_spark.sink.routes import Routes
 from amqp_spark.sink.task_writer import TaskWriter, link_of
-from amqp_spark.sink.timeouts import silence_timeout
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import allowed
 from amqp_spark.state.xids import Run, new_branch, xid_text
+from amqp_spark.timeouts import branch_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -157,7 +157,7 @@ class TransactionalWriter(TaskWriter):
         )
         try:
             self._publish_marker(client)
-            client.transactions.patience_s = silence_timeout(self._rows, self._nbytes)
+            client.transactions.patience_s = branch_timeout(self._rows, self._nbytes)
             self._is_ended = True  # also if it ends with another status
             client.transactions.end(xid)
             crashpoints.reached(crashpoints.ENDED)
@@ -245,7 +245,7 @@ class TransactionalWriter(TaskWriter):
             except AmqpError:
                 return
             try:
-                lease.client.transactions.patience_s = silence_timeout(self._rows, self._nbytes)
+                lease.client.transactions.patience_s = branch_timeout(self._rows, self._nbytes)
                 lease.client.transactions.rollback_branch(xid)
             except IllegalState:
                 lease.abort()  # the broker has not seen that the other session has ended
@@ -268,7 +268,8 @@ class TransactionalWriter(TaskWriter):
 
     def _open(self) -> Link:
         """A connection with an open branch. Nothing was sent yet, so that it is tried as often as the options say."""
-        failed = 0
+        where = place_text(self._task_id.partition, self._batch)
+        policy = RetryPolicy(where, self._options.retry_max_attempts, self._options.retry_max_delay, _log)
         while True:
             lease: Lease | None = None
             try:
@@ -282,17 +283,12 @@ class TransactionalWriter(TaskWriter):
                 xid, self._xid = self._xid, None
                 if xid is not None:  # begun, perhaps without its timer
                     self._roll_back_elsewhere(xid)
-                if not isinstance(error, AmqpError) or not error.retryable:
+                if not isinstance(error, AmqpError):
                     raise
-                failed += lease is None or not lease.reused  # a kept one may have broken while nobody used it
-                if failed > self._options.retry_max_attempts:
+                # a kept connection may have broken while nobody used it
+                delay = policy.pause_after(error, counts=lease is None or not lease.reused)
+                if delay is None:
                     raise
-                delay = pause_before(failed, self._options.retry_max_delay) if failed else 0.0
-                _log.warning(
-                    "%s: %s; attempt %d of %d to connect again follows in %.1f s",
-                    place_text(self._task_id.partition, self._batch), error, failed, self._options.retry_max_attempts,
-                    delay,
-                )  # fmt: skip
                 self._retries += 1
                 self._sleep(delay)
             else:
@@ -304,7 +300,7 @@ class TransactionalWriter(TaskWriter):
         if client.capabilities.lists_branches_in_one_frame and self._task_id.partition >= MOST_TASKS:
             raise too_many_tasks(self._batch)
         markers, timeout = self._names.markers, self._options.transaction_timeout
-        transactions.patience_s = silence_timeout(0)  # the task before had its own
+        transactions.patience_s = branch_timeout(0)  # the task before had its own
         with allowed(f"declare the queue {markers!r}", f"transactionalId {self._writer!r}"):
             client.declare_queue(markers, durable=True)
         xid = new_branch(

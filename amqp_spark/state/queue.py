@@ -11,9 +11,9 @@ import contextlib
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_core.errors import CommandFailed, MessageRejected, UnauthorizedAccess
-from amqp_spark.backoff import silence_of
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import hashed
+from amqp_spark.timeouts import accept_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -148,7 +148,7 @@ class StateQueue:
         assert self._held is not None
         if self.body != expected:
             raise self._several("another one came")
-        patience_s = silence_of(sum(last - first + 1 for first, last in accept))
+        patience_s = accept_timeout(sum(last - first + 1 for first, last in accept))
         self._client.accept([*accept, _id_range(self._held)])
         if accept:  # a broker may store them before it answers anything else
             self._client.sync(patience_s=patience_s)

@@ -35,9 +35,9 @@ from amqp_spark.errors import OptionError, StateError
 from amqp_spark.options import CONNECTION
 from amqp_spark.options.kinds import directory_uri, identity
 from amqp_spark.options.parsing import ConnectionSettings, Given
-from amqp_spark.sink.timeouts import silence_timeout
 from amqp_spark.state.listing import TooManyPrepared
 from amqp_spark.state.xids import parse_xid
+from amqp_spark.timeouts import branch_timeout
 from amqp_spark.transactions import actions, shown
 from amqp_spark.transactions.branches import look_at_branches, with_timeouts
 from amqp_spark.transactions.consumer import look_at_consumer
@@ -169,7 +169,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def connect() -> Client:
         client = connect_to(options, call_timeout_s=_CALL_SECONDS)
-        client.transactions.patience_s = silence_timeout(_MOST_ROWS if wanted else 0)
+        client.transactions.patience_s = branch_timeout(_MOST_ROWS if wanted else 0)
         return client
 
     if arguments.export is not None or arguments.skip is not None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from amqp_spark import retry
 from amqp_spark.connect import connect as connector
-from amqp_spark.datasource import retrying
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.options import SourceOptions
 from tests.broker.stream_support import depth, numbers, publish, subscribers
@@ -74,7 +74,7 @@ def test_available_now_waits_for_what_a_lost_session_holds(
     driver = Driver(reading(maxMessagesPerTrigger=300), available_now=True)
     driver.trigger()
     wait_until(lambda: (driver.reader.reportLatestOffset() or {})[queue]["position"] == COUNT, "all is held")
-    monkeypatch.setattr(retrying, "pause_before", lambda attempt, longest: 3.0)  # later than what is looked at now
+    monkeypatch.setattr(retry, "pause_before", lambda attempt, longest: 3.0)  # later than what is looked at now
     proxy.to_client.cut(how="one-sided")
     assert subscribers(client, queue) == 1
     while driver.trigger() is not None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_core.errors import ConnectionLost
-from amqp_spark.datasource import queue_consumer, retrying
+from amqp_spark import retry
+from amqp_spark.datasource import queue_consumer
 from amqp_spark.datasource.exactly_once import transactional_state
 from amqp_spark.errors import MessageFormatError, OffsetError, SpoolError, StateError
 from amqp_spark.spool import spool
@@ -354,7 +355,7 @@ def test_a_zombie_stops_for_ever(fake: FakeBroker, consumers: Consumers, monkeyp
     monkeypatch.setattr(queue_consumer, "LOCK_RETRY_SECONDS", 0.02)
     zombie = Driver(consumers(maxMessagesPerTrigger=10, retry__maxDelay=1000))
     zombie.rows(10)
-    monkeypatch.setattr(retrying, "pause_before", lambda attempt, longest: 3.0)
+    monkeypatch.setattr(retry, "pause_before", lambda attempt, longest: 3.0)
     fake.cut()
     successor = Driver(consumers(), zombie)
     rows = successor.rows(50)

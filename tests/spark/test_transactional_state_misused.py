@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_spark.datasource import queue_consumer, retrying
+from amqp_spark import retry
+from amqp_spark.datasource import queue_consumer
 from amqp_spark.datasource.exactly_once import recovery
 from amqp_spark.datasource.exactly_once.lookahead import Lookahead
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
@@ -188,7 +189,7 @@ def succeeded(fake: FakeBroker, consumers: Consumers, checkpoint: Driver, count:
 @pytest.fixture
 def slow_to_return(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_consumer, "LOCK_RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(retrying, "pause_before", lambda attempt, longest: 2.0)
+    monkeypatch.setattr(retry, "pause_before", lambda attempt, longest: 2.0)
 
 
 @pytest.mark.usefixtures("slow_to_return")

@@ -28,9 +28,9 @@ from amqp_spark.errors import PublishFailed, RowError, StateError, Unroutable
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch, same_rows
-from amqp_spark.sink.timeouts import OTHERS_SECONDS
 from amqp_spark.sink.transactional_writer import TransactionalWriter
 from amqp_spark.state.xids import parse_branch, parse_xid
+from amqp_spark.timeouts import OTHERS_SECONDS
 from tests.spark.branch_fakes import BranchBroker, BranchClient, BranchTransactions
 from tests.spark.sink_fakes import Script
 

@@ -1,0 +1,76 @@
+"""When a connection is made again after an error, and when not (options ``retry.*``)."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    import logging
+
+    from amqp_core.errors import AmqpError
+
+FIRST_DELAY_SECONDS: Final = 0.2
+"""Most time before the first attempt to connect again."""
+LOCK_RETRY_SECONDS: Final = 0.5
+"""Between two attempts to get a lock, or a queue, that another session has."""
+
+
+def pause_before(attempt: int, longest: float) -> float:
+    """How many seconds to wait before the ``attempt``-th attempt (from 1) to connect again: jittered, and growing."""
+    delay = min(longest, FIRST_DELAY_SECONDS * 2.0 ** min(attempt - 1, 30))
+    return delay * random.uniform(0.5, 1.0)  # noqa: S311  jitter, not a secret
+
+
+class RetryPolicy:
+    """Counts the failures in a row of one user of connections. Not thread-safe.
+
+    Parameters:
+        user: named in the log: a queue, a task, a transactionalId.
+        most: failures in a row after which there is no further attempt (``retry.maxAttempts``).
+        longest_s: longest pause in seconds (``retry.maxDelay``).
+        log: where each attempt is announced.
+
+    Attributes:
+        failures: counted failures in a row.
+    """
+
+    def __init__(self, user: str, most: int, longest_s: float, log: logging.Logger) -> None:
+        self.failures = 0
+        self._user = user
+        self._most = most
+        self._longest_s = longest_s
+        self._log = log
+        self._pauses = 0
+
+    def pause_after(
+        self, error: AmqpError, *, worked: bool = False, lasted: bool | None = None, counts: bool = True, note: str = ""
+    ) -> float | None:
+        """Say what follows on an error, and log it.
+
+        Parameters:
+            error: the reason why the connection is no longer of use.
+            worked: the connection did something useful first: it is the first failure in a row.
+            lasted: it did so for long enough that the pause begins small again; by default as ``worked``.
+            counts: the error is a failure of this attempt. A connection kept from an earlier use may have broken in
+                the meantime: that is no failure, and the next attempt follows at once.
+            note: the end of the sentence in the log.
+
+        Returns:
+            Seconds until the next attempt; ``None``: there is none.
+        """
+        if worked:
+            self.failures = 0
+        if worked if lasted is None else lasted:
+            self._pauses = 0
+        if counts:
+            self.failures += 1
+            self._pauses += 1
+        if not error.retryable or self.failures > self._most:
+            return None
+        delay = pause_before(self._pauses, self._longest_s) if counts else 0.0
+        self._log.warning(
+            "%s: %s; attempt %d of %d to connect again follows in %.1f s%s",
+            self._user, error, self.failures, self._most, delay, note,
+        )  # fmt: skip
+        return delay
