@@ -24,7 +24,7 @@ def sweep_once(options: SinkOptions, lineage: str, batch: int, run: Run) -> None
     or sees a batch again, has to look.
 
     Raises:
-        TooManyPrepared: see :meth:`Decision.sweep_before`.
+        TooManyPrepared: see :meth:`CommitCoordinator.sweep_before`.
     """
     from amqp_spark.sink.commit_coordinator import CommitCoordinator  # noqa: PLC0415 - most tasks need it not
 

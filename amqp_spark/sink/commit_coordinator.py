@@ -49,7 +49,7 @@ _settled: dict[tuple[str, str], tuple[str, int]] = {}
 other one decides."""
 
 _few_tasks: dict[str, bool] = {}
-"""Whether there is a qpidd, by url."""
+"""Whether a broker takes few tasks only, by url."""
 
 
 def forget_all() -> None:
@@ -108,7 +108,7 @@ class CommitCoordinator:
             _settled[self._key] = lineage, batch
             return True  # there is nothing to decide, and nothing left of the batch before
         patience = 2 * self._options.heartbeat + LOCK_SLACK_SECONDS
-        fresh = self._under_lock(lambda deciding: deciding.commit(tasks, batch), patience)
+        fresh = self._under_lock(lambda protocol: protocol.commit(tasks, batch), patience)
         if self._alone:
             _settled[self._key] = tasks[0].lineage, batch
         return fresh
@@ -131,7 +131,7 @@ class CommitCoordinator:
         attempts = self._options.retry_max_attempts if failed.xids else 0
         try:
             try:
-                self._under_lock(lambda deciding: deciding.abort(failed), ABORT_PATIENCE_SECONDS, attempts)
+                self._under_lock(lambda protocol: protocol.abort(failed), ABORT_PATIENCE_SECONDS, attempts)
             except (TooManyPrepared, ListLost):
                 if not failed.xids:
                     raise
@@ -150,7 +150,7 @@ class CommitCoordinator:
         while True:
             before = len(done)
             try:
-                self._under_lock(lambda deciding: deciding.roll_back(failed, done), ABORT_PATIENCE_SECONDS, attempts)
+                self._under_lock(lambda protocol: protocol.roll_back(failed, done), ABORT_PATIENCE_SECONDS, attempts)
             except Raced:
                 if len(done) == before:
                     raise
@@ -183,7 +183,7 @@ class CommitCoordinator:
         pool = self._connections.apart()  # a worker needs it this once
         one = CommitCoordinator(self._options, connections=pool, sleep=self._sleep, clock=self._clock)
         try:
-            one._under_lock(lambda deciding: deciding.sweep_before(lineage, batch, run), patience=0.0, attempts=1)
+            one._under_lock(lambda protocol: protocol.sweep_before(lineage, batch, run), patience=0.0, attempts=1)
         except TooManyPrepared:
             raise
         except AmqpError as error:
@@ -205,8 +205,8 @@ class CommitCoordinator:
             lease: Lease | None = None
             try:
                 lease, queue = self._locked(patience)
-                deciding = CommitProtocol(lease.client, queue, self._options, committed)
-                result = work(deciding)
+                protocol = CommitProtocol(lease.client, queue, self._options, committed)
+                result = work(protocol)
             except BaseException as error:
                 if lease is not None:
                     lease.abort()
@@ -220,7 +220,7 @@ class CommitCoordinator:
                     raise
                 self._sleep(delay)
             else:
-                self._let_go(lease, deciding)
+                self._let_go(lease, protocol)
                 return result
 
     def _locked(self, patience: float) -> tuple[Lease, StateQueue]:
@@ -249,10 +249,10 @@ class CommitCoordinator:
             else:
                 return lease, queue
 
-    def _let_go(self, lease: Lease, deciding: CommitProtocol) -> None:
+    def _let_go(self, lease: Lease, protocol: CommitProtocol) -> None:
         """Give the lock away and keep the connection; what fails here undoes nothing."""
         try:
-            deciding.close()
+            protocol.close()
         except AmqpError as error:
             _log.warning("transactionalId %r: giving the lock away failed (%s)", self._options.transactional_id, error)
             lease.abort()

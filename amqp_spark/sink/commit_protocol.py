@@ -72,7 +72,7 @@ class CommitProtocol:
     # --- what Decision asks for
 
     def commit(self, tasks: Sequence[PreparedBranch], batch: int) -> bool:
-        """See :meth:`Decision.commit`."""
+        """See :meth:`CommitCoordinator.commit`."""
         crashpoints.reached(crashpoints.SINK_LOCK_TAKEN)
         branches = [task for task in tasks if task.xid]
         lineage = self._lineage(tasks, batch)
@@ -100,7 +100,7 @@ class CommitProtocol:
         return True
 
     def abort(self, failed: FailedBatch) -> None:
-        """See :meth:`Decision.abort`."""
+        """See :meth:`CommitCoordinator.abort`."""
         crashpoints.reached(crashpoints.SINK_LOCK_TAKEN)
         self._branches.be_patient_with(task.rows for task in failed.tasks)
         state = self._state(create=False)
@@ -121,7 +121,7 @@ class CommitProtocol:
         self._branches.roll_back_unlisted([xid for xid in failed.xids if xid not in decided], done)
 
     def sweep_before(self, lineage: str, batch: int, run: Run) -> None:
-        """See :meth:`Decision.sweep_before`."""
+        """See :meth:`CommitCoordinator.sweep_before`."""
         decided = _decided(self._state(create=False))
         self._branches.sweep_before(batch, decided, lineage=lineage, run=run)
 

@@ -78,7 +78,7 @@ class AmqpBatchWriter(_Writer, DataSourceArrowWriter):
     """Writes a static frame."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:  # type: ignore[override]
-        """Publish the rows of one task; see :meth:`Publishing.run` for the errors."""
+        """Publish the rows of one task; see :meth:`TaskWriter.run` for the errors."""
         task_id = current_task_id(self._options.batch_id)
         return Published(*publish(self._plan, self._options, task_id, iterator, run=self._run))
 
@@ -95,7 +95,7 @@ class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes the micro-batches of a streaming query."""
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:  # type: ignore[override]
-        """Publish the rows of one task; see :meth:`Publishing.run` for the errors."""
+        """Publish the rows of one task; see :meth:`TaskWriter.run` for the errors."""
         # the option is for batch writes: a batch that is to be decided has the id that Spark gives it
         given = None if self._options.exactly_once else self._options.batch_id
         return Published(*publish(self._plan, self._options, current_task_id(given), iterator, run=self._run))
@@ -132,7 +132,7 @@ def publish(
 
 
 def decide(options: SinkOptions, tasks: Sequence[PreparedBranch], batch_id: int | None, *, alone: bool = False) -> str:
-    """With exactly-once, what the driver does with a batch whose tasks are done; see :meth:`Decision.commit`.
+    """With exactly-once, what the driver does with a batch whose tasks are done; see :meth:`CommitCoordinator.commit`.
 
     ``alone``: this is the process that decides all batches; Spark gives those of a writer to any of several workers.
 
@@ -157,7 +157,7 @@ def undo(
     lineage: str | None = None,
     run: Run | None = None,
 ) -> None:
-    """With exactly-once, what the driver does with a batch that failed; see :meth:`Decision.abort`."""
+    """With exactly-once, what the driver does with a batch that failed; see :meth:`CommitCoordinator.abort`."""
     from amqp_spark.sink.commit_coordinator import CommitCoordinator  # noqa: PLC0415 - nothing that other guarantees need
 
     assert batch_id is not None

@@ -17,7 +17,7 @@ def microseconds(number: int, unit: str) -> int:
     """A time in seconds or milliseconds since 1970 (``auto``: by its size) in microseconds.
 
     Raises:
-        Misfit: it is outside of the years that TIMESTAMP has.
+        ConversionError: it is outside of the years that TIMESTAMP has.
     """
     milliseconds = abs(number) > AUTO_MILLISECONDS if unit == "auto" else unit == "ms"
     result = number * (1000 if milliseconds else 1_000_000)

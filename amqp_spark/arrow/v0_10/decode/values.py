@@ -75,7 +75,7 @@ def value_at(data: bytes, at: int, after: int) -> Typed:
     """The value whose type code is at ``at`` and whose bytes end at ``after``.
 
     Raises:
-        Misfit: it is malformed.
+        ConversionError: it is malformed.
     """
     item = data[at:after]
     try:
@@ -165,7 +165,7 @@ def _jsonable(typed: Typed, unit: str) -> object:  # noqa: PLR0911
 def converter(kind: t.DataType, unit: str) -> Converter:
     """A function from a value of the wire to what ``pyarrow.array`` takes for a type that :func:`servable` allows.
 
-    It returns None for void, and raises Misfit.
+    It returns None for void, and raises ConversionError.
     """
     convert = _converter(kind, unit)
 

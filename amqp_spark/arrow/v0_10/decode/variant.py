@@ -43,7 +43,7 @@ def encode(typed: Typed, unit: str) -> dict[str, bytes]:
     """A value as ``{"value": ..., "metadata": ...}``; ``unit`` says how a datetime is read.
 
     Raises:
-        Misfit: a decimal of more than 38 digits, a time outside of TIMESTAMP, more than 16 MiB.
+        ConversionError: a decimal of more than 38 digits, a time outside of TIMESTAMP, more than 16 MiB.
     """
     ids: dict[str, int] = {}
     value = _value(typed, unit, ids)
