@@ -10,6 +10,7 @@ import pytest
 
 from tests.broker.job_support import left, login
 from tests.broker.test_ingest_job import publish
+from tests.support.frames import assert_rows
 from tests.support.jobs import load
 
 if TYPE_CHECKING:
@@ -50,8 +51,7 @@ def test_console(ingest: list[str], connect: Connect, queue: str, capfd: pytest.
 def test_a_table(ingest: list[str], connect: Connect, queue: str, spark: SparkSession) -> None:
     try:
         assert load("ingest").main([*ingest, "--table", "ingested"]) == 0
-        rows = spark.table("ingested").collect()
-        assert sorted(int(row["body"]) for row in rows) == list(range(20))
+        assert_rows(spark.table("ingested"), [(str(number),) for number in range(20)], "body STRING", any_order=True)
     finally:
         spark.sql("DROP TABLE IF EXISTS ingested")
     assert left(connect, queue) == 0

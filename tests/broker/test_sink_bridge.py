@@ -25,6 +25,7 @@ from amqp_spark.arrow.decode import DEFAULT_SCHEMA
 from tests.broker.sink_support import browse, login, same, write
 from tests.broker.stream_support import depth
 from tests.support.capabilities import needs
+from tests.support.frames import assert_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -173,5 +174,6 @@ def test_what_the_source_reads_without_a_schema_can_be_written(
 
     write(read(source), login(broker, exchange=target))
     same(read(target).select(ours).toArrow(), read(source).select(ours).toArrow(), "routing_key")
-    assert browse(spark, broker, target, "queue STRING, exchange STRING").distinct().collect() == [(target, target)]
+    names = "queue STRING, exchange STRING"
+    assert_rows(browse(spark, broker, target, names).distinct(), [(target, target)], names)
     assert read(target).select(f.max("position")).collect() == [(199,)]

@@ -18,6 +18,7 @@ import pytest
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
 from tests.broker.sink_support import browse, login, write
+from tests.support.frames import assert_rows
 from tests.support.taking import take
 
 if TYPE_CHECKING:
@@ -207,13 +208,13 @@ def test_variants_keep_the_types_that_the_wire_has(spark: SparkSession, broker: 
 
     for column in ("application_headers", "body"):
         found = browse(spark, broker, queue, f"{column} VARIANT, content_type STRING")
-        parts = [f"variant_get({column}, '$.{name}')" for name in VARIANT_TYPES]
-        described = [f"array(to_json({part}), schema_of_variant({part}))" for part in parts]
-        ((row, content_type),) = found.selectExpr(f"array({', '.join(described)}) AS d", "content_type").collect()
-        assert content_type == "amqp/map"
-        assert dict(zip(VARIANT_TYPES, row, strict=True)) == {
-            name: [json, kind] for name, (_, json, kind) in VARIANT_TYPES.items()
-        }
+        parts = [(name, f"variant_get({column}, '$.{name}')") for name in VARIANT_TYPES]
+        described = [
+            f"('{name}' AS name, to_json({part}) AS json, schema_of_variant({part}) AS kind)" for name, part in parts
+        ]
+        rows = found.selectExpr("content_type", f"inline(array(struct{', struct'.join(described)}))")
+        wanted = [("amqp/map", name, json, kind) for name, (_, json, kind) in VARIANT_TYPES.items()]
+        assert_rows(rows, wanted, "content_type STRING, name STRING, json STRING, kind STRING")
         typed = browse(spark, broker, queue, f"{column} STRUCT<{TYPED}>").withColumnRenamed(column, "s")
         assert spelled(typed) == spelled(struct)
 
@@ -223,6 +224,6 @@ def test_variants_of_arrays_are_lists(spark: SparkSession, broker: Broker, queue
     frame = spark.createDataFrame([(d,) for d in documents], "d STRING").coalesce(1).selectExpr("parse_json(d) AS body")
     write(frame, login(broker, routingKey=queue))
     found = browse(spark, broker, queue, "position BIGINT, body VARIANT, content_type STRING").orderBy("position")
-    rows = [tuple(row) for row in found.selectExpr("to_json(body)", "content_type").collect()]
-    kinds = ["amqp/list", "amqp/map"] * 2
-    assert rows == list(zip(['[1,"x",null,{"a":[true]}]', '{"a":[]}', "[]", "{}"], kinds, strict=True))
+    texts = ['[1,"x",null,{"a":[true]}]', '{"a":[]}', "[]", "{}"]
+    wanted = list(zip(texts, ["amqp/list", "amqp/map"] * 2, strict=True))
+    assert_rows(found.selectExpr("to_json(body) AS json", "content_type"), wanted, "json STRING, content_type STRING")

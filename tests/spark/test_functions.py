@@ -15,6 +15,7 @@ from amqp_spark import cli
 from amqp_spark.arrow.v0_10.decode.encoded import decode_maps
 from amqp_spark.errors import SchemaError
 from amqp_spark.functions import TEXTS, decode_headers
+from tests.support.frames import assert_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -93,11 +94,10 @@ def test_types_that_no_header_can_become_are_refused(kind: t.DataType, text: str
 def test_a_query_sees_headers(spark: SparkSession) -> None:
     rows = spark.createDataFrame([(SAP,), (None,), (EMPTY,)], "application_headers BINARY")
     texts = rows.withColumn("headers", decode_headers("application_headers"))
-    assert [row.headers for row in texts.filter("headers['symbol'] = 'SAP'").collect()] == [
-        {"symbol": "SAP", "price": "1.5", "qty": "7"}
-    ]
+    found = texts.filter("headers['symbol'] = 'SAP'").select("headers")
+    assert_rows(found, [({"symbol": "SAP", "price": "1.5", "qty": "7"},)], "headers MAP<STRING, STRING>")
     typed = rows.withColumn("headers", decode_headers("application_headers", TYPED))
-    assert [bytes(row.application_headers) for row in typed.filter("headers.price > 1").collect()] == [SAP]
+    assert_rows(typed.filter("headers.price > 1").select("application_headers"), [(SAP,)], "application_headers BINARY")
 
 
 @pytest.mark.spark

@@ -8,6 +8,7 @@ import pytest
 
 from amqp_spark.options import CONNECTION, SINK
 from tests.spark.job_support import SECRET, help_of, without_spark
+from tests.support.frames import assert_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -78,23 +79,28 @@ def test_exchange_and_key_are_options_of_the_sink(publish: Any) -> None:
 
 
 MAPPINGS = [
-    ([], {"body": "a", "priority": 1}),
-    (["--column", "body=upper(body)"], {"body": "A"}),
-    (["--header", "n=priority"], {"body": "a", "priority": 1, "application_headers": {"n": 1}}),
-    (["--column", "*", "--column", "body=upper(body)"], {"body": "A", "priority": 1}),
-    (["--column", "*", "--column", "routing_key='x=y'"], {"body": "a", "priority": 1, "routing_key": "x=y"}),
+    ([], "body STRING, priority INT", ("a", 1)),
+    (["--column", "body=upper(body)"], "body STRING", ("A",)),
+    (["--header", "n=priority"], "body STRING, priority INT, application_headers STRUCT<n: INT>", ("a", 1, (1,))),
+    (["--column", "*", "--column", "body=upper(body)"], "body STRING, priority INT", ("A", 1)),
+    (
+        ["--column", "*", "--column", "routing_key='x=y'"],
+        "body STRING, priority INT, routing_key STRING",
+        ("a", 1, "x=y"),
+    ),
     (
         ["--column", "body=body", "--header", "n=priority + 1", "--header", "x y=NULL", "--header", "password=body"],
-        {"body": "a", "application_headers": {"n": 2, "x y": None, "password": "a"}},
+        "body STRING, application_headers STRUCT<n: INT, `x y`: VOID, password: STRING>",
+        ("a", (2, None, "a")),
     ),
 ]
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize(("arguments", "row"), MAPPINGS)
+@pytest.mark.parametrize(("arguments", "schema", "row"), MAPPINGS)
 def test_columns_are_sql_expressions(
-    publish: Any, spark: SparkSession, arguments: list[str], row: dict[str, object]
+    publish: Any, spark: SparkSession, arguments: list[str], schema: str, row: tuple[object, ...]
 ) -> None:
     rows = spark.createDataFrame([("a", 1)], "body STRING, priority INT")
     made = publish.messages(rows, publish.parser().parse_args([*GOOD, *arguments]))
-    assert [each.asDict(recursive=True) for each in made.collect()] == [row]
+    assert_rows(made, [row], schema)
