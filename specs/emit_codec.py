@@ -22,9 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.errors import DecodeError, EncodeError
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10._primitives import (
 @IMPORTS@
-)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -159,6 +157,23 @@ def encode_header(
 MAY_BE_ABSENT = {"connection.start-ok response", "exchange.bound queue"}
 READS = {"array:str16": "read_str16_array", "struct32": "_read_any_struct"}
 WRITES = {"array:str16": "write_str16_array"}
+# What the body may name of each module.
+IMPORTED = {"_read": r"read_\w+", "_write": r"write_\w+", "type_codes": "STRUCT32"}
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """The key by which ruff sorts imported names: numbers in them by their value."""
+    return [(int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _imports(body: str) -> str:
+    """The lines that import what the body uses."""
+    lines = []
+    for module, pattern in IMPORTED.items():
+        names = sorted(set(re.findall(rf"(?<![\w.])(?:{pattern})\b", body)), key=_natural)
+        head = f"from amqp_core.v0_10.{module} import"
+        lines += [f"{head} {names[0]}"] if len(names) == 1 else [f"{head} (", *(f"    {name}," for name in names), ")"]
+    return "\n".join(lines)
 
 
 class _Emitter:
@@ -328,16 +343,7 @@ class _Emitter:
                 self.put(f"    spec.{owner.python}: encode_{owner.function},")
         self.put("}")
         body = "\n".join(self.lines) + "\n"
-        used = set(re.findall(r"(?<![\w.])(?:read_\w+|write_\w+|STRUCT32)(?=\b)", body))
-        names = sorted(
-            used,
-            key=lambda name: (
-                not name.isupper(),
-                [(int(x) if x.isdigit() else 0, x) for x in re.split(r"(\d+)", name)],
-            ),
-        )
-        head = HEAD.replace("@IMPORTS@", "\n".join(f"    {name}," for name in names))
-        return head + body
+        return HEAD.replace("@IMPORTS@", _imports(body)) + body
 
 
 def emit_codec(model: Model) -> str:

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.errors import DecodeError, EncodeError
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10._primitives import (
-    STRUCT32,
+from amqp_core.v0_10._read import (
     read_argument_map,
     read_array,
     read_array_head,
@@ -34,6 +33,8 @@ from amqp_core.v0_10._primitives import (
     read_vbin8,
     read_vbin16,
     read_vbin32,
+)
+from amqp_core.v0_10._write import (
     write_array,
     write_byte_ranges,
     write_datetime,
@@ -53,6 +54,7 @@ from amqp_core.v0_10._primitives import (
     write_vbin16,
     write_vbin32,
 )
+from amqp_core.v0_10.type_codes import STRUCT32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

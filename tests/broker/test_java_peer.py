@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core.v0_10 import type_codes
-from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
+from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from tests.support import javapeer
 from tests.support.capabilities import needs
 

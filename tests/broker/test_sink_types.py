@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
+from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from tests.broker.sink_support import browse, login, write
 from tests.support.frames import assert_rows
 from tests.support.taking import take

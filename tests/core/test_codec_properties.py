@@ -11,8 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from amqp_core.errors import DecodeError, LimitExceeded
-from amqp_core.v0_10 import _codec
-from amqp_core.v0_10 import _primitives as p
+from amqp_core.v0_10 import _codec, _read, _write
+from amqp_core.v0_10._read import read_array, read_array_typed, read_list, read_list_typed, read_map, read_map_typed
+from amqp_core.v0_10._write import write_list, write_map
+from amqp_core.v0_10.type_codes import Typed
 from tests.support.values import EVERYTHING, MODEL, SCALARS, instances, natural_maps, typed_maps, typed_values
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 CRASHERS = Path(__file__).parents[1] / "crashers"
 
-READERS = sorted(name for name in dir(p) if name.startswith("read_") and name != "read_array_head")
+READERS = sorted(name for name in dir(_read) if name.startswith("read_") and name != "read_array_head")
 DECODERS = sorted(name for name in dir(_codec) if name.startswith("decode_"))
 
 
@@ -30,44 +32,44 @@ DECODERS = sorted(name for name in dir(_codec) if name.startswith("decode_"))
 def test_every_type_comes_back(name: str, data: st.DataObject, before: bytes, after: bytes) -> None:
     value = data.draw(SCALARS[name])
     wire = name.replace("-", "_")
-    raw = getattr(p, f"write_{wire}")(value)
-    assert getattr(p, f"read_{wire}")(before + raw + after, len(before)) == (value, len(before) + len(raw))
+    raw = getattr(_write, f"write_{wire}")(value)
+    assert getattr(_read, f"read_{wire}")(before + raw + after, len(before)) == (value, len(before) + len(raw))
 
 
 @given(typed_maps)
 @settings(max_examples=300)
-def test_typed_maps_come_back_with_every_type_and_byte(value: dict[str, p.Typed]) -> None:
-    raw = p.write_map(value)
-    got, end = p.read_map_typed(raw, 0)
+def test_typed_maps_come_back_with_every_type_and_byte(value: dict[str, Typed]) -> None:
+    raw = write_map(value)
+    got, end = read_map_typed(raw, 0)
     assert (got, end) == (value, len(raw))
-    assert p.write_map(got) == raw
+    assert write_map(got) == raw
 
 
 @given(st.lists(typed_values, max_size=4))
-def test_typed_lists_come_back_with_every_type_and_byte(value: list[p.Typed]) -> None:
-    raw = p.write_list(value)
-    got, end = p.read_list_typed(raw, 0)
+def test_typed_lists_come_back_with_every_type_and_byte(value: list[Typed]) -> None:
+    raw = write_list(value)
+    got, end = read_list_typed(raw, 0)
     assert (got, end) == (value, len(raw))
-    assert p.write_list(got) == raw
+    assert write_list(got) == raw
 
 
 @given(natural_maps)
 @settings(max_examples=200)
 def test_natural_maps_come_back(value: dict[str, object]) -> None:
-    assert p.read_map(p.write_map(value), 0)[0] == value
+    assert read_map(write_map(value), 0)[0] == value
 
 
 @given(typed_maps)
-def test_natural_and_typed_readers_agree(value: dict[str, p.Typed]) -> None:
+def test_natural_and_typed_readers_agree(value: dict[str, Typed]) -> None:
     def natural(item: Any) -> Any:
-        if isinstance(item, p.Typed):
+        if isinstance(item, Typed):
             return natural(item.value)
         if isinstance(item, dict):
             return {key: natural(inner) for key, inner in item.items()}
         return [natural(inner) for inner in item] if isinstance(item, list) else item
 
-    raw = p.write_map(value)
-    assert p.read_map(raw, 0)[0] == natural(p.read_map_typed(raw, 0)[0])
+    raw = write_map(value)
+    assert read_map(raw, 0)[0] == natural(read_map_typed(raw, 0)[0])
 
 
 @pytest.mark.parametrize("struct", EVERYTHING, ids=lambda struct: struct.key)
@@ -126,7 +128,7 @@ def attempt(function: Any, data: bytes, pos: int = 0) -> bool:
 @example(data=b"\x00\x00\x00\x05\xf0\xff\xff\xff\xff", pos=0)
 @example(data=b"", pos=0)
 def test_arbitrary_bytes_as_any_type(name: str, data: bytes, pos: int) -> None:
-    attempt(getattr(p, name), data, min(pos, len(data)))
+    attempt(getattr(_read, name), data, min(pos, len(data)))
 
 
 @pytest.mark.parametrize("name", DECODERS)
@@ -165,9 +167,9 @@ def test_damaged_segments(data: st.DataObject) -> None:
 def test_any_value_after_any_type_code(code: int, content: bytes) -> None:
     item = bytes([code]) + content
     listed = (4 + len(item)).to_bytes(4) + (1).to_bytes(4) + item
-    assert attempt(p.read_list, listed) == attempt(p.read_list_typed, listed)
+    assert attempt(read_list, listed) == attempt(read_list_typed, listed)
     arrayed = (5 + len(content)).to_bytes(4) + bytes([code]) + (1).to_bytes(4) + content
-    assert attempt(p.read_array, arrayed) == attempt(p.read_array_typed, arrayed)
+    assert attempt(read_array, arrayed) == attempt(read_array_typed, arrayed)
 
 
 HUGE = [
@@ -189,7 +191,7 @@ def test_huge_claims_in_few_bytes_take_no_memory(name: str, wire: str) -> None:
     data = bytes.fromhex(wire)
     tracemalloc.start()
     try:
-        assert not attempt(getattr(p, name), data)
+        assert not attempt(getattr(_read, name), data)
         assert tracemalloc.get_traced_memory()[1] < 200_000
     finally:
         tracemalloc.stop()
@@ -201,4 +203,4 @@ def test_inputs_that_break_decoders() -> None:
     assert files, "the crashers are gone"
     for file in files:
         name = file.name.partition("-")[0]
-        assert not attempt(getattr(p, name, None) or getattr(_codec, name), file.read_bytes()), file.name
+        assert not attempt(getattr(_read, name, None) or getattr(_codec, name), file.read_bytes()), file.name

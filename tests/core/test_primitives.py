@@ -10,8 +10,47 @@ from uuid import UUID
 import pytest
 
 from amqp_core.errors import DecodeError, EncodeError
-from amqp_core.v0_10 import _primitives as p
-from amqp_core.v0_10.type_codes import Datetime, Typed
+from amqp_core.v0_10 import _read, _write
+from amqp_core.v0_10._read import (
+    read_array,
+    read_array_typed,
+    read_boolean,
+    read_list,
+    read_map,
+    read_map_typed,
+    read_str8_utf16,
+    read_str16_array,
+    read_str16_utf16,
+)
+from amqp_core.v0_10._write import (
+    write_array,
+    write_list,
+    write_map,
+    write_str8,
+    write_str8_utf16,
+    write_uint8,
+    write_vbin8,
+)
+from amqp_core.v0_10.type_codes import (
+    ARRAY,
+    BOOLEAN,
+    DATETIME,
+    DEC64,
+    DOUBLE,
+    INT32,
+    INT64,
+    LIST,
+    MAP,
+    MAX_DEPTH,
+    STR16,
+    UINT8,
+    UINT64,
+    UUID_,
+    VBIN32,
+    VOID,
+    Datetime,
+    Typed,
+)
 
 U = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
@@ -134,8 +173,8 @@ BOUNDARIES: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("kind", "value", "wire"), BOUNDARIES, ids=lambda item: str(item)[:24])
 def test_boundary_values_both_ways(kind: str, value: Any, wire: str) -> None:
     raw = bytes.fromhex(wire)
-    assert getattr(p, f"write_{kind}")(value) == raw
-    got, end = getattr(p, f"read_{kind}")(b"\xaa" + raw + b"\xbb", 1)
+    assert getattr(_write, f"write_{kind}")(value) == raw
+    got, end = getattr(_read, f"read_{kind}")(b"\xaa" + raw + b"\xbb", 1)
     assert end == 1 + len(raw)
     assert got == value
     assert type(got) is type(value)
@@ -150,7 +189,7 @@ def test_every_truncation_is_a_decode_error_with_its_offset(kind: str, value: An
     raw = bytes.fromhex(wire)
     for cut in {*range(min(len(raw), 40)), *range(max(len(raw) - 4, 0), len(raw))}:
         with pytest.raises(DecodeError) as refused:
-            getattr(p, f"read_{kind}")(b"\x00" + raw[:cut], 1)
+            getattr(_read, f"read_{kind}")(b"\x00" + raw[:cut], 1)
         assert 0 <= refused.value.offset <= 1 + cut
 
 
@@ -241,7 +280,7 @@ TOO_MUCH: list[tuple[str, Any]] = [
     ("map", {"a": -(2**63) - 1}),
     ("map", {"a": {1, 2}}),
     ("map", {"a": Typed(0xFF, 1)}),
-    ("map", {"a": Typed(p.UINT8, 256)}),
+    ("map", {"a": Typed(UINT8, 256)}),
     ("map", {"a": "\ud800"}),
     ("list", "text"),
     ("list", b"bytes"),
@@ -258,12 +297,12 @@ TOO_MUCH: list[tuple[str, Any]] = [
 @pytest.mark.parametrize(("kind", "value"), TOO_MUCH, ids=lambda item: str(item)[:24] if item != 10**5000 else "huge")
 def test_what_does_not_fit_is_refused_by_name(kind: str, value: Any) -> None:
     with pytest.raises(EncodeError, match=r"^queue\.declare field"):
-        getattr(p, f"write_{kind}")(value, "queue.declare field")
+        getattr(_write, f"write_{kind}")(value, "queue.declare field")
 
 
 def test_errors_do_not_show_texts_or_bytes() -> None:
     secret = "hunter2" * 60
-    for write, value in ((p.write_str8, secret), (p.write_vbin8, secret.encode()), (p.write_uint8, secret)):
+    for write, value in ((write_str8, secret), (write_vbin8, secret.encode()), (write_uint8, secret)):
         with pytest.raises(EncodeError) as refused:
             write(value)  # type: ignore[arg-type] # the wrong types on purpose
         assert "hunter" not in str(refused.value)
@@ -313,31 +352,31 @@ BAD: list[tuple[str, str, str]] = [
 @pytest.mark.parametrize(("kind", "wire", "reason"), BAD)
 def test_bytes_that_are_no_such_value_are_refused(kind: str, wire: str, reason: str) -> None:
     with pytest.raises(DecodeError, match=reason) as refused:
-        getattr(p, f"read_{kind}")(bytes.fromhex(wire), 0)
+        getattr(_read, f"read_{kind}")(bytes.fromhex(wire), 0)
     assert refused.value.offset >= 0
 
 
 def test_every_octet_but_zero_is_true() -> None:
-    assert [p.read_boolean(bytes([octet]), 0)[0] for octet in range(256)] == [False] + [True] * 255
+    assert [read_boolean(bytes([octet]), 0)[0] for octet in range(256)] == [False] + [True] * 255
 
 
 def test_utf16_follows_the_byte_order_mark() -> None:
-    assert p.read_str8_utf16(bytes.fromhex("06 feff 0061 20ac"), 0) == ("a€", 7)
-    assert p.read_str8_utf16(bytes.fromhex("06 fffe 6100 ac20"), 0) == ("a€", 7)
-    assert p.read_str16_utf16(bytes.fromhex("0004 fffe 6100"), 0) == ("a", 6)
+    assert read_str8_utf16(bytes.fromhex("06 feff 0061 20ac"), 0) == ("a€", 7)
+    assert read_str8_utf16(bytes.fromhex("06 fffe 6100 ac20"), 0) == ("a€", 7)
+    assert read_str16_utf16(bytes.fromhex("0004 fffe 6100"), 0) == ("a", 6)
     for text in ("\ufeff", "\ufffe", "\ufeff\ufeffx"):  # a text that begins like a mark is not taken for one
-        assert p.read_str8_utf16(p.write_str8_utf16(text), 0)[0] == text
+        assert read_str8_utf16(write_str8_utf16(text), 0)[0] == text
 
 
 def test_datetime_is_the_number_on_the_wire() -> None:
-    raw = p.write_map({"seconds": Datetime(1), "before 1970": Datetime(-1), "number": 1})
-    got, _ = p.read_map(raw, 0)
+    raw = write_map({"seconds": Datetime(1), "before 1970": Datetime(-1), "number": 1})
+    got, _ = read_map(raw, 0)
     assert got == {"seconds": 1, "before 1970": -1, "number": 1}
     assert [type(value) for value in got.values()] == [Datetime, Datetime, int]
 
 
 def test_natural_values_get_these_types() -> None:
-    raw = p.write_map(
+    raw = write_map(
         {
             "none": None,
             "bool": True,
@@ -354,60 +393,60 @@ def test_natural_values_get_these_types() -> None:
             "time": Datetime(5),
             "map": {"x": 1},
             "list": [1, (2,)],
-            "forced": Typed(p.UINT8, 7),
+            "forced": Typed(UINT8, 7),
         }
     )
-    typed, end = p.read_map_typed(raw, 0)
+    typed, end = read_map_typed(raw, 0)
     assert end == len(raw)
     assert typed == {
-        "none": Typed(p.VOID, None),
-        "bool": Typed(p.BOOLEAN, True),
-        "small": Typed(p.INT32, 2**31 - 1),
-        "large": Typed(p.INT64, 2**31),
-        "low": Typed(p.INT64, -(2**31) - 1),
-        "largest": Typed(p.UINT64, 2**63),
-        "real": Typed(p.DOUBLE, 1.0),
-        "text": Typed(p.STR16, "t"),
-        "bytes": Typed(p.VBIN32, b"b"),
-        "array of bytes": Typed(p.VBIN32, b"b"),
-        "uuid": Typed(p.UUID_, U),
-        "decimal": Typed(p.DEC64, Decimal("1.50")),
-        "time": Typed(p.DATETIME, 5),
-        "map": Typed(p.MAP, {"x": Typed(p.INT32, 1)}),
-        "list": Typed(p.LIST, [Typed(p.INT32, 1), Typed(p.LIST, [Typed(p.INT32, 2)])]),
-        "forced": Typed(p.UINT8, 7),
+        "none": Typed(VOID, None),
+        "bool": Typed(BOOLEAN, True),
+        "small": Typed(INT32, 2**31 - 1),
+        "large": Typed(INT64, 2**31),
+        "low": Typed(INT64, -(2**31) - 1),
+        "largest": Typed(UINT64, 2**63),
+        "real": Typed(DOUBLE, 1.0),
+        "text": Typed(STR16, "t"),
+        "bytes": Typed(VBIN32, b"b"),
+        "array of bytes": Typed(VBIN32, b"b"),
+        "uuid": Typed(UUID_, U),
+        "decimal": Typed(DEC64, Decimal("1.50")),
+        "time": Typed(DATETIME, 5),
+        "map": Typed(MAP, {"x": Typed(INT32, 1)}),
+        "list": Typed(LIST, [Typed(INT32, 1), Typed(LIST, [Typed(INT32, 2)])]),
+        "forced": Typed(UINT8, 7),
     }
-    assert p.write_map(typed) == raw
+    assert write_map(typed) == raw
 
 
 def test_text_too_long_for_str16_becomes_vbin32() -> None:
-    raw = p.write_list(["x" * 65535, "é" * 32768])
-    assert p.read_list(raw, 0)[0] == ["x" * 65535, ("é" * 32768).encode()]
+    raw = write_list(["x" * 65535, "é" * 32768])
+    assert read_list(raw, 0)[0] == ["x" * 65535, ("é" * 32768).encode()]
 
 
 def test_integers_of_an_array_share_the_widest_type_they_need() -> None:
-    assert p.read_array_typed(p.write_array([1, 2**40]), 0)[0] == [Typed(p.INT64, 1), Typed(p.INT64, 2**40)]
-    assert p.read_array_typed(p.write_array([1, 2**63]), 0)[0] == [Typed(p.UINT64, 1), Typed(p.UINT64, 2**63)]
+    assert read_array_typed(write_array([1, 2**40]), 0)[0] == [Typed(INT64, 1), Typed(INT64, 2**40)]
+    assert read_array_typed(write_array([1, 2**63]), 0)[0] == [Typed(UINT64, 1), Typed(UINT64, 2**63)]
     with pytest.raises(EncodeError, match="uint64"):
-        p.write_array([-1, 2**63])
+        write_array([-1, 2**63])
 
 
 def test_containers_of_size_zero_are_empty() -> None:
     zero = bytes(4)
-    assert p.read_map(zero, 0) == ({}, 4)
-    assert p.read_list(zero, 0) == ([], 4)
-    assert p.read_array(zero, 0) == ([], 4)
-    assert p.read_str16_array(zero, 0) == ([], 4)
-    assert p.read_map(bytes.fromhex("00000012 00000002 0161 a8 00000000 0162 aa 00000000"), 0)[0] == {"a": {}, "b": []}
+    assert read_map(zero, 0) == ({}, 4)
+    assert read_list(zero, 0) == ([], 4)
+    assert read_array(zero, 0) == ([], 4)
+    assert read_str16_array(zero, 0) == ([], 4)
+    assert read_map(bytes.fromhex("00000012 00000002 0161 a8 00000000 0162 aa 00000000"), 0)[0] == {"a": {}, "b": []}
 
 
 def test_an_empty_array_may_have_any_type_code() -> None:
     for code in range(256):
-        assert p.read_array(bytes.fromhex(f"00000005 {code:02x} 00000000"), 0) == ([], 9)
+        assert read_array(bytes.fromhex(f"00000005 {code:02x} 00000000"), 0) == ([], 9)
 
 
 def test_the_last_of_equal_keys_counts() -> None:
-    assert p.read_map(bytes.fromhex("0000000c 00000002 0161 02 01 0161 02 02"), 0)[0] == {"a": 2}
+    assert read_map(bytes.fromhex("0000000c 00000002 0161 02 01 0161 02 02"), 0)[0] == {"a": 2}
 
 
 @pytest.mark.parametrize("kind", ["map", "list", "array"])
@@ -415,16 +454,16 @@ def test_depth_is_bounded_both_ways(kind: str) -> None:
     def nested(levels: int) -> Any:
         value: Any = {} if kind == "map" else []
         for _ in range(levels - 1):
-            value = {"k": value} if kind == "map" else [Typed(p.ARRAY, value)] if kind == "array" else [value]
+            value = {"k": value} if kind == "map" else [Typed(ARRAY, value)] if kind == "array" else [value]
         return value
 
-    write, read = getattr(p, f"write_{kind}"), getattr(p, f"read_{kind}")
-    deepest = write(nested(p.MAX_DEPTH))
+    write, read = getattr(_write, f"write_{kind}"), getattr(_read, f"read_{kind}")
+    deepest = write(nested(MAX_DEPTH))
     value, end = read(deepest, 0)
     assert end == len(deepest)
-    assert str(value).count("[" if kind != "map" else "{") == p.MAX_DEPTH
+    assert str(value).count("[" if kind != "map" else "{") == MAX_DEPTH
     with pytest.raises(EncodeError, match="nested deeper than 16"):
-        write(nested(p.MAX_DEPTH + 1))
+        write(nested(MAX_DEPTH + 1))
     head = {"map": "00000001 016b a8", "list": "00000001 a9", "array": "aa 00000001"}[kind].replace(" ", "")
     room = len(head) // 2 + 4
     outer = bytes.fromhex(f"{len(deepest) + room - 4:08x}{head}") + deepest
@@ -437,7 +476,7 @@ def test_a_hundred_thousand_levels_are_refused_at_the_seventeenth() -> None:
     heads = [(9 * inner + 4).to_bytes(4) + b"\x00\x00\x00\x01\xa9" for inner in range(levels, 0, -1)]
     data = b"".join(heads) + bytes.fromhex("00000004 00000000")
     with pytest.raises(DecodeError, match="nested deeper than 16") as refused:
-        p.read_list(data, 0)
+        read_list(data, 0)
     assert refused.value.offset == 16 * 9
 
 
@@ -445,7 +484,7 @@ def test_a_cycle_is_refused() -> None:
     cycle: dict[str, object] = {}
     cycle["self"] = cycle
     with pytest.raises(EncodeError, match="nested deeper"):
-        p.write_map(cycle)
+        write_map(cycle)
 
 
 def test_subclasses_are_written_as_what_they_are() -> None:
@@ -455,5 +494,5 @@ def test_subclasses_are_written_as_what_they_are() -> None:
     class Row(dict[str, object]):
         pass
 
-    assert p.write_map({"a": Name("x")}) == p.write_map({"a": "x"})
-    assert p.write_map(Row(a=Row())) == p.write_map({"a": {}})
+    assert write_map({"a": Name("x")}) == write_map({"a": "x"})
+    assert write_map(Row(a=Row())) == write_map({"a": {}})

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from amqp_core.v0_10 import _primitives, spec, type_codes
+from amqp_core.v0_10 import _read, _write, spec, type_codes
 from specs.facts import CLASSES, load
 
 SPECS = Path(__file__).parents[2] / "specs"
@@ -93,8 +93,8 @@ def test_type_codes_are_those_of_the_facts() -> None:
 def test_every_type_has_a_read_and_a_write_function() -> None:
     for entry in TYPES["type"]:
         name = entry["name"].replace("-", "_")
-        assert callable(getattr(_primitives, f"read_{name}"))
-        assert callable(getattr(_primitives, f"write_{name}"))
+        assert callable(getattr(_read, f"read_{name}"))
+        assert callable(getattr(_write, f"write_{name}"))
 
 
 def test_class_codes_and_codes_within_a_class_are_unique() -> None:

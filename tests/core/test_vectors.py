@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_core.v0_10 import _codec, spec
-from amqp_core.v0_10 import _primitives as p
+from amqp_core.v0_10._read import read_list, read_map
+from amqp_core.v0_10._write import write_list, write_map
 from amqp_core.v0_10.frames import encode_assembly, parse_frame
 from amqp_core.v0_10.segments import Assembler
 from amqp_core.v0_10.type_codes import Typed
@@ -51,7 +52,7 @@ def decode(vector: Vector) -> Any:
         delivery, message, others = _codec.decode_header(vector.payload)
         assert others == []
         return [struct for struct in (delivery, message) if struct is not None]
-    content, end = (p.read_list if vector.kind == "list" else p.read_map)(vector.payload, 0)
+    content, end = (read_list if vector.kind == "list" else read_map)(vector.payload, 0)
     assert end == len(vector.payload)
     return content
 
@@ -64,7 +65,7 @@ def encode(vector: Vector, value: Any) -> bytes:
     if vector.kind == "header":
         by_type = {type(struct): struct for struct in value}
         return _codec.encode_header(by_type.get(spec.DeliveryProperties), by_type.get(spec.MessageProperties))
-    return p.write_list(value) if vector.kind == "list" else p.write_map(value)
+    return write_list(value) if vector.kind == "list" else write_map(value)
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=title)

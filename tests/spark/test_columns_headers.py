@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 from pyspark.sql.types import VariantVal
 
-from amqp_core.v0_10 import _primitives as primitives
-from amqp_core.v0_10.type_codes import Typed
+from amqp_core.v0_10._write import write_map
+from amqp_core.v0_10.type_codes import VBIN32, Typed
 from amqp_spark.arrow.conversion_error import ConversionError
 from amqp_spark.arrow.decode import ColumnPlan
 from amqp_spark.arrow.v0_10.decode.variant import LARGEST, encode
@@ -473,7 +473,7 @@ def test_values_that_no_variant_can_hold_are_errors() -> None:
         with pytest.raises(MessageFormatError, match=reason):
             decode(VARIANT, message((b"h", code, encoded)))
     with pytest.raises(ConversionError, match="16777215"):
-        encode(Typed(primitives.VBIN32, b"x" * LARGEST), "auto")
+        encode(Typed(VBIN32, b"x" * LARGEST), "auto")
 
 
 typed_values = st.recursive(
@@ -498,7 +498,7 @@ def is_writable(value: Any) -> bool:
 
 @given(st.dictionaries(st.text(max_size=20), typed_values, max_size=6))
 def test_any_map_comes_back_from_variant_text_and_octets(value: dict[str, Any]) -> None:
-    encoded = primitives.write_map(value)
+    encoded = write_map(value)
     block = wire.transfer(wire.message(application_headers=encoded))
     (variant,) = decode(VARIANT, block)
     assert to_python(variant) == value
@@ -562,7 +562,7 @@ def test_bodies_that_cannot_be_decoded(
 
 def test_a_body_of_many_frames_is_decoded_as_one() -> None:
     value = {f"k{i}": i for i in range(500)}
-    long = wire.transfer(wire.message(content_type=wire.str8(b"amqp/map")), primitives.write_map(value), limit=512)
+    long = wire.transfer(wire.message(content_type=wire.str8(b"amqp/map")), write_map(value), limit=512)
     assert dict(decode(t.MapType(STRING, LONG), long, column="body")[0]) == value
 
 

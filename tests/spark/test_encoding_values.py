@@ -14,7 +14,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_core.v0_10._primitives import read_list_typed, read_map_typed
+from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import MAX_DEPTH, Typed
 from amqp_spark.arrow.v0_10.encode import pieces
 from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map, unsendable

@@ -10,7 +10,7 @@ from chispa import assert_df_equality
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_core.v0_10._primitives import read_map_typed
+from amqp_core.v0_10._read import read_map_typed
 from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.arrow.decode import ColumnPlan
 from amqp_spark.arrow.v0_10.encode.values import unsendable

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as t
 
-from amqp_core.v0_10._primitives import write_map
+from amqp_core.v0_10._write import write_map
 from amqp_spark import cli
 from amqp_spark.arrow.v0_10.decode.encoded import decode_maps
 from amqp_spark.errors import SchemaError
