@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import keyword
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 CLASSES = ("connection", "session", "execution", "message", "tx", "dtx", "exchange", "queue", "file", "stream")
+
+# Optional in the specification, and no broker known has them: their code stands apart, where only tests import it.
+APART = ("file", "stream")
 
 # Structs whose own name says what they are; the others get the name of their class in front.
 SELF_NAMED = {
@@ -129,6 +133,11 @@ class Enum:
     wire: str
     choices: list[tuple[str, int]]
 
+    @property
+    def cls(self) -> str:
+        """The class that it belongs to; empty outside the classes."""
+        return self.key.rpartition(".")[0]
+
 
 @dataclass
 class Model:
@@ -148,6 +157,20 @@ class Model:
             if struct.key == key:
                 return struct
         raise FactError(f"no struct {key}")
+
+    def split(self, classes: Collection[str]) -> tuple[Model, Model]:
+        """Two parts: all that is not of these classes, and what is."""
+        rest, part = (
+            replace(
+                self,
+                enums=[enum for enum in self.enums if (enum.cls in classes) is inside],
+                structs=[struct for struct in self.structs if (struct.cls in classes) is inside],
+                controls=[control for control in self.controls if (control.cls in classes) is inside],
+                commands=[command for command in self.commands if (command.cls in classes) is inside],
+            )
+            for inside in (False, True)
+        )
+        return rest, replace(part, protocol={}, types=[], constants=[])
 
 
 class _Loader:

@@ -1,4 +1,4 @@
-"""Write amqp_core/v0_10/spec.py and amqp_core/v0_10/_codec.py from the facts in specs/amqp_0_10/.
+"""Write spec.py and _codec.py of amqp_core/v0_10/ and amqp_core/v0_10/file_stream/ from the facts in specs/amqp_0_10/.
 
 Usage: python specs/generate.py [--check]
 
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from specs.emit_codec import emit_codec
 from specs.emit_spec import emit_spec
-from specs.facts import load
+from specs.facts import APART, load
 
 ROOT = Path(__file__).resolve().parent.parent
 FACTS = ROOT / "specs" / "amqp_0_10"
@@ -26,8 +26,13 @@ TARGET = ROOT / "amqp_core" / "v0_10"
 
 def generated() -> dict[Path, str]:
     """Every generated file with the text it must have."""
-    model = load(FACTS)
-    return {TARGET / "spec.py": emit_spec(model), TARGET / "_codec.py": emit_codec(model)}
+    used, apart = load(FACTS).split(APART)
+    return {
+        TARGET / "spec.py": emit_spec(used),
+        TARGET / "_codec.py": emit_codec(used),
+        TARGET / "file_stream" / "spec.py": emit_spec(apart, apart=True),
+        TARGET / "file_stream" / "_codec.py": emit_codec(apart, apart=True),
+    }
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -46,6 +51,7 @@ def main(argv: list[str] | None = None) -> int:
             now, then = found.splitlines(keepends=True), text.splitlines(keepends=True)
             sys.stdout.writelines(difflib.unified_diff(now, then, name, f"{name} (from the facts)"))
         else:
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
             print(f"wrote {name}")
     return 1 if check and differ else 0

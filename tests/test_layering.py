@@ -91,6 +91,17 @@ def test_nothing_that_is_installed_needs_the_tests_or_the_generator(package: str
         assert not uses(imports_of(name), {"tests", "specs", "jobs"}), name
 
 
+@pytest.mark.parametrize("package", ["amqp_core", "amqp_spark", "pyspark_amqp", "jobs"])
+def test_nothing_in_production_has_the_classes_file_and_stream(package: str) -> None:
+    """The contract of import-linter does not see jobs, the packages around the code, and imports for types alone."""
+    apart = ROOT / "amqp_core" / "v0_10" / "file_stream"
+    assert apart.is_dir()
+    files = [path for path in (ROOT / package).rglob("*.py") if apart not in path.parents]
+    assert files
+    for path in files:
+        assert not uses(imports_of(str(path.relative_to(ROOT))), {"amqp_core.v0_10.file_stream"}), path
+
+
 def test_the_checks_see_an_import_wherever_it_stands() -> None:
     tree = ast.parse("def f():\n    import socket as s\n    from urllib import request\n")
     assert uses(imported(tree), IO_MODULES) == {"socket", "urllib.request"}

@@ -31,6 +31,7 @@ from amqp_core.v0_10.events import (
     SERVER_TRANSITIONS,
     TRANSITIONS,
     CommandReceived,
+    CommandUnknown,
     ControlReceived,
     Ended,
     Event,
@@ -61,6 +62,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from amqp_core.v0_10.frames import Frame
+    from amqp_core.v0_10.segments import Assembly
 
 # Where transfers come as blocks, what is left to be assembled here is results and dispositions. The largest is that of
 # dtx.recover, with some 90 bytes for each prepared branch.
@@ -334,8 +336,7 @@ class Connection:
                 raise ProtocolError(f"{control.NAME} arrived before the connection was open")
             return
         if self.state is State.OPEN:
-            command, sync = _named(decode_command, assembly.operation, spec.COMMAND_TYPES)
-            events.append(CommandReceived(assembly.channel, command, sync, assembly.header, assembly.body))
+            events.append(_received(assembly))
         elif self.state is not State.CLOSE_OK:
             raise ProtocolError("a command arrived before the connection was open")
 
@@ -517,6 +518,15 @@ def _fitting(control: spec.Control, room: int) -> list[spec.Control]:
     return parts
 
 
+def _received(assembly: Assembly) -> CommandReceived | CommandUnknown:
+    """Decode a command. One that is not known is for the session to answer: the frames were in order."""
+    code = assembly.operation[:2]
+    if len(code) == 2 and int.from_bytes(code) not in spec.COMMAND_TYPES:
+        return CommandUnknown(assembly.channel, int.from_bytes(code))
+    command, sync = _named(decode_command, assembly.operation, spec.COMMAND_TYPES)
+    return CommandReceived(assembly.channel, command, sync, assembly.header, assembly.body)
+
+
 def _named(decode: Callable[[bytes], _T], operation: bytes, types: Mapping[int, type]) -> _T:
     """Decode, and put the name of the control or command in front of what is wrong with it."""
     try:
@@ -532,6 +542,7 @@ __all__ = [
     "CLIENT_TRANSITIONS",
     "SERVER_TRANSITIONS",
     "CommandReceived",
+    "CommandUnknown",
     "Connection",
     "ControlReceived",
     "Ended",

@@ -25,6 +25,7 @@ from amqp_core.transport import Transport, monotonic
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.connection import (
     CommandReceived,
+    CommandUnknown,
     Connection,
     ControlReceived,
     Ended,
@@ -57,6 +58,8 @@ _MOST_PENDING = 1 << 24
 # The answer to a call comes behind what is under way: each time that so many bytes have come the wait begins anew.
 _FLOWING_BYTES = 1 << 16
 CHANNEL = 0
+# What a session carries; all else concerns the connection, or changes the session's state.
+_CARRIED = (CommandReceived, CommandUnknown, TransferBegun, TransfersReceived)
 
 
 class _SaslLogin:
@@ -483,22 +486,22 @@ class Driver:
 
     def _handle(self, event: Event) -> None:
         session = self.session
-        ours = session.state is not SessionState.DETACHED  # what was under way when the session ended is dropped
+        if session.state is SessionState.DETACHED and isinstance(event, _CARRIED):
+            return  # it was under way when the session ended
         if isinstance(event, TransfersReceived):
-            if ours:
-                session.receive_block(event.block)
-                self.on_block(event.block)
+            session.receive_block(event.block)
+            self.on_block(event.block)
         elif isinstance(event, ControlReceived):
             session.receive_control(event.control)
             if isinstance(event.control, spec.SessionDetach | spec.SessionDetached) and not self._closed:
                 self._break(session.error or ConnectionLost("the session ended"))
         elif isinstance(event, CommandReceived):
-            if ours:
-                session.receive_command(event.command, sync=event.sync)
-                self.on_command(event.command)
+            session.receive_command(event.command, sync=event.sync)
+            self.on_command(event.command)
+        elif isinstance(event, CommandUnknown):
+            session.refuse_command(event.code)
         elif isinstance(event, TransferBegun):
-            if ours:
-                self.on_begun(event.frames)
+            self.on_begun(event.frames)
         elif isinstance(event, Opened):
             self._opened = True
         elif isinstance(event, Redirected):

@@ -99,6 +99,17 @@ class CommandReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class CommandUnknown:
+    """A command arrived that is not known here: of an optional class (file, stream), or of none at all.
+
+    ``code`` is class code and code in one number.
+    """
+
+    channel: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
 class TransfersReceived:
     """A run of message.transfer arrived on the scanned channel, as raw frames."""
 
@@ -113,7 +124,9 @@ class TransferBegun:
     frames: bytes
 
 
-Event = Opened | Redirected | Ended | ControlReceived | CommandReceived | TransferBegun | TransfersReceived
+Event = (
+    Opened | Redirected | Ended | ControlReceived | CommandReceived | CommandUnknown | TransferBegun | TransfersReceived
+)
 
 
 class Login(Protocol):

@@ -12,9 +12,9 @@ and stops for good at 65,536 of them.
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from amqp_core.errors import AmqpError, ProtocolError, SessionDetached, UsageError, command_failure
+from amqp_core.errors import AmqpError, DecodeError, ProtocolError, SessionDetached, UsageError, command_failure
 from amqp_core.sequence_numbers import RangeSet, unwrap, unwrap_ranges, wire_ranges, wrap
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import check_required, encode_command
@@ -305,6 +305,28 @@ class Session:
         else:
             self._tell_completed_in_time()
         return command_id
+
+    def refuse_command(self, code: int) -> NoReturn:
+        """Answer a command of the peer that is not known here with execution.exception, and end the session.
+
+        It is not completed: nothing of it was done (0-10 section execution.error-code: not-implemented).
+
+        Raises:
+            DecodeError: always; the session is over.
+        """
+        text = f"unknown command 0x{code:04x}"
+        self._check_receiving(text)
+        if self.state is SessionState.ATTACHED and self.error is None:
+            exception = spec.ExecutionException(
+                error_code=spec.ExecutionErrorCode.NOT_IMPLEMENTED,
+                command_id=wrap(self.received_next),
+                class_code=code >> 8,
+                command_code=code & 0xFF,
+                description=text,
+            )
+            self.send(exception)
+            self.detach()
+        raise DecodeError(text)
 
     def receive_block(self, block: Block) -> None:
         """Number the transfers of a block."""

@@ -140,22 +140,6 @@ class DtxXaStatus(IntEnum):
     XA_RDONLY = 7
 
 
-class FileReturnCode(IntEnum):
-    """Choices of file.return-code (uint16)."""
-
-    CONTENT_TOO_LARGE = 311
-    NO_ROUTE = 312
-    NO_CONSUMERS = 313
-
-
-class StreamReturnCode(IntEnum):
-    """Choices of stream.return-code (uint16)."""
-
-    CONTENT_TOO_LARGE = 311
-    NO_ROUTE = 312
-    NO_CONSUMERS = 313
-
-
 @dataclass(slots=True)
 class SessionHeader:
     """Struct session.header."""
@@ -342,38 +326,6 @@ class QueueQueryResult:
     subscriber_count: int | None = None
 
 
-@dataclass(slots=True)
-class FileProperties:
-    """Struct file.file-properties (0x09 0x01)."""
-
-    CODE: ClassVar[int] = 0x0901
-    NAME: ClassVar[str] = "file.file-properties"
-
-    content_type: str | None = None
-    content_encoding: str | None = None
-    headers: dict[str, object] | None = None
-    priority: int | None = None
-    reply_to: str | None = None
-    message_id: str | None = None
-    filename: str | None = None
-    timestamp: int | None = None
-    cluster_id: str | None = None
-
-
-@dataclass(slots=True)
-class StreamProperties:
-    """Struct stream.stream-properties (0x0a 0x01)."""
-
-    CODE: ClassVar[int] = 0x0A01
-    NAME: ClassVar[str] = "stream.stream-properties"
-
-    content_type: str | None = None
-    content_encoding: str | None = None
-    headers: dict[str, object] | None = None
-    priority: int | None = None
-    timestamp: int | None = None
-
-
 Struct: TypeAlias = (
     DeliveryProperties
     | FragmentProperties
@@ -387,8 +339,6 @@ Struct: TypeAlias = (
     | ExchangeQueryResult
     | ExchangeBoundResult
     | QueueQueryResult
-    | FileProperties
-    | StreamProperties
 )
 
 
@@ -1080,250 +1030,6 @@ class QueueQuery:
     queue: str | None = None
 
 
-@dataclass(slots=True)
-class FileQos:
-    """Command file.qos (0x09 0x01)."""
-
-    CODE: ClassVar[int] = 0x0901
-    NAME: ClassVar[str] = "file.qos"
-
-    prefetch_size: int | None = None
-    prefetch_count: int | None = None
-    global_: bool = False
-
-
-@dataclass(slots=True)
-class FileQosOk:
-    """Command file.qos-ok (0x09 0x02)."""
-
-    CODE: ClassVar[int] = 0x0902
-    NAME: ClassVar[str] = "file.qos-ok"
-
-
-@dataclass(slots=True)
-class FileConsume:
-    """Command file.consume (0x09 0x03)."""
-
-    CODE: ClassVar[int] = 0x0903
-    NAME: ClassVar[str] = "file.consume"
-
-    queue: str | None = None
-    consumer_tag: str | None = None
-    no_local: bool = False
-    no_ack: bool = False
-    exclusive: bool = False
-    nowait: bool = False
-    arguments: dict[str, object] | None = None
-
-
-@dataclass(slots=True)
-class FileConsumeOk:
-    """Command file.consume-ok (0x09 0x04)."""
-
-    CODE: ClassVar[int] = 0x0904
-    NAME: ClassVar[str] = "file.consume-ok"
-
-    consumer_tag: str | None = None
-
-
-@dataclass(slots=True)
-class FileCancel:
-    """Command file.cancel (0x09 0x05)."""
-
-    CODE: ClassVar[int] = 0x0905
-    NAME: ClassVar[str] = "file.cancel"
-
-    consumer_tag: str | None = None
-
-
-@dataclass(slots=True)
-class FileOpen:
-    """Command file.open (0x09 0x06)."""
-
-    CODE: ClassVar[int] = 0x0906
-    NAME: ClassVar[str] = "file.open"
-
-    identifier: str | None = None
-    content_size: int | None = None
-
-
-@dataclass(slots=True)
-class FileOpenOk:
-    """Command file.open-ok (0x09 0x07)."""
-
-    CODE: ClassVar[int] = 0x0907
-    NAME: ClassVar[str] = "file.open-ok"
-
-    staged_size: int | None = None
-
-
-@dataclass(slots=True)
-class FileStage:
-    """Command file.stage (0x09 0x08)."""
-
-    CODE: ClassVar[int] = 0x0908
-    NAME: ClassVar[str] = "file.stage"
-
-
-@dataclass(slots=True)
-class FilePublish:
-    """Command file.publish (0x09 0x09)."""
-
-    CODE: ClassVar[int] = 0x0909
-    NAME: ClassVar[str] = "file.publish"
-
-    exchange: str | None = None
-    routing_key: str | None = None
-    mandatory: bool = False
-    immediate: bool = False
-    identifier: str | None = None
-
-
-@dataclass(slots=True)
-class FileReturn:
-    """Command file.return (0x09 0x0a)."""
-
-    CODE: ClassVar[int] = 0x090A
-    NAME: ClassVar[str] = "file.return"
-
-    reply_code: int | None = None
-    reply_text: str | None = None
-    exchange: str | None = None
-    routing_key: str | None = None
-
-
-@dataclass(slots=True)
-class FileDeliver:
-    """Command file.deliver (0x09 0x0b)."""
-
-    CODE: ClassVar[int] = 0x090B
-    NAME: ClassVar[str] = "file.deliver"
-
-    consumer_tag: str | None = None
-    delivery_tag: int | None = None
-    redelivered: bool = False
-    exchange: str | None = None
-    routing_key: str | None = None
-    identifier: str | None = None
-
-
-@dataclass(slots=True)
-class FileAck:
-    """Command file.ack (0x09 0x0c)."""
-
-    CODE: ClassVar[int] = 0x090C
-    NAME: ClassVar[str] = "file.ack"
-
-    delivery_tag: int | None = None
-    multiple: bool = False
-
-
-@dataclass(slots=True)
-class FileReject:
-    """Command file.reject (0x09 0x0d)."""
-
-    CODE: ClassVar[int] = 0x090D
-    NAME: ClassVar[str] = "file.reject"
-
-    delivery_tag: int | None = None
-    requeue: bool = False
-
-
-@dataclass(slots=True)
-class StreamQos:
-    """Command stream.qos (0x0a 0x01)."""
-
-    CODE: ClassVar[int] = 0x0A01
-    NAME: ClassVar[str] = "stream.qos"
-
-    prefetch_size: int | None = None
-    prefetch_count: int | None = None
-    consume_rate: int | None = None
-    global_: bool = False
-
-
-@dataclass(slots=True)
-class StreamQosOk:
-    """Command stream.qos-ok (0x0a 0x02)."""
-
-    CODE: ClassVar[int] = 0x0A02
-    NAME: ClassVar[str] = "stream.qos-ok"
-
-
-@dataclass(slots=True)
-class StreamConsume:
-    """Command stream.consume (0x0a 0x03)."""
-
-    CODE: ClassVar[int] = 0x0A03
-    NAME: ClassVar[str] = "stream.consume"
-
-    queue: str | None = None
-    consumer_tag: str | None = None
-    no_local: bool = False
-    exclusive: bool = False
-    nowait: bool = False
-    arguments: dict[str, object] | None = None
-
-
-@dataclass(slots=True)
-class StreamConsumeOk:
-    """Command stream.consume-ok (0x0a 0x04)."""
-
-    CODE: ClassVar[int] = 0x0A04
-    NAME: ClassVar[str] = "stream.consume-ok"
-
-    consumer_tag: str | None = None
-
-
-@dataclass(slots=True)
-class StreamCancel:
-    """Command stream.cancel (0x0a 0x05)."""
-
-    CODE: ClassVar[int] = 0x0A05
-    NAME: ClassVar[str] = "stream.cancel"
-
-    consumer_tag: str | None = None
-
-
-@dataclass(slots=True)
-class StreamPublish:
-    """Command stream.publish (0x0a 0x06)."""
-
-    CODE: ClassVar[int] = 0x0A06
-    NAME: ClassVar[str] = "stream.publish"
-
-    exchange: str | None = None
-    routing_key: str | None = None
-    mandatory: bool = False
-    immediate: bool = False
-
-
-@dataclass(slots=True)
-class StreamReturn:
-    """Command stream.return (0x0a 0x07)."""
-
-    CODE: ClassVar[int] = 0x0A07
-    NAME: ClassVar[str] = "stream.return"
-
-    reply_code: int | None = None
-    reply_text: str | None = None
-    exchange: str | None = None
-    routing_key: str | None = None
-
-
-@dataclass(slots=True)
-class StreamDeliver:
-    """Command stream.deliver (0x0a 0x08)."""
-
-    CODE: ClassVar[int] = 0x0A08
-    NAME: ClassVar[str] = "stream.deliver"
-
-    consumer_tag: str | None = None
-    delivery_tag: int | None = None
-    exchange: str | None = None
-    queue: str | None = None
-
-
 Control: TypeAlias = (
     ConnectionStart
     | ConnectionStartOk
@@ -1391,27 +1097,6 @@ Command: TypeAlias = (
     | QueueDelete
     | QueuePurge
     | QueueQuery
-    | FileQos
-    | FileQosOk
-    | FileConsume
-    | FileConsumeOk
-    | FileCancel
-    | FileOpen
-    | FileOpenOk
-    | FileStage
-    | FilePublish
-    | FileReturn
-    | FileDeliver
-    | FileAck
-    | FileReject
-    | StreamQos
-    | StreamQosOk
-    | StreamConsume
-    | StreamConsumeOk
-    | StreamCancel
-    | StreamPublish
-    | StreamReturn
-    | StreamDeliver
 )
 
 STRUCT_TYPES: Final[dict[int, type[Struct]]] = {
@@ -1427,8 +1112,6 @@ STRUCT_TYPES: Final[dict[int, type[Struct]]] = {
     0x0701: ExchangeQueryResult,
     0x0702: ExchangeBoundResult,
     0x0801: QueueQueryResult,
-    0x0901: FileProperties,
-    0x0A01: StreamProperties,
 }
 """Structs that have a code, by it."""
 
@@ -1500,27 +1183,6 @@ COMMAND_TYPES: Final[dict[int, type[Command]]] = {
     0x0802: QueueDelete,
     0x0803: QueuePurge,
     0x0804: QueueQuery,
-    0x0901: FileQos,
-    0x0902: FileQosOk,
-    0x0903: FileConsume,
-    0x0904: FileConsumeOk,
-    0x0905: FileCancel,
-    0x0906: FileOpen,
-    0x0907: FileOpenOk,
-    0x0908: FileStage,
-    0x0909: FilePublish,
-    0x090A: FileReturn,
-    0x090B: FileDeliver,
-    0x090C: FileAck,
-    0x090D: FileReject,
-    0x0A01: StreamQos,
-    0x0A02: StreamQosOk,
-    0x0A03: StreamConsume,
-    0x0A04: StreamConsumeOk,
-    0x0A05: StreamCancel,
-    0x0A06: StreamPublish,
-    0x0A07: StreamReturn,
-    0x0A08: StreamDeliver,
 }
 """Commands by code."""
 
@@ -1543,11 +1205,6 @@ RESULT_TYPES: Final[dict[int, type[Struct]]] = {
 CONTENT_CODES: Final = frozenset(
     {
         0x0401,  # message.transfer
-        0x0908,  # file.stage
-        0x090A,  # file.return
-        0x0A06,  # stream.publish
-        0x0A07,  # stream.return
-        0x0A08,  # stream.deliver
     }
 )
 """Commands that a header and a body segment may follow."""

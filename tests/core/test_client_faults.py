@@ -11,19 +11,23 @@ from amqp_core.errors import (
     ConnectionClosed,
     ConnectionLost,
     DecodeError,
+    NotFound,
     ProtocolError,
     ResourceLimitExceeded,
     SessionDetached,
     UsageError,
 )
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10._codec import encode_command
-from amqp_core.v0_10.frames import encode_assembly
+from amqp_core.v0_10._codec import encode_command, encode_control
+from amqp_core.v0_10.file_stream import spec as spec_apart
+from amqp_core.v0_10.file_stream._codec import encode_command as encode_apart
+from amqp_core.v0_10.frames import BODY, COMMAND, HEADER, encode_assembly, encode_control_frame
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.session import SessionState
 from tests.support.fakepeer import FakePeer, Peer, serve
 from tests.support.process import wait_until
 from tests.support.taking import again, bodies, receiving, take
+from tests.support.wire import assembly
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -118,6 +122,69 @@ def test_the_client_tells_a_peer_that_breaks_the_protocol_why_it_goes() -> None:
         client = server.connect()
         with pytest.raises(ProtocolError, match="command-point inside a command"):
             client.sync()
+
+
+UNKNOWN: dict[str, tuple[int, bytes]] = {
+    "file.deliver": (0x090B, encode_apart(spec_apart.FileDeliver(consumer_tag="t", delivery_tag=1), sync=True)),
+    "file.qos-ok": (0x0902, encode_apart(spec_apart.FileQosOk())),
+    "stream.deliver": (0x0A08, encode_apart(spec_apart.StreamDeliver(consumer_tag="t", queue="q"), sync=True)),
+    "no class": (0x6363, bytes.fromhex("6363 0100 0000")),
+    "no command": (0x0463, bytes.fromhex("0463 0101 ffff")),
+}
+
+
+@pytest.mark.parametrize(("code", "command"), UNKNOWN.values(), ids=UNKNOWN)
+@pytest.mark.parametrize("content", [False, True])
+def test_a_command_that_is_not_known_is_answered_and_ends_the_session(code: int, command: bytes, content: bool) -> None:
+    """It was not done, so it must not be reported as completed, whatever its sync bit asks for."""
+    told: list[spec.ExecutionException] = []
+    completed: list[tuple[int, int]] = []
+
+    def script(peer: Peer) -> None:
+        peer.subscribed()
+        peer.transfer(b"1")
+        segments = [(COMMAND, command), (HEADER, b"header"), (BODY, b"body")]
+        peer.raw(b"".join(encode_assembly(0, 1, segments if content else segments[:1], 65535)))
+        told.append(peer.expect(spec.ExecutionException)[1])
+        peer.expect_control(spec.SessionDetach)
+        peer.serve()
+        assert peer.ended is not None
+        assert "501 DecodeError" in str(peer.ended.error)
+        for control in peer.controls:
+            if isinstance(control, spec.SessionCompleted):
+                completed.extend(control.commands or [])
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        subscription = receiving(client)
+        assert bodies(subscription, 1) == [b"1"]
+        for use in (lambda: subscription.take_blocks(10.0), client.sync):
+            with pytest.raises(DecodeError, match=f"^unknown command 0x{code:04x}$"):
+                use()
+    assert told == [
+        spec.ExecutionException(
+            error_code=spec.ExecutionErrorCode.NOT_IMPLEMENTED,
+            command_id=1,  # the message before it was command 0
+            class_code=code >> 8,
+            command_code=code & 0xFF,
+            description=f"unknown command 0x{code:04x}",
+        )
+    ]
+    assert not any(low <= 1 <= high for low, high in completed)
+
+
+def test_an_unknown_command_after_the_end_of_the_session_is_dropped_with_all_else() -> None:
+    def script(peer: Peer) -> None:
+        peer.subscribed()
+        end = spec.ExecutionException(error_code=404, description="told so")
+        gone = encode_control_frame(0, encode_control(spec.SessionDetach(name=peer.session.name)))
+        peer.raw(assembly(encode_command(end)) + gone + assembly(UNKNOWN["file.deliver"][1]))
+        peer.serve()
+
+    with FakePeer(script) as server:
+        subscription = receiving(server.connect())
+        with pytest.raises(NotFound, match="told so"):
+            subscription.take_blocks(10.0)
 
 
 @pytest.mark.parametrize("others", [0, 1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 from uuid import UUID
 
@@ -20,6 +19,8 @@ from amqp_core.v0_10._codec import (
     encode_header,
     encode_struct32,
 )
+from amqp_core.v0_10.file_stream import _codec as codec_apart
+from amqp_core.v0_10.file_stream import spec as spec_apart
 from amqp_core.v0_10.spec import DeliveryProperties, MessageProperties, Xid
 
 CONTROLS: list[tuple[str, spec.Control]] = [
@@ -123,8 +124,11 @@ COMMANDS: list[tuple[str, spec.Command, bool]] = [
     ),
     ("0802 0100 0700 01 71", spec.QueueDelete(queue="q", if_unused=True, if_empty=True), False),
     ("0804 0100 0100 01 71", spec.QueueQuery(queue="q"), False),
-    ("0901 0100 0700 00000001 0002", spec.FileQos(prefetch_size=1, prefetch_count=2, global_=True), False),
-    ("0a08 0100 0f00 00 0000000000000001 00 01 71", spec.StreamDeliver("", 1, "", "q"), False),
+]
+
+COMMANDS_APART: list[tuple[str, spec_apart.Command, bool]] = [
+    ("0901 0100 0700 00000001 0002", spec_apart.FileQos(prefetch_size=1, prefetch_count=2, global_=True), False),
+    ("0a08 0101 0f00 00 0000000000000001 00 01 71", spec_apart.StreamDeliver("", 1, "", "q"), True),
 ]
 
 
@@ -140,6 +144,42 @@ def test_commands_both_ways(wire: str, value: spec.Command, sync: bool) -> None:
     raw = bytes.fromhex(wire)
     assert decode_command(raw) == (value, sync)
     assert encode_command(value, sync) == raw
+
+
+@pytest.mark.parametrize(("wire", "value", "sync"), COMMANDS_APART, ids=[value.NAME for _, value, _ in COMMANDS_APART])
+def test_commands_of_file_and_stream_both_ways(wire: str, value: spec_apart.Command, sync: bool) -> None:
+    raw = bytes.fromhex(wire)
+    assert codec_apart.decode_command(raw) == (value, sync)
+    assert codec_apart.encode_command(value, sync) == raw
+    with pytest.raises(DecodeError, match=f"^unknown command 0x{value.CODE:04x}"):
+        decode_command(raw)
+    with pytest.raises(DecodeError, match="bytes after its arguments"):
+        codec_apart.decode_command(raw + b"x")
+
+
+def test_commands_of_other_classes_are_unknown_to_the_codec_of_file_and_stream() -> None:
+    with pytest.raises(DecodeError, match="unknown command 0x0301"):
+        codec_apart.decode_command(encode_command(spec.ExecutionSync()))
+    with pytest.raises(DecodeError, match="unknown struct 0x0401"):
+        codec_apart.decode_struct32(encode_struct32(DeliveryProperties()), 0)
+
+
+def test_what_the_codec_of_file_and_stream_requires() -> None:
+    codec_apart.check_required(spec_apart.StreamDeliver(queue="q"))
+    with pytest.raises(EncodeError, match=r"stream\.deliver cannot be sent without queue, which is required"):
+        codec_apart.check_required(spec_apart.StreamDeliver())
+
+
+def test_properties_of_file_and_stream() -> None:
+    raw = bytes.fromhex("0000000b 0901 4001 02 6162 03 636c75")
+    value = spec_apart.FileProperties(filename="ab", cluster_id="clu")
+    assert codec_apart.decode_struct32(raw, 0) == (value, len(raw))
+    assert codec_apart.encode_struct32(value) == raw
+    with pytest.raises(DecodeError, match="its size is 12 bytes, its fields take 11"):
+        codec_apart.decode_struct32((12).to_bytes(4) + raw[4:] + b"x", 0)
+    with pytest.raises(DecodeError, match=r"stream\.stream-properties: packing flags 0x2000"):
+        codec_apart.decode_struct32(bytes.fromhex("00000004 0a01 2000"), 0)
+    assert decode_header(raw) == (None, None, [raw]), "kept as bytes, as every struct that a message does not have"
 
 
 def test_a_segment_may_start_later_in_the_data() -> None:
@@ -217,13 +257,12 @@ def test_fragments_are_a_generic_array() -> None:
 
 
 def test_required_fields_may_be_absent() -> None:
-    for name, item in vars(spec).items():
-        if not isinstance(item, type) or not dataclasses.is_dataclass(item) or name == "SessionCommandFragment":
-            continue
-        if item in spec.CONTROL_TYPES.values():
-            assert decode_control(encode_control(item())) == item()  # type: ignore[arg-type]
-        elif item in spec.COMMAND_TYPES.values():
-            assert decode_command(encode_command(item())) == (item(), False)  # type: ignore[arg-type]
+    for control in spec.CONTROL_TYPES.values():
+        assert decode_control(encode_control(control())) == control()
+    for command in spec.COMMAND_TYPES.values():
+        assert decode_command(encode_command(command())) == (command(), False)
+    for apart in spec_apart.COMMAND_TYPES.values():
+        assert codec_apart.decode_command(codec_apart.encode_command(apart())) == (apart(), False)
     assert encode_command(spec.MessageTransfer()) == bytes.fromhex("0401 0100 0000")
 
 

@@ -14,8 +14,21 @@ from amqp_core.errors import DecodeError, LimitExceeded
 from amqp_core.v0_10 import _codec, _read, _write
 from amqp_core.v0_10._read import read_array, read_array_typed, read_list, read_list_typed, read_map, read_map_typed
 from amqp_core.v0_10._write import write_list, write_map
+from amqp_core.v0_10.file_stream import _codec as codec_apart
 from amqp_core.v0_10.type_codes import Typed
-from tests.support.values import EVERYTHING, MODEL, SCALARS, instances, natural_maps, typed_maps, typed_values
+from tests.support.values import (
+    CODECS,
+    EVERYTHING,
+    MODEL,
+    REST,
+    SCALARS,
+    USED,
+    codec_of,
+    instances,
+    natural_maps,
+    typed_maps,
+    typed_values,
+)
 
 if TYPE_CHECKING:
     from specs.facts import Struct
@@ -23,7 +36,12 @@ if TYPE_CHECKING:
 CRASHERS = Path(__file__).parents[1] / "crashers"
 
 READERS = sorted(name for name in dir(_read) if name.startswith("read_") and name != "read_array_head")
-DECODERS = sorted(name for name in dir(_codec) if name.startswith("decode_"))
+DECODERS = [
+    pytest.param(getattr(codec, name), id=f"{codec.__name__.removeprefix('amqp_core.v0_10.')}.{name}")
+    for codec in CODECS
+    for name in sorted(dir(codec))
+    if name.startswith("decode_")
+]
 
 
 @pytest.mark.parametrize("name", SCALARS)
@@ -72,13 +90,18 @@ def test_natural_and_typed_readers_agree(value: dict[str, Typed]) -> None:
     assert read_map(raw, 0)[0] == natural(read_map_typed(raw, 0)[0])
 
 
+def _with_codec(struct: Struct) -> st.SearchStrategy[tuple[Any, Any]]:
+    return st.tuples(st.just(codec_of(struct)), instances(struct))
+
+
 @pytest.mark.parametrize("struct", EVERYTHING, ids=lambda struct: struct.key)
 @given(data=st.data(), before=st.binary(max_size=3), after=st.binary(max_size=3))
 @settings(max_examples=25)
 def test_every_generated_class_comes_back(struct: Struct, data: st.DataObject, before: bytes, after: bytes) -> None:
     value = data.draw(instances(struct))
-    raw = getattr(_codec, f"encode_{struct.function}")(value)
-    got, end = getattr(_codec, f"decode_{struct.function}")(before + raw + after, len(before))
+    codec = codec_of(struct)
+    raw = getattr(codec, f"encode_{struct.function}")(value)
+    got, end = getattr(codec, f"decode_{struct.function}")(before + raw + after, len(before))
     assert (got, end) == (value, len(before) + len(raw))
 
 
@@ -88,10 +111,27 @@ def test_controls_come_back_through_the_dispatch(control: Any) -> None:
     assert _codec.decode_control(_codec.encode_control(control)) == control
 
 
-@given(st.one_of([instances(command) for command in MODEL.commands]), st.booleans())
+@given(st.one_of([instances(command) for command in USED.commands]), st.booleans())
 @settings(max_examples=300)
 def test_commands_come_back_through_the_dispatch(command: Any, sync: bool) -> None:
     assert _codec.decode_command(_codec.encode_command(command, sync)) == (command, sync)
+
+
+@given(st.one_of([instances(command) for command in REST.commands]), st.booleans())
+@settings(max_examples=200)
+def test_commands_of_file_and_stream_come_back_through_their_own_dispatch(command: Any, sync: bool) -> None:
+    raw = codec_apart.encode_command(command, sync)
+    assert codec_apart.decode_command(raw) == (command, sync)
+    with pytest.raises(DecodeError, match=f"^unknown command 0x{command.CODE:04x}"):
+        _codec.decode_command(raw)
+
+
+@given(st.sampled_from([struct for struct in MODEL.structs if struct.code is not None]).flatmap(_with_codec))
+@settings(max_examples=200)
+def test_structs_come_back_through_the_dispatch(pair: Any) -> None:
+    codec, struct = pair
+    raw = codec.encode_struct32(struct)
+    assert codec.decode_struct32(raw, 0) == (struct, len(raw))
 
 
 @given(
@@ -131,13 +171,13 @@ def test_arbitrary_bytes_as_any_type(name: str, data: bytes, pos: int) -> None:
     attempt(getattr(_read, name), data, min(pos, len(data)))
 
 
-@pytest.mark.parametrize("name", DECODERS)
+@pytest.mark.parametrize("decode", DECODERS)
 @given(data=st.binary(max_size=300))
 @settings(max_examples=60)
 @example(data=b"\xff" * 64)
 @example(data=b"")
-def test_arbitrary_bytes_as_any_class(name: str, data: bytes) -> None:
-    attempt(getattr(_codec, name), data)
+def test_arbitrary_bytes_as_any_class(decode: Any, data: bytes) -> None:
+    attempt(decode, data)
 
 
 @given(st.data())
@@ -145,7 +185,8 @@ def test_arbitrary_bytes_as_any_class(name: str, data: bytes) -> None:
 def test_damaged_segments(data: st.DataObject) -> None:
     """Valid bytes with a few octets changed, cut or put in reach deeper than arbitrary ones."""
     struct = data.draw(st.sampled_from(EVERYTHING))
-    raw = bytearray(getattr(_codec, f"encode_{struct.function}")(data.draw(instances(struct))))
+    codec = codec_of(struct)
+    raw = bytearray(getattr(codec, f"encode_{struct.function}")(data.draw(instances(struct))))
     for _ in range(data.draw(st.integers(1, 3))):
         if not raw:
             break
@@ -159,7 +200,7 @@ def test_damaged_segments(data: st.DataObject) -> None:
             raw.insert(at, data.draw(st.integers(0, 255)))
         else:
             del raw[at:]
-    attempt(getattr(_codec, f"decode_{struct.function}"), bytes(raw))
+    attempt(getattr(codec, f"decode_{struct.function}"), bytes(raw))
 
 
 @given(st.integers(0, 255), st.binary(min_size=8, max_size=64))

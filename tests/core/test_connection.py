@@ -20,6 +20,7 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_control, encode_command
 from amqp_core.v0_10.connection import (
     CommandReceived,
+    CommandUnknown,
     ControlReceived,
     Ended,
     Event,
@@ -320,7 +321,6 @@ def test_a_server_answers_another_version_with_its_own() -> None:
         (b"\x0f\x09\0\x0c" + bytes(8), DecodeError, "type 9"),
         (wire.frame(0x0F, 0, b"\x01\x7f", track=0), DecodeError, "unknown control 0x017f"),
         (wire.frame(0x0F, 0, b"\x02\x0a\x01", track=0), DecodeError, "session.completed: "),
-        (wire.frame(0x0F, 1, b"\x63\x01\x01\x00"), DecodeError, "unknown command 0x6301"),
         (wire.frame(0x0F, 1, b"\x03\x02\x01\x00\x03\x00\x00"), DecodeError, "execution.result: "),
         (wire.frame(0x0F, 1, b"\x03"), DecodeError, "too short to name its command"),
         (wire.frame(0x04, 3, b"body"), DecodeError, "does not open an assembly"),
@@ -345,6 +345,19 @@ def test_what_came_before_the_broken_frame_is_delivered(
     assert re.search(text, str(found)), str(found)
     assert us.state is State.CLOSED
     assert sent(us) == [spec.ConnectionClose(reply_code=501, reply_text=type(found).__name__)]
+
+
+@pytest.mark.parametrize("code", [0x6301, 0x090B, 0x0A08, 0x0400, 0x010A])
+@pytest.mark.parametrize("role", Role)
+def test_an_unknown_command_is_an_event_in_its_turn(role: Role, code: int) -> None:
+    """Its frames are in order: it is the session that ends (execution.exception), not a broken connection."""
+    one = at(role, State.OPEN)
+    unknown = wire.assembly(code.to_bytes(2) + b"\x01\x00\xff\xff", b"header", b"body")
+    events = one.receive_data(RESULT + unknown + RESULT)
+    assert [type(event) for event in events] == [CommandReceived, CommandUnknown, CommandReceived]
+    assert events[1] == CommandUnknown(0, code)
+    assert one.state is State.OPEN
+    assert sent(one) == []
 
 
 def test_completions_inside_one_message_are_bounded() -> None:

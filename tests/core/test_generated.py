@@ -12,6 +12,7 @@ from specs import generate
 from specs.facts import FactError, load
 
 ROOT = Path(__file__).parents[2]
+GENERATED = ["spec.py", "_codec.py", "file_stream/spec.py", "file_stream/_codec.py"]
 
 
 def test_committed_code_is_what_the_facts_say() -> None:
@@ -49,12 +50,25 @@ def test_a_changed_fact_is_reported_as_a_diff(
     assert (ROOT / "amqp_core/v0_10/_codec.py").read_text(encoding="utf-8") == before
 
 
+def test_a_changed_fact_of_a_class_that_stands_apart_is_reported_too(
+    facts: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(facts, "file.toml", '"filename", type = "str8"', '"filename", type = "str16"')
+    monkeypatch.setattr(generate, "FACTS", facts)
+    assert generate.main(["--check"]) == 1
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if line.startswith("---")] == [
+        "--- amqp_core/v0_10/file_stream/_codec.py"
+    ]
+    assert "+        value.filename, pos = read_str16(data, pos)" in shown
+
+
 def test_generating_again_changes_nothing(facts: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(generate, "FACTS", facts)
     monkeypatch.setattr(generate, "ROOT", tmp_path)
     monkeypatch.setattr(generate, "TARGET", tmp_path)
     assert generate.main([]) == 0
-    for name in ("spec.py", "_codec.py"):
+    for name in GENERATED:
         assert (tmp_path / name).read_bytes() == (ROOT / "amqp_core/v0_10" / name).read_bytes()
     assert generate.main(["--check"]) == 0
 
@@ -74,7 +88,7 @@ def test_facts_that_name_nothing_are_refused(facts: Path, file: str, old: str, n
 
 
 def test_generated_code_is_formatted_and_clean() -> None:
-    files = ["amqp_core/v0_10/spec.py", "amqp_core/v0_10/_codec.py"]
+    files = [f"amqp_core/v0_10/{name}" for name in GENERATED]
     for tool in (["format", "--check"], ["check"]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *tool, *files], cwd=ROOT, capture_output=True, text=True, check=False

@@ -9,8 +9,10 @@ import pytest
 
 from amqp_core.errors import (
     CommandFailed,
+    DecodeError,
     EncodeError,
     NotFound,
+    NotImplementedByPeer,
     ProtocolError,
     SessionDetached,
     UnknownError,
@@ -142,6 +144,45 @@ def test_commands_belong_into_an_attached_session(state: SessionState) -> None:
     if state is not SessionState.NEW:
         with pytest.raises(UsageError, match="cannot be attached again"):
             side.session.attach()
+
+
+@pytest.mark.parametrize("state", SessionState, ids=lambda state: state.name.lower())
+def test_an_unknown_command_is_answered_where_commands_belong(state: SessionState) -> None:
+    side = at(state)
+    if state in (SessionState.ATTACHED, SessionState.DETACHING):
+        with pytest.raises(DecodeError, match=r"^unknown command 0x090b$"):
+            side.session.refuse_command(0x090B)
+    else:
+        with pytest.raises(ProtocolError, match="unknown command 0x090b arrived while the session is"):
+            side.session.refuse_command(0x090B)
+    exception = spec.ExecutionException(
+        error_code=540, command_id=0, class_code=9, command_code=11, description="unknown command 0x090b"
+    )
+    answer = [(exception, False, {}), spec.SessionDetach(name=b"name")]
+    assert side.take() == (answer if state is SessionState.ATTACHED else [])
+
+
+def test_an_unknown_command_is_named_by_its_id_and_not_completed() -> None:
+    ours, theirs, us, them = attached(WRAP - 1)
+    theirs.send(spec.TxSelect(), sync=True)
+    pump(us, them)
+    assert theirs.number(1) == WRAP  # the command that is not known to us
+    with pytest.raises(DecodeError):
+        ours.refuse_command(0x6301)
+    pump(us, them)
+    assert theirs.is_complete(WRAP - 1)
+    assert not theirs.is_complete(WRAP)
+    assert isinstance(theirs.error, NotImplementedByPeer)
+    assert theirs.error.command_id == WRAP
+    assert (ours.state, theirs.state) == (SessionState.DETACHED, SessionState.DETACHED)
+
+
+def test_a_session_that_has_failed_answers_no_unknown_command() -> None:
+    side = at(SessionState.ATTACHED)
+    side.session.receive_command(spec.ExecutionException(error_code=404, description="gone"), sync=False)
+    with pytest.raises(DecodeError):
+        side.session.refuse_command(0x090B)
+    assert side.take() == []
 
 
 def test_attach_tells_the_point_before_any_command() -> None:

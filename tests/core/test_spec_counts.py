@@ -12,8 +12,10 @@ from typing import Any
 
 import pytest
 
-from amqp_core.v0_10 import _read, _write, spec, type_codes
-from specs.facts import CLASSES, load
+from amqp_core.v0_10 import _codec, _read, _write, spec, type_codes
+from amqp_core.v0_10.file_stream import _codec as codec_apart
+from amqp_core.v0_10.file_stream import spec as spec_apart
+from specs.facts import APART, CLASSES, load
 
 SPECS = Path(__file__).parents[2] / "specs"
 TESTS = Path(__file__).parent
@@ -26,6 +28,7 @@ def toml(name: str) -> dict[str, Any]:
 
 EXPECTED = toml("expected_counts.toml")
 TYPES = toml("amqp_0_10/types.toml")
+GENERATED = (spec, spec_apart)
 FACTS = {name: toml(f"amqp_0_10/{name}.toml") for name in CLASSES}
 
 
@@ -69,18 +72,38 @@ def test_all_facts_together_have_the_expected_counts() -> None:
 
 
 def test_generated_classes_have_the_expected_counts() -> None:
-    classes = [item for item in vars(spec).values() if isinstance(item, type) and dataclasses.is_dataclass(item)]
-    enums = [item for item in vars(spec).values() if isinstance(item, type) and issubclass(item, IntEnum)]
+    types = [item for module in GENERATED for item in vars(module).values() if isinstance(item, type)]
+    classes = [item for item in types if dataclasses.is_dataclass(item)]
+    enums = [item for item in types if issubclass(item, IntEnum)]
     total = EXPECTED["total"]
     assert len(classes) == total["struct"] + total["control"] + total["command"]
     assert sum(len(dataclasses.fields(item)) for item in classes) == total["field"]
-    assert len(spec.STRUCT_TYPES) == total["struct_with_code"]
+    assert len(spec.STRUCT_TYPES | spec_apart.STRUCT_TYPES) == total["struct_with_code"]
     assert len(spec.CONTROL_TYPES) == total["control"]
-    assert len(spec.COMMAND_TYPES) == total["command"]
+    assert len(spec.COMMAND_TYPES | spec_apart.COMMAND_TYPES) == total["command"]
     assert len(spec.RESULT_TYPES) == total["result"]
-    assert len(spec.CONTENT_CODES) == total["segments"]
+    assert len(spec.CONTENT_CODES | spec_apart.CONTENT_CODES) == total["segments"]
     assert len([item for item in enums if item is not IntEnum]) == total["enum"]
     assert sum(len(item) for item in enums if item is not IntEnum) == total["choice"]
+
+
+def test_classes_file_and_stream_stand_apart_and_are_complete() -> None:
+    codes = {FACTS[name]["class"]["code"]: name for name in APART}
+    tables: tuple[dict[int, Any], ...] = (spec.STRUCT_TYPES, spec.CONTROL_TYPES, spec.COMMAND_TYPES)
+    assert not [code for table in tables for code in table if code >> 8 in codes]
+    for name in APART:
+        kinds: dict[str, dict[int, Any]] = {"struct": spec_apart.STRUCT_TYPES, "command": spec_apart.COMMAND_TYPES}
+        for kind, table in kinds.items():
+            mine = [item for code, item in table.items() if codes[code >> 8] == name]
+            assert sorted(item.NAME for item in mine) == sorted(f"{name}.{fact['name']}" for fact in FACTS[name][kind])
+            assert len(mine) == EXPECTED[name][kind]
+            for function in ("decode", "encode"):
+                assert all(hasattr(codec_apart, f"{function}_{_function(item)}") for item in mine)
+                assert not any(hasattr(_codec, f"{function}_{_function(item)}") for item in mine)
+
+
+def _function(item: type) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", item.__name__).lower()
 
 
 def test_type_codes_are_those_of_the_facts() -> None:

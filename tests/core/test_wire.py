@@ -13,6 +13,7 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command, encode_control, encode_header
 from amqp_core.v0_10.connection import (
     CommandReceived,
+    CommandUnknown,
     Connection,
     ControlReceived,
     Ended,
@@ -173,6 +174,7 @@ VALID = [
     command(spec.MessageTransfer(destination="d", accept_mode=0, acquire_mode=0)),
     wire.transfer(wire.delivery(routing_key=wire.str8(b"k")), b"x" * 100, limit=40),
     command(spec.ExecutionException(error_code=404, description="x")),
+    wire.assembly(bytes.fromhex("090b 0100 0000"), b"header", b"body"),  # file.deliver
     control(spec.ConnectionClose(reply_code=320, reply_text="x")),
 ]
 
@@ -260,6 +262,8 @@ def _hand_over(event: Event, session: Session) -> None:
         session.receive_control(event.control)
     elif isinstance(event, CommandReceived):
         session.receive_command(event.command, sync=event.sync)
+    elif isinstance(event, CommandUnknown):
+        session.refuse_command(event.code)
 
 
 @pytest.mark.parametrize("split", [1, 2, 3, 5, 7, 11, 13, 64])

@@ -29,6 +29,7 @@ from amqp_core.v0_10._codec import encode_command, encode_control, encode_header
 from amqp_core.v0_10.client import Client
 from amqp_core.v0_10.connection import (
     CommandReceived,
+    CommandUnknown,
     Connection,
     ControlReceived,
     Ended,
@@ -232,6 +233,8 @@ class Peer:
                 self.session.receive_control(event.control)
         elif isinstance(event, CommandReceived):
             self._command(event)
+        elif isinstance(event, CommandUnknown):
+            self.session.refuse_command(event.code)
 
     def _command(self, event: CommandReceived) -> None:
         session, command = self.session, event.command

@@ -8,13 +8,18 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from amqp_core.v0_10 import spec
+from amqp_core.v0_10 import _codec, spec
 from amqp_core.v0_10 import type_codes as v
+from amqp_core.v0_10.file_stream import _codec as codec_apart
+from amqp_core.v0_10.file_stream import spec as spec_apart
 from amqp_core.v0_10.type_codes import Datetime, Typed
-from specs.facts import Field, Struct, load
+from specs.facts import APART, Field, Struct, load
 
 MODEL = load(Path(__file__).parents[2] / "specs" / "amqp_0_10")
+USED, REST = MODEL.split(APART)
 EVERYTHING = [*MODEL.structs, *MODEL.controls, *MODEL.commands]
+CODECS = (_codec, codec_apart)
+"""Both generated codecs: of all classes, and of those that nothing in production imports."""
 
 _UNICODE = st.characters(exclude_categories=["Cs"])
 _LATIN = st.integers(0, 255).map(lambda octet: bytes([octet]).decode("iso8859-15"))
@@ -125,8 +130,13 @@ natural_values: st.SearchStrategy[Any] = st.recursive(
 natural_maps = st.dictionaries(_keys, natural_values, max_size=4)
 
 
+def codec_of(struct: Struct) -> Any:
+    """The generated codec that has a struct, control or command."""
+    return codec_apart if struct.cls in APART else _codec
+
+
 def _class(struct: Struct) -> Any:
-    return getattr(spec, struct.python)
+    return getattr(spec_apart if struct.cls in APART else spec, struct.python)
 
 
 def field_values(field: Field) -> st.SearchStrategy[Any]:
@@ -141,7 +151,7 @@ def field_values(field: Field) -> st.SearchStrategy[Any]:
     if kind == "array":
         return st.lists(st.integers(0, 9), max_size=3)
     if kind == "struct32":
-        return st.one_of([instances(struct) for struct in MODEL.structs if struct.code is not None])
+        return st.one_of([instances(struct) for struct in USED.structs if struct.code is not None])
     if kind == "map":
         return natural_maps
     return SCALARS[kind]
