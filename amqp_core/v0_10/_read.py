@@ -211,14 +211,14 @@ def read_uuid(data: bytes, pos: int) -> tuple[UUID, int]:
 
 
 def read_dec32(data: bytes, pos: int) -> tuple[Decimal, int]:
-    """A decimal: an byte with the number of decimal places, then a signed 32-bit number."""
+    """A decimal: a byte with the number of decimal places, then a signed 32-bit number."""
     places, at = read_uint8(data, pos)
     mantissa, end = read_int32(data, at)
     return Decimal(f"{mantissa}E-{places}"), end
 
 
 def read_dec64(data: bytes, pos: int) -> tuple[Decimal, int]:
-    """A decimal: an byte with the number of decimal places, then a signed 64-bit number."""
+    """A decimal: a byte with the number of decimal places, then a signed 64-bit number."""
     places, at = read_uint8(data, pos)
     mantissa, end = read_int64(data, at)
     return Decimal(f"{mantissa}E-{places}"), end

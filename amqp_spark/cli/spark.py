@@ -26,7 +26,7 @@ EXACT: Final = {
     "discard_unroutable": "BOOLEAN",
     "immediate": "BOOLEAN",
     "redelivered": "BOOLEAN",
-    "priority": "SMALLINT",  # an byte on the wire, as are delivery modes
+    "priority": "SMALLINT",  # a byte on the wire, as are delivery modes
     "delivery_mode": "SMALLINT",
     "ttl": "BIGINT",
     "timestamp": "BIGINT",

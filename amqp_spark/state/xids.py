@@ -145,7 +145,7 @@ def _parsed_first(hashes: str, text: str) -> Branch | None:
 
 
 def _packed(number: int) -> bytes:
-    """Seven bits in an byte, the lowest first; the highest bit says that more follow."""
+    """Seven bits in a byte, the lowest first; the highest bit says that more follow."""
     octets = bytearray()
     while number > 0x7F:
         octets.append(number & 0x7F | 0x80)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_core.v0_10.spec import Xid
+from amqp_core.api import Xid
 from amqp_spark.sink import commit_coordinator as decisions
 from amqp_spark.sink import errors
 from amqp_spark.state.names import WRITER, hashed
@@ -180,7 +180,7 @@ def test_a_batch_of_too_many_tasks_is_refused_before_any_of_them_runs(
     spark: SparkSession, client: Client, writer: Writer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for qpidd, which would not be able to name what they prepare."""
-    monkeypatch.setattr(decisions.CommitCoordinator, "is_at_qpidd", lambda _self: True)
+    monkeypatch.setattr(decisions.CommitCoordinator, "has_few_tasks", lambda _self: True)
     put_file(tmp_path / "rows", 0, 10)
     most = errors.MOST_TASKS
     frame = files(spark, tmp_path / "rows").repartition(most + 1)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_core.api import Xid
+from amqp_core.api import Capabilities, Xid
 from amqp_core.errors import (
     ProtocolError,
     TransactionFailed,
 )
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10._codec import encode_command, encode_header
+from amqp_core.v0_10._codec import decode_header, encode_command, encode_header
 from amqp_core.v0_10.frames import encode_assembly
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.subscription import Subscription
@@ -325,6 +325,81 @@ def test_a_selector_is_given_so_that_the_broker_reads_it(properties: dict[str, o
     (subscribe,) = (command for command in seen if isinstance(command, spec.MessageSubscribe))
     assert subscribe.arguments is not None
     assert subscribe.arguments["x-filter-jms-selector"] == "a = 1"
+
+
+@pytest.mark.parametrize(
+    ("product", "expected"),
+    [
+        ("Apache Qpid Broker-J Core", Capabilities(rejects_unroutable=True)),
+        (
+            "qpid-cpp",
+            Capabilities(counts_held_messages=False, lists_branches_in_one_frame=True, zero_timeout_is_none=False),
+        ),
+        ("", Capabilities()),
+        ("another", Capabilities()),
+    ],
+)
+def test_what_is_known_of_a_broker(product: str, expected: Capabilities) -> None:
+    """Only one that is known to reject is relied upon."""
+    assert not Capabilities().rejects_unroutable
+    with FakePeer(serve, server_properties={"product": product}) as server:
+        assert server.connect().capabilities == expected
+
+
+@pytest.mark.parametrize("accept", [True, False])
+@pytest.mark.parametrize("acquire", [True, False])
+def test_the_modes_of_a_subscription(accept: bool, acquire: bool) -> None:
+    seen: list[spec.Command] = []
+
+    def script(peer: Peer) -> None:
+        serve(peer)
+        seen.extend(command for _, command in peer.commands)
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        client.subscribe("q", accept=accept, acquire=acquire)
+        client.close()
+    (subscribe,) = (command for command in seen if isinstance(command, spec.MessageSubscribe))
+    assert (subscribe.accept_mode, subscribe.acquire_mode) == (0 if accept else 1, 0 if acquire else 1)
+
+
+def test_the_text_of_a_reject_is_cut_to_what_str8_holds() -> None:
+    seen: list[spec.Command] = []
+
+    def script(peer: Peer) -> None:
+        serve(peer)
+        seen.extend(command for _, command in peer.commands)
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        client.reject([(0, 0)], text="x" * 254 + "\u20ac" * 20, sync=True)
+        client.close()
+    (reject,) = (command for command in seen if isinstance(command, spec.MessageReject))
+    assert reject.text == "x" * 254
+
+
+def test_a_message_for_a_queue_is_durable() -> None:
+    seen: list[tuple[spec.Command, bytes | None, bytes | None]] = []
+    bodies: list[bytes | None] = []
+
+    def script(peer: Peer) -> None:
+        peer.watch = lambda _command, body: bodies.append(body)
+        serve(peer)
+        commands = [command for _, command in peer.commands]
+        seen.extend(zip(commands, peer.headers, bodies, strict=True))
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        client.publish_to_queue("q", b"{}", content_type="application/json")
+        client.confirm()
+        client.close()
+    ((transfer, header, body),) = (each for each in seen if isinstance(each[0], spec.MessageTransfer))
+    assert isinstance(transfer, spec.MessageTransfer)
+    assert header is not None
+    delivery, properties, _ = decode_header(header)
+    assert (transfer.destination, body) == ("", b"{}")
+    assert delivery == spec.DeliveryProperties(routing_key="q", delivery_mode=spec.MessageDeliveryMode.PERSISTENT)
+    assert properties == spec.MessageProperties(content_type="application/json")
 
 
 RECOVER = bytes.fromhex("0302 0100 0300 0000 0001")

@@ -149,9 +149,3 @@ def test_a_question_that_is_not_answered_or_refused() -> None:
             server.connect(call_timeout_s=0.2).ask(QUESTIONS).answers()
         with pytest.raises(UnauthorizedAccess, match=r"on queue\.query with 403"):
             server.connect().ask(QUESTIONS).answers()
-
-
-@pytest.mark.parametrize("product", ["", "qpid-cpp", "Apache Qpid Broker-J Core", "another"])
-def test_only_a_broker_that_is_known_to_reject_is_relied_upon(product: str) -> None:
-    with FakePeer(serve, server_properties={"product": product}) as server:
-        assert server.connect().capabilities.rejects_unroutable == ("Broker-J" in product)

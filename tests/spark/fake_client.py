@@ -19,14 +19,12 @@ import pyarrow as pa
 from amqp_core.api import Capabilities
 from amqp_core.errors import ConnectionLost, ResourceLocked
 from amqp_spark.errors import MessageFormatError
-from tests.spark.fake_owner import FakeOwner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from amqp_core.address import ConnectOptions
     from amqp_spark.arrow.decode import Chunk
-    from amqp_spark.state.names import Names
 
 _FIELDS: list[pa.Field[Any]] = [
     pa.field("queue", pa.string()),
@@ -281,9 +279,6 @@ class FakeClient:
             for message in self._settled(ranges):
                 self.broker.rejected.append((message.body, text))
             self.broker.changed.notify_all()
-
-    def owner(self, names: Names) -> FakeOwner:
-        return FakeOwner(self, names)
 
     def sync(self, *, patience_s: float = 0.0) -> None:
         with self.broker.changed:

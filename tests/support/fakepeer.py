@@ -67,6 +67,7 @@ class Peer:
         hooks: called with a command of that type before it is completed.
         watch: called with every command received and its body.
         commands: every command received, with its id, in order.
+        headers: the header segment of each of them; ``None``: it had none.
         controls: every control of the session received, in order.
         ended: the event that ended the connection, once it has.
         redirect_to: answer connection.open with a redirect to this.
@@ -82,6 +83,7 @@ class Peer:
         self.hooks: dict[type, Callable[[Any], object]] = {}
         self.watch: Callable[[spec.Command, bytes | None], object] = lambda _command, _body: None
         self.commands: list[tuple[int, spec.Command]] = []
+        self.headers: list[bytes | None] = []
         self.controls: list[spec.Control] = []
         self.ended: Ended | None = None
         self.redirect_to: str | None = None
@@ -251,6 +253,7 @@ class Peer:
         else:
             session.received_next += 1
         self.commands.append((command_id, command))
+        self.headers.append(event.header)
         self._unseen.append((command_id, command))
 
 

@@ -345,9 +345,6 @@ def _cuts(columns: dict[str, Array], rows: int) -> Iterator[tuple[int, int]]:
         low = high
 
 
-__all__ = ["EncodedBlock", "Encoder", "MessagePlan", "TaskId"]
-
-
 def clear_accept_mode(frames: bytearray, ends: Iterable[int]) -> None:
     """Set accept-mode none in every transfer.
 
@@ -360,3 +357,6 @@ def clear_accept_mode(frames: bytearray, ends: Iterable[int]) -> None:
         destination = start + _BEFORE_DESTINATION
         frames[destination + 1 + frames[destination]] = MessageAcceptMode.NONE
         start = end
+
+
+__all__ = ["EncodedBlock", "Encoder", "MessagePlan", "TaskId", "clear_accept_mode"]

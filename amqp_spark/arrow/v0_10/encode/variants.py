@@ -132,7 +132,7 @@ class _Reader:
         return item
 
     def _item(self, at: int, depth: int) -> tuple[bytes, int]:  # noqa: PLR0911 - one line per kind
-        """The value that begins at an byte, and where it ends."""
+        """The value that begins at a byte, and where it ends."""
         head = self._data[at]
         number = _NUMBERS.get(head)
         if number is not None:
