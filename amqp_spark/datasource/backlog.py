@@ -1,7 +1,7 @@
-"""Asks the broker how much is left in the queues, on a connection of its own.
+"""Ask the broker how many messages are left in the queues, on a separate connection.
 
-On a connection that receives, the answer would come behind all transfers that are under way. The connection is made
-when it is first needed and kept. Nothing depends on it: while it fails, the backlog that was seen last is reported.
+On a connection that receives, the answer would arrive after all transfers that are under way. The connection is opened
+when it is first needed, then kept. Nothing depends on it: while it fails, the last known backlog is reported.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 SURVEY_SECONDS: Final = 10.0
 """Least time between two queries for the backlog: on qpidd each one scans the queue."""
 SERVICE_SECONDS: Final = 0.5
-"""Between two looks at the connection, which needs heartbeats: half of the shortest interval."""
+"""Interval at which the connection is serviced, since it needs heartbeats: half of the shortest heartbeat interval."""
 
 
 class BacklogSurvey:
@@ -45,7 +45,7 @@ class BacklogSurvey:
         self._thread = threading.Thread(target=self._run, name="amqp-backlog", daemon=True)
 
     def start(self) -> None:
-        """Start the thread; the first question comes after one interval."""
+        """Start the thread; it sends the first query after one interval."""
         self._thread.start()
 
     def stop(self, timeout: float) -> None:

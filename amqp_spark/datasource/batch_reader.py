@@ -1,4 +1,4 @@
-"""``spark.read.format("amqp")``: browse what the queues hold now, consuming nothing.
+"""``spark.read.format("amqp")``: browse the messages that the queues hold now, without consuming them.
 
 One task per queue browses it with a connection of its own (acquire-mode not-acquired, accept-mode none), so the
 options travel to executors with the credentials inside the pickled reader; they appear in no plan, log or ``repr``.
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 QUIET_SECONDS: Final = 0.1
 ROUND_BYTES: Final = 16 << 20
-"""Bytes of transfers that a browser asks for before it has decoded those that came."""
+"""Bytes of transfers that a browser requests before it decodes those received."""
 
 
 @dataclass(frozen=True)
 class BrowsePartition(InputPartition):
-    """Browse at most ``count`` messages of a queue; None where the broker cannot say how many there are."""
+    """Browse at most ``count`` messages of a queue; None: the broker does not report the count."""
 
     queue: str
     count: int | None
@@ -43,7 +43,7 @@ class BrowsePartition(InputPartition):
 
 
 class AmqpBatchReader(DataSourceReader):
-    """Reads what is in the queues when the query is planned, at most."""
+    """Reads at most the messages that are in the queues when the query is planned."""
 
     def __init__(self, options: SourceOptions, columns: ColumnPlan, *, connector: Connector = connect) -> None:
         self._options = options
@@ -54,7 +54,7 @@ class AmqpBatchReader(DataSourceReader):
         return f"AmqpBatchReader(queues={', '.join(self._options.queues)})"
 
     def partitions(self) -> list[BrowsePartition]:
-        """One per queue; asks the broker how many messages there are, so that a missing queue is named here."""
+        """One per queue. Queries the message count of each queue, so a missing queue is reported here."""
         client = self._connector(self._options.connect_options())
         try:
             return [BrowsePartition(queue, _count(client, queue)) for queue in self._options.queues]
@@ -62,7 +62,7 @@ class AmqpBatchReader(DataSourceReader):
             client.close()
 
     def read(self, partition: BrowsePartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]
-        """The rows of a queue. Called again it browses again: a queue is not a log, so the rows may differ."""
+        """The rows of a queue. Each call browses again: a queue is not a log, so the rows may differ."""
         client = self._connector(self._options.connect_options())
         try:
             subscription = client.subscribe(
@@ -88,7 +88,7 @@ def _count(client: Client, queue: str) -> int | None:
 
 
 def _browse(subscription: Subscription, count: int | None) -> Iterator[Sequence[Block]]:
-    """Rounds of credit until the count is reached or a probe shows the end of the queue."""
+    """Grant credit in rounds until the count is reached or a probe shows the end of the queue."""
     left = count
     window = CreditWindow()
     while left is None or left > 0:

@@ -2,19 +2,19 @@
 
 Protocol, all numbers big-endian. The executor connects, sends one request, reads one answer::
 
-    request:  size u32 (of what follows, bounded) | magic "AMQPPULL" | version u8 | operation u8 | token 32 bytes
+    request:  size u32 (of the rest, bounded) | magic "AMQPPULL" | version u8 | operation u8 | token 32 bytes
               | epoch u64 | queue u16 + UTF-8 | operation FETCH: begin u64, end u64
                                               | operation REJECT: text u16 + UTF-8, count u32, count positions u64
     answer:   status u8 | status OK and FETCH: chunks, each size u32 + count u32 + count ends u32 + frames,
-                          ended by a size of 0; a size of 2^32-1 and text u16 + UTF-8 take back what was sent
+                          ended by a size of 0; a size of 2^32-1 and text u16 + UTF-8 revoke the chunks sent
                         | other status: text u16 + UTF-8
 
-The token is random per query and compared in constant time; a request without it gets no answer. Nothing but planned
-ranges is served. All of it is inside TLS (:mod:`encryption`), unless the endpoint was asked to do without, on this
-machine.
+The token is random per query and compared in constant time; a request without it gets no answer. Only planned ranges
+are served. The protocol runs inside TLS (:mod:`encryption`), unless the endpoint was created without it, for executors
+on this machine.
 
-A connection that has not shown the token has a second, and there are few places for such: the oldest has to go when
-another one comes. So idle connections block no executor, and an executor that lost its place that way tries again.
+A connection must send the token within a second. The number of connections that have not sent it is limited: a new one
+replaces the oldest. So idle connections block no executor, and an executor whose connection was replaced tries again.
 """
 
 from __future__ import annotations
@@ -57,40 +57,40 @@ _U32: Final = struct.Struct(">I")
 _RANGE: Final = struct.Struct(">QQ")
 _PART: Final = struct.Struct(">II")
 _MAX_REQUEST: Final = 1 << 20
-_MAX_CONNECTIONS: Final = 256  # that have shown the token; more of them wait
-_MAX_STRANGERS: Final = 64  # that have not
+_MAX_CONNECTIONS: Final = 256  # that have sent the token; further ones wait
+_MAX_STRANGERS: Final = 64  # that have not sent it
 _MAX_POSITIONS: Final = 100_000  # of one REJECT request; more are sent in several
 _CONNECT_SECONDS: Final = 10.0
 _READ_SECONDS: Final = 600.0  # the reader may have to wait for a broker that commits (timeouts.LONGEST_ACCEPTS_SECONDS)
 _TOKEN_SECONDS: Final = 1.0  # for the token to arrive, TLS included
 _SERVE_SECONDS: Final = 120.0  # for the rest of a request to arrive
-_ATTEMPTS: Final = 6  # of an executor whose connection ended before there was an answer
+_ATTEMPTS: Final = 6  # of an executor whose connection ended before an answer
 _PAUSE_SECONDS: Final = 0.02  # before the second of them; doubles
-_ACCEPT_PAUSE_SECONDS: Final = 0.1  # when the system has no resources for another connection
+_ACCEPT_PAUSE_SECONDS: Final = 0.1  # while the system has no resources for another connection
 _END_BYTES: Final = 4
 _TAKEN_BACK: Final = (1 << 32) - 1  # as the size of a chunk
 PORT_SECONDS: Final = 3.0
-"""A port that is given and taken is waited for so long: the reader of a query that just ended may still have it."""
+"""How long to wait for a configured port that is in use: the reader of a query that just ended may still hold it."""
 _PORT_PAUSE_SECONDS: Final = 0.1
 _MAX_REASON: Final = 60_000
 _ENDED: Final = "the connection ended early: the reader of the query stopped, or refused the token"
 
 
 class Ranges(Protocol):
-    """Who holds the planned ranges. Called from the threads of the endpoint."""
+    """Source of the planned ranges. Called from the threads of the endpoint."""
 
     def chunks(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[Chunk]:
-        """The transfers of a planned range; an AmqpSparkError says why there are none."""
+        """The transfers of a planned range; raises an AmqpSparkError if they are not available."""
 
     def reject(self, queue: str, epoch: int, positions: Sequence[int], text: str) -> None:
-        """Positions that an executor could not turn into rows."""
+        """Record positions that an executor could not turn into rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where executors reach the reader of their query; travels in partitions. ``repr`` hides the token.
+    """Address at which executors reach the reader of their query; sent in partitions. ``repr`` hides the token.
 
-    ``fingerprint`` is that of its certificate; ``None``: it does not encrypt, on this machine.
+    ``fingerprint`` is the one of its certificate; ``None``: no encryption, on this machine only.
     """
 
     host: str
@@ -102,8 +102,8 @@ class Endpoint:
 class BlockServer:
     """Serves planned ranges from daemon threads, one per connection, until closed.
 
-    ``encrypt``: with TLS. ``assure`` is called before a range is served and before its end is: it returns while ranges
-    may be served, or raises an AmqpError.
+    ``encrypt``: with TLS. ``assure`` is called before a range is served and again before its end is sent: it returns
+    if ranges may be served, else raises an AmqpError.
     """
 
     def __init__(
@@ -195,8 +195,8 @@ class BlockServer:
             reason = str(error).encode()[:_MAX_REASON]
             connection.sendall(bytes((_REFUSED,)) + _U16.pack(len(reason)) + reason)
             return
-        # A task reads as fast as its sink takes the rows, however slow that is. One that died or is cut off ends the
-        # connection: the system goes on probing a peer that takes nothing.
+        # No timeout: a task reads as fast as its sink takes the rows, however slow. If the task dies or is cut off, the
+        # connection ends: the system keeps probing a peer that reads nothing.
         connection.settimeout(None)
         connection.sendall(bytes((_OK,)))
         for chunk in chunks:
@@ -204,7 +204,7 @@ class BlockServer:
             crashpoints.reached(crashpoints.FETCH_MID)
             connection.sendall(chunk.frames)
         try:
-            self._assure()  # this process may have been suspended meanwhile: only the end makes the bytes count
+            self._assure()  # the process may have been suspended meanwhile: only the end marker makes the bytes valid
         except AmqpError as error:
             reason = str(error).encode()[:_MAX_REASON]
             connection.sendall(_U32.pack(_TAKEN_BACK) + _U16.pack(len(reason)) + reason)
@@ -212,7 +212,7 @@ class BlockServer:
         connection.sendall(_U32.pack(0))
 
     def _head(self, connection: socket.socket, deadline: float) -> tuple[int, tuple[int, int, int]]:
-        """The size of a request, and operation, epoch and length of the queue's name, of one who knows the token."""
+        """Size of a request, and its operation, epoch and length of the queue name; the token is checked."""
         (size,) = _U32.unpack(_receive(connection, 4, deadline))
         if not _HEAD.size <= size <= _MAX_REQUEST:
             raise _BadRequest(f"a size of {size} bytes")
@@ -225,7 +225,7 @@ class BlockServer:
 
 
 class _Strangers:
-    """Connections that have not shown the token yet; the oldest has to go when there are too many."""
+    """Connections that have not sent the token yet; the oldest is closed when there are too many."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -233,8 +233,8 @@ class _Strangers:
         self._guards: list[socket.socket] = []
 
     def enter(self, connection: socket.socket) -> socket.socket:
-        """Take a connection in; gives back what :meth:`leave` needs."""
-        guard = connection.dup()  # TLS takes the socket over: this one stays, and can end the connection
+        """Add a connection; return the guard socket that :meth:`leave` needs."""
+        guard = connection.dup()  # TLS takes over the socket: this duplicate stays valid and can end the connection
         with self._lock:
             self._guards.append(guard)
             if len(self._guards) > self._most:
@@ -243,7 +243,7 @@ class _Strangers:
         return guard
 
     def leave(self, guard: socket.socket) -> None:
-        """The connection has shown the token, or is over."""
+        """Remove a connection that has sent the token or has ended."""
         with self._lock:
             if guard in self._guards:
                 self._guards.remove(guard)
@@ -288,7 +288,7 @@ def _request(head: tuple[int, int, int], body: bytes) -> tuple[int, int, str, by
 
 
 def fetch(endpoint: Endpoint, *, queue: str, epoch: int, begin: int, end: int) -> Iterator[Chunk]:
-    """On an executor: the transfers of a planned range, in chunks. TransferError names what failed and what to set."""
+    """On an executor: fetch a planned range, in chunks. TransferError names the cause and the options to change."""
     with _ask(endpoint, _FETCH, queue, epoch, _RANGE.pack(begin, end)) as (connection, stream):
         try:
             while size := _U32.unpack(_read(stream, 4))[0]:
@@ -304,7 +304,7 @@ def fetch(endpoint: Endpoint, *, queue: str, epoch: int, begin: int, end: int) -
 
 
 def report_rejects(endpoint: Endpoint, *, queue: str, epoch: int, positions: Sequence[int], text: str) -> None:
-    """On an executor: tell the receiver which positions it shall reject. Saying it again changes nothing."""
+    """On an executor: report positions that the receiver shall reject. Idempotent."""
     reason = text.encode()[:_MAX_REASON]
     reason = reason.decode(errors="ignore").encode()
     for at in range(0, len(positions), _MAX_POSITIONS):
@@ -315,11 +315,11 @@ def report_rejects(endpoint: Endpoint, *, queue: str, epoch: int, positions: Seq
 
 
 def _nothing() -> None:
-    """Ranges may always be served."""
+    """Allow every range."""
 
 
 class _BadRequest(Exception):
-    """What the endpoint refuses without an answer."""
+    """A request that the endpoint refuses without an answer."""
 
 
 class _Stream(Protocol):
@@ -330,7 +330,7 @@ class _Stream(Protocol):
 def _ask(
     endpoint: Endpoint, operation: int, queue: str, epoch: int, body: bytes
 ) -> Iterator[tuple[socket.socket, _Stream]]:
-    """Ask, and read the answer up to its status, which is OK."""
+    """Send a request and read the answer up to its status, which is OK."""
     name = queue.encode()
     request = _HEAD.pack(_MAGIC, _VERSION, operation, endpoint.token, epoch, len(name)) + name + body
     for attempt in range(1, _ATTEMPTS + 1):
@@ -357,7 +357,7 @@ def _ask(
             else:
                 yield connection, stream
                 return
-        time.sleep(_PAUSE_SECONDS * 2**attempt)  # others that are not known had taken the place
+        time.sleep(_PAUSE_SECONDS * 2**attempt)  # connections without a token had replaced this one
 
 
 def _check_status(stream: _Stream) -> None:

@@ -1,8 +1,8 @@
-"""What Spark has committed, as the checkpoint of the query says it.
+"""Read the last committed batch from the checkpoint of a query.
 
-Spark tells a source that a batch is committed with the next call, and makes none when the query is stopped. The files
-of the checkpoint say it, too: ``commits/<batch>`` is there when the batch is committed, and ``offsets/<batch>`` has the
-ends of its sources, one per line.
+Spark signals a commit to a source with its next call, and makes no further call when the query is stopped. The
+checkpoint records it, too: ``commits/<batch>`` exists when the batch is committed, and ``offsets/<batch>`` has the end
+offsets of its sources, one per line.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from amqp_spark import places
 _log = logging.getLogger(__name__)
 
 READ_SECONDS: Final = 5.0
-"""A file system that does not answer does not keep a query from stopping for longer."""
+"""Longest that a file system which does not answer delays the stop of a query."""
 
 
 def last_committed(location: str) -> list[object]:
-    """The ends of the sources in the last batch that is committed; none, and a warning, when that cannot be known.
+    """End offsets of the sources in the last committed batch; none, with a warning, if the log cannot be read.
 
     Parameters:
         location: the checkpoint location of the query, as an absolute path or a URI.
@@ -65,7 +65,7 @@ def _read(location: str) -> list[object]:
     path = posixpath.join(root, "offsets", str(newest))
     logged = files.get_file_info(path)
     written, committed = logged.mtime_ns, batches[newest].mtime_ns
-    # A commit that is older than the offsets is left over from a checkpoint of which a part was deleted.
+    # A commit that is older than the offsets is left over from a partly deleted checkpoint.
     if not logged.is_file or written is None or committed is None or committed < written:
         return []
     with files.open_input_stream(path) as stream:

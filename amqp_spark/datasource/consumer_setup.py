@@ -14,23 +14,23 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 DYING_SECONDS: Final = 5.0
-"""How long a session that was lost may go on to be seen beyond two heartbeats, after which a broker gives it up."""
+"""How long a broker may keep a lost session beyond two heartbeats, after which it should give the session up."""
 
 
 def dying_seconds(client: Client) -> float:
-    """How long a broker may take a session that was lost for a live one, from the next connection on."""
+    """Seconds from the next connection on for which a broker may still take a lost session for a live one."""
     return 2 * client.heartbeat_s + DYING_SECONDS
 
 
 def longest_seconds(options: ConsumerOptions) -> float:
-    """How long the first subscription may take: every host in turn, and the session of a query that was killed."""
+    """Seconds that the first subscription may take: each host in turn, plus the lost session of a killed query."""
     connect = options.connect
     waits = 2 * connect.heartbeat + DYING_SECONDS if options.exclusive else 0.0
     return connect.connect_timeout * len(connect.hosts) + waits
 
 
 def prepare(client: Client, queue: str, options: ConsumerOptions) -> QueueInfo | None:
-    """See that there is a queue, declare it if that is wanted, and bind it; what the broker said of it before."""
+    """Check that the queue exists, or declare it if configured; bind it. Return the broker's answer from before."""
     info = client.query_queue(queue)
     if info is None:
         if not options.declare:
@@ -47,7 +47,7 @@ def prepare(client: Client, queue: str, options: ConsumerOptions) -> QueueInfo |
 
 
 def warn_of_others(queue: str, info: QueueInfo | None) -> None:
-    """Say who else consumes a queue."""
+    """Warn if a queue has other consumers."""
     if info is None or not info.subscriber_count:
         return
     _log.warning(
@@ -58,7 +58,7 @@ def warn_of_others(queue: str, info: QueueInfo | None) -> None:
 
 
 def subscribe(client: Client, queue: str, options: ConsumerOptions) -> Subscription:
-    """Subscribe as the options say; errors name the option that is to blame."""
+    """Subscribe according to the options; errors name the option that causes them."""
     try:
         return client.subscribe(
             queue, accept=options.accept, acquire=True, exclusive=options.exclusive, selector=options.selector

@@ -1,7 +1,7 @@
-"""How much credit one queue gets: from the free part of the budget, and from the sizes of the messages that came.
+"""Credit of one queue, computed from the free part of the byte budget and the sizes of recent messages.
 
-No I/O and no clock. The bound of bytes is what holds: it is credit, too. Credit in messages follows the largest recent
-message and grows from little, for brokers that count only a part of a transfer, or no bytes at all.
+No I/O and no clock. The bound in bytes is the effective one: it is granted as credit, too. Credit in messages follows
+the largest recent message and starts small, for brokers that count only a part of a transfer, or no bytes at all.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ if TYPE_CHECKING:
 MAX_CREDIT: Final = 16_384
 """Most transfers under way: a broker that counts uncompleted commands stops at 65,536 (Broker-J halts there)."""
 FIRST_CREDIT: Final = 16
-"""Credit of a session of which nothing has come yet; it doubles each time that so much has arrived."""
+"""Initial credit of a session, in messages; it doubles each time as many messages have arrived."""
 FIRST_GUESS_BYTES: Final = 16_384
-"""Size assumed of a transfer before the first one came."""
+"""Assumed size of a transfer before the first one arrives."""
 UNDER_WAY_BYTES: Final = 8 << 20
-"""What may be under way may exceed the free part of the budget by so much before the credit is taken back."""
+"""Bytes by which expected transfers may exceed the free part of the budget before the credit is revoked."""
 SLACK_BYTES: Final = 16 << 20
-"""What is held may exceed the budget by so much, and one message."""
+"""Bytes by which the buffer may exceed the budget, plus one message."""
 HEADER_BYTES: Final = 8192
 """Room for the headers of each message under way: Broker-J counts only bodies against credit in bytes."""
 
 
 LOOK_SECONDS: Final = 0.5
-"""How long queues that know of a large message keep those from their turn that only look for one."""
+"""How long queues with a known large message go before queues that only probe for one."""
 
 
 class CreditWindow:
@@ -45,12 +45,12 @@ class CreditWindow:
         self._arrived = 0
 
     def restart(self) -> None:
-        """Begin with little again: a new session, or sizes that have jumped."""
+        """Start again with little credit: the session is new, or message sizes have jumped."""
         self._most = FIRST_CREDIT
         self._arrived = 0
 
     def arrived(self, count: int, largest: int) -> None:
-        """Take note of a block of ``count`` transfers, the largest of ``largest`` bytes."""
+        """Record a block of ``count`` transfers, the largest of ``largest`` bytes."""
         self.largest = max(largest, self.largest // 2) if self._known else largest
         self._known = True
         self._arrived += count
@@ -63,14 +63,14 @@ class CreditWindow:
         return min(self._most, share_bytes // self.largest, (share_bytes + SLACK_BYTES) // HEADER_BYTES)
 
     def is_too_much(self, credit: int, credit_bytes: float, share_bytes: int) -> bool:
-        """Whether what may still come does not fit, by far: the credit is to be taken back."""
+        """Whether the outstanding credit exceeds the share by far, so that it must be revoked."""
         return min(credit * self.largest, credit_bytes) > share_bytes + UNDER_WAY_BYTES
 
 
 class Turns:
-    """Queues whose share of the budget is less than their next message: one at a time gets credit for one message.
+    """Queues whose next message is larger than their share of the budget: one at a time gets credit for one message.
 
-    So no queue waits for ever while anything is free, and what is held exceeds the budget by one message at most.
+    So no queue waits forever while the budget has room, and the buffer exceeds the budget by one message at most.
 
     Parameters:
         clock: seconds.
@@ -81,19 +81,19 @@ class Turns:
         self._line: deque[str] = deque()
         self._idle: set[str] = set()
         self._looked_at = float("-inf")
-        """When one that only looks had its turn."""
+        """When an idle queue last had its turn."""
 
     def take(self, queue: str, *, idle: bool = False) -> str:
-        """Line up; return the queue whose turn it is.
+        """Join the line; return the queue whose turn it is.
 
         Parameters:
             queue: its name.
-            idle: it only looks whether there is a message; those that know of one come before it, unless none has
-                looked for ``LOOK_SECONDS``.
+            idle: the queue only probes for a message. Queues with a known message go first, unless no idle queue had
+                a turn for ``LOOK_SECONDS``.
         """
         if queue not in self._line:
             at = len(self._line)
-            # Where none has looked for long, one of those that look stays before each of the others.
+            # If no idle queue had a turn for long, one idle queue stays ahead of each of the others.
             kept = 1 if self._clock() - self._looked_at < LOOK_SECONDS else 2
             while not idle and at > 1 and all(each in self._idle for each in islice(self._line, at - kept, at)):
                 at -= 1
@@ -111,7 +111,7 @@ class Turns:
         return queue in self._line
 
     def leave(self, queue: str) -> str | None:
-        """Leave the line; return the queue whose turn begins by that."""
+        """Leave the line; return the queue whose turn begins now, if any."""
         if queue not in self._line:
             return None
         was_first = self._line[0] == queue

@@ -1,9 +1,9 @@
-"""AvailableNow: how far a queue is read, and how one knows that there is no more.
+"""AvailableNow: how far a queue is read, and how its end is detected.
 
-A broker does not say that a queue is empty, and a count of messages includes what other consumers hold (Broker-J) or
-leaves it out (qpidd). So the count at the start is the most that is read, and before that is reached silence, an empty
-flush round and the broker's count must agree. After a reconnect the count proves nothing as long as the broker may
-still see the session that was lost: what that one holds is neither sent nor, on qpidd, counted.
+A broker does not signal that a queue is empty, and its message count includes messages held by other consumers
+(Broker-J) or excludes them (qpidd). So at most the count at the start is read; to end earlier, silence, an empty flush
+round and the broker's count must agree. After a reconnect the count proves nothing as long as the broker may still keep
+the lost session: the messages which that session holds are not sent and, on qpidd, not counted.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 QUIET_SECONDS: Final = 0.1
-"""Silence after which a flush asks the broker whether there is more."""
+"""Silence after which a flush asks the broker for further messages."""
 HELD_ELSEWHERE_SECONDS: Final = 5.0
-"""How long empty flush rounds go on while the broker counts messages, which others then hold."""
+"""How long empty flush rounds go on while the broker counts messages that other consumers hold."""
 HELD_BY_NOBODY_SECONDS: Final = 30.0
 """The same where the broker knows of no other consumer: it is busy, or a transaction or a dying session holds them."""
 _UNCOUNTED: Final = 1 << 62
 """More than any queue holds."""
 _LONGEST_PAUSE_SECONDS: Final = 1.0
 _EMPTY_ROUNDS: Final = 2
-"""So many empty rounds that agree are proof where one is not: a competing consumer can end a flush early on Broker-J,
-and an answer of qpidd may give the count before a session ended and the consumers after."""
+"""Consecutive empty rounds that prove the end where one does not: on Broker-J a competing consumer can end a flush
+early, and an answer of qpidd may give the message count before a session ended and the consumer count after it."""
 
 
 class DrainDetector:
-    """The end of one queue.
+    """Detects the end of one queue.
 
     Parameters:
         queue: its name.
-        selector: whether only a part of the queue is asked for: the broker counts the rest, too.
+        selector: whether the subscription selects only a part of the queue: the broker counts the rest, too.
         clock: seconds.
 
     Attributes:
         target: the position to stop at; ``None`` before the first incarnation.
-        alone: whether the broker, when it was last asked, knew of no other consumer.
+        alone: whether the broker reported no other consumer when it was last asked.
     """
 
     def __init__(self, queue: str, *, selector: bool, clock: Callable[[], float]) -> None:
@@ -59,15 +59,15 @@ class DrainDetector:
         self._next_flush = 0.0
 
     def begin(self, there: int | None, *, received: int, confirmed: int, lost_for: float = 0.0) -> int:
-        """An incarnation begins; return the target.
+        """Begin an incarnation; return the target.
 
         Parameters:
-            there: messages that the broker counts. What was planned and not accepted is among them again. ``None``:
-                it does not say; then the end is where it sends no more.
+            there: messages that the broker counts, again including those planned and not accepted. ``None``: it does
+                not report a count; then the end is reached when it sends no more.
             received: the position now.
-            confirmed: the position up to which the broker has completed what it was told.
-            lost_for: seconds for which the broker may take the session before this one, if there was one, for a live
-                one, and hide what that holds; 0 when it knows of no other consumer.
+            confirmed: the position up to which the broker has completed the settlements.
+            lost_for: seconds for which the broker may keep the previous session, if any, alive and hide the messages
+                which that holds; 0 when it knows of no other consumer.
         """
         now = self._clock()
         self._counted = there is not None
@@ -76,35 +76,36 @@ class DrainDetector:
         if self.target is None:
             self._there = there
         else:
-            # Positions count what came twice twice: never more than what was there at the start.
+            # Positions count a redelivered message twice: never read more than was there at the start.
             missing = min(self.target - confirmed, self._there)
             there = missing if lost_for else min(there, missing)
             self._lost_until = now + lost_for if lost_for else None
-        # With a selector the broker counts what is left out, too: an end that a busy producer cannot push away.
+        # With a selector the broker also counts messages that do not match: still a bound that a busy producer cannot
+        # move.
         self.target = received + there
         self._next_flush = now
         self.arrived()
         return self.target
 
     def arrived(self) -> None:
-        """There was more."""
+        """Record that transfers arrived."""
         self._last_arrival = self._clock()
         self._empty_since = None
         self._empty_rounds = 0
         self._rounds_alone = 0
 
     def reached(self, received: int) -> bool:
-        """Whether everything is there that was to be read."""
+        """Whether the target position is reached."""
         return self.target is not None and received >= self.target
 
     def wants_flush(self) -> bool:
-        """Whether it has been silent for long enough to ask."""
+        """Whether the queue has been silent long enough for a flush."""
         return self._clock() >= max(self._last_arrival + QUIET_SECONDS, self._next_flush)
 
     def empty_round(self, left: Callable[[], int | None], *, received: int) -> bool:
-        """A flush brought nothing; whether that is the end.
+        """Record a flush that brought nothing; return whether that is the end.
 
-        ``left`` asks the broker how many messages it counts that are not held here, and sets ``alone``; ``received`` is
+        ``left`` asks the broker for its count of messages that are not held here, and sets ``alone``; ``received`` is
         the position now.
         """
         self._empty_rounds += 1
@@ -125,7 +126,7 @@ class DrainDetector:
         return True
 
     def _look_for_lost_session(self, count: int | None, received: int) -> None:
-        """Whether the session before this one still hides messages; afterwards the broker's count is all there is."""
+        """Detect the end of the previous session, which hides messages; from then on the broker's count is complete."""
         self._rounds_alone = self._rounds_alone + 1 if self.alone else 0
         if self._lost_until is None or self._rounds_alone < _EMPTY_ROUNDS:
             return
@@ -134,7 +135,7 @@ class DrainDetector:
             self.target = min(self.target, received + count)
 
     def _warn_of_rest(self, count: int, received: int) -> None:
-        """Say what is left at the end."""
+        """Warn of messages that are left at the end."""
         if self._lost_until is not None and self.target is not None:
             hidden = max(count, self.target - received) if self._counted else None
             _log.warning(

@@ -1,8 +1,8 @@
-"""What the reader process can find out about the Spark that runs it: settings, the driver's address, its death.
+"""Environment of the reader process: settings of Spark, the driver's address, the end of the parent process.
 
-Python data sources are given options only. The process that started this one is the driver's JVM: its command line, the
-properties file that this names (on Kubernetes, and in YARN's cluster mode, there is one) or else
-``spark-defaults.conf`` hold the settings that were known when it started. What is not found there is not known.
+Python data sources receive options only. The parent process is the driver's JVM: its command line and the properties
+file named there (present on Kubernetes and in YARN's cluster mode), or else ``spark-defaults.conf``, hold the settings
+that were known when it started. Settings made elsewhere are not known.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ _log = logging.getLogger(__name__)
 
 PARENT_CHECK_SECONDS: Final = 1.0
 STOPPING_SECONDS: Final = 15.0
-"""How long a reader that is being stopped may outlive its parent."""
+"""How long a reader that is stopping may outlive its parent."""
 
 _ENCRYPTED: Final = ("spark.network.crypto.enabled", "spark.authenticate.enableSaslEncryption", "spark.ssl.enabled",
                      "spark.ssl.rpc.enabled", "spark.io.encryption.enabled")  # fmt: skip
 
 
 def spark_settings() -> dict[str, str]:
-    """Settings of the driver as far as its command line and its file of settings name them."""
+    """Settings of the driver, as far as its command line and its properties file contain them."""
     parent = Path(f"/proc/{os.getppid()}")
     try:
         command = (parent / "cmdline").read_bytes().decode(errors="replace").split("\0")
@@ -43,12 +43,12 @@ def spark_settings() -> dict[str, str]:
 
 
 def read_settings(command: list[str], environment: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """Settings as spark-submit puts them together: the command line, over the file that it names, over the defaults.
+    """Merge settings as spark-submit does: the command line overrides the file it names, which overrides the defaults.
 
     Parameters:
         command: words of the driver's command line.
-        environment: of that process.
-        directory: in which it was started.
+        environment: environment variables of that process.
+        directory: working directory in which it was started.
     """
     options = _options(command)
     named = [value for name, value in options if name == "--properties-file"]
@@ -83,10 +83,10 @@ _CONTROLS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def parse_properties(text: str) -> dict[str, str]:
-    """What ``java.util.Properties`` reads, which is how Spark reads its files; blanks around a value do not count.
+    """Parse text as ``java.util.Properties`` does, which Spark uses; blanks around a value are removed.
 
-    A key ends at the first ``=``, ``:`` or blank that has no backslash before it; a line that ends with a backslash
-    goes on in the next one; ``#`` and ``!`` begin a comment.
+    A key ends at the first ``=``, ``:`` or blank without a backslash before it; a line that ends with a backslash
+    continues on the next one; ``#`` and ``!`` begin a comment.
     """
     settings = {}
     for line in _logical_lines(text):
@@ -117,7 +117,7 @@ def _unescaped(text: str) -> str:
 
 
 def parse_command(words: list[str]) -> dict[str, str]:
-    """``--conf key=value``, ``--master m`` and ``-Dspark.key=value`` of a driver's command line."""
+    """Parse ``--conf key=value``, ``--master m`` and ``-Dspark.key=value`` of a driver's command line."""
     settings = {}
     for name, value in _options(words):
         if name in {"--conf", "-c"} and "=" in value:
@@ -131,7 +131,7 @@ def parse_command(words: list[str]) -> dict[str, str]:
 
 
 def _options(words: list[str]) -> list[tuple[str, str]]:
-    """The words that begin with a dash, each with its value: behind ``=``, or the next word."""
+    """The words that begin with a dash, each with its value: the text after ``=``, or the next word."""
     found = []
     for word, following in zip(words, [*words, ""][1:], strict=True):
         name, equals, value = word.partition("=")
@@ -141,7 +141,7 @@ def _options(words: list[str]) -> list[tuple[str, str]]:
 
 
 def is_encrypted(settings: Mapping[str, str]) -> bool:
-    """Whether Spark encrypts what it sends between its processes: then message bytes shall not travel in clear."""
+    """Whether Spark encrypts traffic between its processes: then message bytes must be encrypted, too."""
     return any(settings.get(key, "").strip().lower() == "true" for key in _ENCRYPTED)
 
 
@@ -154,20 +154,20 @@ def driver_host(settings: Mapping[str, str]) -> str:
 
 
 def bind_address(host: str) -> str:
-    """Where to listen so that ``host`` reaches it: that address alone if it is one of this machine, else all."""
+    """The listening address for ``host``: that address alone if this machine has it, else all (empty)."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as probe:
             probe.bind(address)
     except (OSError, UnicodeError):
-        return ""  # a name or address that is translated on the way: a load balancer, a container's host
+        return ""  # a translated name or address: a load balancer, a container's host
     return str(address[0])
 
 
 @dataclass(frozen=True, slots=True)
 class PullPlace:
-    """Where the pull endpoint is: what executors connect to, where it listens (empty: everywhere), and whether its
-    bytes must be encrypted."""
+    """Place of the pull endpoint: the host that executors connect to, the listening address (empty: all), and whether
+    its bytes must be encrypted."""
 
     host: str
     bind: str
@@ -175,10 +175,10 @@ class PullPlace:
 
 
 def pull_place(settings: Mapping[str, str], host: str | None) -> PullPlace:
-    """Message bytes are in clear only on this machine, and there only as long as Spark is not known to encrypt.
+    """Choose the place; message bytes are unencrypted only on this machine, and only if Spark is not known to encrypt.
 
     Parameters:
-        settings: of Spark, as far as known.
+        settings: settings of Spark, as far as known.
         host: the option ``transferHost``.
     """
     host = host or driver_host(settings)
@@ -187,7 +187,7 @@ def pull_place(settings: Mapping[str, str], host: str | None) -> PullPlace:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether what is sent to an address of :func:`bind_address` stays on this machine."""
+    """Whether traffic to an address of :func:`bind_address` stays on this machine."""
     try:
         return ipaddress.ip_address(address).is_loopback
     except ValueError:
@@ -195,7 +195,7 @@ def is_loopback(address: str) -> bool:
 
 
 class ParentWatch(threading.Thread):
-    """Ends this process when the one that started it has ended, however it ended."""
+    """Ends this process when its parent process has ended, for any reason."""
 
     def __init__(self, parent: int) -> None:
         super().__init__(name="amqp-parent-watch", daemon=True)
@@ -203,7 +203,7 @@ class ParentWatch(threading.Thread):
         self._patient_until = 0.0
 
     def patient_for(self, seconds: float) -> None:
-        """Let this process outlive its parent for so long: it is about to end by itself, in order."""
+        """Let this process outlive its parent by so many seconds: it is about to end by itself."""
         self._patient_until = time.monotonic() + seconds
 
     def run(self) -> None:
@@ -215,10 +215,10 @@ class ParentWatch(threading.Thread):
 
 
 def watch_parent(parent: int | None = None) -> ParentWatch:
-    """End this process when the one that started it ends; returns the thread that watches.
+    """End this process when its parent process ends; return the watching thread.
 
-    A reader that waits inside a call of Spark would live on, hold its messages and keep its connection alive. Nothing
-    has to be saved: the broker sees the connection drop and takes back what was not accepted.
+    Otherwise a reader that waits inside a call of Spark would live on, hold its messages and keep its connection alive.
+    Nothing has to be saved: the broker sees the connection drop and requeues the messages that were not accepted.
     """
     watch = ParentWatch(os.getppid() if parent is None else parent)
     watch.start()
@@ -226,9 +226,9 @@ def watch_parent(parent: int | None = None) -> ParentWatch:
 
 
 def stop_in_order() -> None:
-    """Let the SIGTERM with which Spark stops a query end this process as an exception does: ``stop`` is called then.
+    """Turn the SIGTERM with which Spark stops a query into an exception, so that ``stop`` is called.
 
-    Spark sends two; the second shall not interrupt what the first has begun.
+    Spark sends two; the second one must not interrupt the stop that the first has begun.
     """
 
     stopping = False
@@ -247,7 +247,7 @@ def _own_address() -> str:
     """This machine's address on its default route; nothing is sent. Loopback when there is none."""
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            probe.connect(("192.0.2.1", 9))  # RFC 5737: an address that nobody has
+            probe.connect(("192.0.2.1", 9))  # RFC 5737: an address that is never assigned
             return str(probe.getsockname()[0])
     except OSError:
         return "127.0.0.1"

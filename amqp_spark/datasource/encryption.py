@@ -1,8 +1,8 @@
-"""TLS between the pull endpoint and the executors, with a certificate of its own for each query.
+"""TLS between the pull endpoint and the executors, with a separate certificate for each query.
 
-Executors know the certificate by its fingerprint, which travels beside the token inside the partitions: a peer that
-proves to have its key is the reader of the query. So no authority, host name or clock is needed, and the bytes are as
-safe as what Spark itself sends.
+Executors know the certificate by its fingerprint, which they receive with the token inside the partitions: a peer that
+proves possession of its key is the reader of the query. So no authority, host name or clock is needed, and the bytes
+are as safe as the data that Spark itself sends.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ _VALID: Final = (
     dt.datetime(2000, 1, 1, tzinfo=dt.UTC),
     dt.datetime(9999, 12, 31, tzinfo=dt.UTC),
 )
-"""From when to when. Executors check the fingerprint and no dates: clocks may differ."""
+"""Validity period. Executors check the fingerprint and no dates: clocks may differ."""
 
 
 class ForeignPeer(OSError):
-    """The peer has another certificate than the one that it must have."""
+    """The peer's certificate does not have the expected fingerprint."""
 
 
 def available() -> bool:
-    """Whether a certificate can be made here: on the driver. Executors need nothing but Python."""
+    """Whether a certificate can be made here, on the driver. Executors need only Python."""
     return importlib.util.find_spec("cryptography") is not None
 
 
 def server_context() -> tuple[ssl.SSLContext, bytes]:
-    """TLS 1.3 with a new key, which exists in this process only, and the fingerprint of its certificate.
+    """Create a TLS 1.3 context with a new key, held by this process only; return it and the certificate's fingerprint.
 
     Raises:
         TransferError: the package that makes certificates is not installed.
@@ -63,7 +63,7 @@ def server_context() -> tuple[ssl.SSLContext, bytes]:
 
 
 def connect(connection: socket.socket, fingerprint: bytes) -> ssl.SSLSocket:
-    """On an executor: TLS over a connection, to the one who has the key of that certificate.
+    """On an executor: start TLS with the peer that has the key of that certificate.
 
     Raises:
         ForeignPeer: the peer has another certificate. Nothing was sent.
@@ -86,7 +86,7 @@ def _client_context() -> ssl.SSLContext:
 
 
 def _new_certificate() -> tuple[bytes, bytes, bytes]:
-    """A self-signed certificate (DER), the same with its encrypted key (PEM), and the password of that."""
+    """A self-signed certificate (DER), the same with its encrypted key (PEM), and the password of that key."""
     from cryptography import x509  # noqa: PLC0415  only the driver needs it, and only when it encrypts
     from cryptography.hazmat.primitives import hashes, serialization  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415

@@ -1,6 +1,6 @@
-"""Flow control of one queue: credit within the budget that all queues of a query share, and reading or not.
+"""Flow control of one queue: credit within the budget that all queues of a query share, and pausing the socket.
 
-On the thread of the queue's consumer.
+Runs on the thread of the queue's consumer.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 
 IDLE_SECONDS: Final = 5.0
-"""Longest wait for transfers; commands of other threads wake the wait. Credit that brought nothing is replaced then:
-of competing consumers Broker-J now and then forgets one for good, although there are messages."""
+"""Longest wait for transfers; commands of other threads end the wait. Credit that brought nothing is replaced then:
+Broker-J sometimes stops serving one of several competing consumers for good, although there are messages."""
 TURN_SECONDS: Final = 0.1
-"""How long a queue that brings nothing keeps its turn while others wait for one."""
+"""How long a queue that receives nothing keeps its turn while others wait for one."""
 RETURN_SECONDS: Final = 1.0
-"""How long such a queue leaves turns to others, unless it is known to need one."""
+"""How long such a queue then leaves turns to others, unless it is known to need one."""
 
 
 class FlowControl:
@@ -38,34 +38,34 @@ class FlowControl:
         self._clock = held.clock
         self._window = CreditWindow()
         self._turn_since: float | None = None
-        """Since when there is credit for one message of any size; infinite: it was taken back."""
+        """Since when there is credit for one message of any size; infinite: it was revoked."""
         self._in_vain = False
-        """Whether the latest turn brought nothing, and nothing has come since."""
+        """Whether the latest turn brought nothing, and nothing has arrived since."""
         self._arrived_at = self._left_at = self._renewed_at = float("-inf")
 
     def restart(self) -> None:
-        """A new session."""
+        """Reset for a new session."""
         self.paused = False
         self._in_vain = False
         self._window.restart()
 
     def arrived(self, block: Block) -> None:
-        """Take note of the sizes of a block."""
+        """Record the message sizes of a block."""
         self._window.arrived(len(block.ends), block.largest)
         self._arrived_at = self._clock()
         self._in_vain = False
 
     def announce(self, subscription: Subscription) -> None:
-        """The thread is about to wait for an answer of the broker, and takes all that comes before it.
+        """Reserve budget: the thread is about to wait for an answer of the broker and takes all transfers before it.
 
-        Until it regulates again other queues get no credit for what may come here.
+        Until :meth:`regulate` runs again, other queues get no credit for the bytes that may arrive here.
         """
         may_come = subscription.credit_bytes
-        with self._lock:  # the one message of a turn may pass the bound
+        with self._lock:  # the one message of a turn may exceed the budget
             self._held.awaited[self._queue] = 0 if may_come == float("inf") else int(may_come)
 
     def patience(self) -> float:
-        """Seconds to wait for transfers until credit is to be looked at again."""
+        """Seconds to wait for transfers before credit is regulated again."""
         with self._lock:
             contended = self._held.turns.is_contended()
             waits = self._held.turns.waits(self._queue)
@@ -76,11 +76,11 @@ class FlowControl:
         return max(QUIET_SECONDS, self._left_at + RETURN_SECONDS - self._clock())
 
     def regulate(self, client: Client, subscription: Subscription, *, left: int, idles: bool) -> None:
-        """Credit from the free part of the budget; at the bound the socket is not read (design: credit).
+        """Grant credit from the free part of the budget; when it is used up, stop reading the socket (design: credit).
 
         Parameters:
             left: messages that are still wanted.
-            idles: whether a queue that brings nothing gets credit for a message that is larger than its share.
+            idles: whether a queue that receives nothing gets credit for a message larger than its share.
         """
         with self._lock:
             free = self._held.budget_bytes - self._held.bytes
@@ -99,9 +99,9 @@ class FlowControl:
         rested = now - self._left_at >= RETURN_SECONDS
         credit, under_way = subscription.credit, subscription.credit_bytes
         want = self._window.wanted(share)
-        # What is held may wait for more of it (minMessagesPerTrigger), which only comes with a turn.
+        # Held messages may wait for further ones (minMessagesPerTrigger), which only arrive with a turn.
         room = own == 0 or free >= min(self._window.largest, self._held.budget_bytes // 2)
-        # The queue is empty, or its next message is larger than its share, or than what is left of its credit.
+        # The queue is empty, or its next message is larger than its share or than its remaining credit.
         turn = (quiet and rested and credit) if want else (rested or not (idles and self._in_vain))
         if room and free > 0 and left and turn:
             self._take_turn(subscription, idle=bool(want) or self._in_vain)
@@ -114,13 +114,13 @@ class FlowControl:
         want = min(want, left)
         low = credit <= want // 2 or under_way <= share // 2
         more, more_bytes = want - credit, min(share, free - awaited) - under_way
-        once = quiet and self._arrived_at > self._renewed_at  # or a queue that brings nothing would renew for ever
+        once = quiet and self._arrived_at > self._renewed_at  # else a queue that receives nothing would renew forever
         if (low or once) and more > 0 and more_bytes >= self._window.largest:
             self._renewed_at = now
             subscription.renew(more, int(more_bytes))
 
     def _take_turn(self, subscription: Subscription, *, idle: bool) -> None:
-        """Credit for one message of any size, unless another queue has such credit: then wait for it in line."""
+        """Grant credit for one message of any size; if another queue has such credit, wait in line for it."""
         with self._lock:
             joins = not self._held.turns.waits(self._queue)
             first = self._held.turns.take(self._queue, idle=idle)
@@ -128,7 +128,7 @@ class FlowControl:
             self._turn_since = self._clock()
             subscription.renew(1)
         elif joins:
-            self._held.wake[first]()  # its turn ends some time now
+            self._held.wake[first]()  # so that it can end its turn
 
     def enter_turn(self) -> bool:
         """Take the turn for a probe, which is credit for a message of any size; :meth:`leave_turn` ends it.
@@ -153,8 +153,8 @@ class FlowControl:
             contended = self._held.turns.is_contended()
         came = self._arrived_at > self._turn_since
         if came or self._clock() - self._turn_since >= (TURN_SECONDS if contended else IDLE_SECONDS):
-            # What came may have been under way before the turn: then the broker still has its credit. Or that credit is
-            # on our side only, since the stop before it completed late. The answer to another stop tells.
+            # The message may have been under way before the turn: then the broker still has its credit. Or the credit
+            # exists on our side only, since the stop before it completed late. The answer to another stop decides.
             self._turn_since = float("inf")
             if not came:
                 self._left_at = self._clock()
@@ -163,7 +163,7 @@ class FlowControl:
         return False
 
     def leave_turn(self) -> None:
-        """Let another queue have credit for one message of any size."""
+        """End the turn: another queue may have credit for one message of any size."""
         self._turn_since = None
         with self._lock:
             following = self._held.turns.leave(self._queue)

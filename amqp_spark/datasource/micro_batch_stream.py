@@ -1,4 +1,4 @@
-"""The life of a stream reader in the reader process, from the first call of Spark on: at least and at most once."""
+"""A stream reader in the reader process, from the first call of Spark on: at-least-once and at-most-once."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 IDLE_CALL_SECONDS: Final = 0.05
-"""Calls closer than this with nothing new: the engine polls."""
+"""Consecutive calls without new messages closer than this mean that the engine polls."""
 IDLE_WAIT_SECONDS: Final = 0.025
-"""While it polls, a call waits so long for news: a message is seen at once, and fewer calls are made."""
+"""While it polls, each call waits so long for messages: a message is seen at once, and fewer calls are made."""
 
 
 def new_epoch() -> int:
-    """A number that no other run has: milliseconds since 1970 and 20 random bits, so that later runs are greater."""
+    """A number unique to this run: milliseconds since 1970 and 20 random bits, so that later runs have greater ones."""
     return time.time_ns() // 1_000_000 << 20 | random.SystemRandom().getrandbits(20)
 
 
@@ -47,7 +47,7 @@ class MicroBatchStream:
     """One run of a reader."""
 
     starts_late = False
-    """Receive only from the first call on whose offsets fit: what is begun leaves something that lasts."""
+    """Receive only from the first call on whose offsets are valid, since receiving leaves durable state."""
 
     def __init__(self, options: SourceOptions, connector: Connector, *, bounded: bool) -> None:
         self._options = options
@@ -61,11 +61,11 @@ class MicroBatchStream:
         self._receiver = self._new_receiver(consumer_options, connector)
         self._pull: BlockServer | None = None
         self._uncommitted: set[str] = set()
-        """Ends that were offered and not committed."""
+        """Ends that were offered to Spark and not committed."""
         self._last_idle = float("-inf")
         self._last_batch = time.monotonic()
         self._begins = True
-        """Whether Spark has not asked yet for something new."""
+        """Whether Spark has not yet asked for new messages."""
         if not self.starts_late:
             self._start()
 
@@ -88,7 +88,7 @@ class MicroBatchStream:
                 receiver.wait_for_news(
                     IDLE_WAIT_SECONDS, min_messages=options.min_messages_per_trigger, max_bytes=max_bytes
                 )
-            # First, since other queues may have something at every call: nobody would hear that this one is dead.
+            # First: other queues may have messages at every call, which would hide the failure of this one forever.
             self._raise_failure()
             if self._is_due() and receiver.plan(max_messages=max_messages, max_bytes=max_bytes):
                 return self._offer(offsets, self._planned_after(offsets))
@@ -101,8 +101,8 @@ class MicroBatchStream:
                 if receiver.finished():
                     self._unconfirmed()
                     break
-            # The connection broke before the broker had the accept, or the transaction: what it sends again is read
-            # again.
+            # The connection broke before the broker had the accept, or the transaction: the messages that it sends
+            # again are read again.
         receiver.nothing_to_plan()
         self._last_idle = time.monotonic()
         return dict(start)
@@ -159,18 +159,18 @@ class MicroBatchStream:
             self._pull.close()
 
     def _accept_committed(self) -> None:
-        """Accept the last batch if the checkpoint says that it is committed: Spark makes no call that says so."""
+        """Accept the last batch if the checkpoint records its commit: Spark makes no further call when it stops."""
         location = self._options.query_checkpoint
         if location is None or self._options.exactly_once or not self._uncommitted:
             return
         for end in commit_log.last_committed(location):
-            # Epochs tell runs apart: an end that this run has offered stands in the log of no other query.
+            # Epochs are unique per run: no other query's log contains an end that this run has offered.
             with contextlib.suppress(OffsetError):
                 offsets = parse_offsets(end, self._options.queues)
                 if _key(offsets) in self._uncommitted:
                     self._processed(offsets)
 
-    # --- what a guarantee is about
+    # --- overridden per delivery guarantee
 
     def _new_receiver(self, options: ConsumerOptions, connector: Connector) -> Receiver:
         return Receiver(
@@ -182,11 +182,11 @@ class MicroBatchStream:
         )
 
     def _processed(self, offsets: Mapping[str, QueueOffset]) -> None:
-        """The accept signal: everything up to these offsets is in Spark's commit log."""
+        """Accept everything up to these offsets, which are in Spark's commit log."""
         self._receiver.accept(self._ours(offsets))
 
     def _planned_after(self, offsets: Mapping[str, QueueOffset]) -> dict[str, QueueOffset]:
-        """The ends of the batch that is planned and not in the log, for its queues."""
+        """The ends, per queue, of the batch that is planned and not in the log."""
         ours = self._ours(offsets)
         return {
             queue: QueueOffset(position, self._receiver.epoch)
@@ -195,7 +195,7 @@ class MicroBatchStream:
         }
 
     def _ranges(self, starts: Mapping[str, QueueOffset], ends: Mapping[str, QueueOffset]) -> list[Range]:
-        """What a batch consists of. A range of an earlier epoch is empty: the broker sends it again."""
+        """The ranges of a batch. A range of an earlier epoch is empty: the broker sends it again."""
         _refuse_owned(ends)
         return [
             Range(queue, self._receiver.epoch, self._receiver.begin_of(queue, offset.position), offset.position)
@@ -204,10 +204,10 @@ class MicroBatchStream:
         ]
 
     def _assure(self) -> None:
-        """What was planned may be handed out at this moment; else an AmqpError says why not."""
+        """Return if planned ranges may be served now; else raise an AmqpError."""
 
     def _unconfirmed(self) -> None:
-        """AvailableNow: the end, although the broker did not answer."""
+        """AvailableNow: handle the end of the query without the broker's confirmation."""
         _log.warning("the broker did not confirm in time that it took the last accept: it may send those again")
 
     def _raise_failure(self) -> None:
@@ -219,12 +219,12 @@ class MicroBatchStream:
 
     def _start(self) -> None:
         if self._options.transfer_port and (self._options.mode == REJECT or self._may_pull()):
-            self._endpoint()  # a port that is taken must be told at once, and not with the first large batch
+            self._endpoint()  # report a port in use at once, and not with the first large batch
         self._receiver.start(bounded=self._bounded)
         self._receiver.touch()
 
     def _is_due(self) -> bool:
-        """Whether a batch need not wait for more messages. AvailableNow: the last ones would wait for ever."""
+        """Whether a batch need not wait for more messages. True with AvailableNow: the last ones would wait forever."""
         options = self._options
         return (
             self._bounded
@@ -236,7 +236,7 @@ class MicroBatchStream:
         )
 
     def _ours(self, offsets: Mapping[str, QueueOffset]) -> dict[str, int]:
-        """The positions that are of this epoch. An earlier epoch's messages are on the broker, or were accepted."""
+        """The positions of this epoch. Messages of an earlier epoch are on the broker, or were accepted."""
         _refuse_owned(offsets)
         planned = self._receiver.planned()
         ours = {queue: offset.position for queue, offset in offsets.items() if offset.epoch == self._receiver.epoch}
@@ -282,7 +282,7 @@ class MicroBatchStream:
 
 
 class _RejectsOnly:
-    """What the endpoint of a query may do whose bytes travel inside partitions."""
+    """Ranges for the endpoint of a query whose bytes are sent inside partitions: it only takes rejects."""
 
     def __init__(self, receiver: Receiver) -> None:
         self.reject = receiver.reject
@@ -305,7 +305,7 @@ def _consumer_options(options: SourceOptions) -> ConsumerOptions:
 
 
 def _refuse_owned(offsets: Mapping[str, QueueOffset]) -> None:
-    """What exactly-once has planned is in its spool, and not on the broker, which would send it again."""
+    """Refuse offsets of exactly-once: their messages are in the spool, and the broker does not send them again."""
     for queue, offset in offsets.items():
         if offset.is_owned:
             raise OffsetError(

@@ -1,4 +1,4 @@
-"""What travels from the reader to a task: message bytes themselves, or where to pull them from."""
+"""Partitions, sent from the reader to a task: the message bytes, or the endpoint to pull them from."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ SMALL_BATCH_BYTES: Final = 1 << 20
 LEAST_PIECE_BYTES: Final = SMALL_BATCH_BYTES // 2
 """A range is not cut into smaller partitions than this."""
 INLINE_PIECE_BYTES: Final = 16 << 20
-"""Aimed at for an inline partition."""
+"""Target size of an inline partition."""
 INLINE_LIMIT_BYTES: Final = 64 << 20
 """Spark crashes near 80 MB in one partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Consecutive transfers of a queue, themselves."""
+    """Consecutive transfers of a queue, with their bytes."""
 
     queue: str
     epoch: int
     begin: int
     chunk: Chunk = field(repr=False)
     skipped: tuple[int, ...] = ()
-    """Positions of which no row is made."""
+    """Positions for which no row is made."""
 
 
 @dataclass(frozen=True)
 class InlinePartition(InputPartition):
-    """A part of a batch with its bytes. ``endpoint`` is where rejects are reported, with ``mode=REJECT``."""
+    """A part of a batch with its bytes. With ``mode=REJECT``, rejects are reported to ``endpoint``."""
 
     slices: tuple[Slice, ...]
     endpoint: Endpoint | None = None
@@ -48,7 +48,7 @@ class InlinePartition(InputPartition):
 
 @dataclass(frozen=True)
 class PullPartition(InputPartition):
-    """A part of a batch that the task fetches from the reader process. No row is made of positions in ``skipped``."""
+    """A part of a batch that the task fetches from the reader process. No row is made for positions in ``skipped``."""
 
     endpoint: Endpoint
     queue: str
@@ -62,7 +62,7 @@ class PullPartition(InputPartition):
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Planned transfers of one queue, ``[begin, end)``. No row is made of positions in ``skipped``."""
+    """Planned transfers of one queue, ``[begin, end)``. No row is made for positions in ``skipped``."""
 
     queue: str
     epoch: int
@@ -71,12 +71,12 @@ class Range:
     skipped: tuple[int, ...] = ()
 
     def skipped_in(self, begin: int, end: int) -> tuple[int, ...]:
-        """Those of a part of it."""
+        """Skipped positions in ``[begin, end)``."""
         return tuple(position for position in self.skipped if begin <= position < end)
 
 
 class Holder(Protocol):
-    """Who has the bytes of planned ranges."""
+    """Holds the bytes of planned ranges."""
 
     def bytes_of(self, queue: str, epoch: int, begin: int, end: int) -> int:
         """Bytes of a planned range."""
@@ -91,8 +91,8 @@ class Holder(Protocol):
 def inline_partitions(
     holder: Holder, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint | None
 ) -> list[InlinePartition]:
-    """The batch with its bytes: one partition if it is small, else at most ``pieces`` per queue (more where they would
-    be too large to ship)."""
+    """Partitions with the bytes of a batch: one if it is small, else at most ``pieces`` per queue (more where they
+    would be too large to send)."""
     sizes = [holder.bytes_of(each.queue, each.epoch, each.begin, each.end) for each in ranges]
     if sum(sizes) < SMALL_BATCH_BYTES:
         slices = tuple(_slice(holder, each, each.begin, each.end) for each in ranges)
@@ -111,7 +111,7 @@ def inline_partitions(
 
 
 def pull_partitions(holder: Holder, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint) -> list[PullPartition]:
-    """The batch by reference, in at most ``pieces`` per queue of about equal bytes."""
+    """Partitions that refer to a batch: at most ``pieces`` per queue, of about equal bytes."""
     partitions = []
     for each in ranges:
         wanted = _pieces(holder.bytes_of(each.queue, each.epoch, each.begin, each.end), pieces)

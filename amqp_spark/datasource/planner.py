@@ -1,4 +1,4 @@
-"""Divides a batch fairly between the queues that have messages, within the bounds of the batch.
+"""Divide a batch fairly between the queues that have messages, within the bounds of the batch.
 
 No I/O, no threads, no clock: the receiver calls these functions under its lock.
 """
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def plan_batch(buffers: Sequence[QueueBuffer], *, max_messages: int | None, max_bytes: int, turn: int) -> int:
-    """Plan one batch, as :func:`measure_batch` measures it; returns its messages."""
+    """Plan one batch, as :func:`measure_batch` measures it; return its number of messages."""
     count = 0
     for buffer, end, size in measure_batch(buffers, max_messages=max_messages, max_bytes=max_bytes, turn=turn):
         count += end - buffer.planned
@@ -25,10 +25,10 @@ def plan_batch(buffers: Sequence[QueueBuffer], *, max_messages: int | None, max_
 def measure_batch(
     buffers: Sequence[QueueBuffer], *, max_messages: int | None, max_bytes: int, turn: int
 ) -> list[tuple[QueueBuffer, int, int]]:
-    """The next batch over the queues that have something, within both bounds and fairly: for each its end and bytes.
+    """Measure the next batch fairly over the queues that have messages, within both bounds: end and bytes per queue.
 
-    ``turn`` says whose turn it is to get at least one message, so that no queue waits for ever behind the others. A
-    message larger than ``max_bytes`` passes alone in its batch.
+    ``turn`` selects the queue that gets at least one message, so that no queue waits forever behind the others. A
+    message larger than ``max_bytes`` makes up a batch of its own.
     """
     ready = [buffer for buffer in buffers if buffer.waiting]
     if not ready:
@@ -41,8 +41,8 @@ def measure_batch(
     reach[head.queue] = (head.planned + 1, first)
     messages = sum(buffer.waiting for buffer in ready) if max_messages is None else max_messages
     messages, room = messages - 1, max_bytes - first
-    # The one with least first: what it leaves of its share goes to the others. The second round gives away what the
-    # first could not, because a share ended inside a message or the other bound was reached.
+    # Serve small queues first and redistribute unused quota. The second round distributes the rest of the first, where
+    # a share ended inside a message or the other bound was reached.
     ready.sort(key=lambda buffer: buffer.waiting_bytes)
     for _round in range(2):
         for index, buffer in enumerate(ready):

@@ -1,4 +1,4 @@
-"""What can be done about a message that does not fit the schema, by the guarantee of the query."""
+"""Advice about a message that does not fit the schema, depending on the delivery guarantee of the query."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def advice(options: SourceOptions, error: MessageFormatError, epoch: int) -> str:
-    """Continues the text of the error.
+    """Text that continues the message of the error.
 
     Parameters:
-        options: of the query.
+        options: options of the query.
         error: names queue and position.
-        epoch: of that position.
+        epoch: epoch of that position.
     """
     if options.delivery_guarantee == AT_MOST_ONCE:
         return ". It was accepted when it was transferred: a query that is started again goes on behind it"

@@ -1,8 +1,8 @@
 """The buffer of one queue: blocks of transfers, their positions, the planned ranges, accepted and rejected transfers.
 
-No I/O, no threads, no clock: the receiver calls these under its lock. Positions count the transfers of a queue in
+No I/O, no threads, no clock: the receiver calls it under its lock. Positions count the transfers of a queue in
 one epoch from 0; a range ``[begin, end)`` is identified by its end. Always
-``accepted <= planned <= received``: what lies below ``accepted`` is gone, ``[accepted, planned)`` belongs to batches,
+``accepted <= planned <= received``: transfers below ``accepted`` are freed, ``[accepted, planned)`` belongs to batches,
 ``[planned, received)`` waits to be planned.
 """
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from amqp_core.api import Block
 
 MOST_CHUNK_BYTES: Final = 1 << 30
-"""Of one chunk, but a single transfer may be larger: ends of transfers travel as 32 bits."""
+"""Largest chunk, although a single transfer may be larger: ends of transfers are sent as 32 bits."""
 
 
 class Settlement(NamedTuple):
-    """What the session of one incarnation is to be told about transfers that Spark has processed."""
+    """Accepts and rejects to send on the session of one incarnation, for transfers that Spark has processed."""
 
     incarnation: int
     accept: list[tuple[int, int]]
     """Inclusive ranges of command ids."""
     reject: list[tuple[tuple[int, int], str]]
-    """A range of one command id, and why."""
+    """A range of one command id, and the reason."""
 
 
 @dataclass(slots=True)
@@ -66,7 +66,7 @@ class HeldBlock:
 
 @dataclass(slots=True)
 class QueueBuffer:
-    """Everything held of one queue in one epoch, or of one batch of it."""
+    """The transfers held of one queue in one epoch, or of one batch of it."""
 
     queue: str
     blocks: deque[HeldBlock] = field(default_factory=deque)
@@ -75,22 +75,22 @@ class QueueBuffer:
     received: int = 0
     incarnation: int = 0
     held_bytes: int = 0
-    """Bytes of the blocks held; a block counts until its last transfer is accepted, since its memory does."""
+    """Bytes of the blocks held; a block counts until its last transfer is accepted, since its memory is freed then."""
     waiting_bytes: int = 0
     """Bytes of ``[planned, received)``."""
     ranges: dict[int, int] = field(default_factory=dict)
     """End of a planned range -> its begin."""
     rejected: dict[int, str] = field(default_factory=dict)
-    """Position -> why, as executors reported it."""
+    """Position -> reason, as executors reported it."""
 
     @property
     def waiting(self) -> int:
-        """Transfers received and not planned."""
+        """Number of transfers received and not planned."""
         return self.received - self.planned
 
     @property
     def held_by_session(self) -> int:
-        """Transfers that the current incarnation received and that were not accepted."""
+        """Number of transfers that the current incarnation received and that were not accepted."""
         held = 0
         for block in reversed(self.blocks):
             if block.incarnation != self.incarnation:
@@ -99,9 +99,10 @@ class QueueBuffer:
         return held
 
     def new_incarnation(self, *, keep_waiting: bool = False) -> int:
-        """A session ended. What was not planned is dropped, since the broker sends it again; planned ranges stay.
+        """Begin an incarnation after a session ended; return its number. Planned ranges stay.
 
-        ``keep_waiting``: the broker will not send it again (accept-mode none, or the queue is gone).
+        Transfers that were not planned are dropped, since the broker sends them again. ``keep_waiting``: it does not
+        (accept-mode none, or the queue is gone).
         """
         self.incarnation += 1
         if not keep_waiting:
@@ -116,7 +117,7 @@ class QueueBuffer:
         return self.incarnation
 
     def append(self, block: Block) -> None:
-        """Take a block that the current incarnation received."""
+        """Add a block that the current incarnation received."""
         ends = block.ends if isinstance(block.ends, array) else array("I", block.ends)
         self.blocks.append(HeldBlock(self.received, len(ends), self.incarnation, block.first_id, block.frames, ends))
         self.received += len(ends)
@@ -124,7 +125,7 @@ class QueueBuffer:
         self.waiting_bytes += ends[-1]
 
     def measure(self, begin: int, max_messages: int | None, max_bytes: int) -> tuple[int, int]:
-        """How far both bounds reach from ``begin`` on: the end of that range, and its bytes."""
+        """Measure the longest range from ``begin`` on within both bounds: its end and its bytes."""
         left = self.received - begin if max_messages is None else min(self.received - begin, max_messages)
         end, room = begin, max_bytes
         for block in self._blocks_from(begin):
@@ -144,13 +145,13 @@ class QueueBuffer:
         return end, max_bytes - room
 
     def fix(self, end: int, size: int) -> None:
-        """Plan ``[planned, end)``, whose bytes are ``size``: from now on these rows are one batch."""
+        """Plan ``[planned, end)`` of ``size`` bytes as one batch."""
         self.ranges[end] = self.planned
         self.planned = end
         self.waiting_bytes -= size
 
     def copy(self, begin: int, end: int) -> QueueBuffer:
-        """``[begin, end)`` as one planned range of a buffer of its own, without copying bytes."""
+        """Return a new buffer with ``[begin, end)`` as its one planned range, without copying bytes."""
         copied = QueueBuffer(self.queue, accepted=begin, planned=end, received=end, ranges={end: begin})
         for block in self._blocks_from(begin):
             if block.begin >= end:
@@ -160,9 +161,9 @@ class QueueBuffer:
         return copied
 
     def take_out(self, end: int, size: int) -> None:
-        """``[planned, end)``, whose bytes are ``size``, is accepted and held elsewhere from now on.
+        """Remove ``[planned, end)`` of ``size`` bytes: it is accepted, and held elsewhere from now on.
 
-        The session that received it may be gone, and with it what was held of it here.
+        The session that received it may be gone; then its transfers are no longer held here.
         """
         if end <= self.received:
             self.fix(end, size)
@@ -186,7 +187,7 @@ class QueueBuffer:
         return 0
 
     def begin_of(self, end: int) -> int:
-        """Begin of the planned range that ends at ``end``; OffsetError when there is none (any more)."""
+        """Begin of the planned range that ends at ``end``; OffsetError if that range is not held (any more)."""
         try:
             return self.ranges[end]
         except KeyError:
@@ -196,14 +197,14 @@ class QueueBuffer:
             ) from None
 
     def parts(self, begin: int, end: int) -> list[memoryview]:
-        """The frames of a planned range, without copying; one part per block. OffsetError when it is not held."""
+        """The frames of a planned range, without copying; one part per block. OffsetError if it is not held."""
         return [
             memoryview(block.frames)[block.offset(first) : block.offset(last)]
             for block, first, last in self._held_range(begin, end)
         ]
 
     def chunks(self, begin: int, end: int) -> list[Chunk]:
-        """What :meth:`parts` gives, with the ends of its transfers; one chunk per block, more if it is very large."""
+        """The result of :meth:`parts` with the ends of the transfers; one chunk per block, more if it is very large."""
         found: list[Chunk] = []
         for block, first_position, last_position in self._held_range(begin, end):
             first, last = first_position - block.begin, last_position - block.begin
@@ -217,7 +218,7 @@ class QueueBuffer:
         return found
 
     def _held_range(self, begin: int, end: int) -> list[tuple[HeldBlock, int, int]]:
-        """The blocks of a planned range, each with the positions from and up to which it is of the range."""
+        """The blocks of a planned range, each with the first and the end position of its part of the range."""
         if not self.accepted <= begin <= end <= self.planned:
             raise OffsetError(
                 f"queue {self.queue!r}: positions {begin} to {end} are not held (accepted up to {self.accepted}, "
@@ -231,7 +232,7 @@ class QueueBuffer:
         return found
 
     def cut(self, begin: int, end: int, pieces: int) -> list[tuple[int, int, int]]:
-        """Cut a planned range between transfers into at most ``pieces`` of about equal bytes: begin, end, bytes."""
+        """Cut a planned range between transfers, into at most ``pieces`` of about equal size: begin, end, bytes."""
         cuts: list[tuple[int, int, int]] = []
         left = self.bytes_of(begin, end)
         while begin < end:
@@ -249,16 +250,16 @@ class QueueBuffer:
         return sum(len(part) for part in self.parts(begin, end))
 
     def reject(self, positions: Iterable[int], text: str) -> None:
-        """Remember what an executor could not turn into rows. Again is no harm; what was accepted stays accepted."""
+        """Record positions that an executor could not turn into rows. Idempotent; accepted transfers stay accepted."""
         for position in positions:
             if self.accepted <= position < self.planned:
                 self.rejected.setdefault(position, text)
 
     def accept(self, position: int) -> list[Settlement]:
-        """Spark has processed everything below ``position``: free it and say what the broker is to be told."""
+        """Free everything below ``position``, which Spark has processed; return the settlements to send."""
         settlements: list[Settlement] = []
         position = min(position, self.planned)
-        # Looked through once and not for every block: the lock is held, and heartbeats wait for it.
+        # Filtered once and not for every block: the lock is held, and heartbeats wait for it.
         refused = deque(sorted(at for at in self.rejected if at < position))
         while self.accepted < position:
             block = self.blocks[0]
@@ -286,7 +287,7 @@ class QueueBuffer:
             add_range(into.accept, *block.ids(begin, upto))
 
     def _blocks_from(self, position: int) -> Iterator[HeldBlock]:
-        """The blocks that hold ``position`` and what follows; what waits is at the right end, so look from there."""
+        """The blocks from the one that holds ``position`` on; searched from the right end, where waiting blocks are."""
         index = len(self.blocks)
         while index and self.blocks[index - 1].end > position:
             index -= 1
@@ -295,7 +296,7 @@ class QueueBuffer:
 
 
 def add_range(ranges: list[tuple[int, int]], first: int, last: int) -> None:
-    """Add an inclusive range behind the others, as a part of the last one if it follows on it."""
+    """Append an inclusive range, merged with the last one if it follows it directly."""
     if ranges and ranges[-1][1] + 1 == first:
         ranges[-1] = (ranges[-1][0], last)
     else:

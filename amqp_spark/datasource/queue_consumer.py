@@ -1,7 +1,7 @@
-"""The receiving side of one queue: a connection of its own, driven by one daemon thread, reconnected when it fails.
+"""The receiving side of one queue: a separate connection, driven by one daemon thread, reconnected when it fails.
 
 All calls to the client happen on that thread. Other threads change the buffers under the lock of
-:class:`ReceiveBuffer` and wake it. A failure or the back-pressure of one queue stays with that queue.
+:class:`ReceiveBuffer` and wake it. A failure or back-pressure of one queue does not affect the other queues.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 MOST_RANGES: Final = 4096
-"""Ranges of ids in one command: qpidd takes commands of one frame only, and a frame of 64 KiB holds twice as many."""
+"""Most ranges of ids in one command: qpidd takes commands of one frame only; a frame of 64 KiB holds twice as many."""
 LASTING_SECONDS: Final = 30.0
-"""A session that lived so long, or settled something, was of use: the next pause is a short one again."""
+"""A session that lived so long, or settled something, was useful: the next retry pause is short again."""
 CALM_SECONDS: Final = 1.0
-"""A session that lived so long, and then lost its connection or had received nothing, did not end of a message."""
+"""If a session lived so long, and then lost its connection or had received nothing, no message ended it."""
 
 
 def now() -> float:
-    """Seconds that go on while this process, or the machine, is suspended."""
+    """Seconds of a clock that also counts while this process, or the machine, is suspended."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
 
 
@@ -50,16 +50,16 @@ class Owner(Protocol):
     """Steps that exactly-once adds on the thread of a consumer; :class:`.TransactionalState` implements it."""
 
     def enter(self, client: Client) -> bool:
-        """Make a new session ours; False when it cannot be yet: try again on another one."""
+        """Take ownership on a new session; False if that is not yet possible: try again on another session."""
 
     def is_asked(self) -> bool:
-        """Whether there is something to do that waits for the broker."""
+        """Whether a requested change waits for the broker."""
 
     def run(self, *, finish: bool) -> bool:
-        """Do what was asked for since the last time; whether there was anything."""
+        """Make the changes requested since the last call; return whether there were any."""
 
     def left(self) -> None:
-        """The session is over."""
+        """Handle the end of the session."""
 
 
 class QueueConsumer:
@@ -76,20 +76,20 @@ class QueueConsumer:
         self.queue = queue
         self.buffer = held.buffers[queue]
         self.error: Exception | None = None
-        """Why this consumer gave up; set once, under the lock."""
+        """The error for which this consumer gave up; set once, under the lock."""
         self.bounded = False
-        """AvailableNow: take what was there at the start, then ``exhausted``."""
+        """AvailableNow: receive the messages that were there at the start, then set ``exhausted``."""
         self.exhausted = False
         self.connected = False
         self.settlements: deque[Settlement] = deque()
-        """What the thread has to tell the broker; filled under the lock."""
+        """Settlements that the thread has to send; filled under the lock."""
         self.sync_wanted = self.sync_done = 0
         self.end_estimate: int | None = None
-        """Position that the end of the queue had when the broker was last asked."""
+        """Position of the end of the queue when the broker was last asked."""
         self.answered = float("-inf")
-        """When (:func:`now`) what the broker has answered last was asked: this session was alive then."""
+        """Time (:func:`now`) of the last request that the broker has answered: this session was alive then."""
         self.heartbeat_s = 0.0
-        """Of the connection: after two of them the broker gives up a silent client."""
+        """Heartbeat interval of the connection: after two of them the broker gives up a silent client."""
         self._options = options
         self._held = held
         self._lock = held.changed
@@ -103,11 +103,11 @@ class QueueConsumer:
         self._ending = DrainDetector(queue, selector=options.selector is not None, clock=held.clock)
         self._looks_deleted = False
         self._unconfirmed = 0
-        """Messages settled since the broker was last given time for some."""
+        """Messages settled since the broker was last allowed silence for storing them."""
         self._served = False
-        """Whether this incarnation got as far as its subscription."""
+        """Whether this incarnation has subscribed."""
         self._asked = False
-        """Whether this incarnation was free to receive."""
+        """Whether this incarnation got as far as granting credit."""
         self._settled = False
         """Whether this incarnation settled something."""
         self._there = 0
@@ -118,16 +118,16 @@ class QueueConsumer:
         """Whether the broker may know of a consumer of an earlier incarnation."""
         self._retries = Retries(queue, options, held.clock)
         self._dying_s = 0.0
-        """How long the broker may see a session of ours that was lost."""
+        """Seconds for which the broker may keep a lost session of this consumer."""
         self._confirmed = 0
-        """Position up to which the broker has completed settlements; what was only sent may come again."""
+        """Position up to which the broker has completed settlements; transfers beyond it may be redelivered."""
         self._since = 0.0
 
         held.wake[queue] = self.wake
 
     @property
     def caught_up(self) -> bool:
-        """Whether it is subscribed, and has received as much as the broker counted before."""
+        """Whether it is subscribed and has received as many messages as the broker counted before."""
         return self.connected and self.buffer.received - self._begun_at >= self._there
 
     def start(self) -> None:
@@ -135,7 +135,7 @@ class QueueConsumer:
         self._thread.start()
 
     def wake(self) -> None:
-        """Let the thread look at what was changed under the lock."""
+        """Wake the thread so that it handles changes made under the lock."""
         with self._lock:
             self._wakes += 1
             client = self._client
@@ -149,7 +149,7 @@ class QueueConsumer:
         return accept_timeout(self.buffer.accepted - self._confirmed)
 
     def surveyed(self, info: QueueInfo | None, *, counts_held: bool) -> None:
-        """Take what the broker says of the queue on another connection; ``None``: there is no such queue."""
+        """Record the answer to a queue query on another connection; ``None``: there is no such queue."""
         if info is None:
             # it may be another broker of the host list, so this session asks again
             self._looks_deleted = True
@@ -159,7 +159,7 @@ class QueueConsumer:
                 self._estimate(info.message_count, counts_held=counts_held)
 
     def join(self, timeout: float) -> bool:
-        """Wait for the thread to end after ``Held.stopping`` was set; whether it did."""
+        """Wait for the thread to end after ``ReceiveBuffer.stopping`` was set; return whether it ended."""
         if self._thread.ident is None:  # never started
             return True
         self._thread.join(timeout)
@@ -180,7 +180,7 @@ class QueueConsumer:
                     return
                 self._end_incarnation(keep_waiting=not self._options.accept)
                 self._wait(delay)
-            except Exception as error:  # noqa: BLE001  whatever it is must reach the query, not die with the thread
+            except Exception as error:  # noqa: BLE001  every error must reach the query
                 self._fail(error)
                 return
 
@@ -210,7 +210,7 @@ class QueueConsumer:
             self._close(client)
 
     def _open(self) -> Client | None:
-        """A client that may receive; None when the query ended before there was one."""
+        """Return a client that may receive; None if the query ended before."""
         while not self._held.stopping:
             asked = now()
             client = self._connector(self._options.connect)
@@ -221,9 +221,9 @@ class QueueConsumer:
             try:
                 info = consumer_setup.prepare(client, self.queue, self._options)
                 if self._owner is None or self._owner.enter(client):
-                    if self._owner is not None:  # whoever had the lock until now is nobody to be warned of
+                    if self._owner is not None:  # do not warn of the previous holder of the lock
                         info = client.query_queue(self.queue)
-                    if not self._subscribed:  # later the broker may still see the session before this one
+                    if not self._subscribed:  # later the broker may still count the previous session
                         consumer_setup.warn_of_others(self.queue, info)
                     self._there = 0 if info is None else info.message_count or 0
                     self.answered = asked
@@ -244,7 +244,7 @@ class QueueConsumer:
             self._held.awaited.pop(self.queue, None)
             self.connected = False
             self.answered = float("-inf")
-            self.exhausted = False  # what is not accepted now comes again
+            self.exhausted = False  # messages that are not accepted now are redelivered
             self._lock.notify_all()
         client.close()
 
@@ -256,17 +256,17 @@ class QueueConsumer:
         if self._looks_deleted:
             self._looks_deleted = False
             self._ask_end(client)
-        self._store(subscription.take_arrived())  # it counts when credit is given
+        self._store(subscription.take_arrived())  # these bytes count when credit is granted
         left = self._left_to_take()
         self._flow.regulate(client, subscription, left=left, idles=not self.bounded)
         self._asked = True
-        # A wake-up during one of the calls before may have ended a wait in there: it must not be lost.
+        # A wake-up during one of the previous calls may have ended a wait inside it: it must not be lost.
         self._store(subscription.take_blocks(self._patience() if wakes == self._wakes else 0))
         if self.bounded and not self.exhausted:
             self._look_for_end(client, subscription)
 
     def _waits_for_broker(self) -> bool:
-        """Whether what other threads have asked for has an answer of the broker."""
+        """Whether a request of another thread needs an answer of the broker."""
         with self._lock:
             asked = self._owner is not None and self._owner.is_asked()
             return asked or self._looks_deleted or self.sync_wanted != self.sync_done
@@ -277,7 +277,7 @@ class QueueConsumer:
         return self._flow.patience()
 
     def _settle(self, client: Client) -> None:
-        """Tell the broker what Spark has processed. For a session that is gone there is nobody to tell."""
+        """Send the settlements of transfers that Spark has processed; drop those of a session that is gone."""
         with self._lock:
             settlements = list(self.settlements)
             self.settlements.clear()
@@ -316,15 +316,15 @@ class QueueConsumer:
                 self._lock.notify_all()
 
     def _parts(self, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[Sequence[tuple[int, int]], float]]:
-        """Ranges for one command each, and for how many seconds the broker may be silent while it stores them all."""
+        """Split into ranges for one command each, with the seconds of silence that the broker may need to store all."""
         for at in range(0, len(ranges), MOST_RANGES):
             part = ranges[at : at + MOST_RANGES]
             self._unconfirmed += sum(last - first + 1 for first, last in part)
             silence = 0.0
-            if at + MOST_RANGES >= len(ranges):  # its completion is that of the ones before, too
+            if at + MOST_RANGES >= len(ranges):  # its completion covers the previous commands, too
                 silence = accept_timeout(self._unconfirmed)
             if silence < self.heartbeat_s:
-                silence = 0.0  # two heartbeats of silence are allowed for anyway
+                silence = 0.0  # two heartbeats of silence are allowed anyway
             else:
                 self._unconfirmed = 0
             yield part, silence
@@ -349,7 +349,7 @@ class QueueConsumer:
         self._ending.arrived()
 
     def _left_to_take(self) -> int:
-        """How many more messages are wanted of this queue."""
+        """Number of messages still wanted from this queue."""
         if self.exhausted:
             return 0
         if self.bounded and self._ending.target is not None:
@@ -357,10 +357,10 @@ class QueueConsumer:
         return MAX_CREDIT
 
     def _ask_end(self, client: Client) -> int | None:
-        """Ask the broker how many messages are there that this consumer does not hold; None if not known."""
+        """Ask the broker for the number of messages that this consumer does not hold; None if not known."""
         info = client.query_queue(self.queue)
         if info is None:
-            # Broker-J says nothing to the consumers of a queue that is deleted: it just sends no more.
+            # Broker-J does not notify the consumers of a deleted queue: it just stops sending.
             raise ResourceDeleted(408, None, f"the queue {self.queue!r} was deleted under the stream", "queue.query")
         self._ending.alone = info.subscriber_count is not None and info.subscriber_count <= 1
         if info.message_count is None:
@@ -369,7 +369,7 @@ class QueueConsumer:
             return self._estimate(info.message_count, counts_held=client.capabilities.counts_held_messages)
 
     def _estimate(self, message_count: int, *, counts_held: bool) -> int:
-        """Take note of where the queue ends; return how many messages are there that this consumer does not hold."""
+        """Record the end position of the queue; return the number of messages that this consumer does not hold."""
         held = self.buffer.held_by_session if counts_held and self._options.accept else 0
         left = max(0, message_count - held)
         self.end_estimate = self.buffer.received + left
@@ -381,7 +381,7 @@ class QueueConsumer:
         info = client.query_queue(self.queue)
         there = 0 if info is None else info.message_count
         others = info is not None and info.subscriber_count != 0
-        # Of what was sent with accept-mode none no session holds anything, and nothing comes again.
+        # With accept-mode none, sessions hold no messages, and none is redelivered.
         lost_for = self._dying_s if others and self._options.accept else 0.0
         with self._lock:
             confirmed = self._confirmed if self._owner is None else self.buffer.accepted
@@ -415,14 +415,14 @@ class QueueConsumer:
     # --- end of an incarnation
 
     def _lasted(self) -> bool:
-        """Whether the incarnation that ended was of use."""
+        """Whether the incarnation that ended was useful."""
         return self._settled or (self._served and self._clock() - self._since >= LASTING_SECONDS)
 
     def _worked(self, error: AmqpError) -> bool:
-        """Whether nothing speaks against the next incarnation: this one was of use, was cut off, or had nothing to do.
+        """Whether to start the next incarnation as after success: this one was useful, was cut off, or was idle.
 
-        One that ends of what the broker sends would be tried for ever; and so would one whose messages come again at
-        once each time, and end it before any can be settled.
+        Else it counts as a failed attempt: an incarnation that a message ends would be retried forever, and so would
+        one whose messages are redelivered at once each time and end it before any can be settled.
         """
         if self._lasted():
             return True
@@ -447,7 +447,7 @@ class QueueConsumer:
             self._lock.notify_all()
 
     def _fail(self, error: Exception) -> None:
-        # Of a queue that is gone nothing comes a second time: what was received is still given to Spark.
+        # A deleted queue redelivers nothing: the transfers already received are still given to Spark.
         gone = self._served and isinstance(error, (ResourceDeleted, NotFound))
         self._end_incarnation(keep_waiting=(gone and self._owner is None) or not self._options.accept)
         error.add_note(f"while receiving from queue {self.queue!r}")

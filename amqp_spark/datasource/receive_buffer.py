@@ -1,4 +1,4 @@
-"""What the consumers of one query share: their options, and what all of them hold."""
+"""Options and receive buffer shared by the consumers of one query."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerOptions:
-    """What one consumer does; the part of the source options that concerns receiving."""
+    """Options of one consumer: the part of the source options that concerns receiving."""
 
     connect: ConnectOptions
     exclusive: bool = False
@@ -30,7 +30,10 @@ class ConsumerOptions:
 
 
 class ReceiveBuffer:
-    """What all consumers of a query hold, within one byte budget, under one lock; ``changed`` tells of every change."""
+    """Transfers held by all consumers of a query, within one byte budget, under one lock.
+
+    ``changed`` is notified of every change.
+    """
 
     def __init__(self, queues: Sequence[str], budget_bytes: int, clock: Callable[[], float]) -> None:
         self.changed = threading.Condition(threading.RLock())
@@ -39,27 +42,27 @@ class ReceiveBuffer:
         self.clock = clock
         self.stopping = False
         self.last_call = clock()
-        """When Spark last asked for something: nobody needs the backlog of a query that is not asking."""
+        """When Spark last called: the backlog is not surveyed while a query makes no calls."""
         self._wanted: tuple[int, int | None] = 0, None
         self.turns = Turns(clock)
         self.wake: dict[str, Callable[[], None]] = {}
         """Wakes the thread of a queue."""
         self.elsewhere: list[Callable[[], int]] = []
-        """What else counts: functions that return bytes."""
+        """Functions that return bytes held elsewhere, which count against the budget."""
         self.awaited: dict[str, int] = {}
-        """Bytes that may come to queues whose threads wait for an answer of the broker: they cannot be paused."""
+        """Bytes that may arrive on queues whose threads wait for an answer of the broker: they cannot be paused."""
 
     def want(self, nbytes: int, messages: int | None = None) -> None:
-        """Suppress wake-ups until so many bytes, or messages, wait to be planned: each wake-up slows receiving down."""
+        """Suppress wake-ups until this many bytes, or messages, wait to be planned: each wake-up slows receiving."""
         self._wanted = nbytes, messages
 
     def is_enough(self) -> bool:
-        """Whether as much waits to be planned as was wanted."""
+        """Whether as many bytes or messages as wanted wait to be planned."""
         nbytes, messages = self._wanted
         return self.waiting_bytes >= nbytes or (messages is not None and self.waiting >= messages)
 
     def enough_bytes(self, max_bytes: int) -> int:
-        """Bytes at which a batch of at most ``max_bytes`` need not wait: a half of the budget leaves room to go on."""
+        """Bytes at which a batch of at most ``max_bytes`` need not wait: half of the budget stays free to receive."""
         return max(1, min(max_bytes, self.budget_bytes // 2))
 
     @property

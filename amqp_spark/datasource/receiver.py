@@ -1,7 +1,7 @@
 """The receiver of a query: one consumer per queue, one byte budget, and the plan of each batch.
 
-Lives in the reader process on the driver. Receiving (:mod:`queue_consumer`), planning (:mod:`planner`) and the calls of
-Spark (:mod:`micro_batch_stream`) are separate: :mod:`exactly_once` puts a spool and a transaction between a plan and
+Runs in the reader process on the driver. Receiving (:mod:`queue_consumer`), planning (:mod:`planner`) and the calls of
+Spark (:mod:`micro_batch_stream`) are separate: :mod:`exactly_once` adds a spool and a transaction between a plan and
 the offset that names it.
 """
 
@@ -32,15 +32,15 @@ _log = logging.getLogger(__name__)
 STOP_SECONDS: Final = 5.0
 SYNC_SECONDS: Final = 10.0
 BEGIN_SECONDS: Final = 3.0
-"""How long the first call of Spark waits for messages that the broker counted."""
+"""How long the first call of Spark waits for the messages that the broker counted."""
 GROWTH_SECONDS: Final = 0.2
-"""AvailableNow: a batch is planned when nothing more arrived for so long, full or not."""
+"""AvailableNow: a batch is planned when no message arrived for so long, full or not."""
 TRICKLE_SECONDS: Final = 2.0
-"""AvailableNow: a batch is planned so long after its first message, although more of them keep coming slowly."""
+"""AvailableNow: a batch is planned so long after its first message, even if messages keep arriving slowly."""
 
 
 class Receiver:
-    """Holds what was received of all queues of a query. Methods may be called from any thread."""
+    """Holds the transfers received from all queues of a query. Methods may be called from any thread."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class Receiver:
         self._started = False
 
     def start(self, *, bounded: bool = False) -> None:
-        """Start receiving, once. ``bounded``: only what is there now (AvailableNow)."""
+        """Start receiving, once. ``bounded``: only the messages that are there now (AvailableNow)."""
         if self._started:
             return
         self._started = True
@@ -76,7 +76,7 @@ class Receiver:
         self._survey.start()
 
     def stop(self) -> None:
-        """Close the connections in order; everything not accepted goes back to its queue."""
+        """Close the connections cleanly; messages not accepted go back to their queue."""
         with self._lock:
             self._held.stopping = True
         for consumer in self._consumers:
@@ -88,11 +88,11 @@ class Receiver:
         self._survey.stop(max(0.0, deadline - time.monotonic()))
 
     def touch(self) -> None:
-        """Spark asked for something."""
+        """Record a call of Spark."""
         self._held.last_call = self._clock()
 
     def accept(self, positions: Mapping[str, int]) -> bool:
-        """Spark has processed everything below these positions; whether that was news."""
+        """Accept everything below these positions, which Spark has processed; return whether any was new."""
         news = []
         with self._lock:
             for consumer in self._consumers:
@@ -104,15 +104,15 @@ class Receiver:
                         consumer.settlements.extend(settlements)
                     news.append(consumer)
         if news:
-            for consumer in self._consumers:  # the others, too: they may wait for a part of the budget
+            for consumer in self._consumers:  # all of them: they may wait for a part of the budget
                 consumer.wake()
         return bool(news)
 
     def sync(self) -> bool:
-        """Wait, for a bounded time, until the brokers have done what they were told; whether they have.
+        """Wait, for a bounded time, until the broker has completed all settlements; return whether it has.
 
-        A consumer whose connection is gone cannot confirm this, and a new session cannot confirm the commands of the
-        one before.
+        A consumer whose connection is gone cannot confirm this, and a new session cannot confirm the commands of a
+        previous one.
         """
         with self._lock:
             asked = [consumer.buffer.incarnation for consumer in self._consumers]
@@ -134,12 +134,12 @@ class Receiver:
             return (done and same) or self._held.stopping
 
     def planned(self) -> dict[str, int]:
-        """The end of what was planned, per queue."""
+        """The end of the planned ranges, per queue."""
         with self._lock:
             return {queue: buffer.planned for queue, buffer in self._held.buffers.items()}
 
     def plan(self, *, max_messages: int | None, max_bytes: int) -> bool:
-        """Fix the next batch out of what was received; whether there is one."""
+        """Plan the next batch from the received transfers; return whether there is one."""
         with self._lock:
             self._turn += 1
             buffers = tuple(self._held.buffers.values())
@@ -147,12 +147,12 @@ class Receiver:
         return count > 0
 
     def waiting(self) -> bool:
-        """Whether something was received that is not planned."""
+        """Whether any received transfer is not planned."""
         return any(buffer.waiting for buffer in self._held.buffers.values())
 
     def has_enough(self, *, min_messages: int, max_bytes: int) -> bool:
-        """Whether so many messages wait to be planned, or waiting would not bring more: of a batch there is a half of
-        what may be held at once, or all that it may have, or a consumer that gave up."""
+        """Whether ``min_messages`` wait to be planned, or some do and waiting brings no more: the batch has reached
+        half of the budget or its own bound in bytes, or a consumer gave up."""
         with self._lock:
             waiting = self._held.waiting
             full = self._held.bytes >= self._held.enough_bytes(max_bytes)
@@ -161,10 +161,10 @@ class Receiver:
             )
 
     def wait_for_begin(self, connecting: float, *, max_messages: int | None, max_bytes: int) -> None:
-        """Return when there is something to raise, or every queue has given what it had, or a batch of it.
+        """Return when there is an error to raise, when all queues have delivered their messages, or with a full batch.
 
-        With a trigger that has an interval the next call comes an interval later. ``connecting``: most seconds until
-        all queues are subscribed; then it takes a few at most.
+        With an interval trigger, the next call comes an interval later. ``connecting``: most seconds until all queues
+        are subscribed; after that it takes a few seconds at most.
         """
         enough_bytes = self._held.enough_bytes(max_bytes)
         with self._lock:
@@ -189,7 +189,7 @@ class Receiver:
                 self._lock.wait(left)
 
     def wait_for_news(self, seconds: float, *, min_messages: int, max_bytes: int) -> None:
-        """Return when there is enough to plan, or something to raise, or after so many seconds."""
+        """Return when there is enough to plan, or an error to raise, or after so many seconds."""
         deadline = self._clock() + seconds
         with self._lock:
             while not self.has_enough(min_messages=min_messages, max_bytes=max_bytes) and self.failure() is None:
@@ -199,9 +199,9 @@ class Receiver:
                 self._lock.wait(left)
 
     def wait_for_batch(self, *, max_messages: int | None, max_bytes: int) -> None:
-        """AvailableNow: return when there is enough to plan, nothing more arrives for a while, or all is taken."""
-        # A whole batch, since receiving goes on while Spark works, and a batch costs some 0.1 s of processor time
-        # whatever its size: with half of it a drain was 6 % slower. Beside it the buffer must have room for the next.
+        """AvailableNow: return when there is enough to plan, no message arrives for a while, or all is taken."""
+        # Wait for a whole batch: receiving goes on while Spark works, and a batch costs some 0.1 s of processor time
+        # whatever its size; with half batches a drain was 6 % slower. The buffer must have room for the next one, too.
         enough_bytes = self._held.enough_bytes(max_bytes)
         with self._lock:
             seen = self._received()
@@ -226,15 +226,15 @@ class Receiver:
                 self._held.want(0)
 
     def all_taken(self) -> bool:
-        """AvailableNow: every queue was read to its end, or failed."""
+        """AvailableNow: whether every queue was read to its end, or failed."""
         return all(consumer.exhausted or consumer.error is not None for consumer in self._consumers)
 
     def finished(self) -> bool:
-        """AvailableNow: all that was taken is planned, and no more is to come. Or the query is being stopped."""
+        """AvailableNow: whether all messages are received and planned. Also true while the query is being stopped."""
         return (self.all_taken() and not self.waiting()) or self._held.stopping
 
     def failure(self) -> Exception | None:
-        """The error of a consumer that gave up and has nothing left to plan."""
+        """The error of a consumer that gave up and has no transfers left to plan."""
         for consumer in self._consumers:
             if consumer.error is not None and not consumer.buffer.waiting:
                 return consumer.error
@@ -261,19 +261,19 @@ class Receiver:
             return self._holder(queue, epoch, end).chunks(begin, end)
 
     def reject(self, queue: str, epoch: int, positions: Sequence[int], text: str) -> None:
-        """Remember positions that did not fit the schema; they are rejected at the accept signal."""
+        """Record positions that did not fit the schema; they are rejected when Spark has committed the batch."""
         with self._lock:
             self._holder(queue, epoch, 0).reject(positions, text)
 
     def nothing_to_plan(self) -> None:
-        """This call of Spark gets no batch."""
+        """Handle a call of Spark that gets no batch."""
 
     def epoch_of(self, queue: str) -> int | None:
-        """The epoch of what is received now; None as long as it is not known."""
+        """The current epoch; None as long as it is not known."""
         return self.epoch if queue in self._held.buffers else None
 
     def report(self) -> dict[str, tuple[int, int | None]]:
-        """Per queue: the position received, and the backlog (what no batch holds yet) as far as known."""
+        """Per queue: the received position, and the backlog (messages in no batch yet) if known."""
         found: dict[str, tuple[int, int | None]] = {}
         with self._lock:
             for consumer in self._consumers:
@@ -287,7 +287,7 @@ class Receiver:
         return sum(buffer.received for buffer in self._held.buffers.values())
 
     def _holder(self, queue: str, epoch: int, _end: int) -> QueueBuffer:
-        """What has the bytes of a range that ends at or before ``end``."""
+        """The buffer with the bytes of a range that ends at or before ``end``."""
         if epoch != self.epoch or queue not in self._held.buffers:
             raise OffsetError(f"queue {queue!r}: epoch {epoch} is not the one of this reader ({self.epoch})")
         return self._held.buffers[queue]

@@ -1,4 +1,4 @@
-"""A client that rests between two uses: its heartbeats go on meanwhile, and the broker does not take it for dead."""
+"""Keep the heartbeats of an unused client going, so that the broker does not take it for dead."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ SERVICES_PER_HEARTBEAT: Final = 4
 
 
 class Resting:
-    """A context manager that looks after a client wherever its user lets it rest (:meth:`rest`), on a thread.
+    """A context manager that services a client on a thread while its user does not use it (:meth:`rest`).
 
     Parameters:
-        client: used by one thread at a time. What ends its connection meanwhile is raised by its next use.
+        client: used by one thread at a time. An error that ends its connection meanwhile is raised by its next use.
     """
 
     def __init__(self, client: Client) -> None:
@@ -43,7 +43,7 @@ class Resting:
 
     @contextlib.contextmanager
     def rest(self) -> Iterator[None]:
-        """The client is not used inside."""
+        """Context in which the caller does not use the client."""
         self._in_use.release()
         try:
             yield

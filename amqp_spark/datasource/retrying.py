@@ -1,4 +1,4 @@
-"""When a consumer connects again after an error, and when it gives up."""
+"""Decide when a consumer reconnects after an error, and when it gives up."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Retries:
-    """The attempts of one consumer.
+    """Connection attempts of one consumer.
 
     Parameters:
         queue: its name.
@@ -34,17 +34,17 @@ class Retries:
         self._refused_since: float | None = None
 
     def subscribed(self) -> None:
-        """The subscription was not refused."""
+        """Record a successful subscription."""
         self._refused_since = None
 
     def pause_after(self, error: AmqpError, *, worked: bool, lasted: bool, dying_s: float) -> float | None:
-        """Say what follows on the error that ended an incarnation: seconds until the next one; None to give up.
+        """Return the seconds from the error that ended an incarnation until the next one; None to give up.
 
         Parameters:
-            error: what ended it.
-            worked: whether nothing in it speaks against the next one.
-            lasted: whether it was of use.
-            dying_s: how long a session that was lost may be seen by the broker.
+            error: the error that ended it.
+            worked: whether it does not count as a failed attempt.
+            lasted: whether it was useful.
+            dying_s: seconds for which the broker may keep a lost session.
         """
         if isinstance(error, ResourceLocked):
             return self._pause_refused(dying_s)

@@ -1,9 +1,9 @@
-"""What Spark calls of a streaming query, in the order of its engine, mapped to the receiver.
+"""Calls of Spark for a streaming query, in the order of its engine, mapped to the receiver.
 
-In the reader process on the driver: ``latestOffset(start)`` is the accept signal for everything up to ``start`` and
-plans the next batch; ``partitions`` hands out a planned range, identified by its end. On executors: ``read`` turns the
-bytes of a partition into Arrow batches, as often as Spark likes, without broker I/O. The object travels pickled from a
-planning process to the executors, so it holds nothing until the first call and leaves the credentials behind.
+In the reader process on the driver: ``latestOffset(start)`` accepts everything up to ``start`` and plans the next
+batch; ``partitions`` returns a planned range, identified by its end. On executors: ``read`` turns the bytes of a
+partition into Arrow batches, as often as Spark asks, without broker I/O. The object is pickled in a planning process
+and sent to the executors, so it opens nothing before the first call and is pickled without credentials.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return f"AmqpStreamReader(queues={', '.join(self._options.queues)})"
 
     def __getstate__(self) -> dict[str, object]:
-        """What executors get: how to decode, and no credentials."""
+        """State for executors: the decoding options, without credentials."""
         return {
             "_options": self._options.for_executors(),
             "_columns": self._columns,
@@ -70,18 +70,18 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return dump_offsets(initial_offsets(self._options.queues))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """One bound of the two that are enforced; Spark carries one only, and shows it."""
+        """One of the two bounds that are enforced; Spark takes only one, for display."""
         if self._options.max_messages_per_trigger is not None:
             return ReadMaxRows(self._options.max_messages_per_trigger)
         return ReadMaxBytes(self._options.max_bytes_per_trigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read what is there now, then end."""
+        """Read the messages that are there now, then end."""
         if self._stream is None:
             self._stream = self._new_stream(bounded=True)
 
     def latestOffset(self, start: dict, limit: ReadLimit) -> dict:  # type: ignore[type-arg]  # noqa: N802
-        """Accept all up to ``start``, which is in Spark's commit log; then plan, or offer again what is planned."""
+        """Accept all up to ``start``, which is in Spark's commit log; then plan a batch, or offer the planned one."""
         if isinstance(limit, ReadAllAvailable):
             raise UnsupportedModeError(
                 "Trigger.Once makes no call after its batch, so its messages could never be accepted: "
@@ -92,7 +92,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict, end: dict) -> Sequence[InputPartition]:  # type: ignore[type-arg]
         """The planned range that ends at ``end``.
 
-        Of an earlier run: from the spool, or nothing, as the broker sends it again.
+        A range of an earlier run comes from the spool, or is empty, as the broker sends it again.
         """
         return self._running().partitions(start, end)
 
@@ -102,11 +102,11 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._stream.commit(end)
 
     def reportLatestOffset(self) -> dict | None:  # type: ignore[type-arg]  # noqa: N802
-        """What was received and what waits on the broker, from memory; shown as ``sources[].latestOffset``."""
+        """Received positions and broker backlog, from memory; shown as ``sources[].latestOffset``."""
         return None if self._stream is None else self._stream.report()
 
     def stop(self) -> None:
-        """Close in order; what was not accepted goes back to the broker."""
+        """Close cleanly; messages not accepted go back to the broker."""
         if self._stream is not None:
             self._stream.stop()
             self._stream = None

@@ -1,4 +1,4 @@
-"""A part of a batch on its way from the buffer of a queue into the spool and the state."""
+"""One queue's part of a batch, moved from the buffer of the queue into the spool and the state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 
 
 class BatchPart:
-    """A part of a batch on its way: measured, written, owned."""
+    """One queue's part of a batch: measured, then written, then owned."""
 
     def __init__(self, owner: TransactionalState, buffer: QueueBuffer, end: int, size: int, turn: int) -> None:
         state = owner.state
@@ -46,7 +46,7 @@ class BatchPart:
         self._file = ""
 
     def write(self) -> None:
-        """Put it into the spool."""
+        """Write it into the spool."""
         entry = self.change.entry
         assert entry is not None
         batch = entry.batch
@@ -61,7 +61,7 @@ class BatchPart:
         entry.batch = replace(batch, file=written.file, checksum=written.checksum)
 
     def discard(self) -> None:
-        """It is not owned: the broker has its messages."""
+        """Delete its file: the batch is not owned, and the broker has its messages."""
         if self._file:
             try:
                 self.owner.spool.delete(self._file)

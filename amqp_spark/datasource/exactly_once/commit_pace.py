@@ -1,7 +1,8 @@
-"""How many messages one transaction accepts: the time that a broker takes for an accept may grow with their number.
+"""Number of messages that one transaction accepts: a broker's time per accept may grow with that number.
 
-qpidd's linear store needs time that is quadratic in the accepts of a transaction; Broker-J and stores in memory do not.
-So the number follows what is measured: it grows while the time per accept stays level, and shrinks when that rises.
+The time of qpidd's linear store is quadratic in the accepts of a transaction; that of Broker-J and of stores in memory
+is not. So the number follows the measured times: it grows while the time per accept stays level, and shrinks when that
+rises.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ from __future__ import annotations
 from typing import Final
 
 FIRST_ACCEPTS: Final = 25_000
-"""Most accepts of the first transaction, and the least that the bound shrinks to."""
+"""Most accepts of the first transaction, and the lower limit of the bound."""
 MOST_ACCEPTS: Final = 4_000_000
 LEVEL: Final = 1.3
 """The time per accept counts as level up to this many times the best one."""
 STEEP: Final = 1.6
-"""From this many times the best one on it has risen."""
+"""The time per accept counts as risen from this many times the best one on."""
 _LEAST_SHARE: Final = 0.5
-"""A transaction tells something if it has at least this share of the bound."""
+"""A transaction is measured if it has at least this share of the bound."""
 _FORGET: Final = 1.02
 """The best time grows by this with each measurement: a broker may have become busier for good."""
 
@@ -36,7 +37,7 @@ class CommitPace:
         self._rest = 1
 
     def committed(self, accepts: int, seconds: float) -> None:
-        """Take note of a transaction of so many accepts that took so many seconds."""
+        """Record a transaction: its number of accepts and its duration in seconds."""
         if accepts < _LEAST_SHARE * self.limit:
             return
         each_s = seconds / accepts

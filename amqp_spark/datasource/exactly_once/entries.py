@@ -1,4 +1,4 @@
-"""Batches that were accepted, as the reader serves them: from memory, or from their file of the spool."""
+"""Accepted batches, which the reader serves from memory or from their spool file."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Entry:
     """An owned batch.
 
     Attributes:
-        batch: what the state message says of it.
+        batch: its record in the state message.
         held: its bytes, under its positions; ``None`` while they are in the spool only.
-        finished: Spark has committed it; it is dropped from the state with the next transaction.
-        turn: what was planned together is offered together. 0 for what an earlier process has planned.
+        finished: Spark has committed it; the next transaction drops it from the state.
+        turn: entries planned together have the same turn and are offered together; 0: planned by an earlier process.
     """
 
     batch: OwnedBatch
@@ -38,18 +38,18 @@ class Entry:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes in memory; those of a batch that Spark has to ask for yet, too, so that there is room for it."""
+        """Bytes in memory, plus those of a batch that Spark has yet to ask for, so that room is reserved for it."""
         if self.held is None:
             return 0 if self.finished else self.batch.nbytes
         return self.held.held_bytes
 
     def finish(self) -> None:
-        """Spark has committed it, and never asks for it again."""
+        """Mark it as committed by Spark, which never asks for it again, and free its bytes."""
         self.finished, self.held = True, None
 
 
 def load(batch: OwnedBatch, spool: Spool) -> QueueBuffer:
-    """The bytes of a batch from its file, verified, under the positions that the state message gives them."""
+    """Load the bytes of a batch from its file, verified, under the positions given by the state message."""
     spooled = spool.read(batch.file, batch.checksum)
     held = QueueBuffer(spooled.header.queue, accepted=batch.begin, planned=batch.end, received=batch.end)
     held.ranges[batch.end] = batch.begin
@@ -59,7 +59,7 @@ def load(batch: OwnedBatch, spool: Spool) -> QueueBuffer:
 
 
 def ends_of(held: QueueBuffer) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """Where each transfer of :meth:`QueueBuffer.copy` ends in the concatenation of its parts."""
+    """End of each transfer of :meth:`QueueBuffer.copy` in the concatenation of its parts."""
     found: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = []
     before = 0
     for block in held.blocks:

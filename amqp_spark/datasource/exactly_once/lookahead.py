@@ -1,4 +1,4 @@
-"""Planning the next batch while Spark works on one, so that writing and owning it cost no time of Spark's."""
+"""Plan the next batch while Spark works on the current one, so that Spark does not wait for writing and owning it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _log = logging.getLogger(__name__)
 
 
 class Lookahead:
-    """A thread that plans one batch at a time, when it is told to and there is enough for one.
+    """A thread that plans one batch at a time, on request and when there is enough for one.
 
     Attributes:
-        wanted: whether a batch is to be planned ahead; false again when it was begun.
+        wanted: whether a batch is to be planned ahead; false again when it was planned.
     """
 
     def __init__(self, held: ReceiveBuffer) -> None:
@@ -35,9 +35,9 @@ class Lookahead:
     def start(
         self, full: Callable[[], bool], plan: Callable[[], None], nbytes: int, messages: int | None = None
     ) -> None:
-        """Call ``plan`` once, as soon as ``full`` says that it is worth it; ``full`` is asked under the lock.
+        """Call ``plan`` once, as soon as ``full`` returns true; ``full`` is called under the lock.
 
-        It cannot be worth it with less than ``nbytes`` and less than ``messages``: wake-ups are suppressed until then.
+        It cannot be true below both ``nbytes`` and ``messages``: wake-ups are suppressed until one is reached.
         """
         with self._lock:
             self._full, self._plan, self.wanted = full, plan, True
@@ -49,13 +49,13 @@ class Lookahead:
             self._thread.start()
 
     def stop(self) -> None:
-        """Begin nothing new."""
+        """Begin no new plan."""
         with self._lock:
             self.wanted = False
             self._held.want(0)
 
     def join(self, timeout: float) -> None:
-        """Wait for the thread to end after ``Held.stopping`` was set."""
+        """Wait for the thread to end after ``ReceiveBuffer.stopping`` was set."""
         if self._thread is not None:
             self._thread.join(timeout)
 
@@ -71,14 +71,14 @@ class Lookahead:
             try:
                 self._plan()
             except AmqpError as error:
-                _log.info("a batch could not be planned ahead: %s", error)  # Spark's next call tries, and tells
+                _log.info("a batch could not be planned ahead: %s", error)  # Spark's next call retries and reports
             except Exception:  # noqa: BLE001  nothing depends on this thread
                 _log.exception("planning ahead has failed and is given up")
                 return
             with self._lock:
-                if wish == self._wishes:  # else Spark has had this batch already, and wishes for the next one
+                if wish == self._wishes:  # else Spark has received this batch already and requested the next one
                     self.stop()
 
 
 def _nothing() -> None:
-    """Stand in until there is something to do."""
+    """Do nothing: the default until a plan is requested."""

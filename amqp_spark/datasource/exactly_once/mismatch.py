@@ -1,4 +1,4 @@
-"""A checkpoint that does not fit the state on the broker: what each of them says, and what to do."""
+"""Errors for a checkpoint that does not match the state on the broker: both contents, and the remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def mismatch(owner: TransactionalState, offset: QueueOffset, what: str) -> OffsetError:
-    """The checkpoint does ``what`` with an offset that does not fit the state."""
+    """Build the error for an offset that does not match the state; ``what``: the verb phrase before the offset."""
     state, consumer = owner.state, owner.consumer
     assert state is not None
     if offset.epoch is not None and not offset.is_owned:
@@ -45,7 +45,7 @@ def mismatch(owner: TransactionalState, offset: QueueOffset, what: str) -> Offse
 
 
 def shown(offset: QueueOffset) -> str:
-    """An offset in a sentence."""
+    """Format an offset for a sentence."""
     return "the start" if offset.epoch is None else f"epoch {offset.epoch}, position {offset.position}"
 
 

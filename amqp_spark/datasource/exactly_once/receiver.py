@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 CERTAIN_SECONDS: Final = 1.0
-"""So long after an answer of the broker the lock counts as held: less than two of the shortest heartbeats, and no more,
-since a connection that is cut frees the lock at once."""
+"""How long after an answer of the broker the lock counts as held: less than two of the shortest heartbeats, and no
+longer, since a connection that is cut frees the lock at once."""
 CERTAIN_HEARTBEATS: Final = 1.5
-"""The same for an answer that was waited for, in heartbeats of the connection: a slow broker answers late."""
+"""The same after waiting for an answer, in heartbeats of the connection: a slow broker answers late."""
 SLOW_SECONDS: Final = 10.0
-"""After so long a wait for an answer of the broker that is told."""
+"""A wait for an answer of the broker is logged after this time."""
 ASSURE_SECONDS: Final = 1.0
-"""Between two looks at whether a session has answered."""
+"""Interval between two checks whether a session has answered."""
 _NO_EPOCH: Final = 0
-"""Of the receiver as a whole: with exactly-once every queue has its own."""
+"""Epoch of the receiver as a whole: with exactly-once every queue has its own epoch."""
 
 
 class OwningReceiver(Receiver):
-    """Holds what was received and not accepted, and what is owned and not finished."""
+    """Holds transfers received and not accepted, and batches owned and not finished."""
 
     def __init__(self, options: SourceOptions, consumer_options: ConsumerOptions, *, connector: Connector) -> None:
         self._owners: dict[str, TransactionalState] = {}
@@ -58,7 +58,7 @@ class OwningReceiver(Receiver):
         self._pace = CommitPace()
         self._least_messages = options.min_messages_per_trigger
         self._decided: set[str] = set()
-        """Queues of which it is known where Spark stands."""
+        """Queues whose first offset from Spark was checked against the state."""
         queues = sorted(options.queues)
         assert options.consumer_id is not None
         assert options.spool_location is not None
@@ -91,10 +91,10 @@ class OwningReceiver(Receiver):
         )
         self._ahead = Lookahead(self._held)
 
-    # --- where Spark stands
+    # --- position of Spark
 
     def finish(self, offsets: Mapping[str, QueueOffset]) -> None:
-        """Spark has committed everything up to these offsets. The first time this says where it goes on."""
+        """Finish everything up to these offsets, which Spark has committed. The first call gives its start position."""
         self._wait_until_ready()
         for queue, offset in offsets.items():
             owner = self._owners[queue]
@@ -115,7 +115,7 @@ class OwningReceiver(Receiver):
         self._raise_error()
 
     def unfinished(self) -> dict[str, QueueOffset]:
-        """The ends of the first batch that Spark has not committed, for its queues."""
+        """The ends, per queue, of the first batch that Spark has not committed."""
         with self._lock:
             first = {
                 queue: next((entry for entry in owner.entries if not entry.finished), None)
@@ -125,7 +125,7 @@ class OwningReceiver(Receiver):
         return {queue: entry.offset for queue, entry in first.items() if entry is not None and entry.turn == turn}
 
     def owned_between(self, queue: str, start: QueueOffset, end: QueueOffset) -> list[Range]:
-        """The batches after ``start`` up to ``end``, which Spark has logged; their bytes are in memory then."""
+        """The batches after ``start`` up to ``end``, which Spark has logged; loads their bytes into memory."""
         self._wait_until_ready()
         owner = self._owners[queue]
         with self._lock:
@@ -157,7 +157,7 @@ class OwningReceiver(Receiver):
         ]
 
     def _decide(self, owner: TransactionalState, offset: QueueOffset) -> None:
-        """What the first start of Spark says about the batches that are owned."""
+        """Check the first start offset of Spark against the state, and decide on the owned batches."""
         state = owner.state
         assert state is not None
         consumer = owner.consumer
@@ -181,11 +181,11 @@ class OwningReceiver(Receiver):
             "with %d owned batch(es)",
             consumer.shown, shown(offset), len(owner.entries),
         )  # fmt: skip
-        # The state fits this checkpoint from now on, so that the next start needs no option.
+        # The state matches this checkpoint from now on, so that the next start needs no option.
         self._relabel(owner, None if isinstance(offset.epoch, str) else Mark(offset.epoch, offset.position))
 
     def _relabel(self, owner: TransactionalState, finished: Mark | None = None) -> None:
-        """Offer all owned batches again, under numbers that no checkpoint has seen."""
+        """Offer all owned batches again, with epochs, sequence numbers and positions that are in no checkpoint."""
         state = owner.state
         assert state is not None
         position, sequence = 0, state.sequence
@@ -206,7 +206,7 @@ class OwningReceiver(Receiver):
     # --- planning
 
     def plan(self, *, max_messages: int | None, max_bytes: int) -> bool:
-        """Own the next batch out of what was received; whether there is one.
+        """Own the next batch of the received transfers; return whether there is one.
 
         Raises:
             SpoolError: it could not be written; nothing was accepted.
@@ -216,16 +216,16 @@ class OwningReceiver(Receiver):
             return self._plan(max_messages, max_bytes)
 
     def wait_for_batch(self, *, max_messages: int | None, max_bytes: int) -> None:
-        """As for other guarantees; a batch has no more messages than one transaction may accept."""
+        """As for other guarantees; additionally, a batch has no more messages than one transaction may accept."""
         super().wait_for_batch(max_messages=self._most_messages(max_messages), max_bytes=max_bytes)
 
     def _most_messages(self, max_messages: int | None) -> int:
-        """Messages of the next batch, by the option and by the pace of commits."""
+        """Most messages of the next batch, by the option and by the commit pace."""
         most = max(self._pace.limit, self._least_messages)
         return most if max_messages is None else min(most, max_messages)
 
     def plan_ahead(self, *, max_messages: int | None, max_bytes: int) -> None:
-        """Spark has a batch to work on: own the next one meanwhile, once all of it is there."""
+        """Own the next batch while Spark works on the current one, as soon as all of it has arrived."""
         enough = self._held.enough_bytes(max_bytes)
 
         def full() -> bool:
@@ -239,7 +239,7 @@ class OwningReceiver(Receiver):
         self._ahead.start(full, plan, enough, self._most_messages(max_messages))
 
     def no_more_ahead(self) -> None:
-        """Spark asks: what is being planned ahead is finished first, and nothing new is begun."""
+        """Begin no further batch ahead, and wait for the one that is being planned: Spark asks for a batch."""
         self._ahead.stop()
         with self._planning:
             pass
@@ -257,7 +257,7 @@ class OwningReceiver(Receiver):
         except SpoolError:
             for each in slices:
                 each.discard()
-            # A successor takes away what was half written here: it is to blame then, and not the place.
+            # A successor deletes half-written files of this process: then report that, and not a failing spool.
             self.assure(anew=True)
             raise
         with self._lock:
@@ -272,7 +272,7 @@ class OwningReceiver(Receiver):
             self._consumer(each.owner).wake()
         owned = [self._outcome(each.owner, each.change) for each in slices]
         committed = [each for each in slices if each.change.committed]
-        if committed:  # the bound is one of a batch, over all queues
+        if committed:  # the bound applies to a batch, over all queues
             self._pace.committed(sum(each.count for each in committed), sum(each.change.seconds for each in committed))
         for each in slices:
             if each.change.done and not each.change.committed:
@@ -281,20 +281,20 @@ class OwningReceiver(Receiver):
         return any(owned)
 
     def nothing_to_plan(self) -> None:
-        """What is finished is dropped, without waiting for it."""
+        """Drop finished batches, without waiting for the outcome."""
         with self._lock:
             wanted = [owner for owner in self._owners.values() if owner.drop_finished()]
         for owner in wanted:
             self._consumer(owner).wake()
 
     def stop(self) -> None:
-        """Close the connections in order. What is owned stays in the spool, what is not goes back to its queue."""
+        """Close the connections cleanly. Owned batches stay in the spool, other messages go back to their queue."""
         super().stop()
         self._ahead.join(STOP_SECONDS)
         self._wait_for_disposal(STOP_SECONDS)
 
     def sync(self) -> bool:
-        """As for other guarantees; and what was finished has left the spool, unless that takes too long."""
+        """As for other guarantees; also waits until finished batches are deleted from the spool, for a bounded time."""
         done = super().sync()
         self._wait_for_disposal(SYNC_SECONDS)
         return done
@@ -322,11 +322,11 @@ class OwningReceiver(Receiver):
     # --- serving
 
     def assure(self, *, anew: bool = False) -> None:
-        """Return when it is certain that what is owned is still ours; raise when it is not.
+        """Return when it is certain that this process still owns its batches; raise when it does not.
 
-        A process that was suspended does not know it. The broker gives up on a silent one after two heartbeats, which
-        are a second at least, so a session that has just answered has the lock; otherwise it is asked, and always with
-        ``anew``: a connection that was cut frees the lock at once.
+        A process does not notice that it was suspended. The broker gives up a silent one after two heartbeats, which
+        are a second at least, so a session that has just answered holds the lock. Otherwise the broker is asked, and
+        always with ``anew``: a connection that was cut frees the lock at once.
         """
         begun = now()
         told = False
@@ -349,12 +349,12 @@ class OwningReceiver(Receiver):
                 self._lock.wait(ASSURE_SECONDS)
 
     def epoch_of(self, queue: str) -> int | None:
-        """The epoch of what is received now."""
+        """The current epoch of a queue; None as long as it is not known."""
         state = self._owners[queue].state
         return None if state is None else state.epoch
 
     def failure(self) -> Exception | None:
-        """The error of a consumer that gave up: what it holds may be somebody else's by now."""
+        """The error of a consumer that gave up: another process may own its batches by now."""
         for consumer in self._consumers:
             if consumer.error is not None:
                 return consumer.error
@@ -366,7 +366,7 @@ class OwningReceiver(Receiver):
             raise OffsetError(f"queue {queue!r} is not one of this reader")
         error = self._consumer(owner).error
         if isinstance(error, StateError):
-            raise error  # what is held may be somebody else's by now
+            raise error  # another process may own the batches by now
         for entry in owner.entries:
             if entry.held is not None and entry.batch.epoch == epoch and entry.batch.begin < end <= entry.batch.end:
                 return entry.held

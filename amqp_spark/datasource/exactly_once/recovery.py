@@ -1,4 +1,4 @@
-"""What a process finds when it takes the state of a consumer: is it ours, does the spool have what it says.
+"""Recovery at a start: check that the state belongs to this consumer and that the spool has its batches.
 
 Everything here happens under the lock, on the thread of the consumer, before the first answer to Spark.
 """
@@ -30,21 +30,21 @@ _log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 KEEP_ALIVE_SECONDS: Final = 0.5
-"""Between two signs of life: a quarter of the shortest time after which a broker gives up a silent client."""
+"""Interval between two keep-alives: a quarter of the shortest time after which a broker gives up a silent client."""
 ADOPT: Final = "option adoptState=true, until a batch has been committed, takes what is there as it is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """Whose state it is, and how it is to be taken.
+    """The consumer that a state belongs to, and the options for taking it.
 
     Attributes:
-        consumer_id: the option.
+        consumer_id: the option ``consumerId``.
         queue: one of its queues.
-        index, count: place of the queue among all of them, sorted; how many they are.
+        index, count: index of the queue among all of them, sorted; the number of queues.
         spool: the option ``spoolLocation``.
         adopt: the option ``adoptState``.
-        heartbeat: seconds; how long a suspended process may hold the lock depends on it.
+        heartbeat: seconds; determines how long a suspended process may hold the lock.
     """
 
     consumer_id: str
@@ -57,21 +57,21 @@ class Consumer:
 
     @property
     def names(self) -> Names:
-        """The queues on the broker."""
+        """Names of its queues on the broker."""
         return Names(CONSUMER, self.consumer_id, self.index)
 
     @property
     def shown(self) -> str:
-        """For the text of errors."""
+        """Text for errors."""
         return f"consumerId {self.consumer_id!r}, queue {self.queue!r}"
 
 
 def recover(consumer: Consumer, client: Client, owner: StateQueue, spool: Spool) -> ConsumerState:
-    """The state, with the epoch of this process; the broker has it.
+    """Take the state and raise its epoch; return it as stored on the broker.
 
     Raises:
-        StateError: it is not ours, or gone although the spool has batches.
-        SpoolError: the spool cannot be used, or does not have what the state says.
+        StateError: it belongs to another consumer, or is gone although the spool has batches.
+        SpoolError: the spool cannot be used, or lacks batches of the state.
     """
     _meanwhile(client, spool.open)
     body = owner.take()
@@ -88,21 +88,21 @@ def recover(consumer: Consumer, client: Client, owner: StateQueue, spool: Spool)
         _meanwhile(client, lambda: _check_files(consumer, found, spool))
         state = _meanwhile(client, lambda: _with_files(consumer, found, spool))
         spool.instance = state.instance
-        # By the state as it was before this start gave anything up: a damaged file stays until the next one.
+        # Listed by the state from before this start gave up any batch: a damaged file stays until the next start.
         owned = {batch.file for batch in found.owned}
         rubbish = _meanwhile(client, lambda: spool.rubbish(owned, found.instance))
         crashpoints.reached(crashpoints.RECOVERY_MID)
         state = replace(state, epoch=state.epoch + 1, spool=consumer.spool)
         owner.swap(state.dump())
-    # The broker has answered on this session: the lock was held while the rubbish was listed. From here on it may be
-    # lost at any moment, and there may be files of a successor.
+    # The broker has answered on this session: so the lock was held while the rubbish was listed. From here on it may be
+    # lost at any moment, and a successor may write files.
     crashpoints.reached(crashpoints.EPOCH_RAISED)
     _meanwhile(client, lambda: _delete(rubbish, consumer, spool))
     return state
 
 
 def _meanwhile(client: Client, work: Callable[[], T]) -> T:
-    """Work on the spool, however slow, while the session is kept alive: a silent client loses it, and the lock."""
+    """Run slow work on the spool while keeping the session alive: a silent client loses its session and the lock."""
     with ThreadPoolExecutor(1, "amqp-spool") as pool:
         working = pool.submit(work)
         while not wait([working], KEEP_ALIVE_SECONDS).done:
@@ -141,8 +141,8 @@ def _check_ours(consumer: Consumer, found: ConsumerState) -> None:
 
 
 def _first(consumer: Consumer, spool: Spool) -> ConsumerState:
-    """The state of a consumer that the broker does not know. Epochs begin with the time, so that none comes twice
-    although a state may be deleted."""
+    """Initial state of a consumer that the broker does not know. Epochs start from the time, so that they stay unique
+    even if a state is deleted."""
     state = ConsumerState(
         consumer.consumer_id, consumer.queue, consumer.spool, epoch=int(time.time()), instance=secrets.token_hex(4)
     )
@@ -161,13 +161,13 @@ def _first(consumer: Consumer, spool: Spool) -> ConsumerState:
     epoch = max([state.epoch, *(batch.epoch + 1 for batch in owned)])
     sequence = max([0, *(batch.sequence + 1 for batch in owned)])
     instances = {spool.instance_of(file) for file in files}
-    if len(instances) == 1:  # it goes on as the one that was lost
+    if len(instances) == 1:  # it continues the lost instance
         state = replace(state, instance=instances.pop())
     return replace(state, epoch=epoch, sequence=sequence, owned=tuple(owned))
 
 
 def _readable(files: Iterable[str], consumer: Consumer, spool: Spool) -> list[OwnedBatch]:
-    """The batches of these files, oldest first. One that cannot be read is given up: adoptState=true says so."""
+    """The batches of these files, oldest first. Unreadable ones are given up, as adoptState=true allows."""
     batches = []
     for file in files:
         try:
@@ -180,7 +180,7 @@ def _readable(files: Iterable[str], consumer: Consumer, spool: Spool) -> list[Ow
 
 
 def _check_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> None:
-    """Files of another state of this consumer are not rubbish: that state may be in use, on another broker."""
+    """Refuse files of another state of this consumer: that state may be in use, on another broker."""
     owned = {batch.file for batch in found.owned}
     foreign = [file for file in spool.files() if file not in owned and spool.instance_of(file) != found.instance]
     if not foreign:
@@ -199,7 +199,7 @@ def _with_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> Consu
     kept: list[OwnedBatch] = []
     for batch in found.owned:
         try:
-            # What adoptState gives up must be found now: later it is too late to leave it out.
+            # Batches that adoptState gives up must be found now: later they can no longer be left out.
             spool.check(batch, thorough=consumer.adopt)
         except BatchLostError as error:
             if not consumer.adopt:

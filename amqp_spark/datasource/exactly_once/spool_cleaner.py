@@ -1,4 +1,4 @@
-"""Deleting files of a spool on a thread of its own: the thread that receives must not wait for a slow store."""
+"""Delete spool files on a separate thread: the receiving thread must not wait for a slow store."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _log = logging.getLogger(__name__)
 
 
 class SpoolCleaner:
-    """Deletes what is no longer needed. What it does not come to is deleted at the next start: no state owns it.
+    """Deletes files that are no longer needed. Files left over are deleted at the next start: no state owns them.
 
     Parameters:
-        spool: open when the first file is given.
-        shown: whose files, for warnings.
+        spool: must be open when the first file is given.
+        shown: the owner of the files, for warnings.
     """
 
     def __init__(self, spool: Spool, shown: str) -> None:
@@ -29,11 +29,11 @@ class SpoolCleaner:
         self._shown = shown
         self._changed = threading.Condition()
         self._files: deque[str] = deque()
-        """The first is being deleted."""
+        """Files to delete; the first one is being deleted."""
         self._thread: threading.Thread | None = None
 
     def delete(self, file: str) -> None:
-        """Have a file deleted soon; returns at once."""
+        """Schedule the deletion of a file; return at once."""
         with self._changed:
             self._files.append(file)
             self._changed.notify_all()
@@ -42,7 +42,7 @@ class SpoolCleaner:
             self._thread.start()
 
     def wait(self, timeout: float) -> None:
-        """Return when everything was deleted, or after so many seconds."""
+        """Return when all files are deleted, or after ``timeout`` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: not self._files, timeout)
 
@@ -55,7 +55,7 @@ class SpoolCleaner:
                 self._spool.delete(file)
             except SpoolError as error:
                 _log.warning("%s: a file that is no longer needed stays: %s", self._shown, error)
-            except Exception:  # noqa: BLE001  the next file is deleted all the same: nobody else does it
+            except Exception:  # noqa: BLE001  go on with the next file: no other thread deletes it
                 _log.exception("%s: a file that is no longer needed stays", self._shown)
             crashpoints.reached(crashpoints.SPOOL_DELETED)
             with self._changed:

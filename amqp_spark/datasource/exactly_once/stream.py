@@ -1,8 +1,8 @@
-"""Exactly-once: what Spark calls, mapped to batches that are owned before it hears of them.
+"""Exactly-once: calls of Spark, mapped to batches that are owned before Spark receives them.
 
 A batch is measured, written to the spool, and owned in one transaction that accepts its messages; then its end is
-returned. So what Spark has logged is in the spool, whatever happens to the broker's copy, and what is not in the state
-is still on its queue.
+returned. So every batch that Spark has logged is in the spool, whatever happens to the broker's copy, and messages
+that are not in the state are still on their queue.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ExactlyOnceStream(MicroBatchStream):
         return OwningReceiver(self._options, options, connector=connector)
 
     def latest_offset(self, start: Mapping[str, object]) -> dict:  # type: ignore[type-arg]
-        """As for other guarantees; while Spark works on the batch that this names, the next one is planned."""
+        """As for other guarantees; additionally, plan the next batch while Spark works on this one."""
         self._receiver.no_more_ahead()
         end = super().latest_offset(start)
         if end != start:
@@ -43,7 +43,7 @@ class ExactlyOnceStream(MicroBatchStream):
         return end
 
     def partitions(self, start: Mapping[str, object], end: Mapping[str, object]) -> list[InputPartition]:
-        """As for other guarantees; and what is handed out is ours at this moment."""
+        """As for other guarantees; additionally, check that this process still owns the batch."""
         partitions = super().partitions(start, end)
         self._receiver.assure()
         return partitions

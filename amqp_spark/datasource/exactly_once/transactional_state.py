@@ -1,4 +1,4 @@
-"""What a consumer owns of one queue: the state on the broker, changed in the transactions that accept messages.
+"""Owned batches of one queue: the state on the broker, changed in the transactions that accept messages.
 
 The consumer's thread calls :meth:`TransactionalState.enter`, :meth:`~TransactionalState.run` and
 :meth:`~TransactionalState.left`; other threads submit a :class:`Change` and wait for its outcome. Everything goes
@@ -32,20 +32,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 LOCK_SECONDS: Final = 5.0
-"""A lock is waited for so long beyond the two heartbeats after which a broker gives up a silent holder."""
+"""How long to wait for a lock beyond the two heartbeats after which a broker gives up a silent holder."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Change:
-    """A transaction that is asked for: it owns one more batch, or labels all of them anew.
+    """A requested transaction: it owns one more batch, or relabels all of them.
 
     Attributes:
-        entry: the batch that is to be owned.
+        entry: the batch to own.
         size: bytes of its transfers.
         accept: its inclusive ranges of command ids, of this ``incarnation``.
-        relabelled: the entries that are to replace all others; the epoch is raised once more.
-        finished: what is to count as finished, whatever did before.
-        seconds: how long its transaction took.
+        relabelled: entries that replace all others; the epoch is raised once more.
+        finished: the mark to set as finished, replacing the previous one.
+        seconds: duration of its transaction.
         done: whether its outcome is known.
         committed: the outcome.
     """
@@ -76,14 +76,14 @@ class TransactionalState:
     """The owned batches of one queue.
 
     Attributes:
-        consumer: whose.
-        spool: where their bytes are.
-        state: as the broker has it; ``None`` until it was taken. Changed under the lock of ``held``.
+        consumer: the consumer that owns them.
+        spool: the spool with their bytes.
+        state: the state as stored on the broker; ``None`` until it was taken. Changed under the lock of ``held``.
         entries: the batches of that state, oldest first. Changed under the same lock.
 
     Parameters:
-        held, buffer: what was received.
-        first: the one of the first queue, of a consumer of several.
+        held, buffer: the received transfers of all queues, and of this one.
+        first: the state of the consumer's first queue, if it has several and this is not the first.
     """
 
     def __init__(
@@ -118,27 +118,27 @@ class TransactionalState:
         return sum(entry.held_bytes for entry in self.entries)
 
     def ask(self, change: Change) -> None:
-        """Have the consumer's thread make a change. There is one at a time: wait until it is done."""
+        """Submit a change to the consumer's thread. Only one at a time: wait until it is done."""
         assert self._change is None
         self._change = change
 
     def drop_finished(self) -> bool:
-        """Have what is finished dropped, as nothing else is to be changed; whether there is anything."""
+        """Request to drop finished batches, without another change; return whether there are any."""
         self._drop_wanted = any(entry.finished for entry in self.entries)
         return self._drop_wanted
 
     def wait_for_disposal(self, timeout: float) -> None:
-        """Wait so long at most until files that nobody owns any more are deleted. Not under the lock."""
+        """Wait at most ``timeout`` seconds until the files of dropped batches are deleted. Not under the lock."""
         self._disposal.wait(timeout)
 
     # --- on the consumer's thread
 
     def enter(self, client: Client) -> bool:
-        """Take lock and state on a new session; False when somebody else has the lock: try again on another one.
+        """Take lock and state on a new session; False if another session holds the lock: try again on another one.
 
         Raises:
-            StateError: the lock is not to be had, or the state is not as it must be.
-            SpoolError: the spool is not as the state says.
+            StateError: the lock was not released in time, or the state is not valid for this consumer.
+            SpoolError: the spool does not match the state.
         """
         if not self._first_has_recovered(client):
             return False
@@ -162,16 +162,16 @@ class TransactionalState:
         return True
 
     def is_asked(self) -> bool:
-        """Whether there is a change to make, or something to drop. Under the lock."""
+        """Whether there is a change to make, or a finished batch to drop. Under the lock."""
         return self._change is not None or self._drop_wanted
 
     def run(self, *, finish: bool) -> bool:
-        """Make the change that was asked for; whether there was any. ``finish``: drop what is finished in any case."""
+        """Make the requested change; return whether there was any. ``finish``: drop finished batches in any case."""
         assert self._owner is not None
         with self._lock:
             change = self._change
             if change is not None and change.incarnation not in {None, self._buffer.incarnation}:
-                self._settle(change, committed=False)  # its ids are of a session that is gone
+                self._settle(change, committed=False)  # its ids belong to a session that is gone
                 change = None
             finished = [entry for entry in self.entries if entry.finished]
             if change is None and not (finished and (finish or self._drop_wanted)):
@@ -197,16 +197,16 @@ class TransactionalState:
         return True
 
     def left(self) -> None:
-        """The session is over."""
+        """Handle the end of the session."""
         self._owner = None
         self._refused_since = None
 
     # --- inside
 
     def _first_has_recovered(self, client: Client) -> bool:
-        """Wait until the first queue of the consumer was found to be as it must be; False when the query ends.
+        """Wait until the consumer's first queue has recovered; False when the query ends.
 
-        A start that is refused there shall leave nothing that the next one is refused for.
+        A start that is refused there must not leave state on other queues for which the next start would be refused.
         """
         while self._first is not None:
             with self._lock:
@@ -235,7 +235,7 @@ class TransactionalState:
             ) from error
 
     def _resume(self, owner: StateQueue) -> None:
-        """After a reconnect the state must be as we left it, with or without the transaction that was under way."""
+        """Check after a reconnect that the state is unchanged, with or without the transaction that was under way."""
         body = owner.take()
         attempt, self._attempt = self._attempt, None
         if body is None:
