@@ -1,10 +1,11 @@
-"""Directories of a spool: a local one, and one of any other file system that ``pyarrow.fs`` knows.
+"""Directories of a spool: local ones, and ones on any other file system that ``pyarrow.fs`` supports.
 
-A file is either not there or complete, whatever dies in the middle:
+A file is either absent or complete, wherever a crash happens:
 
-- local: written aside, synced, renamed, and the directory synced, by the system itself: ``pyarrow.fs`` cannot sync;
-- object stores: put under its name, which shows only when the put is complete;
-- others: written aside and moved.
+- local: written under a temporary name, synced, renamed, and the directory synced, by system calls: ``pyarrow.fs``
+  cannot sync;
+- object stores: put under the final name, which becomes visible only when the put is complete;
+- others: written under a temporary name and moved.
 
 Errors are those of the system and of Arrow; :mod:`location` turns them into SpoolError.
 """
@@ -31,16 +32,16 @@ if TYPE_CHECKING:
     from amqp_spark.spool.format import Bytes
 
 PARTIAL: Final = ".part"
-"""Ends the name of a file that is being written."""
+"""Suffix of a file that is being written."""
 CLAIM: Final = ".claim"
-"""Ends the name of a file that says who is about to take a new directory."""
+"""Suffix of a file that announces which consumer is about to take a new directory."""
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _NO_SYNC: Final = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 
 class ClaimedError(Exception):
-    """Somebody else is about to take the directory; the text is the name of the file that says so."""
+    """Another consumer is about to take the directory; the text is the name of its claim file."""
 
 
 class File(Protocol):
@@ -49,40 +50,40 @@ class File(Protocol):
     size: int
 
     def read_at(self, offset: int, size: int) -> memoryview:
-        """These bytes; fewer only where the file ends."""
+        """Read ``size`` bytes at ``offset``; fewer only at the end of the file."""
 
 
 class Directory(Protocol):
-    """Where the files of a spool are. Names are without directory."""
+    """The directory with the files of a spool. Names are without directory."""
 
     cheap: bool
-    """Whether reading all of a file costs about as much as memory does."""
+    """Whether reading a whole file is about as cheap as reading memory."""
 
     def create(self) -> None:
-        """Create the directory and those above it. NotADirectoryError where something else is in the way."""
+        """Create the directory and its parents. NotADirectoryError if the path is not a directory."""
 
     def names(self) -> list[str]:
-        """The files in it; FileNotFoundError when there is no directory."""
+        """Names of its files; FileNotFoundError if the directory does not exist."""
 
     def write(self, name: str, pieces: Iterable[Bytes]) -> None:
-        """A new file: complete, durable and visible when this returns, and else not there."""
+        """Write a new file: complete, durable and visible on return, absent after an error."""
 
     def put(self, name: str, content: bytes) -> None:
-        """Write a small file under a name that nobody else writes or reads meanwhile."""
+        """Write a small file under a name that no other process writes or reads meanwhile."""
 
     def open(self, name: str) -> contextlib.AbstractContextManager[File]:
-        """FileNotFoundError when there is no such file."""
+        """Open a file for reading; FileNotFoundError if it does not exist."""
 
     def delete(self, name: str) -> None:
-        """Delete a file; one that is not there is no error."""
+        """Delete a file; a missing one is no error."""
 
     def claim(self, name: str, content: bytes, token: str) -> None:
-        """Write a file unless it is there. Of several who do so at once with different tokens, at most one succeeds:
-        the others find its file, or get a ClaimedError."""
+        """Write a file unless it exists. Of several concurrent callers with different tokens, at most one succeeds: the
+        others find its file, or get a ClaimedError."""
 
 
 def directory(filesystem: fs.FileSystem, path: str, prefix: str) -> Directory:
-    """The directory ``path``; what is written aside gets names with ``prefix``."""
+    """Return the directory ``path``; temporary files get names with ``prefix``."""
     if isinstance(filesystem, fs.LocalFileSystem):
         return LocalDirectory(Path(path), prefix)
     return ArrowDirectory(filesystem, path, prefix)
@@ -93,7 +94,7 @@ def _aside(prefix: str) -> str:
 
 
 class LocalDirectory:
-    """A directory of this machine, or mounted on it."""
+    """A directory on this machine, or mounted on it."""
 
     cheap = True
 
@@ -102,7 +103,7 @@ class LocalDirectory:
         self._prefix = prefix
 
     def create(self) -> None:
-        """Create what is missing, and sync it: a file is as durable as the entries of the directories above it."""
+        """Create missing directories, and sync them: a file is only as durable as its entries in them."""
         missing = []
         at = self._path
         while not at.exists() and at != at.parent:
@@ -151,11 +152,11 @@ class LocalDirectory:
             yield _LocalFile(file.fileno())
 
     def delete(self, name: str) -> None:
-        """See :class:`Directory`. Not synced: a file that comes back after a crash is one that nobody owns."""
+        """See :class:`Directory`. Not synced: no state owns a file that reappears after a crash."""
         (self._path / name).unlink(missing_ok=True)
 
     def claim(self, name: str, content: bytes, token: str) -> None:
-        """See :class:`Directory`: a link is made only where there is none."""
+        """See :class:`Directory`: creating a hard link fails if the name exists."""
         aside, target = self._path / _aside(self._prefix), self._path / name
         try:
             _write_synced(aside, (content,))
@@ -184,7 +185,7 @@ class LocalDirectory:
 
 
 class _LocalFile:
-    # Read, not mapped: a file that is cut while it is mapped ends the process by SIGBUS.
+    # Read, not mapped: truncating a mapped file ends the process by SIGBUS.
     __slots__ = ("_fd", "size")
 
     def __init__(self, fd: int) -> None:
@@ -192,7 +193,7 @@ class _LocalFile:
         self.size = os.fstat(fd).st_size
 
     def read_at(self, offset: int, size: int) -> memoryview:
-        view = np.empty(max(0, min(size, self.size - offset)), dtype="u1").data  # not zeroed first, as a bytearray is
+        view = np.empty(max(0, min(size, self.size - offset)), dtype="u1").data  # not zeroed, unlike a bytearray
         at = 0
         while at < len(view):
             got = os.preadv(self._fd, [view[at:]], offset + at)
@@ -212,7 +213,7 @@ def _write_synced(path: Path, pieces: Iterable[Bytes]) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Sync a directory, where the file system can."""
+    """Sync a directory, if the file system supports it."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(fd)
@@ -224,7 +225,7 @@ def _sync(path: Path) -> None:
 
 
 class ArrowDirectory:
-    """A directory of any other file system."""
+    """A directory on any other file system."""
 
     cheap = False
 
@@ -272,19 +273,19 @@ class ArrowDirectory:
         try:
             self._fs.delete_file(self._at(name))
         except (OSError, ArrowException):
-            if self._has(name):  # else somebody else was faster
+            if self._has(name):  # else another process has deleted it
                 raise
 
     def claim(self, name: str, content: bytes, token: str) -> None:
-        """See :class:`Directory`. Nothing here can be made only where nothing is, but what was put is listed at once:
-        of two who both put a claim before they look, at least one sees the other's; and who looks after the other has
-        removed its claim sees its file."""
+        """See :class:`Directory`. There is no exclusive create here, but a file is listed as soon as it is put. If two
+        callers both put a claim and then list, at least one sees the other's claim; a caller that lists after the other
+        has removed its claim sees its file."""
         family = f"{name}.{token}."
-        mine = f"{family}{secrets.token_hex(4)}{CLAIM}"  # threads of one consumer do not remove each other's
+        mine = f"{family}{secrets.token_hex(4)}{CLAIM}"  # random: threads of one consumer keep each other's claim
         self.put(mine, content)
         try:
             claims = [each for each in self.names() if each.startswith(f"{name}.") and each.endswith(CLAIM)]
-            if self._has(name):  # asked after the claims
+            if self._has(name):  # checked after listing the claims
                 return
             for each in claims:
                 if not each.startswith(family):
@@ -292,13 +293,13 @@ class ArrowDirectory:
             try:
                 self._publish(name, (content,), batch=False)
             except (OSError, ArrowException):
-                if not self._has(name):  # where files are not moved over others, and another thread of ours was first
+                if not self._has(name):  # else moving does not overwrite, and another thread of ours was first
                     raise
         finally:
             self._discard(mine)
 
     def _publish(self, name: str, pieces: Iterable[Bytes], *, batch: bool) -> None:
-        """A file that is complete when it shows."""
+        """Write a file that becomes visible only when it is complete."""
         if self._puts:
             self._write(name, pieces, batch=batch)
             return
@@ -322,7 +323,7 @@ class ArrowDirectory:
                 if batch:
                     crashpoints.reached(crashpoints.SPOOL_SYNCED)
             finally:
-                stream.close()  # also after an error: Arrow would close it later, and what is put then stays
+                stream.close()  # also after an error: else Arrow closes it later, and that put stays
         except BaseException:
             self._discard(name)
             raise
@@ -345,5 +346,5 @@ class _ArrowFile:
 
     def read_at(self, offset: int, size: int) -> memoryview:
         self._stream.seek(offset)
-        # Arrow's own views are of signed bytes.
+        # Views of Arrow buffers have signed bytes.
         return memoryview(self._stream.read_buffer(max(0, min(size, self.size - offset)))).cast("B")

@@ -1,4 +1,4 @@
-"""The file of a spooled batch: its transfers exactly as received, where each one ends, and what proves it complete.
+"""The file of a spooled batch: its transfers exactly as received, the end of each one, and a footer with a checksum.
 
 All numbers little-endian; every byte is covered by the checksum or compared::
 
@@ -8,8 +8,8 @@ All numbers little-endian; every byte is covered by the checksum or compared::
     ends       count times u64: the offset in the frames where each transfer ends
     footer     length of the frames u64 | count u64 | CRC-32 of everything before u32 | "SPOLEND."
 
-CRC-32 finds damage, not malice: who may write to the spool may read the messages anyway. It finds every error of up to
-32 bits in a row, and costs a tenth of what writing costs.
+CRC-32 detects damage, not malice: a user with write access to the spool can read the messages anyway. It detects every
+error burst of up to 32 bits, and costs a tenth of the write.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ _CLOSE: Final = struct.Struct("<I8s")
 HEAD_BYTES: Final = _HEAD.size
 FOOT_BYTES: Final = _LENGTHS.size + _CLOSE.size
 END_BYTES: Final = 8
-"""Of one entry of the ends."""
+"""Size of one entry of the ends."""
 _MAX_HEADER_BYTES: Final = 1 << 16
 _PIECE_BYTES: Final = 1 << 20
 
 
 class Unreadable(Exception):
-    """A file that cannot be used; the text says why."""
+    """A file cannot be used; the text gives the reason."""
 
 
 class OtherVersion(Unreadable):
-    """A file that another version of this program can use."""
+    """A file has the format of another version of this program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a file says of its batch: transfers ``[begin, begin + count)`` of an epoch, of ``nbytes`` in all."""
+    """Header of a file: the batch has transfers ``[begin, begin + count)`` of an epoch, ``nbytes`` bytes in total."""
 
     consumer_id: str
     queue: str
@@ -61,7 +61,7 @@ class Header:
     nbytes: int
 
     def dump(self) -> bytes:
-        """The beginning of the file, up to where the frames begin."""
+        """The start of the file, up to the frames."""
         values = {name: getattr(self, field) for name, (field, _kind) in _FIELDS.items()}
         text = json.dumps(values, separators=(",", ":")).encode()
         return _HEAD.pack(_MAGIC, VERSION, len(text), zlib.crc32(text)) + text
@@ -84,7 +84,7 @@ _FIELDS: Final = {
 
 
 class Checksum:
-    """The checksum of what passes through; its text goes into the record on the broker."""
+    """A running checksum; its text goes into the record on the broker."""
 
     __slots__ = ("_value",)
 
@@ -92,22 +92,22 @@ class Checksum:
         self._value = 0
 
     def add(self, data: Bytes) -> None:
-        """Count some bytes in."""
+        """Add bytes to the checksum."""
         self._value = zlib.crc32(data, self._value)
 
     @property
     def value(self) -> int:
-        """As the footer has it."""
+        """The value as stored in the footer."""
         return self._value
 
     @property
     def text(self) -> str:
-        """As :class:`amqp_spark.state.records.OwnedBatch` has it."""
+        """The text as stored in :class:`amqp_spark.state.records.OwnedBatch`."""
         return checksum_text(self._value)
 
 
 def header_length(head: Bytes) -> int:
-    """Bytes of the header, of the first ``HEAD_BYTES`` of a file."""
+    """Length of the header in bytes, from the first ``HEAD_BYTES`` of a file."""
     data = bytes(head)
     if not data:
         raise Unreadable("is empty")
@@ -126,7 +126,7 @@ def header_length(head: Bytes) -> int:
 
 
 def load_header(head: Bytes, text: Bytes) -> Header:
-    """The header, of the first ``HEAD_BYTES`` of a file and of what follows them."""
+    """Parse the header from the first ``HEAD_BYTES`` of a file and the text that follows them."""
     length, data = header_length(head), bytes(text)
     if len(data) != length:
         raise Unreadable("ends inside its header")
@@ -146,9 +146,9 @@ def load_header(head: Bytes, text: Bytes) -> Header:
 
 
 def pieces(header: Header, parts: Sequence[memoryview], ends: Bytes, checksum: Checksum) -> Iterator[Bytes]:
-    """The whole file, in pieces that are neither tiny nor huge; frames are copied only where parts are small.
+    """Generate the whole file in pieces of moderate size; only small parts are copied.
 
-    ``checksum`` is that of the file when all were taken. The last piece is the footer.
+    ``checksum`` is complete when all pieces were taken. The last piece is the footer.
     """
     for piece in _regrouped((memoryview(header.dump()), *parts, memoryview(ends).cast("B"))):
         checksum.add(piece)
@@ -176,7 +176,7 @@ def _regrouped(parts: Iterable[memoryview]) -> Iterator[Bytes]:
 
 
 def check_footer(foot: Bytes, header: Header, size: int) -> str:
-    """The checksum that the footer, the last ``FOOT_BYTES`` of ``size``, has; all lengths are compared."""
+    """Return the checksum in the footer (the last ``FOOT_BYTES`` of ``size``) after comparing all lengths."""
     expected = header.file_bytes
     if size < expected:
         raise Unreadable(f"ends after {size} of {expected} bytes")
@@ -191,10 +191,10 @@ def check_footer(foot: Bytes, header: Header, size: int) -> str:
 
 
 def checksum_text(value: int) -> str:
-    """How a checksum is written where a person may read it."""
+    """Readable text of a checksum."""
     return f"crc32:{value:08x}"
 
 
 def covered(size: int) -> int:
-    """How many bytes of a file of ``size`` its checksum covers."""
+    """Number of bytes that the checksum covers in a file of ``size`` bytes."""
     return size - _CLOSE.size

@@ -1,4 +1,4 @@
-"""Whose directory a spool is: a file in it says so, since two consumers must never share one."""
+"""Owner of a spool directory, recorded in a file in it, since two consumers must never share one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from amqp_spark.spool.location import Location
 
 IDENTITY: Final = "amqp-spark-spool.json"
-"""The file that says whose directory it is."""
+"""The file that names the owner of the directory."""
 _VERSION: Final = 1
 _MAX_BYTES: Final = 1 << 16
 _EMPTY_LOOKS: Final = 20
@@ -22,21 +22,21 @@ _EMPTY_SECONDS: Final = 0.1
 
 
 class Identity:
-    """The file :data:`IDENTITY` for one consumer; what is wrong with it is a SpoolError.
+    """The file :data:`IDENTITY` of one consumer; problems with it raise a SpoolError.
 
     Parameters:
         location: for the text of errors.
-        consumer_id: whose directory it has to be.
+        consumer_id: the consumer that must own the directory.
     """
 
     def __init__(self, location: Location, consumer_id: str) -> None:
         self._location = location
         self._consumer_id = consumer_id
         self.claims = f"{IDENTITY}.{hashed(consumer_id)}."
-        """Begins the names of files by which this consumer is about to take a directory."""
+        """Name prefix of the files with which this consumer claims a directory."""
 
     def content(self, place: Directory) -> bytes | None:
-        """What the file says; ``None`` when there is none. Errors are those of the place."""
+        """Content of the file; ``None`` if it does not exist. Raises the errors of the directory."""
         for _ in range(_EMPTY_LOOKS):
             try:
                 with place.open(IDENTITY) as opened:
@@ -45,11 +45,11 @@ class Identity:
                 return None
             if content:
                 return content
-            time.sleep(_EMPTY_SECONDS)  # somebody is about to write it, where a file shows before it is complete
+            time.sleep(_EMPTY_SECONDS)  # being written, on a file system that shows incomplete files
         return b""
 
     def claim(self, place: Directory) -> bytes | None:
-        """Say whose directory it is, and return what it says then: of two who do so, one reads the other's name."""
+        """Record this consumer as the owner; return the content then: of two callers, one reads the other's name."""
         value = {"version": _VERSION, "consumerId": self._consumer_id}
         try:
             place.claim(IDENTITY, json.dumps(value).encode() + b"\n", hashed(self._consumer_id))
@@ -61,7 +61,7 @@ class Identity:
         return self.content(place)
 
     def check(self, content: bytes | None) -> None:
-        """SpoolError unless it is this consumer's."""
+        """Raise SpoolError unless the content names this consumer."""
         try:
             value = None if content is None else json.loads(content)
         except ValueError:

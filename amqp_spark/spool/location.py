@@ -1,4 +1,4 @@
-"""Where a spool is, as messages may say it, and the errors of that place as ones that say what to do."""
+"""Location of a spool as shown in messages, and conversion of file system errors into errors with advice."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MAX_REASON: Final = 300
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 _PLAIN: Final = frozenset({"endpoint_override", "scheme", "region", "allow_bucket_creation", "allow_bucket_deletion"})
-"""Parameters of a URI whose values may be seen in messages."""
+"""Parameters of a URI whose values may appear in messages."""
 
 
 class Location:
@@ -28,9 +28,9 @@ class Location:
         text: an absolute path, or a URI.
 
     Attributes:
-        text: as given; a query in it may hold what must not be seen.
-        is_path: whether it is a path, with whatever characters.
-        shown: for messages: without the query of a URI, and without a login.
+        text: as given; its query may contain secrets.
+        is_path: whether it is a path, which may contain any characters.
+        shown: for messages: without the query and the login of a URI.
     """
 
     def __init__(self, text: str) -> None:
@@ -39,17 +39,17 @@ class Location:
         self.shown = places.shown(text)
 
     def error(self, text: str) -> SpoolError:
-        """An error of the spool here."""
+        """Build an error of the spool at this location."""
         return SpoolError(f"the spool {self.shown} {text}")
 
     @contextlib.contextmanager
     def told(self, what: str, consequence: str = "", *, but_missing: bool = False) -> Iterator[None]:
-        """Errors of the file system become a SpoolError that says what could not be done, why, and what to do.
+        """Turn errors of the file system into a SpoolError with the failed action, the reason and advice.
 
         Parameters:
-            what: ends "the spool …".
-            consequence: what follows for the messages.
-            but_missing: FileNotFoundError stays what it is: the caller knows more of it.
+            what: continues "the spool …".
+            consequence: the consequence for the messages.
+            but_missing: FileNotFoundError passes unchanged: the caller handles it.
         """
         try:
             yield
@@ -63,7 +63,7 @@ class Location:
         number = getattr(error, "errno", None)
         strerror = getattr(error, "strerror", None)
         text = str(strerror) if number and strerror else str(error)
-        # Arrow quotes the URI that it cannot use, and a query may hold what must not be seen.
+        # Arrow quotes the URI that it cannot use, and its query may contain secrets.
         text = " ".join(text.replace(self.text, self.shown).split())
         query = "" if self.is_path else self.text.partition("?")[2]
         for name, _, value in (pair.partition("=") for pair in query.split("&")):

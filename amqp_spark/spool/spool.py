@@ -1,8 +1,8 @@
-"""The spool of exactly-once: the bytes of planned batches, accepted and so nowhere else, in a directory.
+"""The spool of exactly-once: a directory with the bytes of planned batches; as they are accepted, no other copy exists.
 
-One spool serves one queue of one consumer; the queues of a consumer share the directory, two consumers never do. What
-is in it is said by the state message on the broker: a file that no entry of it owns is rubbish, an entry without a
-valid file is a loss, and told as one.
+One spool serves one queue of one consumer; the queues of a consumer share the directory, two consumers never do. The
+state message on the broker lists the valid files: a file without an entry is rubbish, an entry without a valid file is
+a loss and is reported.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ _LOST: Final = (
 
 
 class BatchLostError(SpoolError):
-    """The file of a batch is not there, or is not what was written. Waiting does not help."""
+    """The file of a batch is missing or damaged. Retrying does not help."""
 
 
 class Written(NamedTuple):
-    """What the state message records of a file, besides its range."""
+    """Record of a file for the state message, without its range."""
 
     file: str
     checksum: str
@@ -56,24 +56,24 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SpooledBatch:
-    """A batch as it was written."""
+    """A batch as read from its file."""
 
     header: Header
     frames: memoryview
     ends: array[int]
-    """The offset in ``frames`` where each transfer ends."""
+    """End offset of each transfer in ``frames``."""
 
 
 class Spool:
     """The files of one queue of one consumer.
 
-    Every method but :meth:`open` needs an open spool, does I/O and may be called from any thread. Whatever goes wrong
-    is a SpoolError that names the directory, what is wrong and what to do.
+    Every method but :meth:`open` needs an open spool, does I/O and may be called from any thread. Every failure raises
+    a SpoolError that names the directory, the cause and the remedy.
 
     Parameters:
-        location: an absolute path, or a URI that ``pyarrow.fs`` knows.
-        consumer_id, queue: whose files.
-        resolve: how a URI becomes a file system and a path on it.
+        location: an absolute path, or a URI that ``pyarrow.fs`` supports.
+        consumer_id, queue: owner of the files.
+        resolve: turns a URI into a file system and a path on it.
     """
 
     def __init__(
@@ -93,11 +93,11 @@ class Spool:
         self._own = re.compile(re.escape(self._prefix) + r"[0-9]+-[0-9]+-[0-9a-f]+" + re.escape(_ENDING))
         self._directory: Directory | None = None
         self.instance = ""
-        """Hexadecimal; ends the names of files that are written, so that one can tell whose they are: there may be
+        """Hexadecimal suffix of the names of written files. It identifies the state they belong to: there may be
         consumers of the same name on several brokers."""
 
     def open(self) -> None:
-        """Create the directory where there is none, and see that it is this consumer's and can be written."""
+        """Create the directory if it is missing; check that it belongs to this consumer and is writable."""
         with self.location.told("cannot be used"):
             place = self._resolved()
             place.create()
@@ -112,7 +112,7 @@ class Spool:
         self._directory = place
 
     def look(self) -> None:
-        """Open for reading: nothing is created or written. A directory of another consumer is refused as well."""
+        """Open for reading only: nothing is created or written. A directory of another consumer is refused, too."""
         with self.location.told("cannot be read"):
             place = self._resolved()
             place.names()
@@ -123,12 +123,12 @@ class Spool:
     def write(
         self, *, epoch: int, sequence: int, begin: int, parts: Sequence[memoryview], ends: Sequence[int] | np.ndarray
     ) -> Written:
-        """A new file. When this returns it is complete and durable; after a SpoolError it is not there.
+        """Write a new file. On return it is complete and durable; after a SpoolError it does not exist.
 
         Parameters:
-            epoch, sequence, begin: say which batch, and the position of its first transfer.
-            parts: its frames, as bytes; small ones are copied, others go as they are.
-            ends: the offset in the concatenation where each transfer ends; an array is not looped over.
+            epoch, sequence, begin: identify the batch; ``begin`` is the position of its first transfer.
+            parts: its frames, as bytes; only small ones are copied.
+            ends: end offset of each transfer in the concatenation; an array is processed without a Python loop.
         """
         nbytes = sum(len(part) for part in parts)
         offsets = np.ascontiguousarray(ends, dtype="<u8")
@@ -147,7 +147,7 @@ class Spool:
         return Written(name, checksum.text, nbytes)
 
     def read(self, file: str, checksum: str) -> SpooledBatch:
-        """A batch, byte for byte as it was written; ``checksum`` is the one that the state message has."""
+        """Read a batch, byte for byte as it was written; ``checksum`` is the one in the state message."""
         with self._opened(file) as opened:
             header = self._header(opened)
             data = opened.read_at(0, opened.size)
@@ -161,11 +161,11 @@ class Spool:
         return SpooledBatch(header, data[begin - header.nbytes : begin], ends)
 
     def check(self, batch: OwnedBatch, *, thorough: bool = False) -> None:
-        """That a batch that the state message owns is there as it says: all of it where reading is cheap, or if it is
-        to be ``thorough``; elsewhere everything but the transfers, whose checksum is computed when they are read.
+        """Check the file of an owned batch against the state message: all of it if reading is cheap or ``thorough`` is
+        set; else everything but the transfers, whose checksum is computed when they are read.
 
-        The positions in a file are those that the batch was planned with, and an adopted one has others in the state:
-        that it is the same file is what the checksum says.
+        The file has the positions with which the batch was planned; those of an adopted batch differ in the state. So
+        the checksum identifies the file.
         """
         with self._opened(batch.file) as opened:
             header = self._header(opened)
@@ -183,7 +183,7 @@ class Spool:
                 _verify(summed, batch.checksum)
 
     def batch(self, file: str) -> OwnedBatch:
-        """What the state message would say of a file, from the file alone; all of it is read."""
+        """Build the state message's entry for a file from the file alone; reads all of it."""
         with self._opened(file) as opened:
             header = self._header(opened)
             checksum = _footer(opened, header)
@@ -200,7 +200,7 @@ class Spool:
         return batch
 
     def files(self) -> list[str]:
-        """The files of this queue of this consumer, sorted: so the oldest of an epoch is first."""
+        """Sorted files of this queue of this consumer: the oldest of an epoch is first."""
         with self.location.told("cannot be listed"):
             return sorted(name for name in self._place.names() if self._own.fullmatch(name))
 
@@ -210,20 +210,20 @@ class Spool:
         return file.rpartition("-")[2].removesuffix(_ENDING)[8:]
 
     def delete(self, file: str) -> None:
-        """Delete a file; one that is gone is no error."""
+        """Delete a file; a missing one is no error."""
         self._check_name(file)
         with self.location.told(f"cannot delete {file}", "It is no longer needed, but its space is"):
             self._place.delete(file)
 
     def rubbish(self, owned: Collection[str], instance: str) -> list[str]:
-        """What no state will ever own: files of an instance that are not owned, and what was begun and never finished.
+        """Files that no state will ever own: those of an instance that are not owned, and incomplete ones.
 
-        True as long as the lock is held. Names are random, so whoever deletes just these touches nothing of a
-        successor, also when the lock was lost meanwhile.
+        Valid as long as the lock is held. Names are random, so deleting exactly these files affects no successor, even
+        if the lock was lost meanwhile.
 
         Parameters:
             owned: the files that the state owns.
-            instance: of that state; empty: only what was never finished.
+            instance: instance of that state; empty: only incomplete files.
         """
         with self.location.told("cannot be listed"):
             return sorted(name for name in self._place.names() if self._is_rubbish(name, owned, instance))
@@ -235,7 +235,7 @@ class Spool:
         return partial or (name.startswith(self._identity.claims) and name.endswith(CLAIM))
 
     def delete_rubbish(self, name: str) -> None:
-        """Delete one of :meth:`rubbish`; it may be gone."""
+        """Delete a file of :meth:`rubbish`; a missing one is no error."""
         with self.location.told(f"cannot be cleaned of {name}", "It is not needed, but its space is"):
             self._place.delete(name)
 
@@ -269,7 +269,7 @@ class Spool:
         return header
 
     def _check_name(self, file: str) -> None:
-        # The name comes from the broker: it must not lead out of the directory, nor to somebody else's file.
+        # The name comes from the broker: it must not leave the directory, nor name a file of another consumer.
         if not self._own.fullmatch(file):
             raise self.location.error(
                 f"has no file {file[:200]!r} of consumer {self._consumer_id!r} and queue {self._queue!r}: the name "
@@ -280,7 +280,7 @@ class Spool:
 
     def _resolved(self) -> Directory:
         location = self.location
-        if location.is_path:  # a path is what it is, also with a "%" or "?" in it
+        if location.is_path:  # a path is taken literally, even with a "%" or "?" in it
             return directory(fs.LocalFileSystem(), location.text, self._prefix)
         filesystem, path = self._resolve(location.text)
         return directory(filesystem, path, self._prefix)
@@ -298,7 +298,7 @@ class Spool:
 
 
 def _announced(pieces: Iterator[Bytes], total: int) -> Iterator[Bytes]:
-    """The same pieces; half way, and in any case before the last one, a crash point is passed."""
+    """Yield the same pieces and pass a crash point half way, at the latest before the last piece."""
     passed, told = 0, False
     for piece in pieces:
         if not told and passed and (passed + len(piece) >= total or passed * 2 >= total):
