@@ -1,4 +1,4 @@
-"""How the text of one option becomes a value: one :class:`Kind` per type, each knowing how to say what it allows.
+"""Conversion of an option's text to a value: one :class:`Kind` per type, with a description of the allowed values.
 
 ``Kind.parse`` raises ValueError with the *allowed* text only; the caller adds the option's name and value.
 """
@@ -31,7 +31,7 @@ _CREDENTIALS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A type of option: what the documentation calls it, what it allows, and its parser."""
+    """A type of option: its name in the documentation, the allowed values, and its parser."""
 
     name: str
     allowed: str
@@ -39,7 +39,7 @@ class Kind:
 
 
 def text(allowed: str = "not empty") -> Kind:
-    """Any text but the empty one; spaces count."""
+    """Any non-empty text; spaces are kept."""
 
     def parse(value: str) -> str:
         if not value:
@@ -50,7 +50,7 @@ def text(allowed: str = "not empty") -> Kind:
 
 
 def host() -> Kind:
-    """A name or address of a machine; whether there is such a machine is not looked at."""
+    """A host name or address; not resolved."""
     allowed = "host name or address"
 
     def parse(value: str) -> str:
@@ -77,7 +77,7 @@ def path(allowed: str) -> Kind:
 
 
 def identity() -> Kind:
-    """A name that lasts over restarts; it becomes a part of logs and, hashed, of names on the broker."""
+    """A name that stays the same over restarts; appears in logs and, hashed, in names on the broker."""
     allowed = f"1 to {MAX_IDENTITY_BYTES} bytes of UTF-8, no control characters, no blanks at its ends"
 
     def parse(value: str) -> str:
@@ -91,7 +91,7 @@ def identity() -> Kind:
 
 
 def directory_uri() -> Kind:
-    """An absolute path, or a URI without credentials: what Spark shows of a plan includes it."""
+    """An absolute path, or a URI without credentials: Spark shows it in plans."""
     allowed = "an absolute path, or a URI of a directory such as file:///data/spool or s3://bucket/spool"
 
     def parse(value: str) -> str:
@@ -110,17 +110,17 @@ def directory_uri() -> Kind:
 
 
 def _has_login(rest: str) -> bool:
-    """Whether what follows the scheme begins with a login; a secret in it may hold a slash that is not encoded."""
+    """Whether the text after the scheme begins with a login; a secret in it may contain an unencoded slash."""
     first = rest.partition("/")[0]
     return "@" in first or (":" in first and "@" in rest)
 
 
 class SecretGivenError(ValueError):
-    """What is allowed; the value holds a secret, and must not be shown."""
+    """The value contains a secret and must not be shown; the text describes the allowed values."""
 
 
 def secret() -> Kind:
-    """Any text, the empty one too."""
+    """Any text, including the empty one."""
     return Kind("text", "any text", str)
 
 
@@ -167,7 +167,7 @@ def seconds(low: float, high: float) -> Kind:
 
 
 def duration() -> Kind:
-    """A time as Spark's settings write it: a whole number and a unit, milliseconds without one. Seconds are kept."""
+    """A duration as in Spark's settings: a whole number and a unit, default milliseconds. Parsed to seconds."""
     allowed = (
         "a time of at least 1ms: a whole number with the unit ms, s, m (or min), h or d; without one ms (90s, 15m)"
     )
@@ -198,7 +198,7 @@ def size(low: int = 1, high: int | None = None) -> Kind:
 
 
 def choice(*values: str) -> Kind:
-    """One of a few words; written in any case, given back in the canonical one."""
+    """One of a few words, case-insensitive; parsed to the canonical spelling."""
     allowed = ", ".join(values)
     canonical = {value.lower(): value for value in values}
 
@@ -212,7 +212,7 @@ def choice(*values: str) -> Kind:
 
 
 def words(values: Sequence[str]) -> Kind:
-    """Several different words of a list, in the order of preference, separated by commas or spaces."""
+    """Distinct words of a list, in order of preference, separated by commas or spaces."""
     allowed = f"one or more different names, best first, out of {', '.join(values)}"
 
     def parse(value: str) -> tuple[str, ...]:
@@ -238,7 +238,7 @@ def queue_names() -> Kind:
 
 
 def exchange_name() -> Kind:
-    """The name of an exchange; empty is the default exchange."""
+    """The name of an exchange; the empty name is the default exchange."""
     allowed = f"the name of an exchange, of at most {MAX_NAME_BYTES} bytes, or nothing for the default exchange"
 
     def parse(value: str) -> str:
@@ -250,13 +250,13 @@ def exchange_name() -> Kind:
 
 
 def short_text() -> Kind:
-    """What the wire carries as str8; may be empty."""
+    """Text sent as str8; may be empty."""
     allowed = f"text of at most {MAX_NAME_BYTES} bytes in UTF-8"
 
     def parse(value: str) -> str:
         try:
             size = len(value.encode())
-        except UnicodeEncodeError:  # half of a surrogate pair: it has no UTF-8
+        except UnicodeEncodeError:  # a lone surrogate has no UTF-8 encoding
             raise ValueError(allowed) from None
         if size > MAX_NAME_BYTES:
             raise ValueError(allowed)

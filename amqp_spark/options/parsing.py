@@ -1,6 +1,6 @@
-"""From a dictionary of options to checked values, by a table; everything that is wrong comes at once.
+"""Check a dictionary of options against a table and convert the values; all problems are reported at once.
 
-No I/O: a password file is read where the connection is made, each time.
+No I/O: a password file is read for each connection.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 _PASSWORD_MECHANISMS = frozenset({"SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN"})
 
-#: Keys that Spark itself, or other parts of a query, leave in the options of a source or sink.
+#: Keys that Spark itself, or other parts of a query, add to the options of a source or sink.
 _SPARK_KEYS = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
 
-#: What people write, from other connectors and from the wire, where difflib finds no near name.
+#: Names known from other connectors and from the protocol for which difflib finds no similar option.
 _OTHER_NAMES = {
     "host": "url", "hosts": "url", "port": "url", "vhost": "url", "virtualhost": "url", "server": "url",
     "user": "username", "login": "username", "topic": ("queue", "exchange"), "subscribe": "queue",
@@ -39,7 +39,7 @@ _OTHER_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionSettings:
-    """The checked options that say how to reach the broker; those of source and sink stand on it.
+    """Checked options of the connection; base of those of source and sink.
 
     Sizes in bytes, times in seconds. ``repr`` shows no secret; pickles whole.
     """
@@ -65,11 +65,11 @@ class ConnectionSettings:
 
     @property
     def client_name(self) -> str:
-        """What the broker is told of who connects."""
+        """Client name sent to the broker."""
         return "amqp_spark"
 
     def connect_options(self) -> ConnectOptions:
-        """What the core's client needs to connect."""
+        """Connection options for the client of ``amqp_core``."""
         return ConnectOptions(
             hosts=self.hosts,
             virtual_host=self.virtual_host,
@@ -99,12 +99,12 @@ class ConnectionSettings:
 
 
 class Given:
-    """The options that were given, checked one by one by a table; ``problems`` collects what is wrong.
+    """The given options, each checked against a table; ``problems`` collects the errors.
 
     Parameters:
-        table: the options that there are.
-        others: those that belong to the other side only, so that an error can say so.
-        other_side: what the others belong to.
+        table: the known options.
+        others: options of the other side only, so that an error can say so.
+        other_side: ``source`` or ``sink``: the side of ``others``.
         options: the dictionary; keys in any case, values as text or Python values.
     """
 
@@ -130,7 +130,7 @@ class Given:
         return name in self.texts
 
     def _collect(self, options: Mapping[str, object]) -> dict[str, str]:
-        """Options by canonical name as text."""
+        """Collect the options as text, by canonical name."""
         given: dict[str, str] = {}
         for key, value in options.items():
             lowered = key.lower()

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class SinkOptions(ConnectionSettings):
     """Checked options of one sink. Times in seconds, ``ttl`` in milliseconds. ``repr`` shows no secret; pickles whole.
 
-    An option that overrides a column is ``None`` when it was not given. ``delivery_mode`` is the number on the wire.
-    Build it with :meth:`parse`. It goes to executors whole, since they connect to the broker.
+    An option that overrides a column is ``None`` if it was not given. ``delivery_mode`` is the number on the wire.
+    Build it with :meth:`parse`. It is sent to executors with credentials, since they connect to the broker.
     """
 
     exchange: str
@@ -46,7 +46,7 @@ class SinkOptions(ConnectionSettings):
 
     @property
     def exactly_once(self) -> bool:
-        """Whether tasks prepare branches, and the driver decides."""
+        """Whether tasks prepare transaction branches and the driver decides on their commit."""
         return self.delivery_guarantee == EXACTLY_ONCE
 
     @classmethod
@@ -91,7 +91,7 @@ def _guarantee_problems(values: Mapping[str, object], given: Given) -> list[str]
 
 def _timeout_problems(values: Mapping[str, object]) -> list[str]:
     heartbeat, timeout = values["heartbeat"], values["transaction_timeout"]
-    if not isinstance(heartbeat, int) or not isinstance(timeout, int):  # it was refused
+    if not isinstance(heartbeat, int) or not isinstance(timeout, int):  # refused before
         return []
     least = 2 * heartbeat + BEYOND_HEARTBEATS_SECONDS
     if timeout >= least:

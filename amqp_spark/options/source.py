@@ -28,7 +28,7 @@ _DEFAULT_MAX_BYTES = 64 << 20
 class SourceOptions(ConnectionSettings):
     """Checked options of one source. Sizes in bytes, times in seconds. ``repr`` shows no secret; pickles whole.
 
-    Build it with :meth:`parse`. What goes to executors goes through :meth:`for_executors`.
+    Build it with :meth:`parse`. Send executors the copy of :meth:`for_executors`.
     """
 
     queues: tuple[str, ...]
@@ -70,16 +70,16 @@ class SourceOptions(ConnectionSettings):
 
     @property
     def exactly_once(self) -> bool:
-        """Whether batches are accepted into a spool."""
+        """Whether batches are stored in a spool when they are accepted."""
         return self.delivery_guarantee == EXACTLY_ONCE
 
     @property
     def client_name(self) -> str:
-        """What the broker is told of who connects."""
+        """Client name sent to the broker."""
         return "amqp_spark" if self.consumer_id is None else f"amqp_spark {self.consumer_id}"
 
     def for_executors(self) -> SourceOptions:
-        """A copy without credentials: what is pickled for executors, which never connect to the broker."""
+        """Return a copy without credentials, to be pickled for executors, which never connect to the broker."""
         return replace(self, username=None, password=None, password_file=None, tls_key_file=None)
 
 

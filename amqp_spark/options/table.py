@@ -1,4 +1,4 @@
-"""The options, declared once: parsing, documentation and ``--help`` follow from these tables."""
+"""Tables of the options: parsing, documentation and ``--help`` are generated from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One row of the table. ``default`` is what the documentation shows, ``absent`` the value when it is not given."""
+    """One row of the table. ``default`` is the default as documented, ``absent`` the value if the option is absent."""
 
     name: str
     field: str
@@ -35,13 +35,13 @@ PERMISSIVE = "PERMISSIVE"
 FAIL = "fail"
 DISCARD = "discard"
 SHORTEST_TRANSACTION_SECONDS = 20
-"""A restart may wait for a quarter of the term of its transactions, to see what was committed before."""
+"""Shortest ``transactionTimeout``: a restart may wait a quarter of it, to see which transactions were committed."""
 BEYOND_HEARTBEATS_SECONDS = 15
-"""How much longer than two heartbeats a transaction lasts at least: for so long a restart may wait for its lock."""
-#: In the order of their codes on the wire, from 1 (0-10 message, domain delivery-mode).
+"""A transaction lasts at least two heartbeats and so many seconds: a restart may wait as long for its lock."""
+#: In the order of their wire codes, from 1 (0-10 message, domain delivery-mode).
 DELIVERY_MODES = ("non-persistent", "persistent")
 
-#: How to reach the broker: for the source and the sink.
+#: Connection options, for the source and the sink.
 CONNECTION: tuple[Option, ...] = (
     Option(
         "url", "url", kinds.text("amqp://host[:port][,host2...]/virtual-host, or amqps:// for TLS"), "required", None,
