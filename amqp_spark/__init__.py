@@ -30,9 +30,9 @@ __all__ = ["AmqpDataSource", "__version__", "register", "validate"]
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("amqp")`` known to a session.
+    """Register ``format("amqp")`` with a session.
 
-    Not needed where the package is pip-installed; needed with ``--py-files``, and harmless everywhere.
+    Needed with ``--py-files``; not needed, but harmless, if the package is installed with pip.
     """
     from amqp_spark.data_source import AmqpDataSource  # noqa: PLC0415 - imports Spark
     from amqp_spark.pyfiles import ship  # noqa: PLC0415
@@ -53,10 +53,10 @@ def _python_is_found_on_path() -> bool:
 
 
 def validate(options: Mapping[str, object], schema: StructType | str | None = None) -> SourceOptions:
-    """Check the options of a source, and the schema asked for, without any I/O; give back what they mean.
+    """Check the options of a source, and the requested schema, without any I/O; return the parsed options.
 
-    ``schema`` as DDL text needs an active Spark session to be parsed. Raises OptionError with every problem of the
-    options, or SchemaError with every column that cannot be served; OptionError with both when both are wrong.
+    Parsing ``schema`` as DDL text needs an active Spark session. Raises OptionError with every problem of the options,
+    or SchemaError with every column that cannot be served; if both are wrong, OptionError with the problems of both.
     """
     from amqp_spark.options import SourceOptions  # noqa: PLC0415
 

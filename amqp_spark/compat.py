@@ -1,4 +1,4 @@
-"""The names of pyspark that source and sink use, in one place, with a clear error where pyspark is too old."""
+"""The pyspark names that source and sink use, in one place, with a clear error if pyspark is too old."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ try:
         ReadMaxRows,
         SupportsTriggerAvailableNow,
     )
-except ImportError as error:  # 4.0 and 4.1 have no admission control: a batch could not be fixed when it is planned
+except ImportError as error:  # 4.0 and 4.1 have no admission control: the end of a batch could not be planned
     raise ImportError("amqp_spark needs pyspark 4.2 or newer") from error
 
 __all__ = [

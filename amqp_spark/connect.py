@@ -1,4 +1,4 @@
-"""Picks the protocol of a connection: AMQP 0-10. No other module outside of :mod:`amqp_spark.arrow` names one."""
+"""Select the protocol of a connection: AMQP 0-10. Only this module and :mod:`amqp_spark.arrow` name a protocol."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 
 def connect(options: ConnectOptions, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S) -> Client:
-    """Connect, log in and open a session, walking the host list once.
+    """Connect, log in and open a session; each host of the list is tried once.
 
     Parameters:
         options: broker, login and TLS.
         call_timeout_s: seconds that any later call may wait for its answer.
 
     Returns:
-        A connected client; its thread is the caller's.
+        A connected client, for use on the caller's thread.
 
     Raises:
-        AuthenticationFailed, VirtualHostRefused, UsageError: at once, since another host would say the same.
+        AuthenticationFailed, VirtualHostRefused, UsageError: at once, since another host would answer the same.
         ConnectionFailed, TlsError, VersionRefused, DeadlineExceeded: no host of the list can be used.
     """
     return Client010.connect(options, call_timeout_s=call_timeout_s)
 
 
 Connector = Callable[[ConnectOptions], "Client"]
-"""Connects one incarnation of a client; tests give another one."""
+"""Connects one incarnation of a client; tests replace it."""

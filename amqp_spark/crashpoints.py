@@ -1,12 +1,12 @@
-"""Named points at which a test may kill a process of a query; nothing at all unless the environment asks for it.
+"""Named points at which a test may kill a process of a query; inactive unless an environment variable is set.
 
-With ``AMQP_SPARK_CRASHPOINTS`` set to a directory when a process starts, :func:`reached` looks there for a file
-``<point>.armed``. Its text is an action and how many times the point is passed in a process before it counts::
+If ``AMQP_SPARK_CRASHPOINTS`` is set to a directory when a process starts, :func:`reached` looks there for a file
+``<point>.armed``. Its text is an action and the number of times that a process passes the point before it acts::
 
     wait 0     stop here (this thread only) and wait to be killed, or for the ``.reached`` file to be removed
     kill 0     end this process by SIGKILL
 
-The first process that gets there owns the point: it renames the file, atomically, to ``<point>.<pid>.<time>.reached``.
+The first process at the point takes it: it renames the file, atomically, to ``<point>.<pid>.<time>.reached``.
 All processes of a query (JVM, reader, workers) inherit the environment, and a test can arm one point after the other.
 Without the variable :func:`reached` is a function that does nothing.
 """
@@ -25,29 +25,29 @@ if TYPE_CHECKING:
 VARIABLE: Final = "AMQP_SPARK_CRASHPOINTS"
 
 RECEIVED_UNPLANNED: Final = "received-unplanned"
-"""Receiver thread: transfers are in the buffer, no batch names them."""
+"""Receiver thread: transfers are in the buffer and in no batch."""
 END_RETURNED_UNLOGGED: Final = "end-returned-unlogged"
 """A batch is planned; ``latestOffset`` returns its end, which Spark has not logged."""
 LOGGED_BEFORE_PARTITIONS: Final = "logged-before-partitions"
-"""``partitions`` was called, so the end is in the offset log; nothing was handed out."""
+"""``partitions`` was called, so the end is in the offset log; no partition was returned."""
 PARTITIONS_RETURNED: Final = "partitions-returned"
-"""The partitions of a batch are made and go back to Spark."""
+"""The partitions of a batch are built and about to be returned to Spark."""
 FETCH_MID: Final = "fetch-mid"
 """Pull endpoint: some, not all, bytes of a range were sent to an executor."""
 READ_STARTED: Final = "read-started"
-"""Executor: ``read`` was called and has produced nothing."""
+"""Executor: ``read`` was called and has produced no Arrow batch."""
 READ_MID: Final = "read-mid"
 """Executor: ``read`` has produced its first Arrow batch."""
 BATCH_DONE_UNCOMMITTED: Final = "batch-done-uncommitted"
-"""The sink has written the batch, Spark has not logged that. Reached by the sink of a test, not by the source."""
+"""The sink has written the batch, Spark has not logged it. Reached by the sink of a test, not by the source."""
 COMMIT_LOGGED: Final = "commit-logged"
-"""The batch is in the commit log; the receiver was not told to accept."""
+"""The batch is in the commit log; the receiver has not begun to accept it."""
 ACCEPT_UNSENT: Final = "accept-unsent"
 """Receiver thread: about to send the accept of a processed batch."""
 ACCEPT_SENT: Final = "accept-sent"
 """Receiver thread: the accept was sent; whether the broker has it is not known."""
 ACCEPT_CONFIRMED: Final = "accept-confirmed"
-"""Receiver thread: the broker has completed the accept; Spark was not told."""
+"""Receiver thread: the broker has completed the accept; Spark does not know yet."""
 
 POINTS: Final = (
     RECEIVED_UNPLANNED, END_RETURNED_UNLOGGED, LOGGED_BEFORE_PARTITIONS, PARTITIONS_RETURNED, FETCH_MID, READ_STARTED,
@@ -58,9 +58,9 @@ POINTS: Final = (
 LOCK_TAKEN: Final = "lock-taken"
 """Exactly-once: the receiver's thread has the lock and has not read the state."""
 EPOCH_RAISED: Final = "epoch-raised"
-"""Exactly-once: the broker has the state with the new epoch; nothing was offered to Spark."""
+"""Exactly-once: the broker has the state with the new epoch; no batch was offered to Spark."""
 RECOVERY_MID: Final = "recovery-mid"
-"""Exactly-once: state and spool were read and fit; the epoch is not raised."""
+"""Exactly-once: state and spool were read and match; the epoch is not raised."""
 TX_SENT: Final = "tx-sent"
 """Exactly-once: the transaction that owns a batch was sent with its commit; whether the broker has it is not known."""
 TX_COMMITTED: Final = "tx-committed"
@@ -73,9 +73,9 @@ SPOOL_DELETED: Final = "spool-deleted"
 """Exactly-once: the file of a processed batch was deleted."""
 
 SPOOL_PARTIAL: Final = "spool-partial"
-"""Exactly-once: a part of a batch's bytes was given to its file of the spool, which no name shows yet."""
+"""Exactly-once: a part of a batch's bytes was written to its spool file, which is not visible yet."""
 SPOOL_SYNCED: Final = "spool-synced"
-"""Exactly-once: all bytes of the file are written, on a local path also synced; it has not got its name."""
+"""Exactly-once: all bytes of the file are written, on a local path also synced; it does not have its final name."""
 SPOOL_RENAMED: Final = "spool-renamed"
 """Exactly-once: the file is in the spool under its name; no transaction owns it."""
 
@@ -84,37 +84,38 @@ EXACTLY_ONCE_POINTS: Final = (
     END_RETURNED_UNLOGGED, LOGGED_BEFORE_PARTITIONS, PARTITIONS_RETURNED, BATCH_DONE_UNCOMMITTED, COMMIT_LOGGED,
     FINISH_SENT, FINISH_CONFIRMED, SPOOL_DELETED,
 )  # fmt: skip
-"""Every point of the source with exactly-once, in the order of a batch's life; some are those of every guarantee."""
+"""Every point of the source with exactly-once, in the order of a batch's life; some apply to every guarantee."""
 
 TASK_STARTED: Final = "task-started"
-"""Task of a writer: its first rows are there; it is not connected and has sent nothing."""
+"""Task of a writer: it has its first rows; it is not connected and has sent nothing."""
 BLOCK_SENT: Final = "block-sent"
-"""Task of a writer: its first block was given to the connection; more may follow."""
+"""Task of a writer: its first block was passed to the connection; more may follow."""
 CONNECTION_LOST: Final = "connection-lost"
-"""Task of a writer: its connection broke; it has not connected again."""
+"""Task of a writer: its connection broke; it has not reconnected."""
 ALL_SENT: Final = "all-sent"
-"""Task of a writer: all transfers were given to the connection; the broker was not asked to complete the last ones."""
+"""Task of a writer: all transfers were passed to the connection; the broker was not asked to complete the last ones."""
 SYNCED: Final = "synced"
-"""Task of a writer: the broker has completed every transfer; Spark was not told."""
+"""Task of a writer: the broker has completed every transfer; Spark does not know yet."""
 MESSAGE_RETURNED: Final = "message-returned"
-"""Driver: it has what the tasks returned (``commit``, or inside ``foreachBatch``); Spark's commit log has no batch."""
+"""Driver: it has the results of the tasks (``commit``, or inside ``foreachBatch``); the batch is not in Spark's commit
+log."""
 
 SINK_POINTS: Final = (TASK_STARTED, BLOCK_SENT, CONNECTION_LOST, ALL_SENT, SYNCED, MESSAGE_RETURNED)
 """Every point of the sink, in the order of a batch's life."""
 
 BRANCH_OPEN: Final = "branch-open"
-"""Exactly-once task: its transaction is begun and has its timeout; no row was sent."""
+"""Exactly-once task: its transaction is started with its timeout; no row was sent."""
 ENDED: Final = "ended"
-"""Exactly-once task: rows and marker are in the transaction, which is ended (dtx.end) and not prepared."""
+"""Exactly-once task: rows and marker are in the transaction, which is ended (dtx.end) but not prepared."""
 PREPARED: Final = "prepared"
-"""Exactly-once task: the transaction is prepared; Spark was not told."""
+"""Exactly-once task: the transaction is prepared; Spark does not know yet."""
 COMMIT_DENIED: Final = "commit-denied"
-"""Spark has told a task that another attempt won; its transaction stays prepared until a sweep. No code of ours runs
-then, so nothing reaches this point: tests bring it about by two attempts of one task."""
+"""Spark has denied a task its commit because another attempt won; its transaction stays prepared until a sweep. No code
+of this package runs then, so no process reaches this point: tests cause it by two attempts of one task."""
 SINK_LOCK_TAKEN: Final = "sink-lock-taken"
-"""Driver, exactly-once: it has the writer's lock, and has not read the state."""
+"""Driver, exactly-once: it has the writer's lock and has not read the state."""
 VERIFIED: Final = "verified"
-"""Driver, exactly-once: all transactions of the batch are prepared, their timers are renewed; nothing is decided."""
+"""Driver, exactly-once: all transactions of the batch are prepared, their timers are renewed; no decision is made."""
 DECISION_SENT: Final = "decision-sent"
 """Driver, exactly-once: the decision and its commit were sent; whether the broker has them is not known."""
 DECISION_COMMITTED: Final = "decision-committed"
@@ -122,13 +123,13 @@ DECISION_COMMITTED: Final = "decision-committed"
 SOME_COMMITTED: Final = "some-committed"
 """Driver, exactly-once: the first transaction of the batch is committed."""
 ALL_COMMITTED: Final = "all-committed"
-"""Driver, exactly-once: all transactions are committed; their markers were not taken."""
+"""Driver, exactly-once: all transactions are committed; their markers are not removed."""
 DONE_SWAPPED: Final = "done-swapped"
-"""Driver, exactly-once: the state says that the batch is done, and the markers are gone."""
+"""Driver, exactly-once: the state records the batch as done, and the markers are removed."""
 MID_SWEEP: Final = "mid-sweep"
 """Driver, or the first task of a run, exactly-once: the first orphan was rolled back."""
 ABORT_ENTERED: Final = "abort-entered"
-"""Driver, exactly-once: Spark has called ``abort``; nothing was done."""
+"""Driver, exactly-once: Spark has called ``abort``; no action was taken."""
 
 EXACTLY_ONCE_SINK_POINTS: Final = (
     TASK_STARTED, BRANCH_OPEN, BLOCK_SENT, ALL_SENT, SYNCED, ENDED, PREPARED, COMMIT_DENIED, MESSAGE_RETURNED,
@@ -138,15 +139,14 @@ EXACTLY_ONCE_SINK_POINTS: Final = (
 """Every point of the sink with exactly-once, in the order of a batch's life."""
 
 EXPORTED: Final = "exported"
-"""Command ``transactions --skip``: the message is in its file, on the disk; the consumer is as before."""
+"""Command ``transactions --skip``: the message is in its file, on disk; the state of the consumer is unchanged."""
 ASIDE_SENT: Final = "aside-sent"
-"""Command ``transactions --skip``: the state that leaves the message out was sent; whether the broker has it is not
-known."""
+"""Command ``transactions --skip``: the state that skips the message was sent; the broker may or may not have it."""
 ASIDE_COMMITTED: Final = "aside-committed"
-"""Command ``transactions --skip``: the broker has it; the user was not told."""
+"""Command ``transactions --skip``: the broker has it; the command has not printed its result."""
 
 ASIDE_POINTS: Final = (EXPORTED, ASIDE_SENT, ASIDE_COMMITTED)
-"""Every point of setting a message of a spool aside, in their order."""
+"""Every point of skipping a message of a spool, in order."""
 
 _POLL_SECONDS: Final = 0.01
 
@@ -181,10 +181,10 @@ class _Armed:
 
 
 def _nothing(point: str) -> None:
-    """What :func:`reached` is in every process that no test has prepared."""
+    """Do nothing: :func:`reached` in a process without the environment variable."""
 
 
 _directory = os.environ.get(VARIABLE)
 
 reached: Callable[[str], None] = _Armed(Path(_directory)).reached if _directory else _nothing
-"""A process is at ``point``: returns at once unless a test has armed it."""
+"""Pass ``point``: returns at once unless a test has armed it."""

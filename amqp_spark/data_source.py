@@ -1,4 +1,4 @@
-"""The data source that ``format("amqp")`` names."""
+"""The data source of ``format("amqp")``."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOGIN = {option.name.lower() for option in CONNECTION if option.secret} | {"use
 
 
 class AmqpDataSource(Portable, DataSource):
-    """AMQP 0-10 for Spark: queues as streams, and rows to exchanges.
+    """AMQP 0-10 for Spark: read queues as streams, write rows to exchanges.
 
     Reading::
 
@@ -36,8 +36,8 @@ class AmqpDataSource(Portable, DataSource):
 
     Without a schema every property of a message is a column. ``url`` and ``queue`` are required; the other options
     (credentials, TLS, bounds of a batch, delivery guarantee, ...) are listed in ``docs/options.md`` with their
-    defaults, and in the tables of ``amqp_spark.options``. ``spark.read.format("amqp")`` browses what is in the
-    queue now and consumes nothing.
+    defaults, and in the tables of ``amqp_spark.options``. ``spark.read.format("amqp")`` browses the messages that are
+    in the queue now and consumes none.
 
     Writing::
 
@@ -49,8 +49,8 @@ class AmqpDataSource(Portable, DataSource):
                  .start())
 
     ``frame.write.format("amqp").mode("append")`` writes a static frame. ``url`` and a column ``body`` are required;
-    ``docs/columns.md`` has the other columns, and what each type becomes on the wire. Executors connect to the broker,
-    so the credentials travel to them inside the pickled writer. For ``foreachBatch`` there is
+    ``docs/columns.md`` lists the other columns, and the wire type of each type. Executors connect to the broker, so the
+    credentials are sent to them inside the pickled writer. For ``foreachBatch`` use
     :class:`amqp_spark.sink.AmqpBatchSink`.
     """
 
@@ -62,15 +62,15 @@ class AmqpDataSource(Portable, DataSource):
         return "amqp"
 
     def schema(self) -> StructType:
-        """Every property that a message can have, its queue, position and body.
+        """Return the default schema: every property that a message can have, its queue, position and body.
 
-        Spark asks for it in ``load()`` when no schema was given: wrong options are told here already.
+        Spark calls it in ``load()`` if no schema was given: wrong options are reported here already.
         """
         options = SourceOptions.parse(self.options)
         return schema_with(options.corrupt_column)
 
     def reader(self, schema: StructType) -> AmqpBatchReader:
-        """A browser of what the queues hold now."""
+        """Return a reader that browses the messages that the queues hold now."""
         options, columns = check(self.options, schema)
         if options.mode == REJECT:
             allowed = f"{FAILFAST}, {PERMISSIVE}"
@@ -81,13 +81,13 @@ class AmqpDataSource(Portable, DataSource):
         return AmqpBatchReader(options, columns)
 
     def streamReader(self, schema: StructType) -> AmqpStreamReader:  # noqa: N802  Spark's name
-        """The reader of a streaming query."""
+        """Return the reader of a streaming query."""
         options, columns = check(self.options, schema)
         self._redacted = True
         return AmqpStreamReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> AmqpBatchWriter:  # noqa: FBT001  Spark's signature
-        """The writer of a static frame. There is nothing to overwrite: an exchange takes messages, it holds none."""
+        """Return the writer of a static frame. Overwriting is not possible: an exchange stores no messages."""
         options, plan = check_sink(self.options, schema)
         if options.exactly_once and options.batch_id is None:
             problem = (
@@ -102,12 +102,12 @@ class AmqpDataSource(Portable, DataSource):
         return AmqpBatchWriter(options, plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> AmqpStreamWriter:  # noqa: N802, FBT001
-        """The writer of a streaming query. In outputMode complete (``overwrite``) each batch is the whole result."""
+        """Return the writer of a streaming query. In outputMode complete (``overwrite``) each batch is complete."""
         options, plan = check_sink(self.options, schema)
         return AmqpStreamWriter(options, plan)
 
     def __getstate__(self) -> dict[str, object]:
-        """Once the reader was made, this object is only pickled for executors: they get no credentials from it."""
+        """Leave out credentials once the reader was made: from then on this object is only pickled for executors."""
         state = dict(self.__dict__)
         if self._redacted:
             state["options"] = {key: value for key, value in self.options.items() if key.lower() not in _LOGIN}

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from amqp_spark.options import Option
 
-#: What each column of the default schema holds.
+#: Contents of each column of the default schema.
 MEANINGS = {
     "queue": "The queue that the message came from.",
     "position": "Number of the message in what this run received from the queue. Not a key: see delivery.md.",
@@ -59,13 +59,13 @@ _TABLE = re.compile(r"(<!-- table (\w+): [^\n]*-->\n).*?(<!-- end -->\n)", re.DO
 
 
 def options_table(options: Sequence[Option]) -> str:
-    """Options as a table."""
+    """Format options as a table."""
     head = "| option | type | default | meaning | allowed |\n|---|---|---|---|---|\n"
     return head + "".join(_option_row(option) for option in options)
 
 
 def columns_table() -> str:
-    """The default schema as a table."""
+    """Format the default schema as a table."""
     rows = [
         _row(f"`{field.name}`", f"`{_ddl(field.dataType)}`", MEANINGS[field.name], ALLOWED[field.name].text)
         for field in DEFAULT_SCHEMA
@@ -74,7 +74,7 @@ def columns_table() -> str:
 
 
 def sink_columns_table() -> str:
-    """The columns of the sink as a table."""
+    """Format the columns of the sink as a table."""
     rows = [
         _row(f"`{name}`", column.meaning, column.types, "" if column.option is None else f"`{column.option}`")
         for name, column in sink.COLUMNS.items()
@@ -83,13 +83,13 @@ def sink_columns_table() -> str:
 
 
 def wire_types_table() -> str:
-    """What the types of Spark become in maps and lists as a table."""
+    """Format the wire types of Spark's types in maps and lists as a table."""
     rows = [_row(f"`{kind}`", wire, how) for kind, wire, how in sink.WIRE_TYPES]
     return "".join(["| type of Spark | type on the wire | how |\n|---|---|---|\n", *rows])
 
 
 def written(text: str) -> str:
-    """A document with its tables as the code has them now."""
+    """Return a document with its tables replaced by the current ones of the code."""
     tables = {
         "connection": options_table(CONNECTION),
         "source": options_table(SOURCE),
@@ -116,7 +116,7 @@ def _ddl(kind: DataType) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Write or check the documents; returns the exit code."""
+    """Write or check the documents; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m amqp_spark.docs", description=__doc__)
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 and print a diff if they differ")
     parser.add_argument("--directory", type=Path, default=Path("docs"), help="where they are (default: docs)")

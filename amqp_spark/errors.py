@@ -1,7 +1,7 @@
-"""Errors of the connector: what a user of Spark sees when options, schema, offsets or messages do not fit.
+"""Errors of the connector, shown to users of Spark for invalid options, schemas, offsets or messages.
 
-They pickle (every argument goes to ``super().__init__``), because they cross from workers to the driver, and they
-hold no secret.
+They can be pickled (every argument goes to ``super().__init__``), because workers send them to the driver, and they
+contain no secret.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 class AmqpSparkError(AmqpError):
-    """Base of the connector's own errors; what the core raises is an :class:`amqp_core.errors.AmqpError` too."""
+    """Base of the connector's own errors; errors of the core are :class:`amqp_core.errors.AmqpError`, too."""
 
 
 class _Problems(AmqpSparkError, ValueError):
-    """One error for everything that is wrong at once; ``problems`` has one text each."""
+    """One error for all problems; ``problems`` has one text for each."""
 
     what = "problems"
 
@@ -36,13 +36,13 @@ class _Problems(AmqpSparkError, ValueError):
 
 
 class OptionError(_Problems):
-    """Options that cannot be served; every problem names the option, its value and what is allowed."""
+    """Invalid options; every problem names the option, its value and the allowed values."""
 
     what = "options cannot be used as given"
 
 
 class SchemaError(_Problems):
-    """A schema that cannot be served; every problem names the column and what is allowed."""
+    """A schema that cannot be served; every problem names the column and the allowed types."""
 
     what = "columns of the schema cannot be served"
 
@@ -52,22 +52,22 @@ class OffsetError(AmqpSparkError, ValueError):
 
 
 class StateError(AmqpSparkError):
-    """The state that exactly-once keeps on the broker is missing, in use, not ours, or does not fit the checkpoint."""
+    """The state of exactly-once on the broker is missing, in use, foreign, or does not match the checkpoint."""
 
 
 class SpoolError(AmqpSparkError):
-    """The spool of exactly-once cannot be used as it is: missing, full, foreign, or a file of it is lost or damaged."""
+    """The spool of exactly-once cannot be used: it is missing, full or foreign, or a file is lost or damaged."""
 
 
 UNDECODABLE = "*"
-"""The column of a :class:`MessageFormatError` about a message whose header is malformed: no column is to blame."""
+"""Column of a :class:`MessageFormatError` about a message with a malformed header: the error is in no column."""
 
 
 class MessageFormatError(AmqpSparkError, ValueError):
-    """A message does not fit the schema. Under ``mode=FAILFAST`` this stops the query until something is done.
+    """A message does not fit the schema. With ``mode=FAILFAST`` it stops the query at each start until it is handled.
 
-    ``advice`` is what the guarantee of the query allows besides changing the schema and ``mode=PERMISSIVE``; it reads
-    on after these.
+    ``advice`` names further remedies that the query's guarantee allows; it continues the text, after changing the
+    schema and ``mode=PERMISSIVE``.
     """
 
     def __init__(self, queue: str, position: int, column: str, reason: str, advice: str = "") -> None:
@@ -79,7 +79,7 @@ class MessageFormatError(AmqpSparkError, ValueError):
         self.advice = advice
 
     def with_advice(self, advice: str) -> MessageFormatError:
-        """The same error with other advice."""
+        """Return the same error with other advice."""
         return MessageFormatError(self.queue, self.position, self.column, self.reason, advice)
 
     def __str__(self) -> str:
@@ -94,10 +94,10 @@ class MessageFormatError(AmqpSparkError, ValueError):
 
 
 class RowError(AmqpSparkError, ValueError):
-    """A row cannot be sent as a message. Nothing of it was sent; rows before it may have been.
+    """A row cannot be sent as a message. No part of it was sent; previous rows may have been sent.
 
-    ``row`` is its place in its partition, from 0; ``column`` is None where several share the blame. ``reason`` reads on
-    after the column's name.
+    ``row`` is its index in its partition, from 0; ``column`` is None if several columns cause the error. ``reason``
+    continues the text after the column's name.
     """
 
     def __init__(self, column: str | None, row: int, partition: int, batch_id: int | None, reason: str) -> None:
@@ -114,7 +114,7 @@ class RowError(AmqpSparkError, ValueError):
 
 
 class HeadersError(AmqpSparkError, ValueError):
-    """Encoded headers that cannot be decoded as a query asks for: malformed, or of other types."""
+    """Encoded headers cannot be decoded to the requested types: they are malformed, or of other types."""
 
     def __init__(self, rows: int, reason: str) -> None:
         super().__init__(rows, reason)
@@ -129,24 +129,24 @@ class HeadersError(AmqpSparkError, ValueError):
 
 
 class UnsupportedModeError(AmqpSparkError):
-    """Spark runs a query in a way in which a guarantee cannot be kept; the text names another way."""
+    """Spark runs a query in a mode in which its guarantee cannot be kept; the text names an alternative."""
 
 
 class TransferError(AmqpSparkError):
-    """A batch could not travel from the reader of its query to an executor."""
+    """A batch could not be sent from the reader of its query to an executor."""
 
     retryable = True
 
 
 class PublishFailed(AmqpSparkError):
-    """The broker did not take messages of a task; the task fails, and Spark tries it again as often as it is told to.
+    """The broker did not take messages of a task; the task fails, and Spark retries it as often as configured.
 
     Parameters:
-        reason: what the broker says, or what is missing, and what to do.
-        partition, batch_id: the task; the batch is ``None`` when it has no id.
-        row: place in the partition, from 0, of the first message concerned; ``None`` when the broker does not tell.
-        exchange, routing_key: of that message, when known.
-        count: how many messages are concerned, as far as known.
+        reason: the broker's reason, or the missing condition, and the remedy.
+        partition, batch_id: the task; ``batch_id`` is ``None`` if the batch has no id.
+        row: index in the partition, from 0, of the first affected message; ``None`` if the broker does not report it.
+        exchange, routing_key: target of that message, if known.
+        count: number of affected messages, if known.
     """
 
     def __init__(
@@ -184,11 +184,11 @@ class PublishFailed(AmqpSparkError):
 
 
 class Unroutable(PublishFailed):
-    """No queue would get the message, as far as the broker tells; ``onUnroutable=discard`` drops it instead."""
+    """The broker reports that no queue would get the message; ``onUnroutable=discard`` drops it instead."""
 
 
 def place_text(partition: int, batch_id: int | None, row: int | None = None) -> str:
-    """Where a row is: ``row 17 of partition 3 in batch 12``, as far as it is known."""
+    """Format the place of a row, as far as known: ``row 17 of partition 3 in batch 12``."""
     row_text = "" if row is None else f"row {row} of "
     batch_text = "" if batch_id is None else f" in batch {batch_id}"
     return f"{row_text}partition {partition}{batch_text}"

@@ -1,4 +1,4 @@
-"""What the connector does for the Python worker of an executor that runs its tasks."""
+"""Tuning of the executor's Python worker that runs the tasks of the connector."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ _spared = False
 
 
 def spare_collections() -> None:
-    """Once per worker: take what is in memory now out of reach of the garbage collector.
+    """Exclude all current objects from garbage collection, once per worker.
 
-    The loop of a reused worker (``pyspark.daemon``) collects all garbage after every task. With the modules of
-    pyspark, pyarrow and numpy in memory that is 40 ms of processor time each time, as much as 30,000 messages take to
-    decode. What exists after the first task are those modules, which live as long as the process: ``gc.freeze`` leaves
-    them out, and 2 ms remain. Reference counts go on as ever. Outside of a task nothing is done: the process belongs to
-    somebody else.
+    The loop of a reused worker (``pyspark.daemon``) runs a full garbage collection after every task. With the modules
+    of pyspark, pyarrow and numpy in memory that takes 40 ms of processor time, as much as decoding 30,000 messages.
+    The objects that exist after the first task are mainly those modules, which live as long as the process:
+    ``gc.freeze`` excludes them, and 2 ms remain. Reference counting is unaffected. Outside of a task nothing is done:
+    the process may not be a Spark worker.
     """
     global _spared  # noqa: PLW0603 - one fact per process
     if not _spared and TaskContext.get() is not None:

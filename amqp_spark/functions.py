@@ -19,13 +19,13 @@ TEXTS = t.MapType(t.StringType(), t.StringType())
 
 
 def decode_headers(column: Column | str, kind: t.DataType = TEXTS) -> Column:
-    """Encoded headers (``application_headers BINARY``) as a STRUCT of typed headers, or as a MAP.
+    """Decode headers (``application_headers BINARY``) to a STRUCT of typed headers, or to a MAP.
 
-    For looking at headers that are passed on untouched. The rules are those of the source: a header that is absent is
-    NULL, and values are widened only where nothing is lost. A row that does not fit fails the query with
-    HeadersError: as NULL it would slip through a filter, or not, unnoticed.
+    Use it to inspect headers that are passed on unchanged. The rules are those of the source: an absent header is NULL,
+    and values are widened only without loss. A row that does not fit fails the query with HeadersError: as NULL it
+    would pass or fail a filter unnoticed.
 
-    Raises SchemaError when ``kind`` is neither, or has a type that no header can become.
+    Raises SchemaError if ``kind`` is neither, or has a type to which no header can be converted.
     """
     problems = servable(kind, "headers")
     if not isinstance(kind, t.StructType | t.MapType):

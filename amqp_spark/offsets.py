@@ -1,9 +1,9 @@
-"""Offsets of the source as Spark's checkpoint holds them.
+"""Offsets of the source in Spark's checkpoint.
 
 An offset is ``{"<queue>": {"epoch": ..., "position": n, "version": 1}, ...}`` with its keys in this order and queues
 sorted, because Spark compares offsets as text. A position counts the messages received from the queue in one epoch;
-the epoch names one run of the receiver (a random hex string; an integer where it is kept on the broker). The initial
-offset has no epoch: it is a constant, since a restarted query may ask for it again.
+the epoch identifies one run of the receiver (a random hex string; an integer where it is kept on the broker). The
+initial offset has no epoch: it is a constant, since a restarted query may ask for it again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 VERSION = 1
 EXACTLY_ONCE_EPOCHS = 1 << 40
-"""Epochs of exactly-once are below (seconds since 1970, and restarts), those of other guarantees above."""
+"""Epochs of exactly-once are below this number (seconds since 1970, plus restarts), others above."""
 
 _MAX_POSITION = 2**63 - 1
 _KEYS = frozenset({"epoch", "position", "version"})
@@ -26,24 +26,24 @@ _KEYS = frozenset({"epoch", "position", "version"})
 
 @dataclass(frozen=True, slots=True)
 class QueueOffset:
-    """Everything before ``position`` of ``epoch``; no epoch means the start, position 0."""
+    """All messages before ``position`` of ``epoch``; no epoch means the start, position 0."""
 
     position: int
     epoch: str | int | None = None
 
     @property
     def is_owned(self) -> bool:
-        """Whether exactly-once has planned what ends here."""
+        """Whether exactly-once has planned the batch that ends here."""
         return isinstance(self.epoch, int) and self.epoch < EXACTLY_ONCE_EPOCHS
 
 
 def initial_offsets(queues: Iterable[str]) -> dict[str, QueueOffset]:
-    """The constant start of every query over these queues."""
+    """Return the constant start of every query over these queues."""
     return {queue: QueueOffset(0) for queue in sorted(queues)}
 
 
 def dump_offsets(offsets: Mapping[str, QueueOffset]) -> dict[str, dict[str, object]]:
-    """The dictionary that Spark writes as JSON; canonical order of queues and keys."""
+    """Return the dictionary that Spark writes as JSON; queues and keys are in canonical order."""
     dumped: dict[str, dict[str, object]] = {}
     for queue in sorted(offsets):
         offset = offsets[queue]
@@ -53,9 +53,9 @@ def dump_offsets(offsets: Mapping[str, QueueOffset]) -> dict[str, dict[str, obje
 
 
 def parse_offsets(value: object, queues: Sequence[str]) -> dict[str, QueueOffset]:
-    """What :func:`dump_offsets` wrote, for exactly these queues.
+    """Parse the output of :func:`dump_offsets`, which must contain exactly these queues.
 
-    Raises OffsetError that says what is not ours: the format, a newer version, or other queues.
+    Raises OffsetError that names the mismatch: the format, a newer version, or other queues.
     """
     if not isinstance(value, dict):
         raise OffsetError(f"the checkpoint's offset is not of this source: {_shown(value)}; {_format()}")

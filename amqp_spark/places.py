@@ -1,13 +1,13 @@
-"""Places of files (a path or a URI) as messages may say them."""
+"""Places of files (a path or a URI) as shown in messages."""
 
 from __future__ import annotations
 
 
 def shown(place: str) -> str:
-    """The place without what must not be seen: the query of a URI, and a login in it.
+    """Return the place without secrets: without the query and the login of a URI.
 
     Parameters:
-        place: an absolute path, which is shown as it is, or a URI.
+        place: an absolute path, which is returned unchanged, or a URI.
     """
     if place.startswith("/"):
         return place
@@ -15,6 +15,6 @@ def shown(place: str) -> str:
     if not separator:
         return scheme
     authority, slash, path = rest.partition("/")
-    if ":" in authority and "@" in path:  # a secret with a slash that is not encoded
+    if ":" in authority and "@" in path:  # a secret with an unencoded slash
         return f"{scheme}{separator}{rest.rpartition('@')[2]}"
     return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"

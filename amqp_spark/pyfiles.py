@@ -1,9 +1,9 @@
-"""Running from an archive: ``--py-files`` without installation.
+"""Support for running from an archive: ``--py-files`` without installation.
 
-Spark starts the reader process of a streaming query without the paths of ``--py-files`` (Spark 4.3), so unpickling our
-data source there fails with ModuleNotFoundError. A pickle of a :class:`Portable` object therefore adds the archive
-that this package was imported from to ``sys.path`` before it names a class of the package. The instructions in the
-pickle use functions of pyspark and of the standard library only, and nothing is added when the package is installed.
+Spark starts the reader process of a streaming query without the paths of ``--py-files`` (Spark 4.3), so unpickling the
+data source there fails with ModuleNotFoundError. Therefore unpickling a :class:`Portable` object first adds the archive
+from which this package was imported to ``sys.path``, before a class of the package is looked up. The instructions in
+the pickle use only functions of pyspark and of the standard library; if the package is installed, nothing is added.
 """
 
 from __future__ import annotations
@@ -21,44 +21,44 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-#: What SparkContext.addPyFile puts on the path of workers.
+#: Suffixes of the files that SparkContext.addPyFile adds to the path of workers.
 _KNOWN_TO_SPARK = frozenset({".zip", ".egg", ".jar"})
 
 
 def archive() -> str | None:
-    """The archive (zip, egg or wheel file) that this package was imported from; ``None`` for a directory."""
+    """Return the archive (zip, egg or wheel file) from which this package was imported; ``None`` for a directory."""
     root = Path(__file__).parents[1]
     return str(root) if root.is_file() else None
 
 
 def ship(spark: SparkSession) -> None:
-    """Send the package to the workers when they would not get it: a wheel, which Spark distributes but never imports.
+    """Send the package to the workers if it runs from a wheel, which Spark distributes but does not import.
 
-    A zip in ``--py-files`` reaches the workers by itself, an installed package does not have to.
+    A zip in ``--py-files`` reaches the workers by itself; an installed package need not be sent.
     """
     source = archive()
     if source is None or Path(source).suffix.lower() in _KNOWN_TO_SPARK:
         return
-    # Kept while the application runs: Spark's file server hands it out to executors that start later.
+    # Kept while the application runs: Spark's file server serves it to executors that start later.
     copy = Path(tempfile.mkdtemp(prefix="amqp-spark-")) / f"{Path(source).stem}.zip"
     shutil.copyfile(source, copy)
     spark.sparkContext.addPyFile(str(copy))
 
 
 class Portable:
-    """Mixin: pickles so that it can be unpickled where only the archive is, not its path."""
+    """Mixin: its pickles can be unpickled in processes that have the archive file, but not in their ``sys.path``."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Find the archive first, then build the object from its class and ``__getstate__``."""
+        """Add the archive to the path first, then build the object from its class and ``__getstate__``."""
         source = archive()
         if source is None:
             return super().__reduce_ex__(protocol)
-        # Arguments are unpickled from left to right: the path is there when the class is looked up.
+        # Arguments are unpickled from left to right: the path is set when the class is looked up.
         return operator.getitem, ((_Call(add_path, source), _Call(object.__new__, type(self), state=self)), 1)
 
 
 class _Call:
-    """Pickles as the call of a function; this class is never named in the pickle."""
+    """Pickled as a function call; this class does not appear in the pickle."""
 
     def __init__(self, function: Callable[..., object], *args: object, state: object = None) -> None:
         self._function = function

@@ -1,4 +1,4 @@
-"""When a connection is made again after an error, and when not (options ``retry.*``)."""
+"""Decide whether and when to reconnect after an error (options ``retry.*``)."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ if TYPE_CHECKING:
     from amqp_core.errors import AmqpError
 
 FIRST_DELAY_SECONDS: Final = 0.2
-"""Most time before the first attempt to connect again."""
+"""Longest pause before the first attempt to reconnect."""
 LOCK_RETRY_SECONDS: Final = 0.5
-"""Between two attempts to get a lock, or a queue, that another session has."""
+"""Pause between two attempts to get a lock, or a queue, that another session holds."""
 
 
 def pause_before(attempt: int, longest: float) -> float:
-    """How many seconds to wait before the ``attempt``-th attempt (from 1) to connect again: jittered, and growing."""
+    """Seconds to wait before the ``attempt``-th attempt (from 1) to reconnect: growing, with jitter."""
     delay = min(longest, FIRST_DELAY_SECONDS * 2.0 ** min(attempt - 1, 30))
     return delay * random.uniform(0.5, 1.0)  # noqa: S311  jitter, not a secret
 
 
 class RetryPolicy:
-    """Counts the failures in a row of one user of connections. Not thread-safe.
+    """Counts the consecutive failures of one user of connections. Not thread-safe.
 
     Parameters:
-        user: named in the log: a queue, a task, a transactionalId.
-        most: failures in a row after which there is no further attempt (``retry.maxAttempts``).
+        user: name for the log: a queue, a task, a transactionalId.
+        most: consecutive failures after which there is no further attempt (``retry.maxAttempts``).
         longest_s: longest pause in seconds (``retry.maxDelay``).
-        log: where each attempt is announced.
+        log: logger that announces each attempt.
 
     Attributes:
-        failures: counted failures in a row.
+        failures: number of consecutive failures.
     """
 
     def __init__(self, user: str, most: int, longest_s: float, log: logging.Logger) -> None:
@@ -46,18 +46,18 @@ class RetryPolicy:
     def pause_after(
         self, error: AmqpError, *, worked: bool = False, lasted: bool | None = None, counts: bool = True, note: str = ""
     ) -> float | None:
-        """Say what follows on an error, and log it.
+        """Decide what follows an error, and log it.
 
         Parameters:
-            error: the reason why the connection is no longer of use.
-            worked: the connection did something useful first: it is the first failure in a row.
-            lasted: it did so for long enough that the pause begins small again; by default as ``worked``.
-            counts: the error is a failure of this attempt. A connection kept from an earlier use may have broken in
-                the meantime: that is no failure, and the next attempt follows at once.
-            note: the end of the sentence in the log.
+            error: the error that ended the connection.
+            worked: the connection was useful before: this is the first failure in a row.
+            lasted: it was useful for long enough that the pause starts small again; default: ``worked``.
+            counts: the error counts as a failure. A connection kept from an earlier use may have broken in the
+                meantime: that is no failure, and the next attempt follows at once.
+            note: text added to the log message.
 
         Returns:
-            Seconds until the next attempt; ``None``: there is none.
+            Seconds until the next attempt; ``None``: no further attempt.
         """
         if worked:
             self.failures = 0

@@ -1,4 +1,4 @@
-"""Options and schema checked together, so that one error tells everything."""
+"""Check options and schema together, so that one error lists all problems."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def check(options: Mapping[str, object], schema: StructType) -> tuple[SourceOptions, ColumnPlan]:
     """Parse options and plan columns, without I/O.
 
-    Raises SchemaError when only the schema cannot be served, else OptionError with the problems of both.
+    Raises SchemaError if only the schema cannot be served, else OptionError with the problems of both.
     """
     problems: list[str] = []
     parsed: SourceOptions | None = None
