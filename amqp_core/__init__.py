@@ -1,4 +1,4 @@
-"""An AMQP 0-10 client of the standard library alone: codec, state machines without I/O, and a blocking client.
+"""An AMQP 0-10 client that needs only the standard library: codec, state machines without I/O, a blocking client.
 
 >>> from amqp_core import Client, ConnectOptions, Message, parse_url
 """

@@ -1,7 +1,7 @@
-"""Where to connect and as whom: the URL, the connect options, the password file.
+"""Address and login of a connection: the URL, the connect options, the password file.
 
-A URL is ``amqp://host[:port][,host2[:port2]...][/virtual-host]``, with ``amqps`` for TLS. Credentials do not belong
-into it, since URLs are logged; one that holds them is refused without being repeated.
+A URL is ``amqp://host[:port][,host2[:port2]...][/virtual-host]``, with ``amqps`` for TLS. It must not contain
+credentials, since URLs are logged; a URL with credentials is refused, and the error does not quote it.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from amqp_core.text import NOT_UTF8, is_utf8
 DEFAULT_PORT = 5672
 DEFAULT_TLS_PORT = 5671
 
-#: ``connection.tune`` does not go below this (0-10 section 9.connection, constant MIN-MAX-FRAME-SIZE).
+#: Smallest frame limit of ``connection.tune`` (0-10 section 9.connection, constant MIN-MAX-FRAME-SIZE).
 MIN_MAX_FRAME_SIZE = 4096
 #: The frame header's size field has 16 bits.
 MAX_MAX_FRAME_SIZE = 65535
-#: Bounds of ``max_message_bytes``: one frame, and what a block of frames can hold.
+#: Bounds of ``max_message_bytes``: one frame, and the capacity of a block of frames.
 MIN_MAX_MESSAGE_BYTES = 64 << 10
 MAX_MAX_MESSAGE_BYTES = 4095 << 20
 DEFAULT_MAX_MESSAGE_BYTES = 512 << 20
@@ -34,12 +34,12 @@ _SECRET_FIELDS = frozenset({"password"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectOptions:
-    """Everything that a connection needs to know. Times in seconds. ``repr`` shows no secret.
+    """Settings of a connection. Times in seconds. ``repr`` shows no secret.
 
-    ``in_clear`` names those of PLAIN and CRAM-MD5 that may be used without TLS to a host that is not a loopback
-    address; it is meant to hold those that were named explicitly. ``password_file`` is read each time a connection is
-    made.
-    ``max_message_bytes`` bounds a received message, all its frames counted; a larger one ends the connection.
+    ``in_clear`` lists the mechanisms, out of PLAIN and CRAM-MD5, that may be used without TLS to a host that is not a
+    loopback address; it should contain only mechanisms that the user named explicitly. ``password_file`` is read for
+    each connection. ``max_message_bytes`` limits a received message, all its frames counted; a larger one ends the
+    connection.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -95,9 +95,13 @@ class ConnectOptions:
         return f"ConnectOptions({', '.join(shown)})"
 
     def read_password(self) -> str | None:
-        """The password: given, or read now from ``password_file`` (UTF-8, one trailing newline is not part of it).
+        """Return the given password, or read it now from ``password_file``, which may change between connections.
 
-        Raises AuthenticationFailed when the file cannot be read. It may change between two connections.
+        Returns:
+            The password; of a file: its text in UTF-8 without one trailing newline. ``None`` if there is none.
+
+        Raises:
+            AuthenticationFailed: the file cannot be read, or is not UTF-8.
         """
         if self.password_file is None:
             return self.password
@@ -106,7 +110,7 @@ class ConnectOptions:
         except (OSError, ValueError) as error:  # a path that cannot be encoded is a ValueError
             reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
             raise AuthenticationFailed(f"the password file {self.password_file!r} cannot be read: {reason}") from error
-        # not by the error of decoding, which holds the bytes of the file
+        # not by a UnicodeDecodeError, which contains the bytes of the file
         text = content.decode("utf-8", "surrogateescape")
         if not is_utf8(text):
             raise AuthenticationFailed(f"the password file {self.password_file!r} is not UTF-8 text: write it in UTF-8")
@@ -114,12 +118,17 @@ class ConnectOptions:
 
 
 def parse_url(url: str) -> tuple[tuple[tuple[str, int], ...], str, bool]:
-    """Take a URL apart: ``(hosts, virtual_host, tls)``. Raises UsageError that names what is wrong with it.
+    """Parse a URL.
 
-    The virtual host is percent-decoded; an absent one is the empty string, the broker's default.
+    Returns:
+        ``(hosts, virtual_host, tls)``. The virtual host is percent-decoded; an absent one is the empty string, the
+        broker's default.
+
+    Raises:
+        UsageError: the URL is malformed, or contains credentials.
     """
     if "@" in url:
-        # Anything before an '@' may be a password, wherever it stands and whatever else is wrong: repeat nothing.
+        # Any text before an '@' may be a password, wherever it is: quote nothing of the URL.
         raise UsageError(
             "the URL holds credentials (something before '@'), which would be logged: leave them out and give username "
             "and password separately (an '@' in a virtual host is written %40)"
@@ -131,7 +140,7 @@ def parse_url(url: str) -> tuple[tuple[tuple[str, int], ...], str, bool]:
     if not separator or scheme.lower() not in {"amqp", "amqps"}:
         raise UsageError(f"the URL {url!r} does not start with amqp:// or amqps://")
     if "?" in rest or "#" in rest:
-        # Not repeated: what follows may be a password.
+        # Not quoted: the query may contain a password.
         raise UsageError("the URL has a query or fragment ('?' or '#'): settings are given as options, not in the URL")
     authority, _, path = rest.partition("/")
     if "/" in path:
@@ -147,7 +156,7 @@ def parse_url(url: str) -> tuple[tuple[tuple[str, int], ...], str, bool]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address (or ``localhost``) is this machine. Ask with the connected peer's address where known."""
+    """Whether an address (or ``localhost``) is this machine. Pass the connected peer's address if it is known."""
     if host.lower().rstrip(".") == "localhost":
         return True
     try:
@@ -159,7 +168,7 @@ def is_loopback(host: str) -> bool:
 
 
 def format_address(host: str, port: int) -> str:
-    """``host:port`` for messages, with brackets around an IPv6 address."""
+    """Return ``host:port`` for messages, with brackets around an IPv6 address."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -168,7 +177,7 @@ def _host_and_port(text: str, url: str, *, tls: bool) -> tuple[str, int]:
     if not separator:
         return host, DEFAULT_TLS_PORT if tls else DEFAULT_PORT
     if not (port.isascii() and port.isdigit()) or not 1 <= int(port[:6]) <= 65535:
-        # The text is not repeated: after a ':' people also put passwords.
+        # The text is not quoted: users also write passwords after a ':'.
         raise UsageError(f"the port after host {host!r} in the URL is not a number from 1 to 65535")
     return host, int(port)
 

@@ -1,11 +1,11 @@
-"""The client interface of every protocol: what a program needs of a connection, whatever AMQP is on the wire.
+"""The client interface, independent of the AMQP version on the wire.
 
-A client is one connection with one session, and one *incarnation*: after a failure it is closed, and a program connects
-another one. Transfers are settled by ids that count on without end within a client and mean nothing outside of it
-(0-10: command ids). Differences between protocols and brokers have names: :class:`Capabilities`.
+A client is one connection with one session, and one *incarnation*: after a failure it is closed, and the program
+connects another one. Transfers are settled by ids, which increase without limit within a client and are not valid in
+another one (0-10: command ids). :class:`Capabilities` lists the differences between protocols and brokers.
 
-Nothing here does input or output, and nothing is peculiar to one protocol. ``amqp_core.v0_10.client.Client`` implements
-it for AMQP 0-10. A client is for one thread, except :meth:`Client.wake`; the value classes are immutable.
+Nothing here does I/O or depends on one protocol. ``amqp_core.v0_10.client.Client`` implements the interface for AMQP
+0-10. A client is for one thread, except :meth:`Client.wake`; the value classes are immutable.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Abilities of a protocol, and known ways of the broker behind a connection.
+    """Capabilities of a protocol, and known behaviour of the connected broker.
 
     Attributes:
-        credit: a subscription gets messages as far as it has credit, counted in messages and in bytes.
+        credit: a subscription receives messages only within its credit, counted in messages and in bytes.
         browse: messages can be read without being acquired.
         selectors: a subscription may filter by a selector.
         exchange_queries: existence and type of an exchange can be queried.
@@ -34,10 +34,10 @@ class Capabilities:
         local_transactions: publishes and accepts of one session can be committed together.
         distributed_transactions: branches can be prepared, and resolved by other sessions.
         counts_held_messages: the message count of a queue includes messages that consumers hold.
-        rejects_unroutable: the broker is known to reject what it cannot route. Of an unknown broker the opposite has to
-            be expected: it may drop such a message without a word.
-        lists_branches_in_one_frame: a list of prepared branches that exceeds one frame costs the connection.
-        zero_timeout_is_none: a branch with a timeout of 0 has no timer; elsewhere 0 ends it at once.
+        rejects_unroutable: the broker is known to reject unroutable messages. Expect the opposite of an unknown broker:
+            it may drop such a message silently.
+        lists_branches_in_one_frame: a list of prepared branches that exceeds one frame breaks the connection.
+        zero_timeout_is_none: a branch with a timeout of 0 has no timer; otherwise 0 ends it at once.
     """
 
     credit: bool = True
@@ -56,12 +56,12 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Xid:
-    """The name of a transaction branch, as X/Open XA has it (0-10 section dtx, struct xid).
+    """The id of a transaction branch, as defined by X/Open XA (0-10 section dtx, struct xid).
 
     Attributes:
-        format: the number of the format; ``None`` only in an answer of a broker that leaves it out.
-        global_id: of the transaction, at most 64 bytes.
-        branch_id: of the branch, at most 64 bytes.
+        format: format number; ``None`` only in an answer of a broker that omits it.
+        global_id: id of the transaction, at most 64 bytes.
+        branch_id: id of the branch, at most 64 bytes.
     """
 
     format: int | None = None
@@ -70,11 +70,11 @@ class Xid:
 
 
 class Route(NamedTuple):
-    """The answer about a target of messages.
+    """The answer to a query about a target of messages.
 
     Attributes:
-        exists: whether the exchange, binding or queue is there. An answer that does not say so for certain is a no.
-        exchange_type: of an exchange: direct, topic, fanout, headers or a type of the broker's own; else empty.
+        exists: whether the exchange, binding or queue exists; ``False`` if the answer is not certain.
+        exchange_type: type of an exchange: direct, topic, fanout, headers or a broker-specific one; else empty.
     """
 
     exists: bool
@@ -82,7 +82,7 @@ class Route(NamedTuple):
 
 
 Target = tuple[str, str | None]
-"""An exchange and a routing key: the binding; with an empty exchange: the queue of that name. Without a key: the
+"""An exchange and a routing key: their binding; with an empty exchange: the queue of that name. Without a key: the
 exchange."""
 
 
@@ -91,7 +91,7 @@ class Block(Protocol):
 
     @property
     def frames(self) -> bytes:
-        """Whole transfers exactly as received; may be interleaved with frames that belong to no transfer."""
+        """Whole transfers exactly as received; frames that belong to no transfer may lie between."""
 
     @property
     def ends(self) -> Sequence[int]:
@@ -111,7 +111,7 @@ class Message(Protocol):
 
     @property
     def body(self) -> bytes:
-        """Its body; empty when it has none."""
+        """The body; empty if it has none."""
 
     @property
     def transfer_id(self) -> int:
@@ -123,92 +123,92 @@ class QueueInfo(Protocol):
 
     @property
     def message_count(self) -> int | None:
-        """Messages in the queue: see :attr:`Capabilities.counts_held_messages`."""
+        """Number of messages in the queue: see :attr:`Capabilities.counts_held_messages`."""
 
     @property
     def subscriber_count(self) -> int | None:
-        """Consumers of the queue."""
+        """Number of consumers of the queue."""
 
 
 class Subscription(Protocol):
-    """A flow of transfers from one queue, as far as there is credit."""
+    """A flow of transfers from one queue, limited by credit."""
 
     @property
     def credit(self) -> int:
-        """Messages that may still come."""
+        """Number of messages that may still arrive."""
 
     @property
     def credit_bytes(self) -> float:
-        """Bytes of messages that may still come; infinite where one of any size may."""
+        """Bytes of messages that may still arrive; infinite if their size is not limited."""
 
     def grant(self, messages: int) -> None:
-        """Add credit for so many messages of any size."""
+        """Add credit for ``messages`` messages of any size."""
 
     def renew(self, messages: int, nbytes: int | None = None) -> None:
-        """Replace the credit, without waiting: so many messages of together so many bytes, or of any size.
+        """Replace the credit, without waiting: ``messages`` messages of ``nbytes`` bytes in total, or of any size.
 
-        Messages under way still come, and count as credit until the broker has answered.
+        Messages under way still arrive, and count as credit until the broker has answered.
         """
 
     def take_blocks(self, timeout: float) -> Sequence[Block]:
-        """Wait until transfers came, ``timeout`` seconds passed, or the client was woken; may return none."""
+        """Wait until transfers arrive, ``timeout`` seconds pass, or the client is woken; may return no block."""
 
     def take_arrived(self) -> Sequence[Block]:
-        """The transfers that came while the client waited for something else."""
+        """Return the transfers that arrived during other calls; do not wait."""
 
     def take_one(self, *, timeout: float) -> Message | None:
-        """The next message; ``None`` if none comes within ``timeout`` seconds.
+        """Return the next message; ``None`` if none arrives within ``timeout`` seconds.
 
         Raises:
-            UndecodableMessage: it is not what the specification says; its id can still be settled.
+            UndecodableMessage: it violates the specification; its id can still be settled.
         """
 
     def flush(self) -> None:
-        """Wait until the broker has sent what it can; the credit ends with that."""
+        """Wait until the broker has sent all available messages within the credit; credit is 0 afterwards."""
 
     def probe(self) -> None:
-        """Replace all credit by one message's, and wait until it has come or there is none; credit is 0 then."""
+        """Replace all credit by one message, and wait until it arrives or there is none; credit is 0 afterwards."""
 
     def cancel(self) -> None:
-        """End the subscription and wait: everything that was under way is here then."""
+        """End the subscription and wait until all transfers under way have arrived."""
 
 
 class Publisher(Protocol):
-    """Sends runs of ready-made transfers within a window, and keeps account of them."""
+    """Sends runs of encoded transfers within a window, and tracks their outcome."""
 
     accept_mode: int
-    """A number for the encoder of this protocol, which writes it into every transfer."""
+    """Accept mode that the protocol's encoder writes into every transfer."""
 
     @property
     def max_frame_size(self) -> int:
-        """Bytes of the largest frame that the broker takes."""
+        """Largest frame that the broker accepts, in bytes."""
 
     @property
     def sent(self) -> Counted:
-        """All that was sent."""
+        """Count of the transfers sent."""
 
     @property
     def completed(self) -> Counted:
-        """That part which the broker has taken responsibility for."""
+        """Count of the transfers for which the broker has taken responsibility."""
 
     @property
     def in_flight(self) -> int:
-        """Transfers that were sent and are neither completed nor rejected."""
+        """Number of transfers that were sent and are neither completed nor rejected."""
 
     def send(self, transfers: Transfers, *, timeout_s: float = math.inf) -> int:
-        """Send a run, as fast as the window allows; return the id of its last transfer."""
+        """Send a run, as fast as the window allows; return the id of its first transfer."""
 
     def finish(self, *, timeout_s: float = math.inf) -> None:
-        """Wait until the broker has completed or rejected everything."""
+        """Wait until the broker has completed or rejected all transfers sent."""
 
     def unfinished(self) -> list[Transfers]:
-        """The transfers that were neither completed nor rejected, to be sent again on another connection."""
+        """Return the transfers that were neither completed nor rejected, to be sent again on another connection."""
 
     def locate(self, command_id: int) -> tuple[object, int] | None:
-        """Tag and index of the transfer with an id, as an error names it."""
+        """Return tag and index of the transfer with an id that an error names; ``None`` if it is not known."""
 
     def take_rejected(self) -> list[Rejected]:
-        """The transfers that were rejected since the last call."""
+        """Return the transfers that were rejected since the last call."""
 
 
 class RouteQueries(Protocol):
@@ -216,14 +216,14 @@ class RouteQueries(Protocol):
 
     @property
     def arrived(self) -> bool:
-        """Whether every answer is here."""
+        """Whether every answer has arrived."""
 
     def answers(self) -> list[Route]:
         """Wait for every answer and return them in the order of the targets; call it once.
 
         Raises:
             ProtocolError: an answer is missing or of another type.
-            DeadlineExceeded: they do not come within the call timeout.
+            DeadlineExceeded: the answers do not arrive within the call timeout.
             ConnectionLost, SessionDetached, CommandFailed: the connection or session ended.
         """
 
@@ -232,7 +232,7 @@ class Transactions(Protocol):
     """Local and distributed transactions on the session of a client.
 
     Attributes:
-        patience_s: seconds for which the broker may be silent over the end of a transaction.
+        patience_s: seconds for which the broker may be silent while it ends a transaction.
     """
 
     patience_s: float
@@ -242,22 +242,27 @@ class Transactions(Protocol):
         """Whether publishes and accepts of the session wait for :meth:`commit`."""
 
     def select(self) -> None:
-        """Make the session transactional, for good."""
+        """Make the session transactional, permanently."""
 
     def commit(self, sent: Callable[[], None] | None = None, *, patience_s: float | None = None) -> None:
-        """Commit everything since the last commit. ``sent`` is called once the outcome is in the broker's hands."""
+        """Commit everything since the last commit.
+
+        Parameters:
+            sent: called when the commit was sent and its outcome is not known.
+            patience_s: for this commit, instead of the attribute.
+        """
 
     def dtx_select(self) -> None:
-        """Let the session take part in distributed transactions."""
+        """Enable distributed transactions on the session."""
 
     def start(self, xid: Xid) -> None:
         """Associate the session with a branch."""
 
     def end(self, xid: Xid, *, fail: bool = False) -> None:
-        """End the association."""
+        """End the association with a branch; ``fail``: the branch must be rolled back."""
 
     def prepare(self, xid: Xid) -> None:
-        """Prepare a branch that was ended."""
+        """Prepare a branch after :meth:`end`."""
 
     def commit_branch(self, xid: Xid) -> None:
         """Commit a prepared branch."""
@@ -266,28 +271,31 @@ class Transactions(Protocol):
         """Roll a branch back."""
 
     def abandon(self, xid: Xid, *, ended: bool) -> bool:
-        """Roll back a branch that failed, if the session lives; whether the broker has confirmed that."""
+        """Roll back a branch that failed, if the session lives; return whether the broker has confirmed it.
+
+        ``ended``: whether :meth:`end` was called for it before.
+        """
 
     def get_timeout(self, xid: Xid) -> int:
-        """Seconds after which the broker may roll the branch back."""
+        """Return the seconds after which the broker may roll the branch back."""
 
     def set_timeout(self, xid: Xid, seconds: int) -> None:
-        """Set them. :attr:`Capabilities.zero_timeout_is_none` says what 0 is."""
+        """Set the timeout of a branch in seconds; for 0 see :attr:`Capabilities.zero_timeout_is_none`."""
 
     def recover(self) -> list[Xid]:
-        """All prepared branches, of every client."""
+        """Return all prepared branches, of every client."""
 
 
 class Client(Protocol):
     """One connection with one session.
 
-    Every method raises an :class:`amqp_core.errors.AmqpError` when the connection or session has ended, or the broker
-    refuses; the client is finished then.
+    Every method raises an :class:`amqp_core.errors.AmqpError` if the connection or session has ended, or the broker
+    refuses; the client cannot be used afterwards.
     """
 
     @property
     def capabilities(self) -> Capabilities:
-        """Abilities of protocol and broker."""
+        """Capabilities of protocol and broker."""
 
     @property
     def transactions(self) -> Transactions:
@@ -295,22 +303,26 @@ class Client(Protocol):
 
     @property
     def heartbeat_s(self) -> float:
-        """Seconds between heartbeats, as the broker agreed to; 0 is none."""
+        """Seconds between heartbeats, as agreed with the broker; 0: no heartbeats."""
 
     @property
     def peer(self) -> str:
         """``host:port`` of the broker."""
 
     def query_queue(self, queue: str) -> QueueInfo | None:
-        """Ask about a queue; ``None`` when it does not exist."""
+        """Query a queue; ``None`` if it does not exist."""
 
     def declare_queue(
         self, queue: str, *, durable: bool = False, exclusive: bool = False, auto_delete: bool = False
     ) -> None:
-        """Create the queue unless it exists. ResourceLocked: another connection holds it exclusively."""
+        """Create the queue unless it exists.
+
+        Raises:
+            ResourceLocked: another connection holds it exclusively.
+        """
 
     def delete_queue(self, queue: str) -> None:
-        """Delete a queue with everything in it."""
+        """Delete a queue with all its messages."""
 
     def bind(self, queue: str, exchange: str, binding_key: str) -> None:
         """Bind the queue to an exchange."""
@@ -337,26 +349,26 @@ class Client(Protocol):
 
         Parameters:
             queue: its name.
-            accept: messages wait for :meth:`accept`; else they are settled when they are sent.
-            acquire: messages are this consumer's; else it browses.
+            accept: messages must be accepted by :meth:`accept`; else they are settled when they are sent.
+            acquire: messages are acquired by this consumer; else it browses.
             exclusive: refuse other subscriptions of the queue.
             selector: the broker's filter.
         """
 
     def accept(self, ranges: Sequence[tuple[int, int]], *, patience_s: float = 0.0) -> None:
-        """Accept transfers by inclusive ranges of ids; the broker may be silent over it for ``patience_s`` seconds."""
+        """Accept transfers by inclusive ranges of ids; the broker may be silent for ``patience_s`` seconds then."""
 
     def reject(self, ranges: Sequence[tuple[int, int]], *, text: str = "", patience_s: float = 0.0) -> None:
-        """Reject transfers: to the alternate exchange of the queue, if it has one. ``text`` is cut where needed."""
+        """Reject transfers: they go to the queue's alternate exchange, if it has one. A long ``text`` is cut."""
 
     def release(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False) -> None:
-        """Give transfers back to their queue."""
+        """Return transfers to their queue."""
 
     def sync(self, *, patience_s: float = 0.0) -> None:
-        """Wait until the broker has done everything that was sent before; it may be silent for so long."""
+        """Wait until the broker has completed everything sent; it may be silent for ``patience_s`` seconds."""
 
     def publish_to_queue(self, queue: str, body: bytes, *, content_type: str) -> None:
-        """Send a durable message to a queue; :meth:`confirm` says whether the broker has taken it."""
+        """Send a durable message to a queue; :meth:`confirm` waits until the broker has taken it."""
 
     def confirm(self) -> None:
         """Wait until the broker has taken responsibility for everything published.
@@ -367,27 +379,27 @@ class Client(Protocol):
         """
 
     def publisher(self, *, max_in_flight: int) -> Publisher:
-        """A new publisher with a window of so many transfers; it replaces the one before."""
+        """Return a new publisher with a window of ``max_in_flight`` transfers; it replaces the previous one."""
 
     def service(self) -> None:
-        """Read what is there and send a heartbeat if one is due, without waiting."""
+        """Read arrived data and send a heartbeat if one is due, without waiting."""
 
     def pause_reading(self, paused: bool) -> None:  # noqa: FBT001 - a switch, named by its method
-        """Stop taking transfers from the socket, which slows the broker down; heartbeats keep going out."""
+        """Stop or resume reading transfers from the socket, which slows down the broker; heartbeats are still sent."""
 
     def wake(self) -> None:
-        """From any thread: let a waiting call return early."""
+        """Make a waiting call return early. May be called from any thread."""
 
     def __enter__(self) -> Self:
-        """The client itself; :meth:`close` ends it."""
+        """Return the client; the end of the context closes it."""
 
     def __exit__(self, *exc: object) -> None: ...
 
     def close(self) -> None:
-        """Close in order. Messages that were not accepted go back to their queue."""
+        """Close cleanly. Messages that were not accepted go back to their queue."""
 
     def discard(self) -> None:
-        """End after a failure so that the broker takes nothing half-sent later."""
+        """End after a failure, so that the broker does not process partly sent data later."""
 
     def abort(self) -> None:
         """Drop the connection at once, as a crash would."""

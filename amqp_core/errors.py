@@ -1,8 +1,8 @@
-"""Every error that amqp_core raises, and the registry from wire codes to classes.
+"""All errors of amqp_core, and the registry that maps wire codes to classes.
 
-Rules: a class says whether trying again can help (``retryable``); every argument goes to ``super().__init__``
-so that errors pickle across worker boundaries; a message names the value, the limit and where it was found, and
-never a secret. Codes that the registry does not know become :class:`UnknownError`, never a ``KeyError``.
+Rules: a class states whether a retry can help (``retryable``); every argument goes to ``super().__init__`` so that
+errors can be pickled between workers; a message names the value, the limit and the place, and never a secret. Codes
+that are not in the registry become :class:`UnknownError`, never a ``KeyError``.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ class AmqpError(Exception):
 
 
 class UsageError(AmqpError):
-    """The caller used an object in a state or a way that the protocol does not allow."""
+    """The caller used an object in a state or way that the protocol does not allow."""
 
 
 class EncodeError(AmqpError, ValueError):
-    """A value does not fit the wire type it was given for."""
+    """A value does not fit its wire type."""
 
 
 class ProtocolError(AmqpError):
-    """The peer broke the protocol; the connection cannot go on (0-10 section 4)."""
+    """The peer violated the protocol; the connection cannot continue (0-10 section 4)."""
 
     retryable: ClassVar[bool] = True
 
 
 class DecodeError(ProtocolError, ValueError):
-    """Bytes from the peer are not a value of the type they should be."""
+    """Bytes from the peer are not a value of the expected type."""
 
     def __init__(self, reason: str, offset: int = -1) -> None:
         super().__init__(reason, offset)
@@ -43,9 +43,9 @@ class DecodeError(ProtocolError, ValueError):
 
 
 class UndecodableMessage(DecodeError):
-    """A message was received whole and cannot be decoded. The connection goes on, and so do the messages after it.
+    """A completely received message cannot be decoded. The connection and the following messages are not affected.
 
-    Its transfer can be accepted, rejected or released by ``command_id``. Trying again does not help.
+    Its transfer can be accepted, rejected or released by ``command_id``. A retry does not help.
     """
 
     retryable: ClassVar[bool] = False
@@ -66,7 +66,7 @@ class LimitExceeded(ProtocolError):
 
 
 class VersionRefused(ProtocolError):
-    """The peer does not speak AMQP 0-10 and said (or showed) what it speaks instead."""
+    """The peer does not speak AMQP 0-10; ``offered`` describes the protocol that it offered or answered with."""
 
     retryable: ClassVar[bool] = False
 
@@ -107,25 +107,25 @@ class AuthenticationFailed(ConnectionFailed):
 
 
 class TlsError(ConnectionFailed):
-    """The TLS handshake failed: an untrusted or wrong-name certificate, or no TLS on that port."""
+    """The TLS handshake failed: an untrusted certificate, one for another name, or no TLS on that port."""
 
     retryable: ClassVar[bool] = False
 
 
 class VirtualHostRefused(ConnectionFailed):
-    """The broker knows no such virtual host, or does not let this login use it."""
+    """The broker has no such virtual host, or does not let this login use it."""
 
     retryable: ClassVar[bool] = False
 
 
 class DeadlineExceeded(AmqpError):
-    """An answer did not come within the time allowed; the connection is closed because its state is unknown."""
+    """An answer did not arrive in time; the connection is closed because its state is unknown."""
 
     retryable: ClassVar[bool] = True
 
 
 class OutcomeUnknown(AmqpError):
-    """Commands were sent and the connection broke before the broker completed them: the caller must decide."""
+    """The connection broke before the broker completed commands that were sent: the caller must decide."""
 
     retryable: ClassVar[bool] = True
 
@@ -144,7 +144,7 @@ class MessageRejected(AmqpError):
 
 
 class TransactionFailed(AmqpError):
-    """A distributed transaction branch did not end as asked (``xa-status``, 0-10 section dtx)."""
+    """A distributed transaction branch did not end as requested (``xa-status``, 0-10 section dtx)."""
 
     def __init__(self, operation: str, status: int, name: str) -> None:
         super().__init__(operation, status, name)
@@ -159,7 +159,7 @@ class TransactionFailed(AmqpError):
 
     @property
     def is_rollback(self) -> bool:
-        """Whether the broker has rolled the branch back for a reason of its own (XA_RBROLLBACK)."""
+        """Whether the broker has rolled the branch back for another reason (XA_RBROLLBACK)."""
         return self.name == "XA_RBROLLBACK"
 
     def __str__(self) -> str:
@@ -190,11 +190,11 @@ RIGHTS: Final[dict[str, tuple[str, str | None]]] = {
     "queue.delete": ("delete queue", "DELETE QUEUE"),
     "message.subscribe": ("consume queue", "CONSUME QUEUE"),
 }
-"""By command the right that it takes: on qpidd, and on Broker-J (``None``: none of its own)."""
+"""Access right that each command needs: on qpidd, and on Broker-J (``None``: no specific one)."""
 
 
 class CommandFailed(AmqpError):
-    """The peer raised ``execution.exception`` for a command; the session is gone (0-10 section execution)."""
+    """The peer raised ``execution.exception`` for a command; the session has ended (0-10 section execution)."""
 
     error_code: ClassVar[int] = 0
 
@@ -211,7 +211,7 @@ class CommandFailed(AmqpError):
 
 
 class UnauthorizedAccess(CommandFailed):
-    """403: the login may not do this. The text names the right that qpidd and Broker-J ask for."""
+    """403: the login lacks a right. The text names the right that qpidd and Broker-J require."""
 
     error_code: ClassVar[int] = 403
 
@@ -234,7 +234,7 @@ class NotFound(CommandFailed):
 
 
 class ResourceLocked(CommandFailed):
-    """405: somebody else holds the queue exclusively."""
+    """405: another session holds the queue exclusively."""
 
     error_code: ClassVar[int] = 405
     retryable: ClassVar[bool] = True
@@ -247,7 +247,7 @@ class PreconditionFailed(CommandFailed):
 
 
 class ResourceDeleted(CommandFailed):
-    """408: the resource was deleted while it was used."""
+    """408: the resource was deleted while it was in use."""
 
     error_code: ClassVar[int] = 408
 
@@ -271,13 +271,13 @@ class ResourceLimitExceeded(CommandFailed):
 
 
 class NotAllowed(CommandFailed):
-    """530: the broker forbids it by its configuration."""
+    """530: the broker's configuration forbids the command."""
 
     error_code: ClassVar[int] = 530
 
 
 class IllegalArgument(CommandFailed):
-    """531: an argument has a value that the broker does not take."""
+    """531: the broker does not accept the value of an argument."""
 
     error_code: ClassVar[int] = 531
 
@@ -289,7 +289,7 @@ class NotImplementedByPeer(CommandFailed):
 
 
 class InternalError(CommandFailed):
-    """541: the broker failed inside."""
+    """541: the broker had an internal error."""
 
     error_code: ClassVar[int] = 541
     retryable: ClassVar[bool] = True
@@ -302,7 +302,7 @@ class InvalidArgument(CommandFailed):
 
 
 class UnknownError(CommandFailed):
-    """A code that the specification does not list."""
+    """An error code that the specification does not list."""
 
 
 _COMMAND_FAILURES: dict[int, type[CommandFailed]] = {
@@ -328,6 +328,13 @@ _COMMAND_FAILURES: dict[int, type[CommandFailed]] = {
 def command_failure(
     error_code: int, command_id: int | None, description: str, command: str | None = None
 ) -> CommandFailed:
-    """Build the typed error for an ``execution.exception`` (error-code, command-id, description)."""
+    """Build the typed error for an ``execution.exception``.
+
+    Parameters:
+        error_code: its error-code.
+        command_id: id of the command that failed; ``None`` if it is not given.
+        description: its description.
+        command: name of the command, if known.
+    """
     cls = _COMMAND_FAILURES.get(error_code, UnknownError)
     return cls(error_code, command_id, description, command)

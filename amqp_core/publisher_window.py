@@ -1,9 +1,8 @@
-"""How much a publisher may have in flight: little at first, more while the broker keeps up, little again after a stop.
+"""Window of a publisher: few transfers in flight at first, more while the broker keeps up, few again after a stop.
 
-That a queue is too full is said late: qpidd withholds completions above 80 % of a queue's limit, and refuses with 506
-what comes above all of it; Broker-J sends message.stop. What was in flight by then goes to the queue all the same. So
-the window has an upper bound, begins small where a queue may be near its limit unseen, and grows while the broker
-completes what it holds.
+Brokers report a full queue late: qpidd withholds completions above 80 % of a queue's limit, and refuses transfers above
+the limit with 506; Broker-J sends message.stop. Transfers in flight by then still go to the queue. So the window has an
+upper bound, starts small where a queue may be near its limit, and grows while the broker completes the transfers in it.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from amqp_core.errors import UsageError
 
 FIRST_TRANSFERS = 1000
 FIRST_BYTES = 512 << 10
-# What one answer of the broker makes of the window: several come for each window.
+# Growth factor per answer of the broker; there are several answers per window.
 _FASTER = 1.5
-# After a stop the window grows as fast up to half of what it was, and by this part of the first window from there on.
+# After a stop the window grows as fast up to half of its former size, then by this part of the first window.
 _SLOWLY = 0.125
 
 
@@ -24,11 +23,11 @@ class Window:
     """Most transfers, and most bytes, that may be sent and not completed.
 
     Parameters:
-        most_transfers, most_bytes: its upper bounds; where they are small they are its size from the beginning.
-        small: begin with ``FIRST_TRANSFERS`` and ``FIRST_BYTES``, not with the upper bounds.
+        most_transfers, most_bytes: upper bounds; small ones are the size from the start.
+        small: start with ``FIRST_TRANSFERS`` and ``FIRST_BYTES`` instead of the upper bounds.
 
     Raises:
-        UsageError: bounds that let nothing pass.
+        UsageError: a bound is less than 1.
     """
 
     def __init__(self, most_transfers: int, most_bytes: int, *, small: bool = False) -> None:
@@ -39,7 +38,7 @@ class Window:
         self._largest = max(1.0, most_bytes / FIRST_BYTES)
         self._small = small
         self._size = 1.0 if small else self._largest
-        """In first windows."""
+        """Size in units of the first window."""
         self._fast_until = math.inf
 
     def __repr__(self) -> str:
@@ -47,30 +46,30 @@ class Window:
 
     @property
     def transfers(self) -> int:
-        """Most transfers now."""
+        """Most transfers at present."""
         share = self._size / self._largest
         return min(self._most_transfers, max(FIRST_TRANSFERS, int(self._most_transfers * share)))
 
     @property
     def nbytes(self) -> int:
-        """Most bytes now."""
+        """Most bytes at present."""
         return min(self._most_bytes, int(FIRST_BYTES * self._size))
 
     def grow(self) -> None:
-        """The broker has completed what it was asked for."""
+        """Enlarge the window: the broker has completed the transfers of a sync."""
         if self._size < self._fast_until:
             self._size = min(self._size * _FASTER, self._fast_until, self._largest)
         else:
             self._size = min(self._size + _SLOWLY, self._largest)
 
     def stop(self) -> None:
-        """The broker takes nothing more for now."""
-        if self._size > 1.0:  # else what began it lasts
+        """Reset the window: the broker takes no transfers at present."""
+        if self._size > 1.0:  # else the same stop continues
             self._fast_until = max(1.0, self._size / 2)
         self._size = 1.0
 
     def within(self, most_transfers: int, most_bytes: int) -> Window:
-        """Return a window with other bounds for the same broker, with what was found out about it."""
+        """Return a window with other bounds for the same broker; its measured size is kept."""
         window = Window(most_transfers, most_bytes, small=self._small)
         if self._small or self._fast_until < math.inf:
             window._size, window._fast_until = min(self._size, window._largest), self._fast_until

@@ -1,11 +1,11 @@
-"""SASL for ``connection.start``/``secure``: which mechanism to use, and the steps of each. No I/O, no clock.
+"""SASL for ``connection.start``/``secure``: choice of the mechanism, and the steps of each. No I/O, no clock.
 
-A mechanism is driven by three calls: :meth:`Mechanism.initial` gives the ``response`` of ``connection.start-ok``
-(``None`` means that the field is *absent*, which brokers tell from empty), :meth:`Mechanism.respond` answers each
-``connection.secure`` challenge, and :meth:`Mechanism.finished` is called when ``connection.tune`` says that the broker
-accepted the login: it raises when the broker has not proved itself where the mechanism asks for that (SCRAM).
+A mechanism is driven by three calls: :meth:`Mechanism.initial` returns the ``response`` of ``connection.start-ok``
+(``None``: the field is *absent*, which brokers distinguish from empty), :meth:`Mechanism.respond` answers each
+``connection.secure`` challenge, and :meth:`Mechanism.finished` is called when ``connection.tune`` shows that the broker
+accepted the login: it raises if the mechanism requires a proof of the broker (SCRAM) and the proof is missing.
 
-No mechanism here negotiates a security layer, so nothing after the login is wrapped. Error texts never hold a secret.
+No mechanism here negotiates a security layer, so data after the login is not wrapped. Error texts contain no secret.
 """
 
 from __future__ import annotations
@@ -25,33 +25,37 @@ from amqp_core.text import NOT_UTF8, is_utf8
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-#: Allowed mechanisms, best first, where nothing else is asked for.
+#: Mechanisms that are allowed by default, best first.
 DEFAULT_MECHANISMS: tuple[str, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "EXTERNAL", "PLAIN", "ANONYMOUS")
 
-#: RFC 5802 section 5.1 and RFC 7677 section 4 ask servers for at least this many iterations; fewer would let somebody
-#: between us and the broker ask for a proof that is cheap to guess from.
+#: RFC 5802 section 5.1 and RFC 7677 section 4 ask servers for at least this many iterations; with fewer, an attacker in
+#: the broker's place could request a proof from which the password is cheap to guess.
 MIN_ITERATIONS = 4096
-#: More than this is a way to keep the client busy (about a second of one core).
+#: More iterations would let a server keep the client busy; this many take about a second of one core.
 MAX_ITERATIONS = 2_000_000
 
 
 class Mechanism:
-    """One SASL exchange, good for one login attempt."""
+    """One SASL exchange, for one login attempt."""
 
     name: ClassVar[str] = ""
 
     def initial(self) -> bytes | None:
-        """The ``response`` of ``connection.start-ok``; ``None`` when the field must be absent."""
+        """Return the ``response`` of ``connection.start-ok``; ``None`` if the field must be absent."""
         return None
 
     def respond(self, challenge: bytes) -> bytes:
-        """The ``response`` of ``connection.secure-ok`` to one challenge."""
+        """Return the ``response`` of ``connection.secure-ok`` to one challenge.
+
+        Raises:
+            AuthenticationFailed: the challenge is not expected or not valid.
+        """
         raise AuthenticationFailed(
             f"the broker sent a challenge of {len(challenge)} bytes after {self.name}, which has none"
         )
 
     def finished(self) -> None:
-        """The broker accepted the login (``connection.tune``): raise AuthenticationFailed if it may not yet."""
+        """Check that the broker may accept the login now (``connection.tune``); else raise AuthenticationFailed."""
 
 
 class Anonymous(Mechanism):
@@ -60,17 +64,17 @@ class Anonymous(Mechanism):
     name: ClassVar[str] = "ANONYMOUS"
 
     def initial(self) -> bytes:
-        """An empty response, which is not the same as none."""
+        """Return an empty response, which is not an absent one."""
         return b""
 
 
 class External(Mechanism):
-    """RFC 4422 appendix A: the identity is that of the TLS client certificate."""
+    """RFC 4422 appendix A: the identity of the TLS client certificate."""
 
     name: ClassVar[str] = "EXTERNAL"
 
     def initial(self) -> bytes:
-        """An empty authorization identity: act as whoever the certificate names."""
+        """Return an empty authorization identity: use the identity in the certificate."""
         return b""
 
 
@@ -87,22 +91,22 @@ class _Password(Mechanism):
 
 
 class Plain(_Password):
-    """RFC 4616: the password itself, so only over TLS, to a loopback address, or when named explicitly."""
+    """RFC 4616: sends the password itself, so only over TLS, to a loopback address, or when named explicitly."""
 
     name: ClassVar[str] = "PLAIN"
 
     def initial(self) -> bytes:
-        """NUL, user name, NUL, password."""
+        """Return NUL, user name, NUL, password."""
         if "\0" in self._username or "\0" in self._password:
             raise UsageError("a user name or password with a NUL character cannot be sent with PLAIN")
         return b"\0" + self._username.encode() + b"\0" + self._password.encode()
 
 
 class CramMd5(_Password):
-    """RFC 2195: the password keys an HMAC-MD5 of the broker's challenge. The broker speaks first.
+    """RFC 2195: an HMAC-MD5 of the broker's challenge, with the password as the key. The broker sends first.
 
-    Who reads challenge and answer, or asks in the broker's place, can try out passwords at full speed: so, as PLAIN,
-    only over TLS, to a loopback address, or when named explicitly. Else SCRAM could be downgraded to it.
+    An attacker who reads challenge and answer, or acts as the broker, can try passwords at full speed. So, as PLAIN, it
+    is used only over TLS, to a loopback address, or when named explicitly. Else SCRAM could be downgraded to it.
     """
 
     name: ClassVar[str] = "CRAM-MD5"
@@ -112,7 +116,7 @@ class CramMd5(_Password):
         self._answered = False
 
     def respond(self, challenge: bytes) -> bytes:
-        """User name, space, and the digest in hexadecimal."""
+        """Return user name, space, and the digest in hexadecimal."""
         if self._answered:
             return super().respond(challenge)
         self._answered = True
@@ -120,13 +124,13 @@ class CramMd5(_Password):
         return self._username.encode() + b" " + digest.encode()
 
     def finished(self) -> None:
-        """A broker that never sent its challenge has not checked the password."""
+        """Refuse a broker that sent no challenge: it has not checked the password."""
         if not self._answered:
             raise AuthenticationFailed("the broker accepted CRAM-MD5 without a challenge, so it checked no password")
 
 
 class Scram(_Password):
-    """RFC 5802 without channel binding: neither side shows the password, and the broker proves that it knows it."""
+    """RFC 5802 without channel binding: the password is not sent, and the broker proves that it knows it."""
 
     hash_name: ClassVar[str] = ""
 
@@ -138,11 +142,11 @@ class Scram(_Password):
         self._verified = False
 
     def initial(self) -> bytes:
-        """client-first-message: no channel binding, no authorization identity."""
+        """Return the client-first-message: no channel binding, no authorization identity."""
         return b"n,," + self._first_bare.encode()
 
     def respond(self, challenge: bytes) -> bytes:
-        """client-final-message to server-first; empty to server-final, whose signature is checked first."""
+        """Answer server-first with client-final; check server-final and answer it with an empty message."""
         if self._server_signature is None:
             return self._final(challenge)
         if self._verified:
@@ -151,7 +155,7 @@ class Scram(_Password):
         return b""
 
     def finished(self) -> None:
-        """Refuse a broker that skipped its signature: it may not be the one that knows the password."""
+        """Refuse a broker that sent no signature: it has not proved that it knows the password."""
         if not self._verified:
             raise AuthenticationFailed(
                 f"the broker accepted {self.name} without proving that it knows the password (no server signature); "
@@ -169,7 +173,7 @@ class Scram(_Password):
             raise AuthenticationFailed(f"the broker's {self.name} nonce does not continue ours")
         salt = _base64(fields["s"], "salt", self.name)
         digits = fields["i"].isascii() and fields["i"].isdigit() and len(fields["i"]) <= len(str(MAX_ITERATIONS))
-        iterations = int(fields["i"]) if digits else -1  # int() refuses thousands of digits with an error of its own
+        iterations = int(fields["i"]) if digits else -1  # int() raises another error for thousands of digits
         if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
             raise AuthenticationFailed(
                 f"the broker asks for {fields['i'][:20]} iterations of {self.name}; "
@@ -223,7 +227,7 @@ _WITH_PASSWORD: dict[str, Callable[[str, str], Mechanism]] = {
     "PLAIN": Plain,
 }
 
-# Why a mechanism is weak on a connection that others can read or take over.
+# Weakness of a mechanism on a connection that an attacker can read or take over.
 _WEAK = {
     "PLAIN": "would send the password in clear",
     "CRAM-MD5": "would let a listener, or a false broker, find the password by trying out many",
@@ -241,12 +245,23 @@ def choose(
     client_certificate: bool = False,
     in_clear: Collection[str] = (),
 ) -> Mechanism:
-    """The first mechanism of ``allowed`` that the broker offers and that what we have (login, certificate) can serve.
+    """Choose the first mechanism of ``allowed`` that the broker offers and that the given credentials can serve.
 
-    ``offered`` is the list of ``connection.start``; ``loopback`` says whether the connected peer address is one.
-    ``in_clear`` names those of PLAIN and CRAM-MD5 that are allowed without TLS to any host. Raises AuthenticationFailed
-    that says what the broker offers, what is allowed, and for each mechanism that both name why it cannot be used and
-    what to change.
+    Parameters:
+        offered: the mechanisms of ``connection.start``.
+        username, password: the login, if given.
+        tls: whether the connection uses TLS.
+        loopback: whether the address of the connected peer is a loopback address.
+        allowed: allowed mechanisms, best first.
+        client_certificate: whether a client certificate is given.
+        in_clear: the mechanisms, out of PLAIN and CRAM-MD5, that are allowed without TLS to any host.
+
+    Returns:
+        A new exchange of that mechanism.
+
+    Raises:
+        AuthenticationFailed: no mechanism can be used; the text lists the offered and the allowed ones, and for each
+            common one the reason and the remedy.
     """
     reasons: list[str] = []
     for name in allowed:
@@ -281,7 +296,7 @@ def choose(
 
 
 def _unusable(name: str, *, login: bool, partial_login: bool, certificate: bool, safe: bool) -> str | None:
-    """Why a mechanism that both sides name cannot be used; ``None`` when it can. The first rule that holds."""
+    """Reason why a mechanism that both sides allow cannot be used: the first rule that applies; ``None`` if it can."""
     given = login or partial_login
     password = name in _WITH_PASSWORD
     rules = (
@@ -300,9 +315,14 @@ def _unusable(name: str, *, login: bool, partial_login: bool, certificate: bool,
 
 
 def saslprep(text: str, what: str) -> str:
-    """RFC 4013 as a query string (code points unassigned in Unicode 3.2 are allowed), from the tables of stringprep.
+    """Prepare text by RFC 4013 as a query string (code points unassigned in Unicode 3.2 are allowed).
 
-    ``what`` names the value in the error; the value itself is never shown.
+    Parameters:
+        text: the value; it appears in no error.
+        what: name of the value for the error.
+
+    Raises:
+        UsageError: a character or a mix of directions that RFC 4013 forbids.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -346,7 +366,7 @@ def _names(mechanisms: Sequence[str]) -> str:
 
 
 def _attributes(challenge: bytes, mechanism: str) -> dict[str, str]:
-    """The ``a=value`` list of a SCRAM message, in order; extensions that must be understood are refused."""
+    """Parse the ``a=value`` list of a SCRAM message, in order; refuse mandatory extensions."""
     try:
         text = challenge.decode()
     except UnicodeDecodeError:

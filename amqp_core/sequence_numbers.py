@@ -1,8 +1,8 @@
 """Serial numbers and sets of command ids (0-10 section session: sequence-no is a 32-bit serial number, RFC 1982).
 
 Inside this library a command id is a plain ``int`` that never wraps; only on the wire it is taken modulo 2**32.
-``unwrap`` finds the unbounded id that a wire number means, given an id near it. So the arithmetic of wrapping is
-done in this module and nowhere else.
+``unwrap`` finds the unbounded id of a wire number, given an id near it. So only this module does the arithmetic of
+wrapping.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LONGEST_RUN = 1024
 
 
 def wrap(command_id: int) -> int:
-    """Return the 32-bit number that stands for ``command_id`` on the wire."""
+    """Return the 32-bit wire number of ``command_id``."""
     return command_id & 0xFFFFFFFF
 
 
@@ -32,16 +32,20 @@ def unwrap(wire: int, near: int) -> int:
 
 
 def wire_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Turn inclusive ranges of unbounded ids into ranges of wire numbers (a range may run through the wrap)."""
+    """Convert inclusive ranges of unbounded ids to ranges of wire numbers (a range may cross the wrap)."""
     return [(low & 0xFFFFFFFF, high & 0xFFFFFFFF) for low, high in ranges]
 
 
 def unwrap_ranges(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[int, int]]:
-    """Turn inclusive wire ranges into unbounded ones; the width of a range is its serial distance.
+    """Convert inclusive wire ranges to unbounded ones; the width of a range is its serial distance.
+
+    Parameters:
+        ranges: ranges of wire numbers.
+        near: an unbounded id near them.
 
     Raises:
-        ProtocolError: a range that ends before it begins. Taken for one that runs through the wrap, it would name
-            nearly every id there is.
+        ProtocolError: a range ends before it begins. Read as a range that crosses the wrap, it would contain nearly
+            every id.
     """
     result = []
     for low, high in ranges:
@@ -56,8 +60,8 @@ def unwrap_ranges(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[in
 class RangeSet:
     """A set of ints kept as disjoint, inclusive ranges.
 
-    Completion arrives in cumulative sets that must be united, never replaced; sets of millions of ids stay a
-    handful of ranges. Where a peer makes them many ranges, adding one costs little all the same, in any order.
+    Completion arrives in cumulative sets, which must be merged, not replaced; sets of millions of ids usually are a few
+    ranges. If a peer causes many ranges, adding one is still cheap, in any order.
     """
 
     __slots__ = ("_count", "_highs", "_lows")
@@ -112,7 +116,7 @@ class RangeSet:
         return start is not None and high <= self._highs[start]
 
     def within(self, low: int, high: int) -> list[tuple[int, int]]:
-        """Return the inclusive ranges of what is in the set and from ``low`` to ``high``, in ascending order."""
+        """Return the inclusive ranges of the ids of the set from ``low`` to ``high``, in ascending order."""
         return [(max(low, start), min(high, end)) for start, end in self._touching(low, high)]
 
     def highest(self) -> int | None:
@@ -125,11 +129,11 @@ class RangeSet:
         return [(low, self._highs[low]) for low in self._lows]
 
     def count(self) -> int:
-        """Return how many ids are in the set."""
+        """Return the number of ids in the set."""
         return self._count
 
     def _touching(self, low: int, high: int) -> list[tuple[int, int]]:
-        """The ranges that have an id from ``low`` to ``high``, whole and in ascending order."""
+        """The ranges that contain an id from ``low`` to ``high``, uncut and in ascending order."""
         if low > high:
             return []
         first = self._lows.floor(low)
@@ -165,7 +169,7 @@ class RangeSet:
 
 
 class _Sorted:
-    """Distinct ints in ascending order, in runs of bounded length: one list would be moved with every int."""
+    """Distinct ints in ascending order, in runs of bounded length: an insert into one long list would move it."""
 
     __slots__ = ("_firsts", "_runs")
 
@@ -174,7 +178,7 @@ class _Sorted:
         self._firsts: list[int] = []  # of each run
 
     def add(self, value: int) -> None:
-        """Add ``value``, which is not there yet."""
+        """Add ``value``, which must not be present."""
         if not self._runs:
             self._runs.append([value])
             self._firsts.append(value)
@@ -189,14 +193,14 @@ class _Sorted:
             self._firsts.insert(index + 1, run[half])
 
     def lower(self, value: int, to: int) -> None:
-        """Replace ``value`` by a lesser int that is still greater than the one before it."""
+        """Replace ``value`` by a smaller int that is still greater than its predecessor."""
         index = bisect_right(self._firsts, value) - 1
         run = self._runs[index]
         run[bisect_left(run, value)] = to
         self._firsts[index] = run[0]
 
     def remove(self, value: int) -> None:
-        """Remove ``value``, which is there."""
+        """Remove ``value``, which must be present."""
         index = bisect_right(self._firsts, value) - 1
         run = self._runs[index]
         del run[bisect_left(run, value)]
@@ -206,7 +210,7 @@ class _Sorted:
             del self._runs[index], self._firsts[index]
 
     def floor(self, value: int) -> int | None:
-        """The greatest int up to ``value``."""
+        """The greatest int that is not above ``value``; ``None`` if there is none."""
         index = bisect_right(self._firsts, value) - 1
         if index < 0:
             return None
@@ -222,7 +226,7 @@ class _Sorted:
         return found
 
     def last(self) -> int | None:
-        """The greatest int of all."""
+        """The greatest int; ``None`` if empty."""
         return self._runs[-1][-1] if self._runs else None
 
     def __iter__(self) -> Iterator[int]:

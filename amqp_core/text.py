@@ -1,4 +1,4 @@
-"""Whether a text can be written in UTF-8, found out without an exception that carries the text."""
+"""Check that a text can be encoded in UTF-8, without an exception that contains the text."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ NOT_UTF8 = (
 
 
 def is_utf8(text: str) -> bool:
-    """Whether ``text`` holds no surrogate: Python puts one for each byte that it cannot decode.
+    """Whether ``text`` contains no surrogate, which Python uses for each byte that it cannot decode.
 
-    ``text.encode()`` would say so as well, by a UnicodeEncodeError whose ``repr`` holds the text.
+    ``text.encode()`` would detect one, too, but with a UnicodeEncodeError whose ``repr`` contains the text.
     """
     return _SURROGATE.search(text) is None

@@ -1,7 +1,7 @@
-"""Runs of ready-made transfers, and the ledger of those that were sent: what is completed, rejected, or neither.
+"""Runs of encoded transfers, and the ledger of those sent: completed, rejected, or neither.
 
-Nothing here does input or output: the ledger is told which command ids the transfers got, and which the broker has
-completed (0-10 section session: completion) or rejected (message.reject).
+No I/O: the caller reports the command ids of the transfers, and which ids the broker has completed (0-10 section
+session: completion) or rejected (message.reject).
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ _UNROUTABLE = 1
 
 
 class Transfers:
-    """A run: encoded message.transfer assemblies on channel 0, one after the other, none with its sync bit set.
+    """A run: concatenated, encoded message.transfer assemblies on channel 0, without the sync bit.
 
     Parameters:
-        frames: the bytes; anything with the buffer protocol. They must not change until they are completed.
-        ends: where each transfer ends in ``frames``, ascending; the first begins at 0, the last ends with ``frames``.
-        tag: the caller's; comes back with what is rejected. It is held a little longer than ``frames``.
-        first: number of the first transfer, where a run is the rest of a longer one.
+        frames: the bytes; any object with the buffer protocol. They must not change until they are completed.
+        ends: end offset of each transfer in ``frames``, ascending; the first begins at 0, the last ends with
+            ``frames``.
+        tag: an object of the caller, returned with rejected transfers. It is held a little longer than ``frames``.
+        first: number of the first transfer, if the run is the rest of a longer one.
 
     Raises:
-        UsageError: ``frames`` is not as long as ``ends`` says.
+        UsageError: the last end is not the length of ``frames``.
     """
 
     __slots__ = ("ends", "first", "frames", "tag")
@@ -52,11 +53,11 @@ class Transfers:
         return f"<{len(self)} transfers, {self.frames.nbytes} bytes, from number {self.first}>"
 
     def offset(self, index: int) -> int:
-        """Where transfer ``index`` begins; for ``len(self)`` the length of it all."""
+        """Return the byte offset at which transfer ``index`` begins; for ``len(self)`` the total length."""
         return int(self.ends[index - 1]) if index else 0
 
     def cut(self, start: int, stop: int) -> Transfers:
-        """Return the run of transfers ``start`` to ``stop`` (exclusive), without a copy of their bytes."""
+        """Return the run of transfers ``start`` to ``stop`` (exclusive), without copying bytes."""
         if start == 0 and stop == len(self):
             return self
         low, high = self.offset(start), self.offset(stop)
@@ -69,10 +70,10 @@ class Rejected:
     """A transfer that the broker rejected (message.reject).
 
     Attributes:
-        tag: of its run.
+        tag: tag of its run.
         index: its number in that run.
-        code: of the broker: 1 is unroutable (0-10 domain reject-code). Broker-J says 1 and "Unroutable" for a full
-            queue as well.
+        code: the broker's code: 1 is unroutable (0-10 domain reject-code). Broker-J also sends 1 and "Unroutable" for
+            a full queue.
         text: the broker's reason.
     """
 
@@ -83,31 +84,31 @@ class Rejected:
 
     @property
     def is_unroutable(self) -> bool:
-        """Whether the broker says that nothing is bound for it; a full queue may be meant (see ``code``)."""
+        """Whether the broker reported the message as unroutable; the cause may be a full queue (see ``code``)."""
         return self.code == _UNROUTABLE
 
 
 @dataclass(slots=True)
 class Counted:
-    """How many transfers, and how many bytes with all their frames."""
+    """A number of transfers, and their bytes with all frames."""
 
     transfers: int = 0
     nbytes: int = 0
 
     def add(self, transfers: int, nbytes: int) -> None:
-        """Count some more."""
+        """Add transfers and bytes."""
         self.transfers += transfers
         self.nbytes += nbytes
 
 
 class _Part:
-    """Transfers of one run that were sent together, so that their command ids follow each other."""
+    """Transfers of one run that were sent together, so that their command ids are consecutive."""
 
     __slots__ = ("done", "first_id", "index", "last_id", "rejected", "start", "tag", "told", "transfers")
 
     def __init__(self, transfers: Transfers, start: int, count: int, first_id: int) -> None:
         self.transfers: Transfers | None = transfers
-        """``None`` once all are completed: their bytes are let go, the ids may still be rejected or looked for."""
+        """``None`` once all are completed: the bytes are freed, but ids may still be rejected or located."""
         self.start = start
         self.tag = transfers.tag
         self.index = transfers.first + start
@@ -135,10 +136,10 @@ class Ledger:
     """The transfers that were sent, in the order of their command ids.
 
     Attributes:
-        sent: all that was sent.
-        told: how many transfers of that the broker says it has completed.
-        completed: what of that is completed for certain.
-        rejected: what was rejected and :meth:`take_rejected` has not taken.
+        sent: count of all transfers sent.
+        told: number of them that the broker has reported as completed.
+        completed: count of those completed for certain.
+        rejected: rejected transfers that :meth:`take_rejected` has not returned yet.
     """
 
     def __init__(self) -> None:
@@ -147,27 +148,27 @@ class Ledger:
         self.completed = Counted()
         self.rejected: list[Rejected] = []
         self._parts: list[_Part] = []
-        self._lead = 0  # so many parts at the front are completed
-        self._forgotten: tuple[int, int] | None = None  # first and last id of what was sent and is forgotten
+        self._lead = 0  # number of parts at the front that are completed
+        self._forgotten: tuple[int, int] | None = None  # first and last id of the forgotten parts
         self._rejected_there = RangeSet()
 
     @property
     def in_flight(self) -> Counted:
-        """What was sent and is not completed for certain."""
+        """Count of transfers that were sent and are not completed for certain."""
         sent, completed = self.sent, self.completed
         return Counted(sent.transfers - completed.transfers, sent.nbytes - completed.nbytes)
 
     def enter(self, transfers: Transfers, start: int, stop: int, first_id: int) -> None:
-        """Note that transfers ``start`` to ``stop`` (exclusive) of a run were sent, the first as ``first_id``."""
+        """Record that transfers ``start`` to ``stop`` (exclusive) of a run were sent, the first as ``first_id``."""
         self._parts.append(_Part(transfers, start, stop - start, first_id))
         self.sent.add(stop - start, transfers.offset(stop) - transfers.offset(start))
 
     def settle(self, told: RangeSet, completed: RangeSet | None) -> None:
-        """Count what is completed, and let go of the bytes of every part that is so as a whole.
+        """Count completed transfers, and free the bytes of every part that is wholly completed.
 
         Parameters:
-            told: ids that the broker says it has completed.
-            completed: those of them that are so for certain; ``None`` when these are the same as before.
+            told: ids that the broker has reported as completed.
+            completed: those of them that are completed for certain; ``None`` if they have not changed.
         """
         highest = told.highest()
         if highest is None:
@@ -198,7 +199,7 @@ class Ledger:
             part.transfers = None
 
     def forget(self, below: int) -> None:
-        """Forget parts at the front that are completed and begin below an id: no reject can come for them any more."""
+        """Forget completed parts at the front that begin below id ``below``: they can no longer be rejected."""
         count = min(self._lead, bisect_left(self._parts, below, key=_first_id))
         if not count:
             return
@@ -211,10 +212,10 @@ class Ledger:
         self._lead -= count
 
     def reject(self, low: int, high: int, code: int, text: str) -> None:
-        """Note that ids ``low`` to ``high`` are rejected; ids of other commands among them mean nothing.
+        """Record that ids ``low`` to ``high`` are rejected; ids of other commands among them are ignored.
 
         Raises:
-            ProtocolError: one of them was completed, and so was a sync after it: it has been taken for delivered.
+            ProtocolError: one of them was completed, and so was a sync after it: it counted as delivered.
         """
         self._check_forgotten(low, high, text)
         if self.rejected and self.rejected[-1].text == text:
@@ -226,7 +227,7 @@ class Ledger:
             if part.rejected is None:
                 part.rejected = RangeSet()
             for command_id in range(max(low, part.first_id), min(high, part.last_id) + 1):
-                if command_id not in part.rejected:  # a transfer is rejected once, however often that is said
+                if command_id not in part.rejected:  # a repeated reject is ignored
                     part.rejected.add(command_id, command_id)
                     self.rejected.append(Rejected(part.tag, part.index + command_id - part.first_id, code, text))
 
@@ -241,7 +242,7 @@ class Ledger:
             )
 
     def take_rejected(self) -> list[Rejected]:
-        """Return what was rejected so far, and forget it."""
+        """Return the rejected transfers, and forget them."""
         rejected, self.rejected = self.rejected, []
         return rejected
 
@@ -254,11 +255,11 @@ class Ledger:
         return part.tag, part.index + command_id - part.first_id
 
     def unfinished(self, completed: RangeSet, unsent: Iterable[tuple[Transfers, int]]) -> list[Transfers]:
-        """Return what is neither completed nor rejected, in order, then what was not sent; nothing is copied.
+        """Return transfers that are neither completed nor rejected, in order, then unsent ones; no bytes are copied.
 
         Parameters:
             completed: ids that the broker has completed.
-            unsent: runs, and the number of transfers at their front that were sent.
+            unsent: runs, each with the number of transfers at its front that were sent.
         """
         found: list[tuple[Transfers, int, int]] = []
 

@@ -1,7 +1,7 @@
-"""TCP and TLS with deadlines: the only module of amqp_core that touches sockets.
+"""TCP and TLS with deadlines: the only module of amqp_core that uses sockets.
 
-A :class:`Transport` never blocks outside :meth:`Transport.wait`, buffers what the peer does not take yet, and can be
-woken from another thread. ``OSError`` and ``ssl.SSLError`` end here: everything that leaves is an AmqpError.
+A :class:`Transport` never blocks outside :meth:`Transport.wait`, buffers data that the peer does not take yet, and can
+be woken from another thread. It converts every ``OSError`` and ``ssl.SSLError`` to an AmqpError.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _WRITE_BYTES = 1 << 18
 
 monotonic = time.monotonic
 
-# As socket.getaddrinfo gives it: family, type, protocol, canonical name, address.
+# As returned by socket.getaddrinfo: family, type, protocol, canonical name, address.
 _Address = tuple[Any, ...]
 
 
 class _NotResolved(Exception):
-    """A host name had no answer in time."""
+    """A host name was not resolved in time."""
 
 
 def tls_context(options: ConnectOptions) -> ssl.SSLContext:
-    """Build the TLS context: certificates are always verified, host names unless the options say otherwise.
+    """Build the TLS context: certificates are always verified, host names unless the options disable it.
 
     Raises:
-        TlsError: a CA, certificate or key file that cannot be read.
+        TlsError: a CA, certificate or key file cannot be read.
     """
     try:
         context = ssl.create_default_context(cafile=options.tls_ca_file)
         context.check_hostname = options.tls_verify_hostname
         context.verify_mode = ssl.CERT_REQUIRED
         if options.tls_cert_file:
-            # a key with a passphrase is an error, not a prompt on the terminal of whoever runs the driver
+            # a key with a passphrase is an error, not a prompt on the terminal of the process
             context.load_cert_chain(options.tls_cert_file, options.tls_key_file, password="")
-    except (OSError, ValueError) as error:  # SSLError is an OSError; a path of half a surrogate pair has no bytes
+    except (OSError, ValueError) as error:  # SSLError is an OSError; a path with a lone surrogate cannot be encoded
         given = [path for path in (options.tls_ca_file, options.tls_cert_file, options.tls_key_file) if path]
         files = ", ".join(path if is_utf8(path) else ascii(path) for path in given)
         raise TlsError(f"the TLS files {files} cannot be used: {error}") from error
@@ -68,11 +68,11 @@ class Transport:
         self._tls = isinstance(sock, ssl.SSLSocket)
         self._pending: deque[tuple[memoryview, bool]] = deque()
         self.pending_bytes = 0
-        """What the peer has not taken yet."""
+        """Bytes that the peer has not taken yet."""
         self.pending_own_bytes = 0
         """The part of it that was not written as ``bounded``."""
         self.sent_bytes = 0
-        """What the peer's side has taken so far."""
+        """Bytes that the peer's side has taken so far."""
         sock.setblocking(False)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -89,15 +89,15 @@ class Transport:
         """Connect to ``host``:``port`` within ``timeout`` seconds, with TLS when a context is given.
 
         Raises:
-            ConnectionFailed: nobody there, name unknown, no answer in time.
-            TlsError: untrusted or wrong-name certificate, or no TLS on that port.
+            ConnectionFailed: connection refused, name unknown, no answer in time.
+            TlsError: an untrusted certificate, one for another name, or no TLS on that port.
         """
         where = format_address(host, port)
         deadline = monotonic() + timeout
         if context is not None:
             try:
                 context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=host)
-            except ValueError as error:  # with a socket the same error would leave it open
+            except ValueError as error:  # checked before there is a socket, which the error would leave open
                 raise TlsError(f"{host!r} cannot be the name in a certificate: {error}") from error
         try:
             sock = _dial(host, port, deadline)
@@ -125,7 +125,7 @@ class Transport:
             raise _explain_tls(error, where, timeout) from error
         try:
             return cls(sock, where)
-        except OSError as error:  # no file descriptors are left for the wake-up
+        except OSError as error:  # no file descriptor is left for the wake-up
             sock.close()
             raise ConnectionFailed(f"cannot connect to {where}: {error.strerror or error}") from error
 
@@ -136,7 +136,7 @@ class Transport:
 
     @property
     def peer_is_loopback(self) -> bool:
-        """Whether the connected peer is this machine, by its address."""
+        """Whether the connected peer has a loopback address."""
         try:
             address = self._sock.getpeername()
         except OSError:
@@ -145,11 +145,14 @@ class Transport:
 
     # ---------------------------------------------------------------------------------------------------------- data
     def write(self, data: bytes | memoryview, *, bounded: bool = False) -> None:
-        """Send ``data``, or keep what the peer does not take yet for later (see ``pending_bytes``).
+        """Send ``data``; buffer the part that the peer does not take yet (see ``pending_bytes``).
 
         Parameters:
-            data: what to send; must not change until it is sent.
-            bounded: the caller bounds what it sends, so that this does not count in ``pending_own_bytes``.
+            data: the bytes; must not change until they are sent.
+            bounded: the caller limits the amount itself, so that it does not count in ``pending_own_bytes``.
+
+        Raises:
+            ConnectionLost: the connection broke.
         """
         if data:
             self._pending.append((memoryview(data), bounded))
@@ -159,7 +162,7 @@ class Transport:
         self.flush()
 
     def flush(self) -> None:
-        """Send what is pending, as far as the peer takes it."""
+        """Send pending data, as far as the peer takes it."""
         while self._pending:
             view, bounded = self._pending[0]
             try:
@@ -178,7 +181,7 @@ class Transport:
                 self._pending[0] = (view[sent:], bounded)
 
     def read(self) -> bytes | None:
-        """Return what has arrived (at most 256 KiB), ``None`` if nothing has, ``b""`` at the end of the stream."""
+        """Return the bytes that have arrived (at most 256 KiB), ``None`` if none, ``b""`` at the end of the stream."""
         try:
             data = self._sock.recv(READ_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -191,11 +194,11 @@ class Transport:
         return data
 
     def wait(self, timeout: float, *, reading: bool = True) -> bool:
-        """Wait until there is something to read, room to write what is pending, or a wake-up.
+        """Wait until there is data to read, room to write pending data, or a wake-up.
 
         Parameters:
             timeout: seconds.
-            reading: ``False`` leaves what arrives in the socket; only writing, waking and a reset are noticed.
+            reading: ``False`` leaves arriving data in the socket; only writing, waking and a reset are noticed.
 
         Returns:
             Whether :meth:`wake` was called.
@@ -219,17 +222,17 @@ class Transport:
         return woken
 
     def wake(self) -> None:
-        """Make a :meth:`wait` that runs or comes next return. May be called from any thread."""
-        with contextlib.suppress(OSError):  # full means that a wake-up is waiting already; closed that nobody waits
+        """Make the running or the next :meth:`wait` return. May be called from any thread."""
+        with contextlib.suppress(OSError):  # full: a wake-up is pending already; closed: no thread waits
             self._wake_out.send(b"\0")
 
     def reset_on_close(self, reset: bool) -> None:  # noqa: FBT001 - a switch
-        """Let :meth:`close` drop what the kernel has not sent yet, too, and end the connection with a reset, or not."""
+        """Set whether :meth:`close` also drops data that the kernel has not sent yet and resets the connection."""
         with contextlib.suppress(OSError):
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", reset, 0))
 
     def close(self) -> None:
-        """Close the socket; what is pending is dropped."""
+        """Close the socket and drop pending data."""
         if self._closed:
             return
         self._closed = True
@@ -240,14 +243,14 @@ class Transport:
                 sock.close()
 
     def _lost(self, doing: str, error: OSError) -> ConnectionFailed:
-        # with TLS 1.3 the peer judges our certificate after our handshake is over: its alert is the first we read
+        # with TLS 1.3 the peer verifies our certificate after our handshake is over: its alert is the first data read
         if isinstance(error, ssl.SSLError) and not self._has_read:
             return _explain_tls(error, self.peer, 0)
         return ConnectionLost(f"the connection to {self.peer} broke while {doing}: {error.strerror or error}")
 
 
 def _dial(host: str, port: int, deadline: float) -> socket.socket:
-    """Connect to the first address of ``host`` that answers; each gets its share of the time that is left."""
+    """Connect to the first address of ``host`` that answers; each gets its share of the remaining time."""
     addresses = _resolve(host, port, deadline)
     failure: OSError = OSError("the name has no address")
     for index, (family, kind, protocol, _, address) in enumerate(addresses):
@@ -264,11 +267,11 @@ def _dial(host: str, port: int, deadline: float) -> socket.socket:
 
 
 def _resolve(host: str, port: int, deadline: float) -> Sequence[_Address]:
-    """The addresses of a host. The system's resolver has no deadline: it runs on a thread that is left behind.
+    """Resolve a host. The system's resolver has no deadline: it runs on a thread, which is abandoned after it.
 
     Raises:
         _NotResolved: no answer before the deadline.
-        OSError, ValueError: what the resolver says.
+        OSError, ValueError: the error of the resolver.
     """
     with contextlib.suppress(socket.gaierror):
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
@@ -291,7 +294,7 @@ def _resolve(host: str, port: int, deadline: float) -> Sequence[_Address]:
 
 
 def _explain_tls(error: OSError, where: str, timeout: float) -> ConnectionFailed:
-    """Say what a failed TLS handshake means, and what to do."""
+    """Build the error for a failed TLS handshake, with the cause and the remedy."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in (62, 64):  # X509_V_ERR_HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH
             return TlsError(
