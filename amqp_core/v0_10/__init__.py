@@ -1,1 +1,1 @@
-"""AMQP 0-10: everything that is peculiar to this version of the protocol."""
+"""AMQP 0-10: all code that is specific to this version of the protocol."""

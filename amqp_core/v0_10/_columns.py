@@ -1,7 +1,7 @@
-"""Where the segments of one message.transfer are among its frames: ``bytes`` in, positions out.
+"""Positions of the segments of one message.transfer in its frames.
 
-For the columns of Spark, which look at whole blocks at once and come here with what is not the usual transfer of a
-command frame, a header frame and a body frame. Nothing of the contents is decoded.
+Used by the column decoder of Spark, which processes whole blocks at once, for transfers that do not have the usual form
+of one command frame, one header frame and one body frame. No contents are decoded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from amqp_core.errors import DecodeError
 
-# Bytes of a value by type code: the high four bits say it (0-10 section 3.2), so that types unknown here are skipped
+# Bytes of a value by type code: the high four bits determine it (0-10 section 3.2), so that unknown types are skipped,
 # too. -1, -2, -4: a size of so many bytes precedes the value. -9: such a code does not exist.
 _CLASS_WIDTHS: Final = (1, 2, 4, 8, 16, 32, 64, 128, -1, -2, -4, -9, 5, 9, -9, 0)
 WIDTHS: Final[tuple[int, ...]] = tuple([_CLASS_WIDTHS[code >> 4] for code in range(256)])
@@ -28,16 +28,20 @@ class Segments(NamedTuple):
 
 
 def locate(frames: bytes, begin: int, end: int) -> Segments:
-    """Walk the frames from ``begin`` to ``end``, which hold one transfer of the session on channel 0.
+    """Locate the segments in the frames from ``begin`` to ``end``, which hold one transfer of channel 0.
 
     Controls, frames of other channels and other commands are skipped.
+
+    Parameters:
+        frames: the frames of a block.
+        begin, end: byte offsets of the transfer in ``frames``.
 
     Raises:
         DecodeError: the frames are not one transfer.
     """
     header: list[int] = []
     body: list[int] = []
-    last = 0  # type of the frame before; 0 outside of the transfer
+    last = 0  # type of the previous frame; 0 outside of the transfer
     whole = False
     at = begin
     while at < end:

@@ -1,10 +1,10 @@
-"""Blocks: runs of received message.transfer as raw frames, and the scanner that cuts a byte stream into them.
+"""Blocks: runs of received message.transfer as raw frames, and the scanner that splits a byte stream into them.
 
-A block is what travels from the receiver to whoever decodes: frames exactly as they were received, holding whole
-transfers whose command ids follow each other. Nothing in it has been decoded.
+The receiver passes blocks to the decoder: frames exactly as received, with whole transfers that have consecutive
+command ids. Their contents are not decoded.
 
-What a message costs is linear in its size, however the stream is split: no byte is looked at twice, a frame that is
-under way is not scanned before all of it is here, and a large message is put together once, when its end has come.
+The cost of a message is linear in its size, however the stream is split: no byte is scanned twice, an incomplete frame
+is not scanned before all of it has arrived, and a large message is joined once, when its end has arrived.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 LARGEST_MESSAGE_BYTES = (1 << 32) - (1 << 20)
 """No message may be larger, whatever the limit: a frame's offset in a block must fit ``array("I")``."""
 
-# From this many bytes on, the part of an incomplete message that is here is set aside, and what follows is not copied
-# until the message ends. A smaller one is joined with the next chunk, once, so that it lies in a block with others.
+# From this many bytes on, the received part of an incomplete message is set aside, and the following bytes are not
+# copied until the message ends. A smaller part is joined with the next chunk, once, to share a block with others.
 _ASIDE_BYTES = 1 << 15
-# Frames of a message as large as the limit are larger than this, on average.
+# Least average size of the frames of a message as large as the limit.
 _LEAST_FRAME = MIN_MAX_FRAME_SIZE // 2
 # Chunks smaller than this, on average over as many as _MANY, are joined: each costs some 40 bytes besides its own.
 _SMALL_CHUNK = 4096
@@ -43,12 +43,12 @@ class Block:
     Attributes:
         frames: raw frames, as received; controls and other commands may lie between and must be skipped.
         ends: end offset in ``frames`` of each transfer (``array("I")``).
-        first_id: unbounded command id of the first transfer; the others follow without a gap. -1 until a session
-            has numbered it.
-        changes: indices of the transfers, in order, that may have another destination than the one before them. Made by
-            comparing command frames; the first transfer is not named.
+        first_id: unbounded command id of the first transfer; the others have consecutive ids. -1 until a session has
+            numbered it.
+        changes: indices of the transfers, in order, that may have another destination than the previous one. Found by
+            comparing command frames; the first transfer is not included.
         largest: bytes of the largest transfer, frame headers included.
-        sync: whether the sender may have asked for some transfer's completion to be reported at once.
+        sync: whether the sender may have requested an immediate completion report for a transfer.
     """
 
     __slots__ = ("changes", "ends", "first_id", "frames", "largest", "sync")
@@ -70,7 +70,7 @@ class Block:
 
     @property
     def count(self) -> int:
-        """How many transfers are in the block."""
+        """Number of transfers in the block."""
         return len(self.ends)
 
     @property
@@ -79,7 +79,7 @@ class Block:
         return len(self.frames)
 
     def part(self, first: int, last: int, start: int, end: int) -> Block:
-        """Return the transfers ``[first, last)``, which lie from ``start`` to ``end``, as a block of their own."""
+        """Return a new block of the transfers ``[first, last)``, whose frames lie from ``start`` to ``end``."""
         ends = array("I", [each - start for each in self.ends[first:last]])
         return Block(self.frames[start:end], ends, self.first_id + first)
 
@@ -95,7 +95,7 @@ class _Pieces:
     def __init__(self) -> None:
         self._list: list[bytes] = []
         self.nbytes = 0
-        self._solid = 0  # so many pieces at the front are not small, or are joined already
+        self._solid = 0  # number of pieces at the front that are not small, or are joined already
         self._since = 0  # bytes of the pieces after them
 
     def add(self, piece: bytes) -> None:
@@ -116,7 +116,7 @@ class _Pieces:
         return self._list[0]
 
     def take(self, last: bytes | memoryview) -> bytes:
-        """Return everything and ``last`` behind it, joined; nothing is left."""
+        """Return all pieces and ``last``, joined; clear the pieces."""
         joined = b"".join((*self._list, last))
         self._list = []
         self.nbytes = self._solid = self._since = 0
@@ -124,37 +124,37 @@ class _Pieces:
 
 
 class Scanner:
-    """Cuts the frames of one channel into blocks of transfers and single other frames, in order of arrival.
+    """Splits the frames of one channel into blocks of transfers and single other frames, in order of arrival.
 
     Parameters:
-        channel: the channel whose transfers are wanted.
-        max_message_bytes: the largest transfer that is taken, bytes of all its frames.
+        channel: the channel of the transfers.
+        max_message_bytes: the largest accepted transfer, in bytes of all its frames.
     """
 
     def __init__(self, channel: int, max_message_bytes: int = LARGEST_MESSAGE_BYTES) -> None:
         self._channel = channel
         self._max_message_bytes = min(max_message_bytes, LARGEST_MESSAGE_BYTES)
         self._inside = OUTSIDE
-        self._rest = _Pieces()  # what is to be scanned once the frame under way is complete
-        self._start = 0  # so many bytes of it have been walked: they belong to the message under way
-        self._aside = _Pieces()  # what is here of a large message under way
+        self._rest = _Pieces()  # bytes to scan once the frame under way is complete
+        self._start = 0  # number of its bytes already scanned: they belong to the message under way
+        self._aside = _Pieces()  # the received part of a large message under way
         self._missing = 0  # bytes that the frame under way, or its header, still lacks
-        self._passing = False  # that frame is one of the message set aside: what comes of it goes there unseen
-        self._closing = False  # and is its last one
+        self._passing = False  # that frame belongs to the message set aside: its bytes go there unscanned
+        self._closing = False  # and is its last frame
         self._frames = 0  # of the message under way
-        self._sync = False  # whether its sender may have asked for its completion
+        self._sync = False  # whether its sender may have requested its completion
         self.error: ProtocolError | None = None
         self.amid = False
-        """Whether the frame that was yielded last lies inside a transfer, as a control may."""
+        """Whether the last yielded frame lies inside a transfer, as a control may."""
         self.begun = b""
-        """The first bytes of a transfer that the latest call found to be large, and that has not ended."""
+        """The first bytes of an incomplete transfer that the latest call found to be large."""
         self._announced = False  # whether the message set aside was ``begun`` in some call
 
     def feed(self, chunk: bytes, max_frame_size: int) -> Iterator[Block | bytes]:
-        """Take the next bytes; yield blocks, and every other frame as its bytes.
+        """Process the next bytes; yield blocks, and every other frame as its bytes.
 
-        ``error`` is set when the iteration ends at a broken frame or a message beyond the limit; what was yielded
-        before it is valid.
+        ``error`` is set if the iteration ends at a malformed frame or a message beyond the limit; items yielded before
+        it are valid.
         """
         self.begun = b""
         if len(chunk) < self._missing:
@@ -179,7 +179,7 @@ class Scanner:
         self.error = self.error or found.error
 
     def _scan(self, data: bytes, max_frame_size: int) -> Scan:
-        """Scan what has not been walked; the frame that was passing ends in ``data`` without being looked at again."""
+        """Scan new bytes; the frame under way of a message set aside ends in ``data`` without being scanned."""
         start, inside = (self._missing, self._inside) if self._passing else (self._start, self._inside)
         closing = self._passing and self._closing
         found = scan(data, start, self._channel, max_frame_size, OUTSIDE if closing else inside)
@@ -221,7 +221,7 @@ class Scanner:
             yield _block(data, begin, found, done, len(ends))
 
     def _keep(self, data: bytes, found: Scan, *, carried: bool) -> None:
-        """Keep what the next call needs, and note how much must arrive before scanning can go on."""
+        """Keep the bytes that the next call needs, and record how many must arrive before scanning can continue."""
         begin, following = found.begin, found.next
         available = len(data) - following
         size = int.from_bytes(data[following + 2 : following + 4]) if available >= FRAME_HEADER else FRAME_HEADER
@@ -264,7 +264,7 @@ class Scanner:
         )
 
     def _refuse(self, block: Block) -> Iterator[Block]:
-        """Yield what comes before the first transfer that is too large, and set the error."""
+        """Yield the transfers before the first one that is too large, and set the error."""
         begin = 0
         for index, end in enumerate(block.ends):
             if end - begin > self._max_message_bytes:
@@ -276,7 +276,7 @@ class Scanner:
 
 
 def _block(data: bytes, begin: int, found: Scan, first: int, last: int) -> Block:
-    """The transfers ``[first, last)`` that were found, whose frames begin at ``begin``."""
+    """Block of the found transfers ``[first, last)``, whose frames begin at ``begin``."""
     ends = found.ends if last - first == len(found.ends) else found.ends[first:last]
     changes = found.changes[bisect_right(found.changes, first) : bisect_left(found.changes, last)]
     if first:

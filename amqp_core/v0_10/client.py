@@ -1,6 +1,6 @@
 """A blocking client for AMQP 0-10: one connection, one session, every wait with a deadline.
 
-It is one *incarnation*: after any error of the connection or session it is finished, and a new one must be connected.
+It is one *incarnation*: after any error of the connection or session it is unusable, and a new one must be connected.
 Not thread-safe, except :meth:`Client.wake`.
 """
 
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 DEFAULT_CALL_TIMEOUT_S = 60.0
 _MOST_REDIRECTS = 3
 _MOST_TEXT = 255
-# What a command needs in its frame besides the ranges of ids.
+# Bytes of a command's frame besides the ranges of ids.
 _ROOM_BESIDES_RANGES = 512
 
 
@@ -66,7 +66,7 @@ class Client:
     """A connected client. Make one with :meth:`connect`; use it as a context manager to close it.
 
     Attributes:
-        server_properties: what the broker says of itself in connection.start.
+        server_properties: the broker's properties from connection.start.
         transactions: tx and dtx (0-10 sections tx and dtx).
     """
 
@@ -89,13 +89,17 @@ class Client:
     # ---------------------------------------------------------------------------------------------------- connecting
     @classmethod
     def connect(cls, options: ConnectOptions, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S) -> Client:
-        """Connect, log in and attach a session; walk the host list once and follow redirects.
+        """Connect, log in and attach a session; try each host of the list once and follow redirects.
+
+        Parameters:
+            options: hosts, login and TLS.
+            call_timeout_s: seconds that any later call may wait for its answer.
 
         Raises:
-            AuthenticationFailed, VirtualHostRefused, UsageError: at once, since another host would say the same.
-            ConnectionFailed: no host of several could be reached; names each with its reason.
-            TlsError, VersionRefused, DeadlineExceeded, ...: why the only host failed, or the first one if trying
-                again cannot help with any of them.
+            AuthenticationFailed, VirtualHostRefused, UsageError: at once, since another host would answer the same.
+            ConnectionFailed: none of several hosts could be used; names each with its reason.
+            TlsError, VersionRefused, DeadlineExceeded, ...: the error of the only host, or of the first one if a retry
+                cannot help with any of them.
         """
         context = tls_context(options) if options.tls else None
         failures: list[AmqpError] = []
@@ -128,7 +132,7 @@ class Client:
 
     @property
     def heartbeat_s(self) -> float:
-        """Seconds between heartbeats, as agreed with the broker (connection.tune-ok); 0 is none."""
+        """Seconds between heartbeats, as agreed with the broker (connection.tune-ok); 0: no heartbeats."""
         return self._driver.connection.heartbeat_s
 
     @property
@@ -138,7 +142,7 @@ class Client:
 
     @property
     def server_properties(self) -> dict[str, object]:
-        """What the broker says of itself in connection.start."""
+        """The broker's properties from connection.start."""
         return self._driver.connection.peer_properties
 
     @property
@@ -149,16 +153,16 @@ class Client:
 
     @property
     def is_qpidd(self) -> bool:
-        """Whether the broker says that it is Apache Qpid C++."""
+        """Whether the broker identifies itself as Apache Qpid C++."""
         return str(self.server_properties.get("product", "")).startswith("qpid-cpp")
 
     @property
     def capabilities(self) -> Capabilities:
-        """Abilities of AMQP 0-10, and the ways of this broker.
+        """Capabilities of AMQP 0-10, and the behaviour of this broker.
 
-        Broker-J rejects what it cannot route (with accept-mode explicit). qpidd drops it without a word, counts only
-        messages that no consumer holds, cannot send the answer of dtx.recover in several frames, and takes a
-        timeout of 0 seconds for now.
+        Broker-J rejects unroutable messages (with accept-mode explicit). qpidd drops them silently, counts only
+        messages that no consumer holds, cannot send the answer of dtx.recover in several frames, and expires a branch
+        with a timeout of 0 seconds at once.
         """
         return Capabilities(
             counts_held_messages=not self.is_qpidd,
@@ -174,45 +178,45 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """End in order: detach and close. What was received and not accepted goes back to its queue. Idempotent."""
+        """Close cleanly: detach, then close. Messages not accepted go back to their queue. Idempotent."""
         self._driver.close()
 
     def abort(self) -> None:
-        """Drop the connection without a word, as a crash would."""
+        """Drop the connection without a close handshake, as a crash would."""
         self._driver.abort()
 
     def discard(self) -> None:
-        """End after a failure so that nothing half-sent is taken in later: in order within 5 s, else with a reset."""
+        """End after a failure, so that partly sent data is not processed later: cleanly within 5 s, else by a reset."""
         self._driver.discard()
 
     def service(self) -> None:
-        """Read what is there and send a heartbeat if one is due, without waiting; for a client that is not in use.
+        """Read arrived data and send a heartbeat if one is due, without waiting; for a client that is not in use.
 
         Raises:
-            AmqpError: what has ended the connection or session.
+            AmqpError: the connection or session has ended.
         """
         self._driver.poll()
 
     def wake(self) -> None:
-        """Make a wait of the thread that uses the client return early. May be called from any thread."""
+        """Make a wait of the client's thread return early. May be called from any thread."""
         self._driver.wake()
 
     def pause_reading(self, paused: bool) -> None:  # noqa: FBT001 - a switch
-        """Leave what arrives in the socket, so that the broker is slowed down; heartbeats still go out.
+        """Leave arriving data in the socket, which slows down the broker; heartbeats are still sent.
 
-        While paused, a silent peer is not taken for lost. Calls that wait for an answer read all the same.
+        While paused, a silent peer is not taken for lost. Calls that wait for an answer still read.
         """
         self._driver.reading = not paused
 
     # --------------------------------------------------------------------------------------------- queues, exchanges
     def query_queue(self, queue: str) -> spec.QueueQueryResult | None:
-        """Return what queue.query tells; ``None`` when there is no such queue."""
+        """Return the result of queue.query; ``None`` if there is no such queue."""
         result = self._driver.ask(spec.QueueQuery(queue=queue), spec.QueueQueryResult)
-        # an unknown queue is a struct in which nothing is set
+        # for an unknown queue the result is a struct without any field set
         return result if result != spec.QueueQueryResult() else None
 
     def query_exchange(self, exchange: str) -> spec.ExchangeQueryResult | None:
-        """Return what exchange.query tells; ``None`` when there is no such exchange."""
+        """Return the result of exchange.query; ``None`` if there is no such exchange."""
         result = self._driver.ask(spec.ExchangeQuery(name=exchange), spec.ExchangeQueryResult)
         return result if not result.not_found else None
 
@@ -231,10 +235,11 @@ class Client:
         alternate_exchange: str | None = None,
         arguments: dict[str, object] | None = None,
     ) -> None:
-        """Declare a queue (queue.declare). Brokers ignore other arguments for a queue that exists.
+        """Declare a queue (queue.declare). If the queue exists, brokers ignore differing arguments.
 
         Raises:
-            ResourceLocked: somebody else holds it exclusively. NotFound: passive, and it is not there.
+            ResourceLocked: another connection holds it exclusively.
+            NotFound: ``passive`` is set, and the queue does not exist.
         """
         self._driver.call(
             spec.QueueDeclare(
@@ -253,7 +258,7 @@ class Client:
         self._driver.call(spec.QueueDelete(queue=queue, if_unused=if_unused, if_empty=if_empty))
 
     def purge_queue(self, queue: str) -> None:
-        """Remove every message that nobody has acquired (queue.purge)."""
+        """Remove every message that no consumer has acquired (queue.purge)."""
         self._driver.call(spec.QueuePurge(queue=queue))
 
     def declare_exchange(
@@ -297,7 +302,7 @@ class Client:
     def bound(
         self, exchange: str, *, queue: str | None = None, binding_key: str | None = None
     ) -> spec.ExchangeBoundResult:
-        """Ask what is bound (exchange.bound)."""
+        """Query the bindings of an exchange (exchange.bound)."""
         command = spec.ExchangeBound(exchange=exchange, queue=queue, binding_key=binding_key)
         return self._driver.ask(command, spec.ExchangeBoundResult)
 
@@ -322,25 +327,25 @@ class Client:
         selector: str | None = None,
         arguments: dict[str, object] | None = None,
     ) -> Subscription:
-        """Subscribe to a queue in credit mode; nothing comes before :meth:`Subscription.grant`.
+        """Subscribe to a queue in credit mode; no message arrives before :meth:`Subscription.grant`.
 
         Parameters:
             queue: name of the queue.
-            destination: name of the subscription in this session; made up if absent.
-            accept: accept-mode explicit; else none: the broker forgets each message as it sends it.
+            destination: name of the subscription in this session; generated if absent.
+            accept: accept-mode explicit; else none: the broker removes each message when it sends it.
             acquire: acquire-mode pre-acquired; else not-acquired: to browse.
             exclusive: refuse other subscriptions of the queue.
-            selector: message selector of the broker; it goes out under the argument that this broker reads.
+            selector: message selector; it is sent as the argument that this broker reads.
             arguments: further arguments of message.subscribe.
 
         Raises:
-            NotFound, ResourceLocked, UnauthorizedAccess, ...: what the broker says.
+            NotFound, ResourceLocked, UnauthorizedAccess, ...: the broker refused the subscription.
         """
         self._subscribed += 1
         destination = destination or f"s{self._subscribed}"
         merged = dict(arguments or {})
         if selector is not None:
-            # each broker reads its own key and passes over the other's without a word
+            # each broker reads its own key and silently ignores the other's
             if "qpid.jms-selector" in self.features or not self.is_qpidd:
                 merged["x-filter-jms-selector"] = selector
             if self.is_qpidd or "qpid.jms-selector" not in self.features:
@@ -360,7 +365,7 @@ class Client:
                     arguments=merged,
                 )
             )
-            # Broker-J takes the mode only before any credit
+            # Broker-J accepts the mode only before any credit
             self._driver.send(spec.MessageSetFlowMode(destination=destination, flow_mode=spec.MessageFlowMode.CREDIT))
         except AmqpError:
             del self._subscriptions[destination]
@@ -368,13 +373,13 @@ class Client:
         return subscription
 
     def accept(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False, patience_s: float = 0.0) -> None:
-        """Accept transfers by inclusive ranges of command ids (message.accept): the broker forgets them.
+        """Accept transfers by inclusive ranges of command ids (message.accept): the broker removes them.
 
         Parameters:
-            ranges: ids may include those of other commands; the broker passes over them. Nothing is sent for none.
-            sync: wait until the broker has done it.
-            patience_s: seconds for which the broker may work on it without a word, if that is longer than two
-                heartbeats. Broker-J removes durable messages from its store by the thread that sends heartbeats.
+            ranges: may include ids of other commands, which the broker ignores. If empty, no command is sent.
+            sync: wait until the broker has completed it.
+            patience_s: seconds for which the broker may be silent while it works on it, if that is longer than two
+                heartbeats. Broker-J removes durable messages from its store on the thread that sends heartbeats.
         """
         commands = [spec.MessageAccept(transfers=part) for part in self._parts(ranges)]
         self._dispose(commands, sync=sync, patience_s=patience_s)
@@ -392,21 +397,21 @@ class Client:
 
         Parameters:
             ranges, sync, patience_s: as in :meth:`accept`.
-            code: why (domain reject-code).
-            text: the same for people; it is cut to 255 bytes of UTF-8 (str8).
+            code: the reason (domain reject-code).
+            text: the reason as text; it is cut to 255 bytes of UTF-8 (str8).
         """
         text = text.encode()[:_MOST_TEXT].decode(errors="ignore")
         commands = [spec.MessageReject(transfers=part, code=code, text=text) for part in self._parts(ranges)]
         self._dispose(commands, sync=sync, patience_s=patience_s)
 
     def release(self, ranges: Sequence[tuple[int, int]], *, set_redelivered: bool = False, sync: bool = False) -> None:
-        """Give transfers back to their queue (message.release)."""
+        """Return transfers to their queue (message.release)."""
         parts = self._parts(ranges)
         commands = [spec.MessageRelease(transfers=part, set_redelivered=set_redelivered) for part in parts]
         self._dispose(commands, sync=sync)
 
     def acquire(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Acquire transfers that were browsed (message.acquire); return the ranges that are now ours."""
+        """Acquire browsed transfers (message.acquire); return the ranges that this session has acquired."""
         acquired: list[tuple[int, int]] = []
         for part in self._parts(ranges):
             result = self._driver.ask(spec.MessageAcquire(transfers=part), spec.MessageAcquired)
@@ -414,15 +419,15 @@ class Client:
         return acquired
 
     def sync(self, *, patience_s: float = 0.0) -> None:
-        """Wait until the broker has completed everything that was sent (execution.sync).
+        """Wait until the broker has completed all commands sent (execution.sync).
 
         Parameters:
-            patience_s: seconds for which it may work on that without a word, if that is longer than two heartbeats.
+            patience_s: seconds for which it may be silent meanwhile, if that is longer than two heartbeats.
         """
         self._driver.call(spec.ExecutionSync(), patience_s=patience_s)
 
     def _parts(self, ranges: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-        """Wire ranges, as many together as fit one frame: qpidd takes no command of several frames."""
+        """Split into lists of wire ranges that each fit one frame: qpidd takes no command of several frames."""
         most = (self._driver.connection.max_frame_size - _ROOM_BESIDES_RANGES) // 8
         return [wire_ranges(ranges[at : at + most]) for at in range(0, len(ranges), most)]
 
@@ -434,7 +439,7 @@ class Client:
         if sync:
             self._driver.call(commands[-1], patience_s=patience_s)
         else:
-            # qpidd says that it completed a command only when the sync bit asks for it
+            # qpidd reports the completion of a command only if its sync bit is set
             command_id = self._driver.send(commands[-1], sync=patience_s > 0)
             if patience_s > 0:
                 self._driver.expect_silence(command_id, patience_s)
@@ -449,8 +454,8 @@ class Client:
             message: body and properties.
             exchange: name of the exchange; empty is the default exchange, which routes by queue name.
             routing_key: overrides the message's own.
-            accept_mode: explicit makes Broker-J reject what it cannot route; the default is what tells most on the
-                broker at hand (qpidd accepts even what it drops).
+            accept_mode: explicit makes Broker-J reject unroutable messages; the default is the most informative mode
+                of the connected broker (qpidd accepts even messages that it drops).
 
         Returns:
             The command id.
@@ -477,7 +482,7 @@ class Client:
         return self._publisher.send(Transfers(frames, (len(frames),)), timeout_s=self._driver.call_timeout_s)
 
     def publish_to_queue(self, queue: str, body: bytes, *, content_type: str) -> None:
-        """Send a durable message to a queue by way of the default exchange; see :meth:`confirm`."""
+        """Send a durable message to a queue through the default exchange; see :meth:`confirm`."""
         delivery = spec.DeliveryProperties(routing_key=queue, delivery_mode=spec.MessageDeliveryMode.PERSISTENT)
         self.publish(Message(body, delivery, spec.MessageProperties(content_type=content_type)))
 
@@ -488,8 +493,8 @@ class Client:
             MessageRejected: the broker rejected some (unroutable, or a full queue).
             OutcomeUnknown: the connection or session ended before the broker completed them; they may or may not be
                 enqueued.
-            CommandFailed: the broker refused one (unknown exchange, a full queue); what was published after it, and
-                perhaps before, is not enqueued.
+            CommandFailed: the broker refused one (unknown exchange, a full queue); messages published after it, and
+                perhaps before, are not enqueued.
         """
         publisher = self._publisher
         try:
@@ -504,21 +509,21 @@ class Client:
 
     @property
     def _most_bytes(self) -> int:
-        """What qpidd refuses beyond the limit of a queue must not be under way when it withholds completions."""
+        """Most bytes in flight: qpidd withholds completions first, then refuses transfers beyond a queue's limit."""
         return MAX_BYTES_WITHHELD if self.is_qpidd else MAX_BYTES_IN_FLIGHT
 
     def publisher(self, *, max_in_flight: int = MAX_IN_FLIGHT, max_bytes_in_flight: int | None = None) -> Publisher:
-        """Return a new publisher of runs of ready-made transfers; it takes the place of the one before.
+        """Return a new publisher of runs of encoded transfers; it replaces the previous one.
 
-        :meth:`publish` and :meth:`confirm` stand on it, too.
+        :meth:`publish` and :meth:`confirm` use it, too.
 
         Parameters:
             max_in_flight: most transfers that may be sent and not completed (see :mod:`amqp_core.publisher_window`).
-            max_bytes_in_flight: bytes, likewise; one transfer that is larger goes alone. By default 32 MiB; 4 MiB for
-                qpidd, which refuses what is under way to a queue that is full.
+            max_bytes_in_flight: bytes, likewise; a larger transfer is sent alone. By default 32 MiB; 4 MiB for qpidd,
+                which refuses transfers under way to a full queue.
 
         Raises:
-            UsageError: the one before is not finished, or a window that lets nothing pass.
+            UsageError: the previous publisher is not finished, or the window is empty.
         """
         before = self._publisher
         self._publisher = Publisher(
@@ -544,14 +549,14 @@ class Client:
         self._subscriptions.pop(destination, None)
 
     def _begun(self, frames: bytes) -> None:
-        """Look whether there is credit for a large transfer before all of it is here.
+        """Check that there is credit for a large transfer before all of it has arrived.
 
         Raises:
             ProtocolError: there is none.
         """
         try:
             destination = destination_of(frames, 0)
-        except DecodeError:  # its command comes in several frames: to be looked at when it is whole
+        except DecodeError:  # its command has several frames: it is checked when it is complete
             possible = list(self._subscriptions.values())
         else:
             possible = [each for each in self._subscriptions.values() if each.destination == destination]
@@ -561,11 +566,11 @@ class Client:
             )
 
     def _deliver(self, block: Block) -> None:
-        """Hand each run of transfers to the subscription that it names.
+        """Pass each run of transfers to the subscription of its destination.
 
         Raises:
-            ProtocolError: a destination without a subscription, or more than the broker has credit for; what comes
-                before that in the block has been handed out.
+            ProtocolError: a destination without a subscription, or more transfers than the broker has credit for; the
+                runs before it in the block have been passed on.
         """
         for destination, part in by_destination(block):
             subscription = self._subscriptions.get(destination)
@@ -578,7 +583,7 @@ class Client:
 
 
 def _redirected_to(redirect: Redirected, port: int) -> tuple[str, int]:
-    """Read ``amqp:tcp:host:port``, ``tcp:host:port``, ``host:port`` or ``host``; the first of a comma list."""
+    """Parse ``amqp:tcp:host:port``, ``tcp:host:port``, ``host:port`` or ``host``; the first one of a comma list."""
     text = redirect.host.partition(",")[0].strip()
     for prefix in ("amqp://", "amqps://", "amqp:", "amqps:", "tcp:", "ssl:"):
         text = text.removeprefix(prefix)

@@ -1,9 +1,8 @@
 """The connection state machine (0-10 section connection): bytes in, events out; no socket, no clock.
 
-Everything that affects the state lives in the two tables of ``events``, one for each role; which control is legal is
-read from them alone. Time is an argument: :meth:`Connection.tick` is told the time and says when it wants to be
-called again. SASL is somebody else's: the client role asks a ``login`` object, the server role an ``authenticate``
-function, both without knowing any mechanism.
+The two tables of ``events``, one for each role, define all state transitions and the legal controls. Time is an
+argument: :meth:`Connection.tick` receives the time and returns when to call it again. SASL is delegated: the client
+role calls a ``login`` object, the server role an ``authenticate`` function; this module knows no mechanism.
 """
 
 from __future__ import annotations
@@ -64,15 +63,15 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.frames import Frame
     from amqp_core.v0_10.segments import Assembly
 
-# Where transfers come as blocks, what is left to be assembled here is results and dispositions. The largest is that of
+# If transfers arrive as blocks, only results and dispositions are assembled here. The largest is the result of
 # dtx.recover, with some 90 bytes for each prepared branch.
 _COMMAND_LIMIT = 1 << 22
-# What connection.tune-ok says where the server named no limit: the client has one session, on channel 0.
+# channel-max in connection.tune-ok if the server sent no limit: the client has one session, on channel 0.
 _CHANNELS_USED = 1
 # In a control with ranges of command ids: its code, packing flags, the size of the set and another field.
 _ROOM_BESIDES_RANGES = 16
 _RANGE_SIZE = 8
-# Most session.completed inside one message. A peer that keeps to the protocol sends few: about one for each sync bit.
+# Most session.completed inside one message. A conforming peer sends few: about one for each sync bit.
 _MOST_COMPLETIONS = 10_000
 
 _T = TypeVar("_T")
@@ -81,22 +80,22 @@ _T = TypeVar("_T")
 class Connection:
     """One side of an AMQP 0-10 connection.
 
-    Feed it what was read with :meth:`receive_data`, write what :meth:`data_to_send` returns, call :meth:`tick` with a
-    monotonic time in seconds.
+    Pass received bytes to :meth:`receive_data`, write the bytes that :meth:`data_to_send` returns, call :meth:`tick`
+    with a monotonic time in seconds.
 
     Parameters:
         role: client or server.
         login: client role only: answers for SASL.
         virtual_host: client role only: sent in connection.open.
-        heartbeat: seconds between heartbeats that we ask for (client) or offer at most (server); 0 is none.
-        max_frame_size: the largest frame we take, in bytes, 4096 to 65535.
-        max_message_bytes: the largest message or command we take, in bytes of all its frames.
+        heartbeat: seconds between heartbeats, requested (client) or offered at most (server); 0: no heartbeats.
+        max_frame_size: the largest accepted frame, in bytes, 4096 to 65535.
+        max_message_bytes: the largest accepted message or command, in bytes of all its frames.
         client_properties: client role only: sent in connection.start-ok.
         mechanisms: server role only: what connection.start offers.
         authenticate: server role only: ``(mechanism, response) -> challenge``, ``None`` when the login is complete;
             raises AuthenticationFailed to refuse.
         server_properties: server role only: sent in connection.start.
-        scan_transfers: deliver transfers of channel 0 as blocks of raw frames (the fast way in) instead of commands.
+        scan_transfers: deliver transfers of channel 0 as blocks of raw frames (the fast path) instead of commands.
     """
 
     def __init__(
@@ -131,7 +130,7 @@ class Connection:
         self._server_properties = server_properties or {}
         self._scan = Scanner(0, max_message_bytes) if scan_transfers else None
         self._scanning = False
-        # session.completed that came inside a transfer: what is complete came after that transfer's beginning
+        # session.completed that arrived inside a transfer: the completed commands are later than its beginning
         self._completions: list[ControlReceived] = []
         if scan_transfers and max_message_bytes > _COMMAND_LIMIT:
             self._assembler = Assembler(_COMMAND_LIMIT)
@@ -153,7 +152,7 @@ class Connection:
 
     # ---------------------------------------------------------------------------------------------- bytes and time
     def data_to_send(self) -> bytes:
-        """Return and forget the bytes that are waiting to be written."""
+        """Return and clear the bytes that wait to be written."""
         data = b"".join(self._out)
         self._out.clear()
         if data:
@@ -161,10 +160,10 @@ class Connection:
         return data
 
     def receive_data(self, data: bytes) -> list[Event]:
-        """Take bytes that were read; return what they mean, in order.
+        """Process received bytes; return their events, in order.
 
-        A broken protocol ends the connection: the last event is then :class:`Ended` with the error, after the events
-        of everything that was complete before it, and a connection.close for the peer is waiting to be sent.
+        A protocol violation ends the connection: the last event is then :class:`Ended` with the error, after the
+        events of all complete data before it, and a connection.close for the peer waits to be sent.
         """
         events: list[Event] = []
         if self.state is State.CLOSED:
@@ -183,7 +182,7 @@ class Connection:
         return events
 
     def receive_eof(self) -> list[Event]:
-        """Tell that the peer will send nothing more. During the exchange of headers this names what it sent."""
+        """Handle the end of the peer's data. During the exchange of headers, return an error with the data it sent."""
         if self.state is State.HEADER and self._tail:
             self.state = State.CLOSED
             return [Ended(self._refused("answered with"))]
@@ -198,12 +197,12 @@ class Connection:
             reading: ``False`` while the caller deliberately leaves the socket unread: silence then proves nothing.
 
         Returns:
-            When to call again (``None``: no heartbeats), and whether the peer was silent for two intervals.
+            The time of the next call (``None``: no heartbeats), and whether the peer was silent for two intervals.
         """
         if self._last_tick is None:
             self._last_tick = self._last_sent = self._last_received = now
-        # It is known only that something was sent or received since the tick before. Sent is taken for the earliest
-        # moment, received for the latest: we are never late with a heartbeat and never call a living peer silent.
+        # It is known only that data was sent or received since the previous tick. Sent counts as the earliest moment,
+        # received as the latest: so no heartbeat is late, and no live peer is taken for silent.
         if self._sent_since_tick:
             self._last_sent = max(self._last_sent, self._last_tick)
         if self._received_since_tick or not reading:
@@ -221,7 +220,7 @@ class Connection:
 
     # ------------------------------------------------------------------------------------------------- what to send
     def send_control(self, channel: int, control: spec.Control) -> None:
-        """Queue a control of a session: as several, if its set of commands does not fit the peer's max-frame-size."""
+        """Queue a control of a session; split it if its set of commands does not fit the peer's max-frame-size."""
         for part in _fitting(control, self._sent_frame_limit - HEADER_SIZE):
             self._put_control(channel, part)
 
@@ -230,7 +229,7 @@ class Connection:
         self._out.extend(encode_assembly(channel, 1, segments, self.max_frame_size))
 
     def close(self, reply_code: int = 200, reply_text: str = "") -> None:
-        """Begin an orderly close (connection.close)."""
+        """Begin a clean close (connection.close)."""
         if self.state in (State.CLOSED, State.CLOSE_OK):
             return
         if self.state is State.HEADER:
@@ -246,7 +245,7 @@ class Connection:
         return VersionRefused(f"the peer does not speak AMQP 0-10; it {how} {offered}{hint}", offered)
 
     def _receive_header(self) -> bool:
-        """Whether the header has arrived whole. The server answers it with its own and connection.start."""
+        """Whether the whole header has arrived. The server answers it with its own and connection.start."""
         stranger = is_stranger(self._tail)
         if stranger is None:
             return False
@@ -309,7 +308,7 @@ class Connection:
             events.append(TransferBegun(scanner.begun))
 
     def _hold_back(self, completion: ControlReceived) -> None:
-        """Keep a completion that came inside a transfer until that has ended: it may end the credit for it."""
+        """Keep a completion that arrived inside a transfer until that has ended: it may end the credit for it."""
         if len(self._completions) >= _MOST_COMPLETIONS:
             raise LimitExceeded(f"the peer sends more than {_MOST_COMPLETIONS} session.completed inside one message")
         self._completions.append(completion)
@@ -415,7 +414,7 @@ class Connection:
         assert self._login is not None
         self._login.succeeded()
         self._logged_in = True
-        # An answer above the offer makes Broker-J drop the connection without a word.
+        # An answer above the offer makes Broker-J drop the connection silently.
         self.max_frame_size = min(self.max_frame_size, control.max_frame_size or MAX_FRAME_SIZE)
         if self.max_frame_size < MIN_MAX_FRAME_SIZE:
             raise ProtocolError(f"connection.tune offers frames of {self.max_frame_size} bytes; 4096 is the least")
@@ -430,10 +429,10 @@ class Connection:
         self._control(spec.ConnectionOpen(virtual_host=self.virtual_host, insist=False))
 
     def _agree_heartbeat(self, tune: spec.ConnectionTune) -> int | None:
-        """The heartbeat for connection.tune-ok, in the range that the server supports; ``None`` where there is none.
+        """The heartbeat for connection.tune-ok, within the server's range; ``None``: no heartbeats.
 
-        A server without heartbeat-min supports none (0-10 section connection.tune-ok, rule no-heartbeat-min), and no
-        heartbeat is wanted by leaving it out.
+        A server without heartbeat-min supports none (0-10 section connection.tune-ok, rule no-heartbeat-min); leaving
+        out the field requests no heartbeats.
         """
         if tune.heartbeat_min is None or not self.heartbeat_s:
             self.heartbeat_s = 0
@@ -505,7 +504,7 @@ def _check_other_channel(frame: Frame, why_not: str) -> None:
 
 
 def _fitting(control: spec.Control, room: int) -> list[spec.Control]:
-    """The control, or several of its kind with a part of its commands each, whose payload takes ``room`` bytes."""
+    """Split a control by its commands into controls whose payload fits into ``room`` bytes."""
     commands = getattr(control, "commands", None)
     most = (room - _ROOM_BESIDES_RANGES) // _RANGE_SIZE
     if not commands or len(commands) <= most:
@@ -528,7 +527,7 @@ def _received(assembly: Assembly) -> CommandReceived | CommandUnknown:
 
 
 def _named(decode: Callable[[bytes], _T], operation: bytes, types: Mapping[int, type]) -> _T:
-    """Decode, and put the name of the control or command in front of what is wrong with it."""
+    """Decode; prefix an error with the name of the control or command."""
     try:
         return decode(operation)
     except DecodeError as error:

@@ -1,7 +1,7 @@
-"""Drives a connection and its one session over a transport: the pump under the blocking client.
+"""Drive a connection and its one session over a transport: the I/O loop of the blocking client.
 
-Everything that waits has a deadline. After any error of the connection or session the driver is broken for good and
-says so with the first error; it is one *incarnation*. Not thread-safe, except :meth:`Driver.wake`.
+Every wait has a deadline. After any error of the connection or session the driver stays broken, and every call raises
+the first error; it is one *incarnation*. Not thread-safe, except :meth:`Driver.wake`.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.results import Result
 
 _CLOSE_TIMEOUT_S = 5.0
-# An idle receiver reports completion this late at most; a busy one does so by count (session.COMPLETE_EVERY).
+# Longest delay of an idle receiver's completion report; a busy one reports by count (session.COMPLETE_EVERY).
 _COMPLETE_WITHIN_S = 1.0
-# How often to look while a peer that says nothing is waited for with patience; heartbeats still go out in time.
+# Interval of the checks while a silent peer is tolerated; heartbeats are still sent in time.
 _PATIENT_TICK_S = 0.5
-# While more than this waits for a peer that does not read, nothing is read from it: what it sends makes us answer.
+# While more bytes than this wait for a peer that does not read, nothing is read from it: its data causes more answers.
 _MOST_PENDING = 1 << 24
-# The answer to a call comes behind what is under way: each time that so many bytes have come the wait begins anew.
+# The answer to a call arrives after the data under way: each time that so many bytes arrive, the wait starts anew.
 _FLOWING_BYTES = 1 << 16
 CHANNEL = 0
 # What a session carries; all else concerns the connection, or changes the session's state.
@@ -63,7 +63,7 @@ _CARRIED = (CommandReceived, CommandUnknown, TransferBegun, TransfersReceived)
 
 
 class _SaslLogin:
-    """Joins the connection's questions to ``amqp_core.sasl``; secrets stay inside."""
+    """Answers the connection's SASL requests with ``amqp_core.sasl``; secrets stay inside."""
 
     def __init__(self, options: ConnectOptions, transport: Transport, *, tls: bool) -> None:
         self._options = options
@@ -100,14 +100,14 @@ class Driver:
     """A transport, a connection and a session that work together.
 
     Attributes:
-        call_timeout_s: the deadline of every call that waits for the broker, in seconds.
-        reading: ``False`` while what arrives is deliberately left in the socket.
-        heard_at: when anything was received last, in monotonic seconds.
-        redirect: where the peer sent us instead of opening the connection.
+        call_timeout_s: timeout of every call that waits for the broker, in seconds.
+        reading: ``False`` while arriving data is deliberately left in the socket.
+        heard_at: time of the latest received data, in monotonic seconds.
+        redirect: the redirect that the peer sent instead of opening the connection.
         on_block: called with each block of transfers, numbered.
-        on_begun: called with the first frames of a large transfer of which more is to come; raises if it may not come.
+        on_begun: called with the first frames of an incomplete large transfer; raises if it is not allowed.
         on_command: called with every other command of the peer; until it is set they are kept in ``early``.
-        early: commands that came in the same read as session.attached.
+        early: commands that arrived in the same read as session.attached.
     """
 
     def __init__(self, transport: Transport, connection: Connection, *, call_timeout_s: float) -> None:
@@ -175,7 +175,7 @@ class Driver:
             self.check()
 
     def close(self) -> None:
-        """End in order: detach and close. What was received and not accepted goes back to its queue. Idempotent."""
+        """Close cleanly: detach, then close. Messages not accepted go back to their queue. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -191,19 +191,19 @@ class Driver:
                 while not self.is_broken():
                     self.pump_until(deadline, "connection.close-ok")
         except AmqpError:
-            pass  # the broker notices the closed socket all the same
+            pass  # the broker notices the closed socket in any case
         finally:
             self._broken = error or UsageError("the client is closed")
             self.transport.close()
 
     def abort(self) -> None:
-        """Drop the connection without a word, as a crash would."""
+        """Drop the connection without a close handshake, as a crash would."""
         self._closed = True
         self._broken = self._broken or UsageError("the client is closed")
         self.transport.close()
 
     def discard(self) -> None:
-        """End in order if the peer takes that within 5 s, else with a reset: what it has not read is never sent."""
+        """Close cleanly if the peer answers within 5 s, else with a reset: data that it has not read is never sent."""
         self.transport.reset_on_close(True)
         if self.transport.pending_bytes:
             self.abort()
@@ -211,7 +211,7 @@ class Driver:
             self.close()
 
     def wake(self) -> None:
-        """Make a wait of the thread that uses the client return early. May be called from any thread."""
+        """Make a wait of the client's thread return early. May be called from any thread."""
         self.transport.wake()
 
     def send(self, command: spec.Command, *, sync: bool = False) -> int:
@@ -223,9 +223,9 @@ class Driver:
         return command_id
 
     def send_ready(self, frames: memoryview, count: int) -> int:
-        """Send ``count`` commands that are encoded already, whole assemblies, without a copy; return the first id.
+        """Send ``count`` encoded commands (whole assemblies) without a copy; return the first id.
 
-        A transport that fails is not raised, so that the caller can note the ids first: :meth:`check` does.
+        A transport failure is not raised here, so that the caller can record the ids first: :meth:`check` raises it.
         """
         self.check()
         first_id = self.session.number(count)
@@ -233,7 +233,7 @@ class Driver:
         return first_id
 
     def send_questions(self, commands: Sequence[spec.Command]) -> list[int]:
-        """Send commands whose results are wanted, in one write and without waiting; return their ids."""
+        """Send commands that have results, in one write and without waiting; return their ids."""
         self.check()
         ids = [self.session.send(command, result=True) for command in commands]
         self._write()
@@ -241,24 +241,24 @@ class Driver:
         return ids
 
     def queue(self, command: spec.Command, *, sync: bool = False) -> int | None:
-        """Send a command with the next round of input and output; return its id, ``None`` if the session is ending."""
+        """Queue a command for the next round of I/O; return its id, ``None`` if the session is ending."""
         if self._broken is None and self.session.error is None and self.session.state is SessionState.ATTACHED:
             return self.session.send(command, sync=sync)
         return None
 
     def flush_queued(self) -> None:
-        """Send what was queued."""
+        """Send the queued commands."""
         self._write()
         self.check()
 
     def is_complete(self, command_id: int) -> bool:
-        """Whether the peer has said that it completed our command."""
+        """Whether the peer has reported our command as completed."""
         return self.session.is_complete(command_id)
 
     def expect_silence(self, command_id: int, seconds: float) -> None:
-        """Let the peer be silent for so long, or until it has completed our command ``command_id``.
+        """Tolerate silence of the peer for ``seconds``, or until it has completed our command ``command_id``.
 
-        It may work on that command by the thread that sends its heartbeats. Times given one after the other add up.
+        It may process that command on the thread that sends its heartbeats. Times of successive calls add up.
         """
         now = monotonic()
         begin = now if self._silent_command is None or self.is_complete(self._silent_command) else self._silent_until
@@ -270,8 +270,8 @@ class Driver:
 
         Parameters:
             command: the command.
-            patience_s: seconds for which the peer may work on it without a word, if that is longer than two heartbeats
-                or the call timeout.
+            patience_s: seconds for which the peer may be silent while it works on it, if that is longer than two
+                heartbeats or the call timeout.
         """
         session = self.session
         command_id = self._call(command, session.is_complete, patience_s)
@@ -282,28 +282,28 @@ class Driver:
 
         Parameters:
             command: the command.
-            kind: what it is answered with (``spec.RESULT_TYPES``).
+            kind: type of its result (``spec.RESULT_TYPES``).
             patience_s: as in :meth:`call`.
 
         Raises:
-            ProtocolError: it is complete without a result, or the result is of another type.
+            ProtocolError: it completed without a result, or the result is of another type.
         """
         command_id = self._call(command, self.is_answered, patience_s, result=True)
         return result_of(command, self.take_results([command_id], patience_s=patience_s)[0], kind)
 
     def is_answered(self, command_id: int) -> bool:
-        """Whether a command that has a result was answered, or is complete without one as yet."""
+        """Whether a command that has a result was answered, or is completed without its result so far."""
         return command_id in self.session.results or self.session.is_complete(command_id)
 
     def take_results(self, command_ids: Sequence[int], *, patience_s: float = 0.0) -> list[object]:
         """Take the results of commands that are answered (:meth:`is_answered`), in ascending order of their ids.
 
         Returns:
-            The results; ``None`` for a command that has none.
+            The results; ``None`` for a command without one.
         """
         session = self.session
         if any(command_id not in session.results for command_id in command_ids):
-            self.call(spec.ExecutionSync(), patience_s=patience_s)  # a result may come after the completion
+            self.call(spec.ExecutionSync(), patience_s=patience_s)  # a result may arrive after the completion
         results = [session.take_result(command_id) for command_id in command_ids]
         if command_ids:
             session.forget_names(command_ids[-1] + 1)
@@ -321,7 +321,7 @@ class Driver:
         try:
             seen = self._taken
             while not done(command_id):
-                if self._taken - seen >= _FLOWING_BYTES:  # the answer comes behind what is under way
+                if self._taken - seen >= _FLOWING_BYTES:  # the answer arrives after the data under way
                     seen, deadline = self._taken, max(deadline, monotonic() + self.call_timeout_s)
                 self.pump_until(deadline, f"the answer to {command.NAME}")
         finally:
@@ -329,29 +329,29 @@ class Driver:
         return command_id
 
     def is_broken(self) -> bool:
-        """Whether the connection is over."""
+        """Whether the connection has ended."""
         return self._broken is not None
 
     def check(self) -> None:
-        """Raise what ended the connection or session, if anything did."""
+        """Raise the error that ended the connection or session, if it has ended."""
         if self._broken is not None:
             raise self._broken
         self.session.check()
 
     def pump_until(self, deadline: float, what: str) -> None:
-        """One round of input and output; raise when the deadline has passed or the session has ended."""
+        """Do one round of I/O; raise if the deadline has passed or the session has ended."""
         if monotonic() >= deadline:
             self.give_up(what)
         self.pump_once(deadline)
 
     def pump_once(self, until: float) -> None:
-        """One round of input and output that waits no longer than ``until``; raise what has ended the session."""
+        """Do one round of I/O that waits no longer than ``until``; raise the error that ended the session, if any."""
         if self._round(until, reading=True):
-            self._woken = True  # it was meant for a wait for messages: the next one shall not be a long one
+            self._woken = True  # the wake-up was meant for a wait for messages: the next such wait must not be long
         self.check()
 
     def give_up(self, what: str) -> NoReturn:
-        """End the connection because ``what`` was waited for too long.
+        """End the connection because the wait for ``what`` took too long.
 
         Raises:
             DeadlineExceeded: always.
@@ -361,17 +361,17 @@ class Driver:
         raise error
 
     def flush_completed(self) -> None:
-        """Ask with the next round what the peer has completed (session.flush). Broker-J may not answer."""
+        """Request the peer's completions with the next round (session.flush). Broker-J may not answer."""
         if self.session.state is SessionState.ATTACHED:
             self.session.flush(completed=True)
 
     def pump(self, deadline: float, *, reading: bool) -> bool:
-        """Write, then read once what is there, waiting for it until ``deadline``; return whether somebody woke us."""
+        """Write, then read once, waiting for data until ``deadline``; return whether :meth:`wake` was called."""
         woken, self._woken = self._woken, False
         return self._round(0.0 if woken else deadline, reading=reading) or woken
 
     def poll(self) -> None:
-        """Read what is there without waiting; for a caller who only sends."""
+        """Read arrived data without waiting; for a caller that only sends."""
         if self._round(0.0, reading=self.reading):
             self._woken = True
         self.check()
@@ -405,9 +405,9 @@ class Driver:
         return woken
 
     def _due(self, now: float, *, reading: bool) -> float:
-        """Do what is due at ``now``; return when something is due next.
+        """Do the work due at ``now``; return the time of the next one.
 
-        Comes after reading: a heartbeat that waits in the socket shows that the peer lives, however late we look.
+        Called after reading: a heartbeat that waits in the socket proves that the peer lives, however late it is read.
         """
         limit = self._untold_deadline(now)
         if not self._opened:
@@ -427,12 +427,12 @@ class Driver:
         return command_id is not None and now < self._silent_until and not self.is_complete(command_id)
 
     def _stuck_deadline(self, now: float) -> float | None:
-        """When to end the connection of a peer that sends but takes nothing of our answers; ``None`` if it does.
+        """Time at which to end the connection of a peer that sends but reads none of our answers; ``None`` if it reads.
 
-        Published messages do not count: their publisher bounds them, and waits as long as it likes.
+        Published messages do not count: their publisher limits them and sets its own deadline.
 
         Raises:
-            DeadlineExceeded: that time has come.
+            DeadlineExceeded: that time has been reached.
         """
         transport = self.transport
         if transport.pending_own_bytes <= _MOST_PENDING:
@@ -448,9 +448,9 @@ class Driver:
         return self._stuck_at + self.call_timeout_s
 
     def _untold_deadline(self, now: float) -> float:
-        """When completion is to be reported at the latest; reports it if that is now.
+        """Report completion if it is due; return the latest time of the next report.
 
-        Few large reports, since each one costs qpidd a walk through its whole list of unaccepted transfers.
+        Reports are few and large, since qpidd walks its whole list of unaccepted transfers for each one.
         """
         if not self.session.has_untold:
             self._told_at = now
@@ -473,13 +473,13 @@ class Driver:
             self._handle(event)
 
     def _named(self, error: AmqpError) -> AmqpError:
-        """The machine does not know whom it talks to; in a host list it matters which host is the stranger."""
+        """Add the peer's address to a VersionRefused: the state machine does not know which host of a list it is."""
         if isinstance(error, VersionRefused):
             return VersionRefused(f"{self.transport.peer}: {error}", error.offered)
         return error
 
     def _hint(self) -> str:
-        """What a peer may mean that closes before it has shown its protocol header, as Broker-J does."""
+        """Likely reason of a peer that closes before it has sent its protocol header, as Broker-J does."""
         if self.transport.is_tls:
             return " after the TLS handshake: it may want another client certificate (tls.certFile, tls.keyFile)"
         return ": it may want TLS (amqps://) on this port"
@@ -519,13 +519,13 @@ class Driver:
             self._break_after_reading(error)
 
     def _break_after_reading(self, error: AmqpError) -> None:
-        """Take in what arrived before the transport failed: transfers, and perhaps the reason why the peer closed."""
+        """Process data that arrived before the transport failed: transfers, and perhaps the peer's reason to close."""
         if isinstance(error, ConnectionFailed):
             try:
                 while self._broken is None and (data := self.transport.read()):
                     self._receive(data)
             except AmqpError:
-                pass  # the end of what can be read, or what was read is broken, too; the first error is the cause
+                pass  # the end of the data, or the data is broken, too; the first error is the cause
         self._break(error)
 
     def _break(self, error: AmqpError) -> None:
@@ -541,4 +541,4 @@ class Driver:
 
 
 def _ignore(_: object) -> None:
-    """Stand in until the client has said what to do with what arrives."""
+    """Do nothing: the default until the client sets its handler."""

@@ -1,4 +1,4 @@
-"""What a connection can be and see: roles, states, the two transition tables, events, and what it asks about SASL."""
+"""Roles, states, the two transition tables and the events of a connection, and its interface for SASL."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Role(Enum):
-    """Which side of the connection this is."""
+    """Side of the connection."""
 
     CLIENT = auto()
     SERVER = auto()
 
 
 class State(Enum):
-    """Where the connection stands. A name says what is awaited from the peer."""
+    """State of the connection, named after the control that is awaited from the peer."""
 
     HEADER = auto()
     START = auto()
@@ -39,7 +39,7 @@ class State(Enum):
 
 
 _S = State
-# (state, control received) -> next state. A control that is not listed breaks the protocol in that state.
+# (state, control received) -> next state. A control that is not listed violates the protocol in that state.
 CLIENT_TRANSITIONS: dict[tuple[State, type], State] = {
     (_S.START, spec.ConnectionStart): _S.SECURE_OR_TUNE,
     (_S.SECURE_OR_TUNE, spec.ConnectionSecure): _S.SECURE_OR_TUNE,
@@ -74,7 +74,7 @@ class Redirected:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The connection is over. ``error`` is ``None`` after an orderly close that we asked for."""
+    """The connection has ended. ``error`` is ``None`` after a clean close that this side requested."""
 
     error: AmqpError | None
 
@@ -119,7 +119,7 @@ class TransfersReceived:
 
 @dataclass(frozen=True, slots=True)
 class TransferBegun:
-    """The first frames of a large message.transfer arrived on the scanned channel; the others are yet to come."""
+    """The first frames of a large message.transfer arrived on the scanned channel; more will follow."""
 
     frames: bytes
 
@@ -130,13 +130,13 @@ Event = (
 
 
 class Login(Protocol):
-    """What the client role asks about SASL (0-10 section connection.start)."""
+    """SASL interface of the client role (0-10 section connection.start)."""
 
     def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
-        """Pick a mechanism; return its name and initial response (``None`` is absent, not empty)."""
+        """Choose a mechanism; return its name and initial response (``None``: absent, not empty)."""
 
     def respond(self, challenge: bytes) -> bytes:
         """Answer a challenge of connection.secure."""
 
     def succeeded(self) -> None:
-        """Raise AuthenticationFailed if the server has not proven what the mechanism demands of it."""
+        """Raise AuthenticationFailed if the server has not given the proof that the mechanism requires."""

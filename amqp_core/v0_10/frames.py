@@ -1,7 +1,7 @@
 """Frames: the 12-byte header, splitting segments to max-frame-size, and parsing (0-10 section 4.4: framing).
 
-Nothing here knows what a payload means. A frame says which channel and track it belongs to, its segment's type,
-and whether it is the first or last frame of its segment and whether that segment is the first or last of its assembly.
+Payloads are not interpreted here. A frame has its channel and track, the type of its segment, and flags: whether it is
+the first or last frame of its segment, and whether that segment is the first or last of its assembly.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ CONTROL, COMMAND, HEADER, BODY = 0, 1, 2, 3
 TRACK_CONTROL, TRACK_COMMAND = 0, 1
 MAX_FRAME_SIZE = 65535
 MOST_FRAMES = 1 << 18
-"""Most frames of one received assembly. At the smallest max-frame-size they hold 1 GiB, so that no sender needs as
-many; each one costs time and memory to decode, also when it is empty."""
+"""Most frames of one received assembly. At the smallest max-frame-size they hold 1 GiB, so no sender needs more; each
+one costs time and memory to decode, even an empty one."""
 COMMAND_FRAME_BYTES = 1 << 10
-"""So many of its first bytes hold the command frame of a message.transfer, whose only long part is the name of its
-destination, unless its sender cuts the command into several frames."""
+"""So many first bytes contain the command frame of a message.transfer, whose only long part is the name of its
+destination, unless the sender splits the command into several frames."""
 
 _FRAME = struct.Struct(
     ">"
@@ -65,10 +65,13 @@ class Frame(NamedTuple):
 
 
 def parse_frame(data: bytes, pos: int, max_frame_size: int) -> tuple[Frame, int] | None:
-    """Read the frame at ``pos``; ``None`` when it is not complete yet.
+    """Parse the frame at ``pos``; ``None`` if it is not complete yet.
+
+    Returns:
+        The frame, and the position after it.
 
     Raises:
-        DecodeError: a size below the header's own, or a segment type or track that the specification does not know.
+        DecodeError: a size below that of the header, or a segment type or track not in the specification.
         LimitExceeded: a frame larger than ``max_frame_size``.
     """
     if len(data) - pos < HEADER_SIZE:
@@ -90,9 +93,13 @@ def parse_frame(data: bytes, pos: int, max_frame_size: int) -> tuple[Frame, int]
 def encode_assembly(
     channel: int, track: int, segments: Sequence[tuple[int, bytes]], max_frame_size: int
 ) -> list[bytes]:
-    """Cut the segments (type, payload) of one assembly into frames of at most ``max_frame_size`` bytes.
+    """Split the segments (type, payload) of one assembly into frames of at most ``max_frame_size`` bytes.
 
-    Returns the pieces to be written in order: headers and payload slices, not yet joined.
+    Returns:
+        The pieces to be written in order: headers and payload slices, not yet joined.
+
+    Raises:
+        UsageError: ``max_frame_size`` leaves no room for a payload.
     """
     room = max_frame_size - HEADER_SIZE
     if room <= 0:
@@ -119,10 +126,10 @@ def encode_assembly(
 def encode_control_frame(
     channel: int, payload: bytes, max_frame_size: int = MAX_FRAME_SIZE, name: str = "a control"
 ) -> bytes:
-    """Return the single frame of a control. Controls must fit one frame on every broker known.
+    """Return the single frame of a control. All known brokers require that a control fits one frame.
 
     Raises:
-        EncodeError: a payload that does not fit one.
+        EncodeError: the payload does not fit one frame.
     """
     room = max_frame_size - HEADER_SIZE
     if len(payload) > room:
@@ -131,17 +138,17 @@ def encode_control_frame(
 
 
 def is_stranger(data: bytes) -> bool | None:
-    """Whether a peer that began with ``data`` speaks something else; ``None`` while that is not certain yet.
+    """Whether a peer whose first bytes are ``data`` speaks another protocol; ``None`` while that is not certain.
 
-    The answer, and what :func:`describe_stranger` then says, depend on the bytes alone, not on how they were split.
+    The answer, and that of :func:`describe_stranger`, depend on the bytes alone, not on how they were split.
     """
     if data.startswith(_TLS_ALERT):
-        return True  # nothing else follows an alert, which is shorter than a protocol header
+        return True  # no data follows an alert, which is shorter than a protocol header
     return None if len(data) < len(PROTOCOL_HEADER) else not data.startswith(PROTOCOL_HEADER)
 
 
 def describe_stranger(data: bytes) -> str:
-    """Say what a peer speaks that did not answer with our protocol header, from its first (eight) bytes."""
+    """Describe the protocol of a peer that did not answer with our protocol header, by its first (eight) bytes."""
     if data[:4] == b"AMQP":
         if len(data) < 8:
             return "an incomplete AMQP header"

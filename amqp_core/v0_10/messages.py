@@ -1,6 +1,6 @@
-"""Messages as objects: for users of the client who do not need columns, and for what is published.
+"""Messages as objects: for users of the client that do not need columns, and for publishing.
 
-The fast way of Spark never makes one of these (see ``_columns``).
+The fast path of Spark creates none of them (see ``_columns``).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Message:
         body: bytes; empty when there is no body segment.
         delivery: delivery-properties, with ``routing_key``, ``priority``, ``ttl`` in ms, ...
         properties: message-properties, with ``message_id``, ``content_type``, ``application_headers``, ...
-        command_id: of the transfer that brought it, for ``accept``, ``reject``, ``release``; ``None`` if not received.
+        command_id: id of its received transfer, for ``accept``, ``reject``, ``release``; ``None`` if not received.
         destination: the subscription (received) or exchange (to be sent).
     """
 
@@ -53,7 +53,7 @@ class Message:
 
     @property
     def routing_key(self) -> str:
-        """The routing key it was published with."""
+        """The routing key with which it was published."""
         return self.delivery.routing_key or ""
 
     @property
@@ -66,8 +66,8 @@ def messages_of(block: Block) -> Iterator[Message]:
     """Decode every transfer of a block.
 
     Raises:
-        UndecodableMessage: a header or command that is not what the specification says, in its turn; it ends the
-            iteration. :func:`each_message` goes on.
+        UndecodableMessage: a header or command violates the specification; raised at that message, it ends the
+            iteration. :func:`each_message` continues.
     """
     for message in each_message(block):
         if isinstance(message, UndecodableMessage):
@@ -76,7 +76,7 @@ def messages_of(block: Block) -> Iterator[Message]:
 
 
 def each_message(block: Block) -> Iterator[Message | UndecodableMessage]:
-    """Decode every transfer of a block, each by itself; what cannot be decoded comes as the error that says so."""
+    """Decode every transfer of a block separately; for an undecodable one the error is yielded instead."""
     start = 0
     for index, end in enumerate(block.ends):
         command_id = block.first_id + index

@@ -1,8 +1,8 @@
-"""What a broker lets a producer send: message.stop, message.flow and message.set-flow-mode (0-10 section message).
+"""Credit of a producer: message.stop, message.flow and message.set-flow-mode (0-10 section message).
 
-A producer may send without limit until the broker says otherwise. The broker speaks of one destination, which is the
-exchange of a transfer, or of the empty one: Broker-J means the whole session by that, whatever the exchange. Only
-message credit is counted: Broker-J lets a stopped producer go on without giving any byte credit.
+A producer may send without limit until the broker restricts it. The broker names one destination, which is the exchange
+of a transfer, or the empty one: Broker-J means the whole session by that, for every exchange. Only message credit is
+counted: Broker-J resumes a stopped producer without granting byte credit.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
     from amqp_core.transfer_ledger import Transfers
 
-# Infinite is 2**32 - 1, or a flow without value. Broker-J ends its flow control with 2**31 - 1 and gives nothing later:
-# that stands for "no limit" as well.
+# Infinite is 2**32 - 1, or a flow without value. Broker-J ends its flow control with 2**31 - 1 and grants nothing
+# later: that means "no limit" as well.
 _NO_LIMIT = 0x7FFFFFFF
-# Credit is a uint32 on the wire; what is added to a finite one stays below infinite.
+# Credit is a uint32 on the wire; a sum of finite credits stays below infinite.
 _MOST = 0xFFFFFFFE
-# Destinations that a broker may limit at a time: as many exchanges are not published to.
+# Most destinations that a broker may limit at a time: no client publishes to as many exchanges.
 _MOST_DESTINATIONS = 4096
 
 
@@ -33,8 +33,8 @@ class _Balance:
     """The credit for one destination.
 
     Attributes:
-        credit: transfers that may be sent; ``None`` is infinite.
-        windowed: whether the completion of a transfer gives its credit back (flow-mode window, the default).
+        credit: transfers that may be sent; ``None``: infinite.
+        windowed: whether the completion of a transfer returns its credit (flow-mode window, the default).
         spent: ids of the transfers that were sent with this credit and are not completed, in window mode.
     """
 
@@ -84,11 +84,11 @@ class ProducerCredit:
 
     @property
     def left(self) -> int | None:
-        """Transfers that may be sent to any destination; ``None`` is no limit."""
+        """Number of transfers that may be sent to any destination; ``None``: no limit."""
         return self._all.credit
 
     def receive(self, command: spec.Command) -> None:
-        """Take message.stop, message.flow or message.set-flow-mode; pass over everything else.
+        """Process message.stop, message.flow or message.set-flow-mode; ignore other commands.
 
         Raises:
             LimitExceeded: the broker limits thousands of destinations at a time.
@@ -102,7 +102,7 @@ class ProducerCredit:
             balance.set_mode(command.flow_mode)
 
     def room(self, transfers: Transfers, start: int, stop: int) -> int:
-        """Where the part of ``transfers[start:stop]`` ends that there is credit for; order is kept."""
+        """End of the part of ``transfers[start:stop]`` that the credit allows, in order."""
         if self._all.credit is not None:
             stop = min(stop, start + self._all.credit)
         left = {name: balance.credit for name, balance in self._named.items() if balance.credit is not None}
@@ -117,7 +117,7 @@ class ProducerCredit:
         return stop
 
     def spend(self, transfers: Transfers, start: int, stop: int, first_id: int) -> None:
-        """Note that ``transfers[start:stop]`` were sent, the first as command ``first_id``."""
+        """Record that ``transfers[start:stop]`` were sent, the first as command ``first_id``."""
         self._all.spend(first_id, first_id + stop - start - 1)
         if not self._named:
             return
@@ -128,7 +128,7 @@ class ProducerCredit:
                 balance.spend(command_id, command_id)
 
     def settle(self, completed: RangeSet) -> None:
-        """Give back, in window mode, what the broker has completed."""
+        """In window mode, return the credit of completed transfers."""
         self._all.settle(completed)
         for balance in self._named.values():
             balance.settle(completed)

@@ -1,20 +1,21 @@
-"""Publishing ready-made transfers on a session: the window, the broker's flow control, rejects and completion.
+"""Publish encoded transfers on a session: the window, the broker's flow control, rejects and completion.
 
-The caller brings *runs*: many message.transfer assemblies, encoded one after the other. They are written as they are,
-in large pieces and without a copy. A transfer is safe once the broker has completed it (0-10 session.completed); until
-then its bytes are held here, so that after a loss :meth:`Publisher.unfinished` names exactly what is to be sent again.
+The caller passes *runs*: many message.transfer assemblies, encoded one after the other. They are written unchanged, in
+large pieces and without a copy. A transfer is safe once the broker has completed it (0-10 session.completed); until
+then its bytes are held here, so that :meth:`Publisher.unfinished` returns the transfers to be sent again after a loss.
 
-What the two brokers do, and what follows from it:
+Behaviour of the two brokers, and the consequences:
 
-- qpidd tells what it has completed only when it is asked: an execution.sync goes out every quarter of the window.
-- qpidd withholds the completion of what makes a queue fuller than 80 % (producer flow control), and refuses what goes
-  beyond its limit: of the last 20 %, 20 MiB by default, each publisher takes no more than MAX_BYTES_WITHHELD.
-- Broker-J stops a producer with message.stop on the empty destination, and lets it go on with message.flow.
-- Broker-J rejects what it cannot route or store (message.reject) if the transfer's accept-mode is explicit, and
-  completes it all the same; the reject comes first. Its code and text are the same for both reasons.
-- qpidd accepts every transfer whose accept-mode is explicit, even one it has dropped: that says nothing.
-- Broker-J that is stopped in order completes transfers which it no longer stores, and closes the connection before it
-  reads anything else. So its word counts only once it has answered an execution.sync that was sent after it was heard.
+- qpidd reports completion only on request: an execution.sync is sent every quarter of the window.
+- qpidd withholds the completion of transfers that fill a queue above 80 % (producer flow control), and refuses those
+  beyond its limit: of the last 20 %, 20 MiB by default, each publisher uses at most MAX_BYTES_WITHHELD.
+- Broker-J stops a producer with message.stop on the empty destination, and resumes it with message.flow.
+- Broker-J rejects transfers that it cannot route or store (message.reject) if their accept-mode is explicit, and also
+  completes them; the reject comes first. Its code and text are the same for both reasons.
+- qpidd accepts every transfer whose accept-mode is explicit, even one it has dropped: its accept proves nothing.
+- A Broker-J that is shut down cleanly completes transfers which it no longer stores, and closes the connection before
+  it reads anything else. So a completion counts only once the broker has answered an execution.sync that was sent after
+  the completion was received.
 """
 
 from __future__ import annotations
@@ -41,19 +42,19 @@ if TYPE_CHECKING:
 MAX_IN_FLIGHT = 10_000
 MAX_BYTES_IN_FLIGHT = 32 << 20
 MAX_BYTES_WITHHELD = 4 << 20
-"""Most bytes in flight to a broker that says only by withholding completions that a queue is too full."""
-# What may wait for a broker that reads slowly before we wait for it.
+"""Most bytes in flight to a broker that signals a full queue only by withholding completions."""
+# Most pending bytes for a broker that reads slowly, before sending waits for it.
 _PENDING_BYTES = 1 << 20
-# What is written between two looks at what the broker says.
+# Bytes written between two reads from the broker.
 _PIECE_BYTES = 1 << 19
-# How many transfers of small runs may go out between two looks.
+# Transfers of small runs that may be sent between two reads.
 _LOOK_EVERY = 32
-# How often a long wait asks the broker for what it has completed, and how often it says in the log that it lasts.
+# Intervals at which a long wait asks the broker for completions, and logs a warning.
 _ASK_EVERY_S = 5.0
 _WARN_EVERY_S = 60.0
-# A broker that completes nothing for so long, although it was asked, has stopped us.
+# A broker that completes nothing for so long, although it was asked, has stopped the publisher.
 _STOPPED_AFTER_S = 1.0
-# Without heartbeats a broker that says nothing for so long, although it is asked, is taken for lost.
+# Without heartbeats, a broker that is silent for so long, although it is asked, is taken for lost.
 _SILENCE_S = 60.0
 
 _log = logging.getLogger(__name__)
@@ -63,15 +64,15 @@ class Publisher:
     """Publishes runs of transfers on a client's session; made by :meth:`Client.publisher`. Not thread-safe.
 
     Parameters:
-        driver: of the client.
-        accept_mode: what the transfers have to carry so that this broker tells most.
-        trusting: take the broker's completion for true at once, without the proof that it goes on.
-        window: transfers, and bytes, that may be sent and not completed for certain; one larger transfer goes alone.
-        credit: what the broker's flow control allows; it outlives the publisher.
+        driver: driver of the client.
+        accept_mode: accept-mode with which this broker reports most; the transfers must have it.
+        trusting: trust a completion of the broker at once, without the answer to a later sync.
+        window: transfers, and bytes, that may be sent and not completed for certain; a larger transfer is sent alone.
+        credit: credit of the broker's flow control; it outlives the publisher.
 
     Attributes:
-        sent: what was given to the transport.
-        window: as it is now.
+        sent: count of the transfers passed to the transport.
+        window: the current window.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Publisher:
         self.sent = self._ledger.sent
         self._unsent: list[tuple[Transfers, int]] = []
         self._trusting = trusting
-        self._syncs: deque[tuple[int, list[tuple[int, int]]]] = deque()  # with what was complete when each was sent
+        self._syncs: deque[tuple[int, list[tuple[int, int]]]] = deque()  # with the ids completed when each was sent
         self._proven = RangeSet()
         self._proven_by = -1
         self._since_sync = Counted()
@@ -102,43 +103,44 @@ class Publisher:
 
     @property
     def max_frame_size(self) -> int:
-        """The largest frame that the broker takes on this connection, in bytes."""
+        """Largest frame that the broker accepts on this connection, in bytes."""
         return self._driver.connection.max_frame_size
 
     @property
     def completed(self) -> Counted:
-        """What of all that was sent the broker has completed for certain, as far as we have read."""
+        """Count of the sent transfers that the broker has completed for certain, as far as was read."""
         self._settle()
         return self._ledger.completed
 
     @property
     def in_flight(self) -> int:
-        """How many transfers were sent and are not completed for certain."""
+        """Number of transfers that were sent and are not completed for certain."""
         self._settle()
         return self._ledger.in_flight.transfers
 
     @property
     def rejected(self) -> list[Rejected]:
-        """What the broker has rejected and :meth:`take_rejected` has not taken."""
+        """Rejected transfers that :meth:`take_rejected` has not returned yet."""
         return self._ledger.rejected
 
     # -------------------------------------------------------------------------------------------------------- sending
     def send(self, transfers: Transfers, *, timeout_s: float = math.inf) -> int:
-        """Send a run; it is safe once :meth:`finish` has returned. From now on it belongs to :meth:`unfinished`.
+        """Send a run; it is safe once :meth:`finish` has returned. Until then :meth:`unfinished` includes it.
 
-        Waits while the window, the broker's flow control or the socket is full: for ever by default, as long as the
-        broker lives. A warning in the log says once a minute what is waited for.
+        Waits while the window, the broker's flow control or the socket is full: without limit by default, as long as
+        the broker lives. The log has a warning once a minute with the reason of the wait.
 
         Parameters:
             transfers: the run.
-            timeout_s: seconds until a broker that lives, but takes nothing, is given up.
+            timeout_s: seconds until a live broker that accepts nothing is given up.
 
         Returns:
             The command id of the first transfer.
 
         Raises:
-            ConnectionLost, SessionDetached, CommandFailed, ...: what ended the connection or session, now or before.
+            ConnectionLost, SessionDetached, CommandFailed, ...: the connection or session ended, now or before.
             DeadlineExceeded: after ``timeout_s``; or there are no heartbeats and the broker was silent for 60 s.
+            UsageError: another publisher has replaced this one.
         """
         if self._retired:
             raise UsageError("another publisher was made for this client: this one is over")
@@ -167,11 +169,11 @@ class Publisher:
         """Wait until the broker has completed every transfer (execution.sync). Look at ``rejected`` then.
 
         Parameters:
-            timeout_s: seconds until a broker that lives, but does not complete, is given up.
+            timeout_s: seconds until a live broker that does not complete is given up.
 
         Raises:
             ConnectionLost, SessionDetached, CommandFailed, DeadlineExceeded, ...: as :meth:`send` does.
-            UsageError: a send was interrupted by something else, so that part of its run was never sent.
+            UsageError: a send was interrupted, so that a part of its run was never sent.
         """
         if not self._dirty:
             return
@@ -189,9 +191,9 @@ class Publisher:
         self._dirty = False
 
     def unfinished(self) -> list[Transfers]:
-        """Return what was given to :meth:`send` and is neither completed nor rejected, in order; nothing is copied.
+        """Return transfers of :meth:`send` that are neither completed nor rejected, in order, without copying bytes.
 
-        After a loss it is what has to be sent again elsewhere: the broker may have some of it, but did not say so.
+        After a loss they must be sent again elsewhere: the broker may have some of them, but did not confirm.
         """
         self._settle()
         return self._ledger.unfinished(self._safe(), self._unsent)
@@ -199,12 +201,12 @@ class Publisher:
     def locate(self, command_id: int) -> tuple[object, int] | None:
         """Return tag and number of the transfer with that command id; ``None`` for any other command.
 
-        It is for the command that an execution.exception names. What was completed long ago is forgotten.
+        Used for the command that an execution.exception names. Transfers completed long ago are forgotten.
         """
         return self._ledger.locate(command_id)
 
     def take_rejected(self) -> list[Rejected]:
-        """Return what was rejected so far, and forget it."""
+        """Return the rejected transfers, and forget them."""
         return self._ledger.take_rejected()
 
     def retire(self) -> None:
@@ -218,7 +220,7 @@ class Publisher:
         self._retired = True
 
     def receive(self, command: spec.Command) -> None:
-        """Take what a broker may say to a publisher: reject, and flow control."""
+        """Process a command of the broker to a publisher: reject, and flow control."""
         if isinstance(command, spec.MessageReject):
             for low, high in unwrap_ranges(command.transfers or [], self._driver.session.next_id):
                 self._ledger.reject(low, high, command.code or 0, command.text or "")
@@ -239,7 +241,7 @@ class Publisher:
         return first_id
 
     def _wait_for_room(self, transfers: Transfers, start: int, deadline: float) -> int:
-        """Wait until something from ``start`` on may be sent; return where that ends."""
+        """Wait until transfers from ``start`` on may be sent; return the end of that part."""
 
         def has_credit() -> bool:
             self._settle()
@@ -264,11 +266,11 @@ class Publisher:
                 self.window.stop()
 
     def _room(self, transfers: Transfers, start: int) -> int:
-        """Where the part ends that window and credit let pass now, at most one piece; ``start`` if nothing may."""
+        """End of the part that window and credit allow now, at most one piece; ``start`` if none."""
         self._settle()
         in_flight, window = self._ledger.in_flight, self.window
         until_sync = max(1, window.transfers // 4 - self._since_sync.transfers)
-        # those that are completed, but not for certain, must not hold up the flow; they still hold memory
+        # transfers completed, but not for certain, must not stop the flow; they still occupy memory
         awaited = self._ledger.sent.transfers - self._ledger.told
         room = min(window.transfers - awaited, 2 * window.transfers - in_flight.transfers, until_sync)
         if room <= 0:
@@ -288,19 +290,19 @@ class Publisher:
         return since.transfers >= max(1, window.transfers // 4) or since.nbytes >= window.nbytes // 4
 
     def _sync(self) -> None:
-        """Ask the broker to complete all that was sent, and to say so."""
+        """Ask the broker to complete all transfers sent, and to report it."""
         self._since_sync = Counted()
         heard = self._driver.session.completed.ranges()
         self._syncs.append((self._driver.send(spec.ExecutionSync(), sync=True), heard))
 
     def _look_now_and_then(self) -> None:
-        """Read what the broker says while we do not wait for it: a stop, rejects, completion."""
+        """Read the broker's commands between writes: a stop, rejects, completion."""
         if self._since_look.transfers >= _LOOK_EVERY or self._since_look.nbytes >= _PIECE_BYTES // 2:
             self._since_look = Counted()
             self._driver.poll()
 
     def _settle(self) -> None:
-        """Count what the broker has completed, and let go of it."""
+        """Count completed transfers, and free their bytes."""
         session = self._driver.session
         if session.completions == self._seen:
             return
@@ -323,12 +325,12 @@ class Publisher:
         return self._driver.session.completed if self._trusting else self._proven
 
     def _shall_ask(self) -> bool:
-        """Whether the broker has answered all that it was asked, and there is more to ask it."""
+        """Whether the broker has answered every sync, and another one is needed."""
         if self._syncs:
             return False
         if self._since_sync.transfers or self._trusting:
             return self._since_sync.transfers > 0
-        # what was heard since the latest sync was sent is to be proven; those that it has not completed are no news
+        # completions received since the latest sync need a proof; without new ones, another sync is useless
         heard = self._driver.session.completed.within(0, self._proven_by - 1)
         return heard != self._proven.ranges()
 
@@ -340,7 +342,7 @@ class Publisher:
 
     # --------------------------------------------------------------------------------------------------------- waiting
     def _wait(self, ready: Callable[[], bool], what: str, deadline: float) -> None:
-        """Let input and output go on until ``ready``; ask, warn, and give up when that is due."""
+        """Do I/O until ``ready`` returns true; ask for completions, warn, and give up when that is due."""
         if ready():
             return
         driver = self._driver
@@ -363,7 +365,7 @@ class Publisher:
             driver.pump_once(min(ask_at, warn_at, give_up_at))
 
     def _ask(self) -> None:
-        """Ask for completion; without heartbeats the answer also shows that the broker lives."""
+        """Ask for completions; without heartbeats the answer also proves that the broker lives."""
         self._settle()
         if self._syncs:
             self._driver.flush_completed()

@@ -1,8 +1,7 @@
-"""Questions to the broker: commands with a result, many of them sent together and answered later.
+"""Queries to the broker: commands with a result, sent together and answered later.
 
-A question that is sent on its own and waited for costs a round trip. Here many share one, and the caller may go on
-publishing meanwhile: a broker executes the commands of a session in order, so an answer speaks of the moment after the
-transfers that were sent before it.
+A separate query costs a round trip. Here many share one, and the caller may continue to publish meanwhile: a broker
+executes the commands of a session in order, so an answer describes the state after the transfers sent before it.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class Questions:
-    """Questions that were sent; made by :meth:`Client.ask`.
+    """Queries that were sent; made by :meth:`Client.ask`.
 
     Parameters:
-        driver: of the client.
+        driver: driver of the client.
         questions: the commands, sent at once.
 
     Raises:
-        ConnectionLost, SessionDetached, CommandFailed, ...: what ended the connection or session.
+        ConnectionLost, SessionDetached, CommandFailed, ...: the connection or session ended.
     """
 
     def __init__(self, driver: Driver, questions: Sequence[Question]) -> None:
@@ -42,16 +41,16 @@ class Questions:
 
     @property
     def arrived(self) -> bool:
-        """Whether every question is answered, as far as was read; see :meth:`Driver.is_answered`."""
+        """Whether every query is answered, as far as was read; see :meth:`Driver.is_answered`."""
         return all(map(self._driver.is_answered, self._ids))
 
     def answers(self) -> list[Answer]:
-        """Wait for every answer and return them in the order of the questions; call it once.
+        """Wait for every answer and return them in the order of the queries; call it once.
 
         Raises:
             ProtocolError: an answer is missing or of another type.
-            DeadlineExceeded: they do not come within the call timeout.
-            ConnectionLost, SessionDetached, CommandFailed, ...: what ended the connection or session.
+            DeadlineExceeded: the answers do not arrive within the call timeout.
+            ConnectionLost, SessionDetached, CommandFailed, ...: the connection or session ended.
         """
         driver = self._driver
         deadline = monotonic() + driver.call_timeout_s
@@ -69,11 +68,11 @@ class RouteQueries:
     """Queries about targets of messages that were sent together; made by :meth:`Client.query_routes`.
 
     Parameters:
-        driver: of the client.
+        driver: driver of the client.
         targets: one query is sent for each, at once.
 
     Raises:
-        ConnectionLost, SessionDetached, CommandFailed, ...: what ended the connection or session.
+        ConnectionLost, SessionDetached, CommandFailed, ...: the connection or session ended.
     """
 
     def __init__(self, driver: Driver, targets: Sequence[Target]) -> None:
@@ -81,7 +80,7 @@ class RouteQueries:
 
     @property
     def arrived(self) -> bool:
-        """Whether every answer is here, as far as was read."""
+        """Whether every answer has arrived, as far as was read."""
         return self._questions.arrived
 
     def answers(self) -> list[Route]:
@@ -96,7 +95,7 @@ def _question(exchange: str, key: str | None) -> Question:
 
 
 def route_of(answer: Answer) -> Route:
-    """The route that an answer shows; an answer that does not say so for certain shows none."""
+    """Convert an answer to a route; if the answer is not certain, the route does not exist."""
     if isinstance(answer, spec.ExchangeQueryResult):
         return Route(not answer.not_found and bool(answer.type), answer.type or "")
     if isinstance(answer, spec.QueueQueryResult):

@@ -1,7 +1,7 @@
-"""What a command is answered with (execution.result): a struct of the type that the specification gives the command.
+"""Results of commands (execution.result): a struct of the type that the specification assigns to the command.
 
-Much rests on results (which branches are prepared, whether a queue is there, what is bound), so an answer of another
-type, or none, is never taken for an empty one.
+Results are essential (prepared branches, existence of a queue, bindings), so a missing answer, or one of another type,
+is never treated as an empty result.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def result_of(command: spec.Command, value: object, kind: type[Result]) -> Resul
     """Return the result of a command.
 
     Parameters:
-        command: what was asked.
-        value: what execution.result carried; ``None`` if it carried nothing, or did not come.
-        kind: the type that the specification gives it.
+        command: the command.
+        value: the value of execution.result; ``None`` if it has none, or did not arrive.
+        kind: the result type of the command in the specification.
 
     Raises:
-        ProtocolError: it is of another type.
+        ProtocolError: the value is of another type.
     """
     if isinstance(value, kind):
         return value

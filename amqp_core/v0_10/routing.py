@@ -1,7 +1,7 @@
-"""Which subscription each transfer of a block belongs to: message.transfer names its destination.
+"""Assign the transfers of a block to subscriptions, by the destination of message.transfer.
 
-A block may mix destinations. The scanner compares the command frame of each transfer with the one before anyway and
-names those that differ (:attr:`Block.changes`), so that only these are looked into: one per block on the usual way.
+A block may mix destinations. The scanner compares the command frame of each transfer with the previous one and lists
+those that differ (:attr:`Block.changes`), so that only these are parsed: usually one per block.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _HEADER_SIZE = 12
 _frame = Struct(">BBHxBH").unpack_from  # flags, type, size, track, channel
-# class, code, session header, packing flags, destination: what is needed is never longer
+# class, code, session header, packing flags, destination: the needed part is never longer
 _LONGEST = 2 + 256 + 2 + 256
 
 
@@ -27,7 +27,7 @@ def by_destination(block: Block) -> Iterator[tuple[str, Block]]:
     """Cut a block into runs of transfers with one destination each, in order.
 
     Raises:
-        DecodeError: a transfer that does not name its destination; the runs before it have been yielded.
+        DecodeError: a transfer without a readable destination; the runs before it have been yielded.
     """
     frames, ends = block.frames, block.ends
     first = start = 0
@@ -46,12 +46,12 @@ def by_destination(block: Block) -> Iterator[tuple[str, Block]]:
 
 
 def destination_of(frames: bytes, start: int) -> str:
-    """Return the destination named by the transfer that begins at ``start``, without decoding anything else.
+    """Return the destination of the transfer that begins at ``start``, without decoding anything else.
 
-    Controls may lie before and between its frames, and its command segment may come in several.
+    Controls may lie before and between its frames, and its command segment may have several frames.
 
     Raises:
-        DecodeError: a command segment that ends before its destination.
+        DecodeError: the command segment ends before its destination.
     """
     command = _command_segment(frames, start)
     flags = 3 + int.from_bytes(command[2:3])  # behind class, code and session header: the packing flags, two bytes
@@ -65,7 +65,7 @@ def destination_of(frames: bytes, start: int) -> str:
 
 
 def _command_segment(frames: bytes, start: int) -> bytes:
-    """The command segment of the first transfer from ``start`` on, or as much of it as can matter."""
+    """The command segment of the first transfer from ``start`` on, up to the length that is needed."""
     at = start
     command = b""
     try:

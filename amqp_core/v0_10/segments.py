@@ -26,14 +26,14 @@ from amqp_core.v0_10.frames import (
 if TYPE_CHECKING:
     from amqp_core.v0_10.frames import Frame
 
-# For assemblies of what was received within a limit already.
+# For assemblies of data that was received within a limit already.
 DEFAULT_ASSEMBLY_LIMIT = 1 << 32
-# What a control may hold: the largest sequence-set there is, and more. Brokers send each in one frame.
+# Most bytes of a control: more than the largest possible sequence-set. Brokers send each control in one frame.
 CONTROL_LIMIT = 1 << 17
 
 
 class Assembly(NamedTuple):
-    """A complete assembly; ``header`` and ``body`` are ``None`` when it has no such segment."""
+    """A complete assembly; ``header`` and ``body`` are ``None`` if it has no such segment."""
 
     channel: int
     track: int
@@ -56,8 +56,8 @@ class Assembler:
     """Joins frames into assemblies, one at a time per (channel, track).
 
     Parameters:
-        limit: bytes that one command may have with its content, all frames counted.
-        option: what raises the limit, for the error.
+        limit: most bytes of one command with its content, all frames counted.
+        option: name of the option that raises the limit, for the error.
     """
 
     def __init__(self, limit: int = DEFAULT_ASSEMBLY_LIMIT, option: str = "") -> None:
@@ -66,7 +66,7 @@ class Assembler:
         self._partial: dict[tuple[int, int], _Partial] = {}
 
     def receive(self, frame: Frame) -> Assembly | None:
-        """Take the next frame; return the assembly that it completes, if any.
+        """Process the next frame; return the assembly that it completes, if any.
 
         Raises:
             DecodeError: first/last flags or segment types in an order that the specification does not allow.
@@ -104,7 +104,7 @@ class Assembler:
         return Assembly(frame.channel, frame.track, operation, header, body)
 
     def _check_size(self, partial: _Partial, frame: Frame) -> None:
-        """Hold an assembly to the limits; an empty frame counts with its header, since it takes memory, too."""
+        """Check an assembly against the limits; an empty frame counts with its header, since it takes memory, too."""
         limit, what, option = self._limit, "command", self._option
         if frame.track == TRACK_CONTROL and limit > CONTROL_LIMIT:
             limit, what, option = CONTROL_LIMIT, "control", ""
@@ -115,13 +115,13 @@ class Assembler:
             raise LimitExceeded(f"a {what} in more than {MOST_FRAMES} frames arrived on channel {frame.channel}")
 
     def drop_channel(self, channel: int) -> None:
-        """Forget what is half received on ``channel``: its session is gone."""
+        """Drop incomplete assemblies of ``channel``: its session is gone."""
         for key in [key for key in self._partial if key[0] == channel]:
             del self._partial[key]
 
 
 def _check_order(partial: _Partial, frame: Frame) -> None:
-    """A control or command comes first, a header may follow a command, a body may follow either of them."""
+    """Check the order: first a control or command; a header may follow a command; a body may follow either."""
     if not partial.closed:
         raise DecodeError(f"a segment of type {frame.type} began before the last one ended")
     if not partial.segments:

@@ -1,12 +1,12 @@
 """The session state machine (0-10 section session and execution): commands in both directions, ids, completion.
 
-It does no I/O: what it wants to send goes to a ``Wire`` (the connection), what arrives is handed to :meth:`receive_*`.
+It does no I/O: it sends to a ``Wire`` (the connection), and received data is passed to the ``receive_*`` methods.
 Command ids are unbounded ints here (see ``serial``). Both directions are alike in the specification and in this class.
 
-Completion, our commands: the peer reports sets that are cumulative, so they are united. A caller waits for an id.
-Completion, the peer's commands: everything that arrives is completed at once (a transfer is accepted or not by other
-commands), and told to the peer at the latest every ``COMPLETE_EVERY`` commands: Broker-J keeps each uncompleted command
-and stops for good at 65,536 of them.
+Completion of our commands: the peer reports cumulative sets, which are merged. A caller waits for an id.
+Completion of the peer's commands: each is completed when it arrives (other commands accept transfers), and this is
+reported to the peer at the latest every ``COMPLETE_EVERY`` commands: Broker-J keeps each uncompleted command and stops
+for good at 65,536 of them.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.blocks import Block
 
 COMPLETE_EVERY = 4096
-# Ask for known-completed now and then, so that the set we report does not grow for ever.
+# Ask for known-completed at times, so that the reported set does not grow forever.
 _TIMELY_REPLY_EVERY = 16
-# A serial number range must stay below 2**31; long before that the oldest ids are known to the peer.
+# A range of serial numbers must stay below 2**31; the peer knows the oldest ids long before that.
 _WIDEST_RANGE = 1 << 30
 
-# Names of synchronous commands that are kept; what waits for an answer is never so far behind.
+# Most names of synchronous commands that are kept; a command that waits for an answer is never so far behind.
 _MOST_NAMES = 4096
 
 _NAMES = {cls.CODE: cls.NAME for cls in spec.COMMAND_TYPES.values()}
 
 
 class Wire(Protocol):
-    """Where a session puts what it sends."""
+    """Output of a session."""
 
     def send_control(self, channel: int, control: spec.Control) -> None:
         """Queue a control."""
@@ -48,7 +48,7 @@ class Wire(Protocol):
 
 
 class SessionState(Enum):
-    """Where the session stands (0-10 section session: attach and detach)."""
+    """State of the session (0-10 section session: attach and detach)."""
 
     NEW = auto()
     ATTACHING = auto()
@@ -66,7 +66,7 @@ TRANSITIONS: dict[tuple[SessionState, type], SessionState] = {
     (SessionState.ATTACHED, spec.SessionDetached): SessionState.DETACHED,
     (SessionState.DETACHING, spec.SessionDetached): SessionState.DETACHED,
     (SessionState.DETACHING, spec.SessionDetach): SessionState.DETACHED,
-    # both sides asked for the detach: the answer to ours comes after we have answered theirs
+    # both sides requested the detach: the answer to ours arrives after we have answered theirs
     (SessionState.DETACHED, spec.SessionDetached): SessionState.DETACHED,
 }
 
@@ -75,9 +75,9 @@ class Session:
     """One side of a session.
 
     Parameters:
-        wire: where to send.
-        channel: the channel of the connection that carries it.
-        name: unique per user on the broker; bytes.
+        wire: output for controls and commands.
+        channel: its channel of the connection.
+        name: name in bytes; unique per user on the broker.
         first_id: the id that the first command of each side gets (0; other values test the wrap).
     """
 
@@ -93,7 +93,7 @@ class Session:
         """Id of the next command that the peer sends."""
         self.results: dict[int, object] = {}
         self.completions = 0
-        """How many times the peer has told what of ours it completed."""
+        """Number of completion reports of the peer."""
         self.first_id = first_id
         self._received_first = first_id
         self._wire = wire
@@ -115,7 +115,7 @@ class Session:
 
     # ------------------------------------------------------------------------------------------------------ controls
     def attach(self, *, force: bool = False) -> None:
-        """Send session.attach, and the command point without which no broker takes a command."""
+        """Send session.attach and the command point, without which no broker takes commands."""
         if self.state is not SessionState.NEW:
             raise UsageError(f"a session that is {self.state.name.lower()} cannot be attached again")
         self.state = SessionState.ATTACHING
@@ -137,14 +137,14 @@ class Session:
         self._control(spec.SessionFlush(expected=expected, confirmed=confirmed, completed=completed))
 
     def gap(self, low: int, high: int) -> None:
-        """Tell that our commands ``low`` to ``high`` will never be sent (session.gap)."""
+        """Announce that our commands ``low`` to ``high`` will never be sent (session.gap)."""
         self._control(spec.SessionGap(commands=wire_ranges([(low, high)])))
 
     def receive_control(self, control: spec.Control) -> None:
-        """Take a control of the session class.
+        """Process a control of the session class.
 
         Raises:
-            ProtocolError: a control that the state does not allow.
+            ProtocolError: the state does not allow the control.
         """
         following = TRANSITIONS.get((self.state, type(control)))
         handler = self._handlers.get(type(control))
@@ -157,7 +157,7 @@ class Session:
             raise ProtocolError(f"{control.NAME} arrived before the session was attached")
         elif handler is not None and self.state is not SessionState.DETACHED:
             handler(control)
-        # session.expected and session.confirmed concern resuming and replay, which no broker known supports
+        # session.expected and session.confirmed concern resuming and replay, which no known broker supports
 
     def _on_known_completed(self, control: spec.SessionKnownCompleted) -> None:
         for _, high in unwrap_ranges(control.commands or [], self.received_next):
@@ -198,7 +198,7 @@ class Session:
 
     def _peer_completed(self, control: spec.SessionCompleted) -> None:
         for low, high in unwrap_ranges(control.commands or [], self.next_id):
-            # ids that were never sent cannot be complete; a peer that says so is not followed beyond them
+            # ids that were never sent cannot be complete: ignore them
             self._completed.add(max(low, self.first_id), min(high, self.next_id - 1))
         self.completions += 1
         if self.state is SessionState.ATTACHED:
@@ -210,12 +210,12 @@ class Session:
             if low <= self.received_next <= high:
                 self.received_next = high + 1
             elif low > self.received_next:
-                # no broker known sends a gap at all; ids counted past one that comes later would be wrong
+                # no known broker sends a gap; counting ids past a later one would be wrong
                 raise ProtocolError(f"session.gap from {low} on while command {self.received_next} is next")
 
     def _answer_flush(self, control: spec.SessionFlush) -> None:
         if control.expected:
-            # none at all says that this side holds no state of the session (rule commands-empty-means-new-session)
+            # an empty set means that this side has no state of the session (rule commands-empty-means-new-session)
             known = self.received_next > self._received_first
             expected = [(self.received_next, self.received_next)] if known else []
             self._control(spec.SessionExpected(commands=wire_ranges(expected)))
@@ -238,8 +238,8 @@ class Session:
 
         Parameters:
             command: the command.
-            sync: ask the peer to complete it, and to say so, at once.
-            result: keep its result until :meth:`take_result`, whatever is completed before it comes.
+            sync: ask the peer to complete it, and to report that, at once.
+            result: keep its result until :meth:`take_result`, even if the command completes before the result arrives.
             header: encoded header segment, if it has one.
             body: body segment, if it has one.
         """
@@ -256,33 +256,33 @@ class Session:
             self._wanted.add(command_id)
         if sync or result:
             self._names[command_id] = command.NAME
-            if len(self._names) > _MOST_NAMES:  # of commands that are sent and not waited for
+            if len(self._names) > _MOST_NAMES:  # of commands without a waiting caller
                 self.forget_names(command_id - _MOST_NAMES)
         self._wire.send_assembly(self.channel, segments)
         return command_id
 
     def number(self, count: int) -> int:
-        """Give ids to ``count`` commands that go out past the session, already encoded; return the first id."""
+        """Assign ids to ``count`` encoded commands that are sent without the session; return the first id."""
         self._check_sending()
         first_id = self.next_id
         self.next_id = first_id + count
         return first_id
 
     def is_complete(self, command_id: int) -> bool:
-        """Whether the peer has said that it completed our command."""
+        """Whether the peer has reported our command as completed."""
         return command_id in self._completed
 
     @property
     def completed(self) -> RangeSet:
-        """The ids of our commands that the peer has completed; not to be changed."""
+        """The ids of our commands that the peer has completed; do not change the set."""
         return self._completed
 
     def incomplete(self) -> int:
-        """How many of our commands the peer has not completed, as far as it told."""
+        """Number of our commands that the peer has not reported as completed."""
         return self.next_id - self.first_id - self._completed.count()
 
     def check(self) -> None:
-        """Raise what ended the session, if anything did."""
+        """Raise the error that ended the session, if it has ended."""
         if self.error is not None:
             raise self.error
 
@@ -340,13 +340,13 @@ class Session:
 
     @property
     def has_untold(self) -> bool:
-        """Whether something was received whose completion the peer does not know of."""
+        """Whether the completion of any received command is unreported."""
         return self._told_below < self.received_next
 
     def tell_completed(self) -> None:
-        """Report completion now if anything is unreported.
+        """Report completion now if any is unreported.
 
-        Not to be called for every few transfers: qpidd walks its whole list of unaccepted transfers for each report.
+        Do not call it for every few transfers: qpidd walks its whole list of unaccepted transfers for each report.
         """
         if self.has_untold and self.state is SessionState.ATTACHED:
             self._tell_completed()
@@ -362,7 +362,7 @@ class Session:
         self._told_below = self.received_next
 
     def _unknown_to_peer(self) -> list[tuple[int, int]]:
-        """What was received, which completes it, and no known-completed of the peer has named; ranges for the wire."""
+        """Wire ranges of received, and so completed, commands that no known-completed of the peer has listed."""
         self._known_below = max(self._known_below, self.received_next - _WIDEST_RANGE)
         if self._known_below == self.received_next:
             return []
@@ -372,7 +372,7 @@ class Session:
         command_id = None if exception.command_id is None else unwrap(exception.command_id, self.next_id)
         code = (exception.class_code or 0) << 8 | (exception.command_code or 0)
         name = _NAMES.get(code) or (self._names.get(command_id) if command_id is not None else None)
-        # the first exception is the cause; what follows it is only its echo
+        # the first exception is the cause; later ones only follow from it
         if self.error is None:
             self.error = command_failure(exception.error_code or 0, command_id, exception.description or "", name)
 
@@ -387,7 +387,7 @@ class Session:
             raise ProtocolError(f"{name} arrived while the session is {self.state.name.lower()}")
 
     def take_result(self, command_id: int) -> object:
-        """Return the result of a command, ``None`` if it did not come, and wait for it no longer."""
+        """Return the result of a command, ``None`` if it did not arrive; a later result is dropped."""
         self._wanted.discard(command_id)
         return self.results.pop(command_id, None)
 

@@ -1,9 +1,9 @@
 """A subscription in credit mode: credit out, blocks of transfers in (0-10 section message: flow, flush, stop).
 
-Credit that is added up has no bound of bytes: Broker-J stalls for good on a message larger than what is left of a
-finite one, also when more is added. Credit that is replaced (:meth:`Subscription.renew`) may have one: the stop before
-it ends the stall. A bound of bytes is the only one that holds when messages become larger than those before, since
-Broker-J queues all that it has credit for, and a later stop does not call that back.
+Added credit (:meth:`Subscription.grant`) has no limit in bytes: Broker-J stalls for good on a message larger than the
+rest of a finite limit, even if more is added. Replaced credit (:meth:`Subscription.renew`) may have one: the stop
+before it ends the stall. Only a limit in bytes holds if messages become larger than before, since Broker-J queues all
+messages that it has credit for, and a later stop does not recall them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.messages import Message
 
 _INFINITE = 0xFFFFFFFF
-# What take() asks for at least, so that single calls do not cost a round trip each.
+# Least credit that take() grants, so that single calls do not cost a round trip each.
 _TAKE_CREDIT = 64
-# What the broker is given at most at a time, however much was granted: Broker-J stops for good at 65,536 commands that
-# it has sent and that are not completed, and those that wait in socket buffers are not. The rest follows as they come.
+# Most credit that the broker has at a time, however much was granted: Broker-J stops for good at 65,536 sent commands
+# that are not completed, which includes those in socket buffers. The rest is sent as transfers arrive.
 _WINDOW = 16384
-# Credit that brought nothing for so long is replaced: of competing consumers Broker-J now and then forgets one, which
-# gets nothing more, although there are messages, until its credit changes (some 2 in 100 that subscribe while messages
-# come).
+# Credit that brought nothing for so long is replaced: Broker-J sometimes stops serving one of several competing
+# consumers, although there are messages, until its credit changes (some 2 in 100 that subscribe while messages arrive).
 _FORGOTTEN_SECONDS = 2.0
 
 
 class _Channel(Protocol):
-    """What a subscription needs of its client."""
+    """The part of the driver that a subscription uses."""
 
     reading: bool
 
@@ -66,35 +65,35 @@ class Subscription:
         self._given = 0  # the part of the credit that the broker has
         self._given_bytes = 0.0
         self._bound: int | None = None  # bytes that the latest renewal asked for
-        self._before = 0  # what it had before a stop that is not known to be complete, and may have used
+        self._before = 0  # credit from before a stop that is not known to be complete; the broker may have used it
         self._before_bytes = 0.0
         self._stop_id: int | None = None  # command id of that stop
-        self._early = 0  # messages that came since, and may have used the credit after it
+        self._early = 0  # messages that arrived since, and may have used the credit after it
         self._uncertain = False  # whether some did, so that the broker may have less credit than is counted
-        self._ending = False  # a call that zeroes the credit is under way: credit sent after it would be half a credit
-        self._changed_at = monotonic()  # when credit was sent last, or used
+        self._ending = False  # a call that zeroes the credit is under way: credit sent after it would be incomplete
+        self._changed_at = monotonic()  # when credit was last sent or used
         self._blocks: list[Block] = []
         self._messages: deque[Message | UndecodableMessage] = deque()
 
     @property
     def credit(self) -> int:
-        """Messages that may still come: granted, or under way when the credit was replaced."""
+        """Number of messages that may still arrive: granted, or under way when the credit was replaced."""
         self._look_for_answer()
         return self._credit
 
     @property
     def credit_bytes(self) -> float:
-        """Bytes of transfers that may still come; infinite if they are not bounded. Brokers may count bodies only."""
+        """Bytes of transfers that may still arrive; infinite without a limit. Brokers may count bodies only."""
         self._look_for_answer()
         return self._before_bytes + self._given_bytes if self._credit else 0.0
 
     def grant(self, messages: int) -> None:
         """Let the broker send ``messages`` more, of any size (message.flow).
 
-        A large number reaches the broker in parts.
+        A large number is sent to the broker in parts.
         """
         self._client.check()
-        if 0 < self._given_bytes < math.inf:  # a broker may stall on the rest of a bound: it is replaced
+        if 0 < self._given_bytes < math.inf:  # a broker may stall on the rest of a limit: replace it
             self.renew(self._credit - self._before + messages)
             return
         self._credit += messages
@@ -102,15 +101,15 @@ class Subscription:
             self._client.send(command)
 
     def renew(self, messages: int, nbytes: int | None = None) -> None:
-        """Replace what is left of the credit, without waiting (message.stop, message.flow).
+        """Replace the remaining credit, without waiting (message.stop, message.flow).
 
-        What the broker has sent before it sees this still comes: it counts in :attr:`credit` and
-        :attr:`credit_bytes` until the broker has answered. 0 messages take all credit back.
+        Messages that the broker sent before it processes this still arrive: they count in :attr:`credit` and
+        :attr:`credit_bytes` until the broker has answered. 0 messages revoke all credit.
 
         Parameters:
-            messages: that may come from now on; with ``nbytes`` at most 16,384.
-            nbytes: bytes that may come from now on; ``None``: of any size. The broker sends no message that is larger
-                than what is left of them.
+            messages: number that may arrive from now on; with ``nbytes`` at most 16,384.
+            nbytes: bytes that may arrive from now on; ``None``: no limit. The broker sends no message larger than the
+                rest of them.
         """
         client = self._client
         client.check()
@@ -131,9 +130,9 @@ class Subscription:
         client.flush_queued()
 
     def _to_give(self) -> Iterator[spec.MessageFlow]:
-        """What is to be sent so that the broker has as much of the credit as it may; nothing for a small part."""
+        """Commands that give the broker as much of the credit as allowed; none for a small part."""
         withheld = self._credit - self._given - self._before
-        # What came before a stop is not counted: it may be nothing, and credit that waits for the answer is never sent.
+        # Credit from before a stop is not counted: it may be unused, and credit waiting for the answer is never sent.
         room = _WINDOW - self._given
         if withheld <= 0 or room < min(withheld, _WINDOW // 2):
             return
@@ -147,23 +146,23 @@ class Subscription:
         yield self._flow(spec.MessageCreditUnit.MESSAGE, messages)
 
     def take_blocks(self, timeout: float) -> list[Block]:
-        """Return the blocks that have arrived; wait for at most ``timeout`` seconds for some.
+        """Return the blocks that have arrived; wait at most ``timeout`` seconds for some.
 
-        A wake-up ends the wait, and so does the answer to a stop when no credit is left. Credit that brings nothing for
-        long is for the caller to renew, since a broker may have forgotten it.
+        A wake-up ends the wait, and so does the answer to a stop if no credit is left. The caller must renew credit
+        that brings nothing for long, since a broker may have forgotten it.
 
         Raises:
-            AmqpError: what ended the connection or session, once nothing that arrived before it is left to return.
+            AmqpError: the connection or session has ended, and all blocks that arrived before were returned.
         """
         return self._wait_for_blocks(monotonic() + timeout, until_answered=False)
 
     def take_arrived(self) -> list[Block]:
-        """Return the blocks that other calls of the client have read; nothing is read now."""
+        """Return the blocks that other calls of the client have read; do not read."""
         blocks, self._blocks = self._blocks, []
         return blocks
 
     def _wait_for_blocks(self, deadline: float, *, until_answered: bool) -> list[Block]:
-        """As :meth:`take_blocks`; any answer to a stop may end the wait, since credit may be missing after it."""
+        """As :meth:`take_blocks`; ``until_answered``: any answer to a stop ends the wait, as credit may be missing."""
         client = self._client
         if not self._blocks:
             client.check()
@@ -181,12 +180,12 @@ class Subscription:
     def take(self, count: int = 1, *, timeout: float = 10.0) -> list[Message]:
         """Return up to ``count`` messages as objects, waiting at most ``timeout`` seconds for the first of them.
 
-        More may arrive than are asked for; they are returned by later calls, and go back to the queue at close.
+        More messages than ``count`` may arrive; later calls return them, and at close they go back to the queue.
 
         Raises:
-            UndecodableMessage: the next message cannot be decoded. Those before it have been returned by the calls
-                before, those after it come with the next call; it can be settled by its ``command_id``.
-            AmqpError: what ended the connection or session, once nothing that arrived before it is left to return.
+            UndecodableMessage: the next message cannot be decoded. Previous calls have returned those before it, the
+                next call returns those after it; it can be settled by its ``command_id``.
+            AmqpError: the connection or session has ended, and all messages that arrived before were returned.
         """
         deadline = monotonic() + timeout
         while len(self._messages) < count:
@@ -206,7 +205,7 @@ class Subscription:
         return found
 
     def _take_more(self, missing: int, deadline: float) -> list[Block]:
-        """Decode what has arrived, with credit for what is missing; wait for it only if there is no message."""
+        """Decode arrived blocks after granting credit for missing messages; wait only if there is no message."""
         credit = self.credit
         if self._uncertain:
             self.renew(max(missing, _TAKE_CREDIT))
@@ -219,14 +218,14 @@ class Subscription:
         return blocks
 
     def take_one(self, *, timeout: float) -> Message | None:
-        """Return the next message that there is credit for; ``None`` if none came within ``timeout`` seconds.
+        """Return the next message within the credit; ``None`` if none arrived within ``timeout`` seconds.
 
-        Unlike :meth:`take` it grants nothing, and it reads although reading is paused: what else arrives then waits in
-        its own subscription.
+        Unlike :meth:`take` it grants no credit, and it reads even if reading is paused: transfers of other
+        subscriptions that arrive then wait there.
 
         Raises:
             UndecodableMessage: as :meth:`take`.
-            AmqpError: what ended the connection or session.
+            AmqpError: the connection or session has ended.
         """
         client = self._client
         deadline = monotonic() + timeout
@@ -244,7 +243,7 @@ class Subscription:
         return self._next()
 
     def _renew_forgotten(self, deadline: float, *, reading: bool) -> float:
-        """Replace credit that the broker may have forgotten; return when that is to be looked at again."""
+        """Replace credit that the broker may have forgotten; return the time of the next check."""
         self._look_for_answer()
         if not self._given or self._stop_id is not None:
             return deadline
@@ -265,21 +264,21 @@ class Subscription:
 
     @property
     def may_receive(self) -> bool:
-        """Whether the broker has credit that it has not used, so that something may come."""
+        """Whether the broker has unused credit, so that transfers may arrive."""
         self._look_for_answer()
         return self._given + self._before > 0
 
     def flush(self) -> None:
-        """Let the broker send what it has for the credit granted, and wait until it has (message.flush).
+        """Let the broker send all available messages within the credit, and wait until it has (message.flush).
 
-        Credit is zero afterwards. With competing consumers Broker-J may end a flush early: an empty round is no proof
-        of an empty queue there.
+        Credit is zero afterwards. With competing consumers Broker-J may end a flush early: there an empty round does
+        not prove an empty queue.
         """
         while True:
             left = self._call_ending(spec.MessageFlush(destination=self.destination))
             if left or not self._credit:
                 break
-            # the broker sent all that it had credit for, and more was granted than it was given
+            # the broker used all the credit that it was given, and more was granted
             for command in self._to_give():
                 self._client.send(command)
         self._credit = 0
@@ -287,31 +286,31 @@ class Subscription:
     def probe(self) -> None:
         """Replace all credit by credit for one message, and wait until the broker has sent it or has none.
 
-        Unlike :meth:`flush` it bounds what the answer waits behind: messages that were under way, and one more. Credit
+        Unlike :meth:`flush` it limits the messages that arrive before the answer: those under way, and one more. Credit
         is zero afterwards.
         """
         self.renew(1)
         self._end_credit(spec.MessageFlush(destination=self.destination))
 
     def stop(self) -> None:
-        """Take back all credit (message.stop) and wait until the broker sends no more."""
+        """Revoke all credit (message.stop) and wait until the broker has stopped sending."""
         self._end_credit(spec.MessageStop(destination=self.destination))
 
     def cancel(self) -> None:
-        """End the subscription (message.cancel). What was received stays to be accepted or released."""
+        """End the subscription (message.cancel). Received messages can still be accepted or released."""
         self._end_credit(spec.MessageCancel(destination=self.destination))
         self._on_cancel(self.destination)
 
     def receive_block(self, block: Block) -> None:
         """Take a block that the client has numbered.
 
-        While a flush, stop or cancel is under way the broker may still use what it was given before; that it has none
-        left is certain only when the command is complete.
+        While a flush, stop or cancel is under way the broker may still use its previous credit; it has certainly none
+        left only when the command is complete.
 
         Raises:
-            ProtocolError: more transfers than the broker has credit for. Those that it had credit for are taken. (Of
-                bytes there is no such proof: Broker-J inflates bodies with content-encoding gzip after it has counted
-                them, and does not count headers.)
+            ProtocolError: more transfers than the broker has credit for. Those within the credit are taken. (Bytes
+                cannot be checked: Broker-J inflates bodies with content-encoding gzip after it has counted them, and
+                does not count headers.)
         """
         self._look_for_answer()
         count, allowed = len(block.ends), self._given + self._before
@@ -337,14 +336,14 @@ class Subscription:
         early_bytes = min(nbytes, self._before_bytes)
         self._before_bytes -= early_bytes
         if self._given_bytes:
-            # The broker may count less of a transfer than its frames, and so have more left than this: never nothing.
+            # The broker may count less of a transfer than its frames, and so have more left than this: never 0.
             self._given_bytes = max(1.0, self._given_bytes - (nbytes - early_bytes))
         if not self._ending:
             for command in self._to_give():
                 self._client.queue(command)
 
     def _look_for_answer(self) -> None:
-        """Take note that a stop is complete: what was sent before it has come, since all comes in order."""
+        """Check whether a stop is complete: then all messages sent before it have arrived, since order is kept."""
         if self._stop_id is not None and self._client.is_complete(self._stop_id):
             self._forget_before()
 
@@ -362,7 +361,7 @@ class Subscription:
         self._credit = 0
 
     def _call_ending(self, command: spec.Command) -> int:
-        """Call what zeroes the credit at the broker; return how much of it the broker did not use."""
+        """Call a command that zeroes the credit at the broker; return the unused part."""
         self._ending = True
         try:
             self._client.call(command)

@@ -1,8 +1,8 @@
 """Local and distributed transactions over a client (0-10 sections tx and dtx).
 
-``tx``: one session, begin to commit. ``dtx``: branches named by an xid, prepared and then resolved by whoever knows
-the xid. Facts that matter: a prepared branch is not safe from its timer (qpidd: 60 s unless changed), an xid must be
-written with all three fields, and a call for an unknown xid raises NotFound and ends the session: look in
+``tx``: one session, begin to commit. ``dtx``: branches identified by an xid, prepared and then resolved by any session
+that knows the xid. Important: the timer of a branch also ends a prepared one (qpidd: 60 s unless changed), an xid must
+be sent with all three fields, and a call for an unknown xid raises NotFound and ends the session: call
 :meth:`Transactions.recover` first.
 """
 
@@ -35,10 +35,10 @@ class Transactions:
     """The transactional commands of one client's session.
 
     Attributes:
-        patience_s: seconds for which the broker may be silent when a transaction ends, and about any branch, if that
-            is longer than two heartbeats. Broker-J stores what a branch holds inside dtx.prepare, by the thread that
-            sends heartbeats (up to 10 s for 100,000 durable messages on a busy machine), and all that others ask about
-            branches of the virtual host waits for that. Set it by what the transaction holds.
+        patience_s: seconds for which the broker may be silent when a transaction ends, and in commands about any
+            branch, if that is longer than two heartbeats. Broker-J stores the contents of a branch inside dtx.prepare,
+            on the thread that sends heartbeats (up to 10 s for 100,000 durable messages on a busy machine), and other
+            commands about branches of the virtual host wait for that. Set it by the size of the transaction.
     """
 
     def __init__(self, client: _Caller) -> None:
@@ -48,12 +48,12 @@ class Transactions:
 
     @property
     def is_local(self) -> bool:
-        """Whether tx was selected, so that what is published and accepted waits for :meth:`commit`."""
+        """Whether tx was selected, so that publishes and accepts wait for :meth:`commit`."""
         return self._selected == "tx"
 
     # ------------------------------------------------------------------------------------------------------------ tx
     def select(self) -> None:
-        """Make the session transactional (tx.select). It stays so; not to be mixed with dtx on one session."""
+        """Make the session transactional (tx.select), permanently. Do not mix it with dtx on one session."""
         self._run(spec.TxSelect())
         self._selected = "tx"
 
@@ -62,7 +62,7 @@ class Transactions:
 
         Parameters:
             sent: called when the command was sent and its outcome is not known.
-            patience_s: for this one, instead of the attribute.
+            patience_s: for this commit, instead of the attribute.
         """
         patience_s = self.patience_s if patience_s is None else patience_s
         if sent is None:
@@ -70,16 +70,16 @@ class Transactions:
         else:
             self._client.send(spec.TxCommit(), sync=True)
             sent()
-            # complete only when everything before it is
+            # it completes only after everything before it
             self._client.call(spec.ExecutionSync(), patience_s=patience_s)
 
     def rollback(self) -> None:
-        """Undo it (tx.rollback). qpidd keeps accepted messages acquired by the session until they are released."""
+        """Roll back (tx.rollback). qpidd keeps accepted messages acquired by the session until they are released."""
         self._run(spec.TxRollback())
 
     @contextmanager
     def tx(self) -> Iterator[None]:
-        """Commit what the block does, or roll it back if it raises."""
+        """Context that commits the work of its block, or rolls it back if the block raises."""
         if self._selected != "tx":
             self.select()
         try:
@@ -88,13 +88,13 @@ class Transactions:
             try:
                 self.rollback()
             except AmqpError:
-                pass  # the session is gone, and with it the transaction; the first error is the one to see
+                pass  # the session and its transaction are gone; the first error is raised
             raise
         self.commit()
 
     # ----------------------------------------------------------------------------------------------------------- dtx
     def dtx_select(self) -> None:
-        """Let the session take part in distributed transactions (dtx.select)."""
+        """Enable distributed transactions on the session (dtx.select)."""
         self._run(spec.DtxSelect())
         self._selected = "dtx"
 
@@ -107,11 +107,11 @@ class Transactions:
         self._xa(spec.DtxEnd(xid=_wire(xid), fail=fail, suspend=suspend), patiently=True)
 
     def prepare(self, xid: Xid) -> None:
-        """Prepare a branch that was ended (dtx.prepare)."""
+        """Prepare a branch after :meth:`end` (dtx.prepare)."""
         self._xa(spec.DtxPrepare(xid=_wire(xid)), patiently=True)
 
     def commit_branch(self, xid: Xid, *, one_phase: bool = False) -> None:
-        """Commit a prepared branch, or in one phase one that was only ended (dtx.commit)."""
+        """Commit a prepared branch, or in one phase a branch that is only ended (dtx.commit)."""
         self._xa(spec.DtxCommit(xid=_wire(xid), one_phase=one_phase), patiently=True)
 
     def rollback_branch(self, xid: Xid) -> None:
@@ -132,15 +132,15 @@ class Transactions:
         return result.timeout
 
     def set_timeout(self, xid: Xid, seconds: int) -> None:
-        """Set the branch's timeout (dtx.set-timeout). 0 expires it at once on qpidd, and means none on Broker-J."""
+        """Set the branch's timeout in seconds (dtx.set-timeout). 0: ends at once on qpidd, no timeout on Broker-J."""
         self._run(spec.DtxSetTimeout(xid=_wire(xid), timeout=seconds), patiently=True)
 
     def recover(self) -> list[Xid]:
-        """Return the xids of all prepared branches, ours and others' (dtx.recover): of the whole qpidd, or of the
-        virtual host on Broker-J.
+        """Return the xids of the prepared branches of all clients (dtx.recover): of the whole qpidd, or of the virtual
+        host on Broker-J.
 
         Raises:
-            ProtocolError: the answer holds no list of branches, not even an empty one.
+            ProtocolError: the answer contains no list of branches, not even an empty one.
         """
         result = self._client.ask(spec.DtxRecover(), spec.DtxRecoverResult, patience_s=self.patience_s)
         if result.in_doubt is None:
@@ -149,10 +149,10 @@ class Transactions:
 
     @contextmanager
     def branch(self, xid: Xid, *, timeout_s: int | None = None) -> Iterator[Xid]:
-        """Do the block's work inside a branch and prepare it; roll it back if the block or the prepare fails.
+        """Context that runs its block inside a branch and prepares it; rolls it back if the block or the prepare fails.
 
-        The branch is prepared, not committed, afterwards: commit it with :meth:`commit_branch`. After a
-        TransactionFailed of ``dtx.end`` connect anew: Broker-J lets what the session does next go into the dead branch.
+        Afterwards the branch is prepared, not committed: commit it with :meth:`commit_branch`. After a
+        TransactionFailed of ``dtx.end`` reconnect: Broker-J adds the next work of the session to the dead branch.
         """
         if self._selected != "dtx":
             self.dtx_select()
@@ -166,27 +166,27 @@ class Transactions:
             self.end(xid)
             self.prepare(xid)
         except BaseException as error:
-            # a prepare that finds the branch expired makes the broker forget it: asking again would end the session
+            # after a prepare of an expired branch the broker forgets it: another command for it would end the session
             if not isinstance(error, TransactionFailed) or (error.operation, error.status) != _FORGOTTEN:
                 self.abandon(xid, ended=ended)
             raise
 
     def abandon(self, xid: Xid, *, ended: bool) -> bool:
-        """Roll back a branch that failed, if the session lives; Broker-J would keep its messages locked for ever.
+        """Roll back a branch that failed, if the session lives; else Broker-J keeps its messages locked forever.
 
         Parameters:
-            xid: of the branch.
-            ended: whether ``dtx.end`` was sent. A branch must not be ended twice: that would end the session, and with
-                it the chance to roll back.
+            xid: id of the branch.
+            ended: whether ``dtx.end`` was sent. Ending a branch twice would end the session, and then it could not be
+                rolled back here.
 
         Returns:
-            Whether the broker has answered that it is rolled back; else another session may try.
+            Whether the broker has confirmed the rollback; else another session may try.
         """
         if not ended:
             try:
                 self.end(xid, fail=True)
             except AmqpError:
-                pass  # rolled back by that (qpidd), or the session is gone; the first error is the one to see
+                pass  # this has rolled it back (qpidd), or the session is gone; the first error is raised
         try:
             self.rollback_branch(xid)
         except AmqpError:

@@ -1,13 +1,13 @@
-"""Type codes of AMQP 0-10, and Python values of wire types that have no natural one of their own."""
+"""Type codes of AMQP 0-10, and Python classes for wire types without a natural Python type."""
 
 from __future__ import annotations
 
 from typing import Final, NamedTuple
 
 MAX_DEPTH: Final = 16
-"""Most levels of map, list and array inside each other; deeper input is refused."""
+"""Most nested levels of map, list and array; deeper input is refused."""
 MAX_ARGUMENT_MAP_BYTES: Final = 1 << 16
-"""Largest map among the arguments of a received control, command or result; what brokers send has a few hundred."""
+"""Largest map in the arguments of a received control, command or result; maps of brokers have a few hundred bytes."""
 
 BIN8: Final = 0x00
 INT8: Final = 0x01
@@ -54,13 +54,13 @@ BIT: Final = 0xF1
 
 
 class Datetime(int):
-    """A ``datetime`` of the wire: a signed number, seconds by the specification, milliseconds from some clients."""
+    """A wire ``datetime``: a signed number, seconds by the specification, milliseconds from some clients."""
 
     __slots__ = ()
 
 
 class Typed(NamedTuple):
-    """A value with the wire type code it has, or shall have, inside a map, list or array.
+    """A value with its wire type code inside a map, list or array, received or to be sent.
 
     ``value`` of a map is ``dict[str, Typed]``, of a list or array ``list[Typed]``, of a struct32 the bytes after its
     size word; everything else is the natural Python value.
