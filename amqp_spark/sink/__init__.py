@@ -1,6 +1,6 @@
-"""The sink: rows of Spark to an exchange.
+"""The sink: publishes Spark rows to an AMQP exchange.
 
-Importing this package is cheap: pyspark and pyarrow are imported when one of the names below is used.
+Importing this package is cheap: pyspark and pyarrow are imported when one of the names below is first used.
 """
 
 from __future__ import annotations

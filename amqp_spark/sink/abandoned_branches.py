@@ -1,8 +1,8 @@
-"""What earlier runs of a batch have prepared is rolled back when a run begins, not only when one comes to its end.
+"""Roll back branches left by earlier runs of a batch when a new run begins, not only when a run ends.
 
-A driver that is killed calls no ``abort``, and tasks may prepare after one. Spark tells no writer of a stream that a
-run begins, except its tasks: each process that runs some looks once, before its first branch of a run that may have
-had predecessors.
+A killed driver never calls ``abort``, and tasks may prepare branches after an ``abort``. Spark tells a stream writer
+that a run begins only through its tasks. Each process that runs tasks therefore looks once, before its first branch of
+a run that may have had predecessors.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ if TYPE_CHECKING:
     from amqp_spark.state.xids import Run
 
 _seen: dict[tuple[str, str], tuple[str, int, str]] = {}
-"""Of writers (url, id) what this process has worked on last: lineage, batch, token of the run."""
+"""Last work of this process by writer (url, id): lineage, batch, token of the run."""
 
 
 def sweep_once(options: SinkOptions, lineage: str, batch: int, run: Run) -> None:
-    """Look for branches of earlier runs of a batch, unless this process knows that there can hardly be any.
+    """Roll back branches of earlier runs of a batch, unless this process knows that there are hardly any.
 
-    A batch that follows one of the same lineage is begun once that is done, so that only a process that knows nothing,
-    or sees a batch again, has to look.
+    A batch that follows another one of the same lineage begins only after that one is finished. Only a process that has
+    no history of the writer, or sees a batch again, has to look.
+
+    Parameters:
+        options: of the sink, with ``transactionalId``.
+        lineage, batch, run: of the task that begins.
 
     Raises:
         TooManyPrepared: see :meth:`CommitCoordinator.sweep_before`.
@@ -36,7 +40,7 @@ def sweep_once(options: SinkOptions, lineage: str, batch: int, run: Run) -> None
 
 
 def forget_all() -> None:
-    """As if this process had seen no batch yet; for tests."""
+    """Forget all batches that this process has seen; for tests."""
     _seen.clear()
 
 

@@ -1,4 +1,4 @@
-"""At-least-once delivery of one task: what the broker has not completed is sent again when a connection breaks."""
+"""At-least-once delivery of one task: resend transfers that the broker has not completed when a connection breaks."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ _log = logging.getLogger("amqp_spark.sink")
 class AtLeastOnceWriter(TaskWriter):
     """Publishes the rows of one task at least once; see :class:`TaskWriter`.
 
-    ``run`` also raises OutcomeUnknown: the attempts to connect again are used up, and transfers that were sent may be
-    enqueued. With any other error of a connection nothing that was sent is in doubt.
+    ``run`` also raises OutcomeUnknown: the reconnection attempts are used up, and sent transfers may be enqueued. With
+    any other connection error the outcome of every sent transfer is known.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class AtLeastOnceWriter(TaskWriter):
         self._where = place_text(task_id.partition, task_id.batch_id)
         self._policy = RetryPolicy(self._where, options.retry_max_attempts, options.retry_max_delay, _log)
         self._unknown = 0
-        """Transfers at the front of ``_waiting`` that were sent before, and were not completed."""
+        """Transfers at the front of ``_waiting`` that were sent before and not completed."""
 
     def _drive(self, *, finish: bool = False) -> None:
         while True:
@@ -76,7 +76,7 @@ class AtLeastOnceWriter(TaskWriter):
         return self._link
 
     def _lost(self, error: AmqpError) -> None:
-        """Take back what the broker has not completed, and wait for the next attempt; or raise why there is none."""
+        """Take back uncompleted transfers; wait for the next attempt, or raise if none is left."""
         link, self._link = self._link, None
         progress, reused = False, False
         if link is not None:
@@ -90,13 +90,13 @@ class AtLeastOnceWriter(TaskWriter):
             self._judge(publisher.take_rejected())
             self._waiting.extendleft(reversed(again))
             self._resent += in_doubt
-            # those of an earlier connection are the first to be sent again
+            # transfers of an earlier connection are resent first
             self._unknown = in_doubt + max(0, self._unknown - publisher.sent.transfers)
             progress, reused = bool(publisher.completed.transfers), link.lease.reused
         delay = self._policy.pause_after(
             error,
             worked=progress,
-            counts=progress or not reused,  # a kept connection may have broken unused: that shows at its first use
+            counts=progress or not reused,  # a kept connection may have broken while idle: that shows at its first use
             note=f"; {self._unknown} transfers are sent and not completed",
         )
         if delay is None:

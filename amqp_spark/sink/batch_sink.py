@@ -1,4 +1,4 @@
-"""``writeStream.foreachBatch(AmqpBatchSink(...))``: publishes each micro-batch from inside a function of the user."""
+"""``writeStream.foreachBatch(AmqpBatchSink(...))``: publishes each micro-batch from inside a user function."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _COUNTS: Final = (
 )
 _NAMES: Final = tuple(column.split()[0] for column in _COUNTS.split(", "))
 _PREPARED: Final = "lineage STRING, batch BIGINT, partition INT, xid STRING, rows BIGINT, digest STRING"
-"""What a task adds with exactly-once."""
+"""Columns that a task adds with exactly-once."""
 _NO_QUERY: Final = (
     "deliveryGuarantee=exactly-once, and Spark does not say which streaming query this is: nothing was sent. A batch "
     "id alone says too little, since ids begin at 0 again with a new checkpoint, whose batches would be taken for "
@@ -35,11 +35,11 @@ _NO_QUERY: Final = (
     "Spark Connect never says it), or use writeStream.format('amqp'). For a static frame use df.write.format('amqp') "
     "with option batchId"
 )
-"""Spark says it in a local property, to the thread that calls the function and to the tasks of that."""
+"""Spark sets it as a local property of the thread that calls the function; the tasks of that thread see it too."""
 
 
 class AmqpBatchSink:
-    """Publishes a micro-batch; for ``foreachBatch``, alone or among other things that are done there.
+    """Publishes a micro-batch; for ``foreachBatch``, alone or combined with other work in the same function.
 
     Example::
 
@@ -48,19 +48,19 @@ class AmqpBatchSink:
         query = frame.writeStream.foreachBatch(sink).option("checkpointLocation", ...).start()
 
     With ``deliveryGuarantee="exactly-once"`` (and a ``transactionalId``) each batch id is published once, however often
-    it is called with it; the rows must be the same each time.
+    the sink is called with it; the rows must be the same each time.
 
-    Compared with ``writeStream.format("amqp")`` it starts no process to plan a batch, and its counts can be read:
+    Unlike ``writeStream.format("amqp")`` it starts no process to plan a batch, and its counts can be read:
 
     Attributes:
-        last: what the last batch has published.
-        total: what all batches of this object have published.
+        last: statistics of the last batch.
+        total: statistics of all batches published by this object.
 
     Parameters:
-        options: those of the sink (``docs/options.md``), for names that are no Python names: ``{"retry.maxDelay": 5}``.
-        on_batch: called with the batch id and the statistics after each batch, for a display; it runs where the
-            batches run.
-        more: options of the sink, too.
+        options: sink options (``docs/options.md``) whose names are not Python names: ``{"retry.maxDelay": 5}``.
+        on_batch: called with the batch id and the statistics after each batch, for example for a display; it runs in
+            the process that runs the batch function.
+        more: further sink options.
 
     Raises:
         OptionError: with every problem of the options.
@@ -83,17 +83,17 @@ class AmqpBatchSink:
         return f"AmqpBatchSink(url={self._options.url!r}, exchange={self._options.exchange!r})"
 
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
-        """Publish every row of a frame and return when the broker has completed all of them.
+        """Publish every row of a frame; return when the broker has completed all of them.
 
         Parameters:
-            frame: static, as ``foreachBatch`` gives it.
+            frame: static, as ``foreachBatch`` passes it.
             batch_id: for the log, and for ``stampHeaders``.
 
         Raises:
             SchemaError: with every column that cannot be sent, before any task runs.
-            pyspark.errors.PythonException: a task failed as often as Spark lets it; the text holds the error.
+            pyspark.errors.PythonException: a task failed as often as Spark permits; the text holds the error.
             StateError, AmqpError: with exactly-once, the batch must not or cannot be committed.
-            UnsupportedModeError: with exactly-once, outside of the ``foreachBatch`` of a streaming query.
+            UnsupportedModeError: with exactly-once, outside the ``foreachBatch`` of a streaming query.
         """
         plan = MessagePlan.build(frame.schema, self._options)
         query_id, schema = None, _COUNTS
@@ -114,7 +114,7 @@ class AmqpBatchSink:
     def _exactly_once(
         self, counted: DataFrame, query_id: str, batch_id: int, run: Run
     ) -> tuple[list[dict[str, Any]], str]:
-        """Run the tasks and decide. Whatever fails, nothing that they have prepared is left undecided on the broker."""
+        """Run the tasks and decide. On any failure, leave none of their branches undecided on the broker."""
         from amqp_spark.sink.commit_coordinator import CommitCoordinator  # noqa: PLC0415 - nothing that other guarantees need
 
         if CommitCoordinator(self._options).has_few_tasks() and (count := _number_of_tasks(counted)) > MOST_TASKS:
@@ -124,7 +124,7 @@ class AmqpBatchSink:
             rows = _collected(counted)
             names = [field.name for field in fields(PreparedBranch)]
             tasks = [PreparedBranch(**{name: row[name] for name in names}) for row in rows]
-            # a frame without partitions may be what became of a batch that was decided
+            # a frame without partitions may be a repetition of a decided batch
             decided = tasks or [PreparedBranch(query_id, batch_id, 0)]
             return rows, decide(self._options, decided, batch_id, alone=True)
         except BaseException:
@@ -133,7 +133,7 @@ class AmqpBatchSink:
 
 
 def _number_of_tasks(counted: DataFrame) -> int:
-    """Where Spark decides that only when a shuffle is done, this does the shuffle; ``collect`` uses what came of it."""
+    """Number of tasks; if only a shuffle decides it, this runs the shuffle, and ``collect`` reuses its output."""
     execution = getattr(counted, "_jdf").queryExecution()  # noqa: B009 - not with Spark Connect, which is refused above
     return int(execution.toRdd().getNumPartitions())
 
@@ -145,7 +145,7 @@ def _collected(counted: DataFrame) -> list[dict[str, Any]]:
 
 
 def _query_id(frame: DataFrame) -> str:
-    context = getattr(frame.sparkSession, "sparkContext", None)  # Spark Connect has none
+    context = getattr(frame.sparkSession, "sparkContext", None)  # None with Spark Connect
     query_id: str | None = None if context is None else context.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
         raise UnsupportedModeError(_NO_QUERY)

@@ -1,7 +1,7 @@
-"""Exactly-once, the driver's side: decides about a batch under the writer's lock, on as many connections as it takes.
+"""Exactly-once, driver side: decide each batch under the writer's lock, over as many connections as needed.
 
-The state message on the broker says what is decided. So whatever becomes of this process or its connection, the next
-one reads it and goes on: :mod:`amqp_spark.sink.commit_protocol` has the rules.
+The state message on the broker records the decision. If this process or its connection dies, the next one reads the
+message and continues: :mod:`amqp_spark.sink.commit_protocol` has the rules.
 """
 
 from __future__ import annotations
@@ -35,25 +35,26 @@ T = TypeVar("T")
 _log = logging.getLogger("amqp_spark.sink")
 
 POOL: Final = "decisions"
-"""Connections of their own: their sessions are transactional (tx)."""
+"""Name of a separate connection pool: its sessions are transactional (tx)."""
 LOCK_SLACK_SECONDS: Final = 5.0
-"""How much longer than a broker takes to notice a dead peer (two heartbeats) the lock is waited for."""
+"""Seconds to wait for the lock beyond the time that a broker takes to detect a dead peer (two heartbeats)."""
 ABORT_PATIENCE_SECONDS: Final = 5.0
-"""How long ``abort`` waits for the lock: the session that failed just now may still have it."""
+"""Seconds that ``abort`` waits for the lock: the session that just failed may still hold it."""
 LISTS_LOST: Final = 2
-"""So many connections in a row, lost when qpidd was asked for its prepared branches, are no chance."""
+"""This many consecutive connections lost while qpidd listed its prepared branches are no coincidence."""
 MOST_NAMED: Final = 100
-"""So many branches that could not be rolled back are named in the log, for where the broker cannot list them."""
+"""Maximum number of branches named in the log when they could not be rolled back and the broker cannot list them."""
 _settled: dict[tuple[str, str], tuple[str, int]] = {}
-"""Of writers (url, id) lineage and batch of the latest decision, where this process has brought it to its end and no
-other one decides."""
+"""Lineage and batch of the latest decision by writer (url, id), if this process has finished it and no other process
+decides.
+"""
 
 _few_tasks: dict[str, bool] = {}
-"""Whether a broker takes few tasks only, by url."""
+"""Whether a broker limits the number of tasks, by url."""
 
 
 def forget_all() -> None:
-    """As if this process had decided nothing yet; for tests."""
+    """Forget all decisions of this process; for tests."""
     _settled.clear()
     _few_tasks.clear()
 
@@ -63,10 +64,10 @@ class CommitCoordinator:
 
     Parameters:
         options: of the sink, with ``transactionalId``.
-        alone: all batches of a query are decided by this process: an empty one after one that was brought to its end
-            needs no look at the broker.
-        connections: the pool; by default one of the process, so that the next batch does not log in again.
-        sleep: waits some seconds.
+        alone: this process decides all batches of the query, so an empty batch after a finished one needs no broker
+            request.
+        connections: the pool; by default the shared one of the process, so that the next batch does not log in again.
+        sleep: waits the given seconds.
         clock: monotonic seconds.
     """
 
@@ -92,21 +93,20 @@ class CommitCoordinator:
         """Decide that a batch is published, and publish it: commit the branches of its tasks.
 
         Parameters:
-            tasks: what each of them has prepared, one at least; those without rows have no branch.
+            tasks: the results of all tasks, at least one; tasks without rows have no branch.
             batch: the id of the batch.
 
         Returns:
-            ``False`` when the batch was published before, so that these branches, which repeat it, were rolled back.
+            ``False`` if the batch was published before; these branches repeat it and were rolled back.
 
         Raises:
-            StateError: it must not or cannot be committed; the text says what of it is committed.
-            AmqpError: the broker cannot be reached (retry.*). What is decided then will be done by the next one who
-                commits.
+            StateError: the batch must not or cannot be committed; the text says which part of it is committed.
+            AmqpError: the broker cannot be reached (retry.*). The next commit completes any decision already made.
         """
         lineage, latest = _settled.pop(self._key, ("", -1))
         if lineage == tasks[0].lineage and batch > latest and not any(task.xid for task in tasks):
             _settled[self._key] = lineage, batch
-            return True  # there is nothing to decide, and nothing left of the batch before
+            return True  # nothing to decide, and nothing left of the batch before
         patience = 2 * self._options.heartbeat + LOCK_SLACK_SECONDS
         fresh = self._under_lock(lambda protocol: protocol.commit(tasks, batch), patience)
         if self._alone:
@@ -116,15 +116,15 @@ class CommitCoordinator:
     def abort(
         self, tasks: Sequence[PreparedBranch], batch: int, *, lineage: str | None = None, run: Run | None = None
     ) -> None:
-        """Roll back what the runs of a batch have prepared, unless it is decided: then finish it; only log errors.
+        """Roll back the branches of all runs of a batch, unless it is decided: then finish it. Errors are only logged.
 
-        Spark calls this also after a commit that has failed half-way. What a task prepares later is rolled back by the
-        next run (:meth:`sweep_before`). Where the tasks have told nothing, a connection is tried for once only.
+        Spark also calls this after a partly failed commit. The next run rolls back branches prepared later
+        (:meth:`sweep_before`). If no task has reported, only one connection attempt is made.
 
         Parameters:
-            tasks: that have told what they have prepared; others may have prepared as well.
+            tasks: the tasks that have reported their branches; others may have prepared branches as well.
             batch: the id of the batch.
-            lineage, run: of the batch, where they are known without the tasks.
+            lineage, run: of the batch, if they are known without the tasks.
         """
         failed = FailedBatch.of(tasks, batch, lineage=lineage, run=run)
         crashpoints.reached(crashpoints.ABORT_ENTERED)
@@ -145,7 +145,7 @@ class CommitCoordinator:
             )  # fmt: skip
 
     def _roll_back_unlisted(self, failed: FailedBatch, attempts: int) -> None:
-        """Roll back one branch after the other; each that the broker does not know costs a session, but no attempt."""
+        """Roll back the branches one by one; an unknown branch costs a session but does not count as an attempt."""
         done: set[str] = set()
         while True:
             before = len(done)
@@ -158,29 +158,32 @@ class CommitCoordinator:
                 return
 
     def has_few_tasks(self) -> bool:
-        """Whether the broker takes few tasks (MOST_TASKS) only: a list of their branches must fit one frame (qpidd).
+        """Whether the broker is limited to MOST_TASKS tasks: a list of their branches must fit one frame (qpidd).
 
-        Looked at once in a process. ``False`` as well where the broker cannot be reached.
+        Queried once per process. Also ``False`` if the broker cannot be reached.
         """
         if self._options.url not in _few_tasks:
             try:
                 lease = self._connections.lease(self._options.connect_options())
             except AmqpError:
-                return False  # the tasks say so, when they have tried as often as the options allow
+                return False  # the tasks report it after as many attempts as the options permit
             _few_tasks[self._options.url] = lease.client.capabilities.lists_branches_in_one_frame
             lease.give_back()
         return _few_tasks[self._options.url]
 
     def sweep_before(self, lineage: str, batch: int, run: Run) -> None:
-        """Roll back what earlier runs of a batch have prepared, when one begins; for a task of it.
+        """Roll back the branches of earlier runs of a batch when a run begins; called by one of its tasks.
 
-        It does nothing while another process has the lock: that one sweeps as well, or decides. Errors are logged
-        only, since the commit meets them again.
+        Does nothing while another process holds the lock: that process sweeps as well, or decides. Errors are only
+            logged because the commit meets them again.
+
+        Parameters:
+            lineage, batch, run: of the run that begins.
 
         Raises:
             TooManyPrepared: the batch could not be committed.
         """
-        pool = self._connections.apart()  # a worker needs it this once
+        pool = self._connections.apart()  # a worker needs it only once
         one = CommitCoordinator(self._options, connections=pool, sleep=self._sleep, clock=self._clock)
         try:
             one._under_lock(lambda protocol: protocol.sweep_before(lineage, batch, run), patience=0.0, attempts=1)
@@ -192,9 +195,9 @@ class CommitCoordinator:
             pool.close()
 
     def _under_lock(self, work: Callable[[CommitProtocol], T], patience: float, attempts: int | None = None) -> T:
-        """Do something under the lock, anew on another connection when one breaks: the state says how far it came.
+        """Run ``work`` under the lock; repeat it on a new connection if one breaks: the state records the progress.
 
-        ``attempts``: so many connections may break; as the options say if it is not given.
+        ``attempts``: number of connections that may break; by default as the options say.
         """
         most = self._options.retry_max_attempts if attempts is None else attempts
         lists_lost = 0
@@ -224,7 +227,7 @@ class CommitCoordinator:
                 return result
 
     def _locked(self, patience: float) -> tuple[Lease, StateQueue]:
-        """A connection that has the lock."""
+        """Lease a connection that holds the lock, and its state queue."""
         deadline = self._clock() + patience
         while True:
             lease = self._connections.lease(self._options.connect_options())
@@ -250,7 +253,7 @@ class CommitCoordinator:
                 return lease, queue
 
     def _let_go(self, lease: Lease, protocol: CommitProtocol) -> None:
-        """Give the lock away and keep the connection; what fails here undoes nothing."""
+        """Release the lock and keep the connection; a failure here undoes nothing."""
         try:
             protocol.close()
         except AmqpError as error:

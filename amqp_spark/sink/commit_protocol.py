@@ -1,10 +1,10 @@
-"""The rules of a decision: which branches may be committed, in one sitting on one connection that has the lock.
+"""The rules of a decision: which branches may be committed, on one connection that holds the lock.
 
-Three things are looked at, and each has the last word on something:
+There are three sources of information, each authoritative for one question:
 
-- The state message says which batch was decided last, and whether all of it is done.
-- dtx.recover says which branches are prepared. Nothing else does: the timeout of an expired branch can still be asked
-  for and set. A branch that is not listed was committed or rolled back. It is sent before and after the timers are set.
+- The state message says which batch was decided last, and whether it is finished.
+- dtx.recover says which branches are prepared. No other command does: an expired branch still permits get-timeout and
+  set-timeout. A branch that is not listed was committed or rolled back. It is sent before and after setting the timers.
 - The markers say which branches were committed: qpidd's linear store commits prepared branches when it is restarted.
 """
 
@@ -37,21 +37,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger("amqp_spark.sink")
 
 MARKER_SECONDS: Final = 10.0
-"""How long a marker is waited for at most: a session that just died may still hold it."""
+"""Maximum seconds to wait for a marker: a session that just died may still hold it."""
 TERMS_PER_WAIT: Final = 4
-"""The wait is shorter than the term of the branches that may be needed after it, by this factor."""
+"""The wait is shorter than the timeout of the branches that may be needed after it, by this factor."""
 MOST_PAST: Final = 100
-"""How many earlier lineages are remembered."""
+"""Number of earlier lineages that are remembered."""
 
 
 class CommitProtocol:
-    """One sitting: the client holds the lock, and ``queue`` its state.
+    """The protocol on one connection: the client holds the lock, and ``queue`` holds its state.
 
     Parameters:
-        client: connected; after an error of it the sitting is over.
+        client: connected; do not use this object after an error of the client.
         queue: of the same client, locked.
         options: of the sink.
-        committed: xids of branches whose commit the broker has confirmed, also in earlier sittings; it is added to.
+        committed: xids of branches whose commit the broker has confirmed, also on earlier connections; extended here.
     """
 
     def __init__(self, client: Client, queue: StateQueue, options: SinkOptions, committed: set[str]) -> None:
@@ -65,11 +65,11 @@ class CommitProtocol:
         self._markers = Markers(client, queue.names)
         self._refuse = CommitErrors(queue.names)
         self._kept = True
-        """Whether the queue of markers is the one that it was when the state was written last."""
+        """Whether the marker queue is still the one that existed when the state was last written."""
         self._replaced: str | None = None
-        """A lineage whose mark is to be taken away."""
+        """A replaced lineage whose mark is to be removed."""
 
-    # --- what Decision asks for
+    # --- operations of the coordinator
 
     def commit(self, tasks: Sequence[PreparedBranch], batch: int) -> bool:
         """See :meth:`CommitCoordinator.commit`."""
@@ -82,7 +82,7 @@ class CommitProtocol:
             return True
         if state.state == OPEN:
             repeated = branches if (state.lineage, state.batch) == (lineage, batch) else []
-            if repeated:  # they may be needed, and to find out takes its time
+            if repeated:  # they may be needed, and finding out takes time
                 self._branches.listed()
                 self._renew(repeated)
             state = self._finish(state, {each.partition: each for each in repeated})
@@ -112,7 +112,7 @@ class CommitProtocol:
         self._branches.sweep_batch(failed.batch, _decided(state), lineage=failed.lineage, run=failed.run)
 
     def roll_back(self, failed: FailedBatch, done: set[str]) -> None:
-        """What :meth:`abort` does for its own tasks, where the broker cannot tell what is prepared.
+        """Do the work of :meth:`abort` for its own tasks if the broker cannot list prepared branches.
 
         ``done``: see :meth:`Branches.roll_back_unlisted`.
         """
@@ -126,17 +126,17 @@ class CommitProtocol:
         self._branches.sweep_before(batch, decided, lineage=lineage, run=run)
 
     def close(self) -> None:
-        """Give everything back, and the lock away.
+        """Return all markers and release the lock.
 
         Raises:
-            AmqpError: the session is over, and the lock with it; what was decided and done is not touched by that.
+            AmqpError: the session is over, and the lock with it; completed decisions and commits are not affected.
         """
         self._markers.close()
         self._unmark()
         self._queue.unlock()
 
     def _unmark(self) -> None:
-        """Take the mark of a lineage away that another one has replaced. It comes last: a refusal ends the session."""
+        """Remove the mark of a replaced lineage. This is the last step, because a refusal ends the session."""
         if self._replaced is None:
             return
         try:
@@ -169,7 +169,7 @@ class CommitProtocol:
                 f"Nothing was changed; {self._queue.names.tool()} shows what there is"
             )
         if not self._kept and not state.lineage and self._markers.exist():  # nothing was decided yet
-            self._keep()  # where it is not there, it was deleted: every task with rows has declared it
+            self._keep()  # if it is missing, it was deleted: every task with rows has declared it
         return state
 
     def _keep(self) -> None:
@@ -185,7 +185,7 @@ class CommitProtocol:
         return lineage
 
     def _check_lineage(self, state: WriterState, lineage: str) -> None:
-        """A lineage that is not that of the state must be a new one."""
+        """Check that a lineage other than that of the state is a new one."""
         if lineage in state.past:
             raise self._refuse.shared(state, lineage)
         key = lineage_key(lineage)
@@ -195,7 +195,7 @@ class CommitProtocol:
     # --- deciding
 
     def _decide(self, state: WriterState, branches: Sequence[PreparedBranch], lineage: str, batch: int) -> WriterState:
-        """Check all branches, and write that they are to be committed: before this none is, afterwards all will be."""
+        """Check all branches and write the decision to commit them: none is committed before, all will be after."""
         if not self._kept:
             self._keep()
             raise StateError(
@@ -248,10 +248,10 @@ class CommitProtocol:
         return chosen
 
     def _keep_prepared(self, branches: Sequence[DecidedBranch]) -> None:
-        """See that all are prepared and stay so: until they are committed no timer shall end one of them."""
+        """Check that all branches are prepared, and that no timer can end one of them before its commit."""
         self._must_be_listed(branches, self._branches.seen)
         self._renew(branches)
-        self._must_be_listed(branches, self._branches.listed())  # the timer of one that has ended can be set as well
+        self._must_be_listed(branches, self._branches.listed())  # the timer of an ended branch can be set as well
 
     def _renew(self, branches: Sequence[DecidedBranch | PreparedBranch]) -> None:
         self._branches.renew([branch.xid for branch in branches], self._timeout)
@@ -271,12 +271,15 @@ class CommitProtocol:
     # --- finishing
 
     def _finish(self, state: WriterState, repeated: Mapping[int, PreparedBranch], *, seen: bool = False) -> WriterState:
-        """Commit what is decided, prove it by the markers, and write that it is done.
+        """Commit the decided branches, verify the commits by their markers, and write that the batch is done.
 
         Parameters:
             state: open.
-            repeated: new attempts at the same batch, by partition: they may take the place of what is lost.
-            seen: its branches were seen just now to be prepared.
+            repeated: new attempts at the same batch, by partition: they may replace lost branches.
+            seen: the branches of the state were just seen to be prepared.
+
+        Returns:
+            The state that was written.
         """
         wanted = {branch.xid for branch in state.branches}
         self._branches.be_patient_with(branch.rows for branch in state.branches)
@@ -305,14 +308,14 @@ class CommitProtocol:
         return done
 
     def _prove(self, wanted: set[str]) -> None:
-        """See that no branch counts as lost whose commit the broker has confirmed: it may have paused since.
+        """Check that no branch counts as lost whose commit the broker has confirmed: the broker may have paused since.
 
         Raises:
-            MarkerLate: the marker of such a branch is not there.
+            MarkerLate: the marker of such a branch is missing.
         """
         if wanted <= self._markers.found.keys():
             return
-        self._markers.look()  # its answer comes behind whatever was under way
+        self._markers.look()  # the reply comes after all messages under way
         late = (wanted & self._committed) - self._markers.found.keys()
         if late:
             raise MarkerLate(
@@ -321,7 +324,7 @@ class CommitProtocol:
             )
 
     def _check_markers(self, state: WriterState) -> None:
-        """No partition of the batch may have been committed twice."""
+        """Check that no partition of the batch was committed twice."""
         wanted = {branch.partition: branch.xid for branch in state.branches}
         for marker in self._markers.found.values():
             is_of_batch = (marker.lineage, marker.batch) == (state.lineage, state.batch)
@@ -329,7 +332,7 @@ class CommitProtocol:
                 raise self._refuse.twice(state.batch, marker, wanted.get(marker.partition, "nothing"))
 
     def _tell_strays(self, state: WriterState) -> None:
-        """Tell of markers of what was done before: its own were accepted when it was, so others have published too."""
+        """Warn of markers of finished batches: their own were accepted, so other branches were published too."""
         for xid in self._finished_markers(state):
             marker = self._markers.found[xid]
             if (marker.lineage, marker.batch) == (state.lineage, state.batch):
@@ -342,7 +345,7 @@ class CommitProtocol:
                 )  # fmt: skip
 
     def _finished_markers(self, state: WriterState) -> list[str]:
-        """Of all that are found those that nobody will ask for: of this batch and of those before."""
+        """Found markers that are no longer needed: those of this batch and of earlier ones."""
         return [
             xid
             for xid, marker in self._markers.found.items()
@@ -352,7 +355,7 @@ class CommitProtocol:
     def _substituted(
         self, state: WriterState, lost: Sequence[DecidedBranch], repeated: Mapping[int, PreparedBranch]
     ) -> WriterState:
-        """The decision with new attempts in the place of branches that are neither prepared nor committed."""
+        """The decision with new attempts in place of branches that are neither prepared nor committed."""
         instead: dict[int, DecidedBranch] = {}
         for branch in lost:
             new = repeated.get(branch.partition)
@@ -384,7 +387,11 @@ class CommitProtocol:
         return substituted
 
     def _repeated(self, state: WriterState, branches: Sequence[PreparedBranch]) -> bool:
-        """The batch is done: what is new must be the same, and is not needed; whether it is that very attempt."""
+        """Handle new attempts at a finished batch: they must have the same rows and are not needed.
+
+        Returns:
+            Whether they are the very attempt that was committed.
+        """
         decided = {branch.partition: branch for branch in state.branches}
         for branch in branches:
             before = decided.pop(branch.partition, None)
@@ -399,7 +406,7 @@ class CommitProtocol:
         return all(branch.xid in ours for branch in branches)
 
     def _sweep_after(self, state: WriterState) -> None:
-        """Sweep at the end, when all that matters is done."""
+        """Sweep at the end, when all essential work is done."""
         try:
             self._branches.sweep(state.lineage, state.batch, {branch.xid for branch in state.branches})
         except AmqpError as error:
@@ -407,7 +414,7 @@ class CommitProtocol:
 
 
 def _decided(state: WriterState | None) -> set[str]:
-    """What is never rolled back."""
+    """The xids that must never be rolled back."""
     return set() if state is None else {branch.xid for branch in state.branches}
 
 

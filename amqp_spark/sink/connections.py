@@ -1,9 +1,9 @@
 """Connections that outlive a task: one pool per process, so that the next micro-batch does not log in again.
 
-A task leases one connection and gives it back only when everything on it went well; any other connection is ended, so
-that nothing half-sent is completed late. One daemon thread keeps alive what nobody uses at the moment (a task that
-waits for its rows, or no task at all) and closes what was idle for too long. After a fork the child has nothing: the
-connections belong to the parent.
+A task leases one connection and gives it back only if everything on it succeeded; any other connection is ended, so
+that no partly sent message is completed later. One daemon thread sends heartbeats on idle connections (the task waits
+for its rows, or no task holds the connection) and closes connections that were idle for too long. After a fork the
+child starts with an empty pool: the connections belong to the parent.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ if TYPE_CHECKING:
 _log = logging.getLogger("amqp_spark.sink")
 
 IDLE_SECONDS: Final = 30.0
-"""How long a connection waits for the next task; micro-batches that come less often log in anew."""
+"""Seconds that a connection is kept for the next task; less frequent micro-batches log in anew."""
 LONGEST_PAUSE_SECONDS: Final = 1.0
-"""Most time between two looks at connections that nobody uses."""
+"""Maximum seconds between two checks of idle connections."""
 
 
 class Lease:
-    """One connection in the hands of one task.
+    """One connection leased to one task.
 
-    The task holds its lock, except inside :meth:`resting`; end it with :meth:`give_back` or :meth:`abort`.
+    The task holds its lock, except inside :meth:`resting`; end the lease with :meth:`give_back` or :meth:`abort`.
 
     Attributes:
         client: the connection with its session.
-        reused: whether an earlier task has used it: then it may have broken unseen.
-        notes: what its users know of the session, for those who use it next.
+        reused: whether an earlier task has used it: it may have broken unnoticed since.
+        notes: facts about the session that its users record for later users.
     """
 
     def __init__(self, pool: Connections, options: ConnectOptions, client: Client, *, reused: bool) -> None:
@@ -58,7 +58,7 @@ class Lease:
 
     @contextlib.contextmanager
     def resting(self) -> Iterator[None]:
-        """While the task waits for something else, heartbeats go on: the thread of the pool may use the client."""
+        """Let the pool's thread use the client for heartbeats while the task waits for something else."""
         self.lock.release()
         try:
             yield
@@ -66,20 +66,20 @@ class Lease:
             self.lock.acquire()
 
     def give_back(self) -> None:
-        """Keep the connection for the next task. Everything sent on it must be complete."""
+        """Keep the connection for the next task. All transfers sent on it must be complete."""
         self._pool.take_back(self)
 
     def abort(self) -> None:
-        """End the connection so that nothing half-sent of this task is enqueued later (see :meth:`Client.discard`)."""
+        """End the connection so that no partly sent message of this task is enqueued later (:meth:`Client.discard`)."""
         self._pool.forget(self)
         self.client.discard()
 
 
 class Connections:
-    """The pool of a process; thread-safe. Connections are kept by their options, which is all that they differ by.
+    """The connection pool of a process; thread-safe. Connections are keyed by their options only.
 
     Parameters:
-        connector: makes a client; the host list is walked once and a password file is read each time.
+        connector: makes a client; the host list is tried once and a password file is read each time.
         idle_seconds: how long an unused connection is kept.
         clock: monotonic seconds.
     """
@@ -104,7 +104,7 @@ class Connections:
         self._keeper: threading.Thread | None = None
 
     def lease(self, options: ConnectOptions) -> Lease:
-        """A connection for one task: one that was kept and still works, else a new one.
+        """Lease a connection for one task: a kept one that still works, else a new one.
 
         Raises:
             AmqpError: why no broker of the host list can be used (see :func:`amqp_spark.connect.connect`).
@@ -113,7 +113,7 @@ class Connections:
             kept.lock.acquire()
             try:
                 kept.client.service()
-            except AmqpError:  # it ended while nobody used it: that is not this task's trouble
+            except AmqpError:  # it died while idle; this task does not fail for it
                 kept.abort()
                 continue
             kept.reused = True
@@ -125,12 +125,12 @@ class Connections:
         return lease
 
     def apart(self) -> Connections:
-        """A pool of its own that connects in the same way; to be closed by its user."""
+        """Make a separate pool that connects in the same way; the caller closes it."""
         return Connections(self._connect, idle_seconds=self._idle_seconds, clock=self._clock)
 
     @property
     def idle_count(self) -> int:
-        """Connections that wait for a task."""
+        """Number of idle connections."""
         with self._changed:
             return sum(lease.idle_since is not None for lease in self._leases)
 
@@ -142,12 +142,12 @@ class Connections:
             self._keep()
 
     def forget(self, lease: Lease) -> None:
-        """The pool no longer knows a lease; whoever calls this ends its connection."""
+        """Remove a lease from the pool; the caller ends its connection."""
         with self._changed:
             self._leases.discard(lease)
 
     def close(self) -> None:
-        """Close what nobody uses; drop what is in use: for the end of the process."""
+        """Close idle connections and drop those in use; for the end of the process."""
         with self._changed:
             leases, self._leases = self._leases, set()
             self._changed.notify_all()
@@ -158,14 +158,14 @@ class Connections:
                 lease.client.abort()
 
     def after_fork(self) -> None:
-        """In the child: drop the copies of the parent's sockets, without a word to the broker."""
+        """In the child process: drop the copies of the parent's sockets without sending anything to the broker."""
         leases = self._leases
-        self._reset()  # the locks may have been held by threads that do not exist here
+        self._reset()  # threads that do not exist here may have held the locks
         for lease in leases:
             lease.client.abort()
 
     def _take_idle(self, options: ConnectOptions) -> Lease | None:
-        if self._pid != os.getpid():  # a fork that Python was not told of
+        if self._pid != os.getpid():  # a fork that Python did not report
             self.after_fork()
         with self._changed:
             idle = [lease for lease in self._leases if lease.idle_since is not None and lease.options == options]
@@ -178,7 +178,7 @@ class Connections:
     # --- the thread that keeps connections alive
 
     def _keep(self) -> None:
-        """See to it that the thread runs; called under the lock."""
+        """Start the thread if it does not run; called under the lock."""
         if self._keeper is None:
             self._keeper = threading.Thread(
                 target=self._run, args=(self._changed,), name="amqp-connections", daemon=True
@@ -186,7 +186,7 @@ class Connections:
             self._keeper.start()
 
     def _run(self, changed: threading.Condition) -> None:
-        while changed is self._changed:  # else all that was known was dropped, with its lock
+        while changed is self._changed:  # otherwise all leases were dropped, with their lock
             with changed:
                 if not self._leases:
                     self._keeper = None
@@ -197,22 +197,22 @@ class Connections:
                 self._look_after(lease)
 
     def _pause(self) -> float:
-        """A quarter of the shortest heartbeat: a peer may take us for dead after two of them."""
+        """Seconds to the next check: a quarter of the shortest heartbeat, as a peer may give up after two."""
         heartbeats = [lease.options.heartbeat for lease in self._leases if lease.options.heartbeat]
         return min([LONGEST_PAUSE_SECONDS, self._idle_seconds, *(heartbeat / 4 for heartbeat in heartbeats)])
 
     def _look_after(self, lease: Lease) -> None:
         if not lease.lock.acquire(blocking=False):
-            return  # in use: that looks after it, too
+            return  # in use: its task sends the heartbeats
         ended = False
         try:
             lease.client.service()
         except AmqpError:
-            ended = True  # a task that waits for its rows hears of it from the client
+            ended = True  # a task that waits for its rows gets the error from the client
         except Exception:  # noqa: BLE001  whatever it is, the other connections still need this thread
             ended = True
             _log.exception("looking after the connection to %s failed", lease.client.peer)
-            lease.client.abort()  # part of what was read may be lost, a reject too: a resting task must not go on
+            lease.client.abort()  # part of what was read may be lost, even a reject: a resting task must not go on
         finally:
             with self._changed:
                 idle_since = lease.idle_since
@@ -230,7 +230,7 @@ _shared_lock = threading.Lock()
 
 
 def shared(purpose: str = "") -> Connections:
-    """A pool of this process. A session that took part in transactions serves no other purpose any more."""
+    """The shared pool of this process for one purpose. Sessions that took part in transactions serve only that one."""
     with _shared_lock:
         if purpose not in _shared:
             _shared[purpose] = Connections()

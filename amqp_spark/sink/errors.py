@@ -1,4 +1,4 @@
-"""Why a batch is not committed, in words that say what is published and what to do."""
+"""Errors of commits; each text says what is published and how to proceed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 MOST_TASKS: Final = 500
-"""Of a batch at a broker that names all prepared branches in one frame: two runs of it must fit, and some of others."""
+"""Maximum tasks of a batch at a broker that lists all prepared branches in one frame: two runs and more must fit."""
 
 
 class CommitErrors:
@@ -27,7 +27,7 @@ class CommitErrors:
         self._forget = names.tool("--forget")
 
     def shared(self, state: WriterState, lineage: str) -> StateError:
-        """A lineage that comes back after another one."""
+        """Error: a lineage returns after another one."""
         return StateError(
             f"two queries share transactionalId {self._writer!r}: {named(lineage)} has published with it until "
             f"batch {state.past[lineage]}, then {named(state.lineage)} did, and now the first comes back. Give "
@@ -37,7 +37,7 @@ class CommitErrors:
         )
 
     def published_elsewhere(self, lineage: str) -> StateError:
-        """A lineage that another writer has begun."""
+        """Error: another writer has begun this lineage."""
         return StateError(
             f"{named(lineage)} has published under another transactionalId before, and would now under "
             f"{self._writer!r}: its latest batch may come twice. Set option transactionalId back to what it was; a "
@@ -47,7 +47,7 @@ class CommitErrors:
         )
 
     def gone_back(self, state: WriterState, batch: int) -> StateError:
-        """A batch before the latest one that was published."""
+        """Error: the batch is older than the latest published one."""
         if state.lineage == BATCH_WRITES:
             return StateError(
                 f"option batchId is {batch}, and transactionalId {self._writer!r} has published {state.batch} already: "
@@ -60,7 +60,7 @@ class CommitErrors:
         )
 
     def state_deleted(self) -> StateError:
-        """The state queue is not there, and once was."""
+        """Error: the state queue existed and is missing now."""
         return StateError(
             f"the state queue {self._names.state!r} of transactionalId {self._writer!r} was deleted: what of a "
             "batch that Spark runs again was published cannot be known. See docs/operations.md; "
@@ -68,7 +68,7 @@ class CommitErrors:
         )
 
     def unknown(self, state: WriterState, lost: Sequence[DecidedBranch]) -> StateError:
-        """The proofs of these branches went with the queue of markers."""
+        """Error: the proofs of these branches were deleted with the marker queue."""
         return StateError(
             f"the queue {self._names.markers!r} was deleted while batch {state.batch} of {named(state.lineage)} "
             f"was being committed: whether {len(lost)} of its {len(state.branches)} transactions are committed cannot "
@@ -78,7 +78,7 @@ class CommitErrors:
         )
 
     def differs(self, batch: int, before: DecidedBranch | None, now: PreparedBranch | None) -> StateError:
-        """A batch that is run again and is another."""
+        """Error: a repeated batch has different rows."""
         partition = now.partition if now is not None else before.partition if before is not None else 0
         return StateError(
             f"batch {batch} was published with transactionalId {self._writer!r} before, and is not the same now: "
@@ -89,7 +89,7 @@ class CommitErrors:
         )
 
     def twice(self, batch: int, marker: PreparedBranch, other: str) -> StateError:
-        """A partition of which two attempts are committed."""
+        """Error: two attempts at one partition are committed."""
         return StateError(
             f"partition {marker.partition} of batch {batch} with transactionalId {self._writer!r} was committed by "
             f"{marker.xid}, which was not decided for ({other} was): its {marker.rows:,} row(s) may be there twice. "
@@ -99,12 +99,12 @@ class CommitErrors:
 
 
 def named(lineage: str) -> str:
-    """A lineage in a sentence."""
+    """Describe a lineage within a sentence."""
     return "a batch write" if lineage == BATCH_WRITES else f"the query {lineage}"
 
 
 def too_many_tasks(batch: int, count: int | None = None) -> StateError:
-    """A batch with more tasks than such a broker can tell of; ``count``: how many, where that is known."""
+    """Error: the batch has more tasks than this broker can list; ``count``: their number, if it is known."""
     many = f"more than {MOST_TASKS}" if count is None else f"{count:,}"
     return StateError(
         f"batch {batch} has {many} tasks, and this broker (qpidd) takes {MOST_TASKS} with exactly-once: each of them "

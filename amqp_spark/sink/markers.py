@@ -1,4 +1,4 @@
-"""The queue of markers of a writer: what is visible there was committed, whatever else a broker has forgotten."""
+"""The marker queue of a writer: a visible marker proves a commit, even if the broker has no other record of it."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
     from amqp_spark.state.names import Names
 
 _AT_ONCE: Final = 1000
-"""How many markers are asked for at a time."""
+"""Number of markers requested at a time."""
 
 
 class MarkerLate(AmqpError):
-    """A branch was committed, and its marker is not there yet, or came later than was waited for: look again."""
+    """A branch was committed, but its marker is missing or came after the wait: look again."""
 
     retryable = True
 
 
 class Markers:
-    """The markers that one client holds; to be used under the writer's lock only, so that nobody else takes them.
+    """The markers that one client holds; use it only under the writer's lock, so that no other session acquires them.
 
     Attributes:
-        found: what was received and not accepted, by xid.
+        found: markers received and not accepted, by xid.
     """
 
     def __init__(self, client: Client, names: Names) -> None:
@@ -43,21 +43,21 @@ class Markers:
         self._ids: dict[str, int] = {}
 
     def exist(self) -> bool:
-        """Whether there is a queue of markers (queue.query)."""
+        """Whether the marker queue exists (queue.query)."""
         return self._client.query_queue(self._queue) is not None
 
     def are_kept(self) -> bool:
-        """Whether the queue is the one that was there when the state began: a binding of it ends with it."""
+        """Whether the queue is the one that existed when the state began: deleting a queue deletes its bindings."""
         return self._client.is_bound(EXCHANGE, self._mark)  # no other queue has that key
 
     def keep(self) -> None:
-        """From now on :meth:`are_kept` tells."""
+        """Bind the queue so that :meth:`are_kept` recognises it from now on."""
         self._subscribed()
         with allowed(f"bind to {EXCHANGE} the queue {self._queue!r}", self._whose):
             self._client.bind(self._queue, EXCHANGE, self._mark)
 
     def look(self) -> None:
-        """Receive all that are visible now (message.flush)."""
+        """Receive all markers that are visible now (message.flush)."""
         subscription = self._subscribed()
         more = True
         while more:
@@ -82,21 +82,21 @@ class Markers:
             missing.discard(self._receive(message))
 
     def ranges(self, xids: Iterable[str]) -> list[tuple[int, int]]:
-        """The command ids of those that are found, as inclusive ranges."""
+        """Command ids of the given markers that were found, as inclusive ranges."""
         return _ranges(self._ids[xid] for xid in xids if xid in self._ids)
 
     def accepted(self, xids: Iterable[str]) -> None:
-        """These were accepted: they are no more."""
+        """Forget these markers: they were accepted."""
         for xid in xids:
             self.found.pop(xid, None)
             self._ids.pop(xid, None)
 
     def close(self) -> None:
-        """Give back what was not accepted, and end the subscription."""
+        """Release the markers that were not accepted, and end the subscription."""
         if self._subscription is None:
             return
         subscription, self._subscription = self._subscription, None
-        subscription.cancel()  # everything that was under way is here now
+        subscription.cancel()  # all transfers under way have arrived now
         held = list(self._ids.values())
         while (message := subscription.take_one(timeout=0.0)) is not None:
             held.append(message.transfer_id)
@@ -107,7 +107,7 @@ class Markers:
     def _subscribed(self) -> Subscription:
         if self._subscription is None:
             with allowed(f"declare and consume the queue {self._queue!r}", self._whose):
-                self._client.declare_queue(self._queue, durable=True)  # somebody may have deleted it
+                self._client.declare_queue(self._queue, durable=True)  # it may have been deleted
                 self._subscription = self._client.subscribe(self._queue)
         return self._subscription
 

@@ -19,22 +19,22 @@ if TYPE_CHECKING:
 
 
 class Origin(NamedTuple):
-    """Where the transfers of a run come from; the tag that they carry through the publisher."""
+    """Origin of the transfers of a run; the publisher carries it as their tag."""
 
     first_row: int
-    """Place in the partition of the first transfer of the block."""
+    """Position in the partition of the first transfer of the block."""
     exchange: str | pa.Array[Any]
     routing_key: str | pa.Array[Any]
     frames: memoryview | None
-    """The frames of the whole block, where they may be needed after they were completed."""
+    """Frames of the whole block, if they may be needed after completion."""
     ends: Sequence[int]
 
     def row(self, index: int) -> int:
-        """Place in the partition of a transfer."""
+        """Position in the partition of transfer ``index``."""
         return self.first_row + index
 
     def target(self, index: int) -> tuple[str, str]:
-        """Exchange and routing key of a transfer."""
+        """Exchange and routing key of transfer ``index``."""
         return value_at(self.exchange, index), value_at(self.routing_key, index)
 
 
@@ -48,22 +48,22 @@ def run_of(block: EncodedBlock, options: SinkOptions, *, keep: bool) -> Transfer
 
 
 def origin_of(tagged: Transfers | Rejected) -> Origin:
-    """Of what :func:`run_of` has made."""
+    """Origin of transfers that :func:`run_of` has made."""
     assert isinstance(tagged.tag, Origin)
     return tagged.tag
 
 
 def without_accept(rejected: Sequence[Rejected]) -> list[Transfers]:
-    """The rejected transfers once more, now with accept-mode none: the broker then says in another way what it thinks.
+    """The rejected transfers again, with accept-mode none, so that the broker reports the reason differently.
 
-    Broker-J rejects what it cannot route and what a full queue does not take with one code and one text. With
-    accept-mode none it drops the one and ends the session because of the other (506 resource-limit-exceeded).
+    Broker-J rejects unroutable transfers and transfers to a full queue with the same code and text. With accept-mode
+    none it drops unroutable ones and ends the session for a full queue (506 resource-limit-exceeded).
     """
     return [_without_accept(origin, first, last) for origin, first, last in _ranges(rejected)]
 
 
 def _ranges(rejected: Sequence[Rejected]) -> Iterator[tuple[Origin, int, int]]:
-    """Neighbours of one block together: origin, first and last index."""
+    """Group neighbours of one block: origin, first and last index."""
     run: tuple[Origin, int, int] | None = None
     for origin, index in ((origin_of(one), one.index) for one in rejected):
         if run is not None and run[0] is origin and run[2] + 1 == index:

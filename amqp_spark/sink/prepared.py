@@ -1,4 +1,4 @@
-"""What a task has prepared: the answer to the driver, and the marker in the transaction that proves its commit."""
+"""Result of a task that prepared a branch: its report to the driver, and the marker that proves the commit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 BATCH_WRITES: Final = "batch write"
-"""The lineage of what is written outside of streams."""
+"""Lineage of batch writes (outside of streams)."""
 _TYPES: Final = {"lineage": str, "batch": int, "partition": int, "xid": str, "rows": int, "digest": str}
 
 
@@ -28,8 +28,8 @@ class PreparedBranch:
     Attributes:
         lineage: Spark's query id, or :data:`BATCH_WRITES`.
         batch, partition: the task.
-        xid: as text; empty when there were no rows, and hence no branch.
-        rows: how many rows the task had, discarded ones included.
+        xid: as text; empty if there were no rows, and hence no branch.
+        rows: number of rows of the task, including discarded ones.
         digest: of their encoded frames, in order.
     """
 
@@ -42,7 +42,7 @@ class PreparedBranch:
 
     @property
     def decided(self) -> DecidedBranch:
-        """How a decision names it."""
+        """The entry of this branch in a decision."""
         return DecidedBranch(self.xid, self.partition, self.rows, self.digest)
 
     def dump(self) -> bytes:
@@ -51,10 +51,10 @@ class PreparedBranch:
 
     @classmethod
     def load(cls, body: bytes) -> Self:
-        """Read :meth:`dump`.
+        """Parse the output of :meth:`dump`.
 
         Raises:
-            StateError: it is something else.
+            StateError: the body has another format.
         """
         try:
             value = json.loads(body)
@@ -69,12 +69,12 @@ class PreparedBranch:
 
 @dataclass(frozen=True, slots=True)
 class FailedBatch:
-    """A run of a batch that has failed.
+    """A failed run of a batch.
 
     Attributes:
         batch: its id.
-        tasks: of it, those that have told the driver what they have prepared.
-        lineage, run: of the batch; ``None`` where neither the driver nor a task knows them.
+        tasks: those of its tasks that have reported their branches to the driver.
+        lineage, run: of the batch; ``None`` if neither the driver nor a task knows them.
     """
 
     batch: int
@@ -86,7 +86,7 @@ class FailedBatch:
     def of(
         cls, tasks: Sequence[PreparedBranch], batch: int, *, lineage: str | None = None, run: Run | None = None
     ) -> Self:
-        """What is not given is taken from the tasks."""
+        """Make one; take a missing lineage or run from the tasks."""
         if tasks and lineage is None:
             lineage = tasks[0].lineage
         runs = [branch.run for task in tasks if task.xid and (branch := parse_branch(parse_xid(task.xid))) is not None]
@@ -96,10 +96,10 @@ class FailedBatch:
 
     @property
     def xids(self) -> tuple[str, ...]:
-        """What its tasks have prepared, as far as they have told."""
+        """Xids of the branches that its tasks have reported."""
         return tuple(task.xid for task in self.tasks if task.xid)
 
 
 def same_rows(one: PreparedBranch | DecidedBranch, other: PreparedBranch | DecidedBranch) -> bool:
-    """Whether two attempts at a partition have written the same."""
+    """Whether two attempts at a partition have written the same rows."""
     return (one.rows, one.digest) == (other.rows, other.digest)

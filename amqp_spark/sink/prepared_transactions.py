@@ -1,6 +1,6 @@
-"""The prepared branches of a writer on the broker: which there are, and how they are committed or rolled back.
+"""The prepared branches of a writer on the broker: list, commit and roll back.
 
-Only dtx.recover tells what is prepared: the timeout of an expired branch can still be asked for and set.
+Only dtx.recover tells which branches are prepared: an expired branch still permits get-timeout and set-timeout.
 """
 
 from __future__ import annotations
@@ -24,46 +24,46 @@ _log = logging.getLogger("amqp_spark.sink")
 
 
 class Raced(AmqpError):
-    """Somebody else resolved a branch between our look at it and our command, which ended the session: look again."""
+    """Another party resolved a branch between our list and our command, which ended the session: look again."""
 
     retryable = True
 
 
 class PreparedTransactions:
-    """Branches are named by the text of their xid (:func:`amqp_spark.state.xids.xid_text`).
+    """Prepared branches, named by the text of their xid (:func:`amqp_spark.state.xids.xid_text`).
 
-    Every method but :meth:`be_patient_with` asks the broker, and may raise its errors or :class:`Raced`.
+    Every method but :meth:`be_patient_with` queries the broker, and may raise its errors or :class:`Raced`.
 
     Parameters:
         client: connected.
-        writer: the transactionalId; branches of others are never touched.
+        writer: the transactionalId; branches of other writers are never touched.
 
     Attributes:
-        seen: what was prepared when the broker was asked last, of everybody, without what was swept since.
+        seen: all prepared branches of the latest list, of every writer, minus those swept since.
     """
 
     def __init__(self, client: Client, writer: str) -> None:
         self._client = client
         self._writer = writer
         self.seen: dict[str, Xid] = {}
-        client.transactions.patience_s = branch_timeout(0)  # the sitting before had its own
+        client.transactions.patience_s = branch_timeout(0)  # the previous user of the connection had its own
 
     def be_patient_with(self, rows: Iterable[int]) -> None:
-        """Resolving a branch of so many rows, or another attempt at it, may take its time."""
+        """Raise the client's wait: resolving a branch of so many rows, or another attempt at it, takes time."""
         transactions = self._client.transactions
         transactions.patience_s = max([transactions.patience_s, *(branch_timeout(each) for each in rows)])
 
     def listed(self) -> dict[str, Xid]:
-        """What is prepared, of everybody."""
+        """List the prepared branches of all writers, by xid text."""
         self.seen = {xid_text(xid): xid for xid in prepared_branches(self._client)}
         return self.seen
 
     def renew(self, xids: Iterable[str], seconds: int) -> None:
-        """Start the timers of prepared branches anew; of :attr:`seen` those that are named.
+        """Restart the timers of the named prepared branches in :attr:`seen`.
 
         Parameters:
             xids: the branches; those that are not prepared are left out.
-            seconds: their term, where a broker needs one.
+            seconds: their timeout, at brokers that need one.
         """
         for text in xids:
             xid = self.seen.get(text)
@@ -75,18 +75,23 @@ class PreparedTransactions:
                 raise _raced(text) from error
 
     def _term(self, xid: Xid, seconds: int) -> int:
-        """0 where that is no timer at all (Broker-J). qpidd: 0 ends a branch at once, and an unchanged value starts no
-        new term."""
+        """Timeout to set; 0 if that means no timer (Broker-J).
+
+        In qpidd 0 ends a branch at once, and setting an unchanged value does not restart the timer.
+        """
         if self._client.capabilities.zero_timeout_is_none:
             return 0
         return seconds - 1 if self._client.transactions.get_timeout(xid) == seconds else seconds
 
     def commit(self, xids: Collection[str], *, seen: bool = False) -> set[str]:
-        """Commit those that are prepared; return them.
+        """Commit the branches that are prepared.
 
         Parameters:
             xids: the branches.
-            seen: :attr:`seen` is what is prepared: it was asked for after everything that could have changed it.
+            seen: :attr:`seen` is current: it was listed after every change.
+
+        Returns:
+            The xids that were committed.
         """
         listed = (self.seen if seen else self.listed()) if xids else {}
         committed = set()
@@ -103,19 +108,19 @@ class PreparedTransactions:
         return committed
 
     def roll_back(self, xids: Collection[str], listed: Mapping[str, Xid] | None = None) -> None:
-        """Roll back those that are prepared; ``listed``: what is, if that is known."""
+        """Roll back the branches that are prepared; ``listed``: the prepared ones, if they are known."""
         if not xids:
             return
         known = self.listed() if listed is None else listed
         self._each(known, xids, lambda text: self._roll_back(known[text]), crashpoints.MID_SWEEP)
 
     def roll_back_unlisted(self, xids: Collection[str], done: set[str]) -> None:
-        """Roll back branches of which it is not known whether they are prepared.
+        """Roll back branches without knowing whether they are prepared.
 
         Parameters:
             xids: the branches.
-            done: those that need not be looked at any more; those that the broker has answered for are added, so that
-                the next call, on another connection, goes on behind one that the broker does not know.
+            done: branches to skip; each answered branch is added, so that the next call, on another connection,
+                continues behind a branch that the broker does not know.
         """
         for text in xids:
             if text in done:
@@ -131,27 +136,27 @@ class PreparedTransactions:
         try:
             self._client.transactions.rollback_branch(xid)
         except TransactionFailed:
-            pass  # its timer was faster
+            pass  # its timer expired first
 
     def sweep(self, lineage: str, batch: int, keep: Collection[str]) -> None:
-        """Roll back what nobody will ever decide for.
+        """Roll back the branches that no decision will ever name.
 
-        Spark does not tell the driver of attempts that lost: they are found by their names. What a later batch has
-        prepared is left alone, and so is everything that is not of this writer.
+        Spark does not report lost attempts to the driver: they are found by their names. Branches of later batches and
+            of other writers are left alone.
 
         Parameters:
-            lineage, batch: what is published; of other lineages everything is swept.
-            keep: what may still be needed.
+            lineage, batch: the latest published batch; branches of other lineages are all swept.
+            keep: branches that may still be needed.
         """
         self._sweep(keep, lambda branch: not branch.is_of_lineage(lineage) or branch.batch <= batch)
 
     def sweep_batch(self, batch: int, keep: Collection[str], *, lineage: str | None, run: Run | None) -> None:
-        """Roll back what the runs of a batch have prepared, up to one that has failed.
+        """Roll back the branches of the runs of a batch, up to a failed one.
 
         Parameters:
             batch: its id.
-            keep: what is decided.
-            lineage, run: of the batch that has failed, as far as they are known. A run that began later may be at work.
+            keep: decided branches.
+            lineage, run: of the failed run, as far as they are known. A run that began later may be at work.
         """
 
         def is_over(branch: Branch) -> bool:
@@ -161,7 +166,7 @@ class PreparedTransactions:
         self._sweep(keep, is_over)
 
     def sweep_before(self, batch: int, keep: Collection[str], *, lineage: str, run: Run) -> None:
-        """Roll back what earlier runs of a batch have prepared; ``run`` is at work."""
+        """Roll back the branches of earlier runs of a batch; ``run`` is at work."""
 
         def is_over(branch: Branch) -> bool:
             earlier = branch.run.token != run.token and not run.is_followed_by(branch.run)

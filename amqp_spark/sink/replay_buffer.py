@@ -1,4 +1,4 @@
-"""The runs of a task, kept so that they can be sent once more: in memory, and on disk what memory should not hold."""
+"""Keeps the runs of a task so that they can be sent again: in memory, and on disk above a limit."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _log = logging.getLogger("amqp_spark.sink")
 
 MOST_BYTES: Final = 32 << 20
-"""Most bytes of frames that are kept in memory: as many as may be in flight without transactions."""
+"""Maximum bytes of frames kept in memory: as many as may be in flight without transactions."""
 
 
 class _OnDisk(NamedTuple):
-    """A run whose frames are the next in the file."""
+    """A run whose frames come next in the file."""
 
     nbytes: int
     ends: Sequence[int]
@@ -31,11 +31,11 @@ class _OnDisk(NamedTuple):
 
 
 class ReplayBuffer:
-    """All runs of a task in their order; or none, where they are too large and must not be written down.
+    """All runs of a task in order; or none, if they are too large and must not be written to disk.
 
     Attributes:
         nbytes: bytes of frames of all runs that were added.
-        is_whole: whether everything is there.
+        is_whole: whether all runs are kept.
     """
 
     def __init__(self) -> None:
@@ -46,12 +46,12 @@ class ReplayBuffer:
         self._file: BinaryIO | None = None
 
     def add(self, transfers: Transfers, *, may_spill: bool) -> None:
-        """Keep one more.
+        """Keep one more run.
 
         Parameters:
             transfers: a whole run.
-            may_spill: whether what memory should not hold goes into a file without a name, in a directory of Spark's on
-                this machine. Without it, or without room there, nothing is kept from then on.
+            may_spill: whether frames above the memory limit go into an unnamed file in a local directory of Spark. If
+                not, or if the directory has no room, nothing is kept from then on.
         """
         self.nbytes += transfers.frames.nbytes
         if not self.is_whole:
@@ -64,7 +64,7 @@ class ReplayBuffer:
             self.close()
 
     def runs(self) -> Iterator[Transfers]:
-        """Everything that was added, one after the other; only of what is whole."""
+        """All added runs in order; call it only if :attr:`is_whole`."""
         assert self.is_whole
         yield from self._runs
         if self._file is not None:
@@ -73,7 +73,7 @@ class ReplayBuffer:
                 yield Transfers(self._file.read(run.nbytes), run.ends, run.origin)
 
     def close(self) -> None:
-        """Forget what is on disk."""
+        """Delete the data on disk."""
         self._on_disk.clear()
         if self._file is not None:
             self._file.close()
@@ -94,6 +94,6 @@ class ReplayBuffer:
 
 
 def _unnamed_file() -> BinaryIO:
-    """In the first of the directories that Spark gives its executors, or where the system has its temporary files."""
+    """Open a file in the first directory that Spark gives its executors, else in the system's temporary directory."""
     place = os.environ.get("SPARK_LOCAL_DIRS", "").split(",")[0].strip()
     return cast("BinaryIO", tempfile.TemporaryFile(dir=place if place and Path(place).is_dir() else None))

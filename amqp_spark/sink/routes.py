@@ -1,14 +1,13 @@
-"""Whether messages have somewhere to go: asked before they are sent, and again after the broker has taken them.
+"""Checks that messages are routable, before they are sent and again after the broker has completed them.
 
-Broker-J takes a transfer to an exchange that is not there and routes it by queue name; so every exchange is asked for
-on every broker (exchange.query). Broker-J rejects what it cannot route; any other broker may complete it all the same,
-as qpidd does. There the task also queries the binding that the message needs, where the protocol has such a query.
-A success therefore rests on these answers, and queues can be deleted after an answer. So the task repeats each query
-about once a second, and once more after the broker has completed everything. A target that is still there then was
-there for the messages before.
+Broker-J accepts a transfer to a missing exchange and routes it by queue name, so every exchange is queried on every
+broker (exchange.query). Broker-J rejects unroutable messages; other brokers may complete them, as qpidd does. There the
+task also queries the binding that the message needs, if the protocol has such a query. A success therefore rests on
+these answers, and queues can be deleted after an answer. So the task repeats each query about once a second, and once
+more after the broker has completed everything. A target that still exists then existed for the messages before.
 
-A broker that rejects does so when it takes the transfer. In a transaction the messages reach their queues later, so
-bindings are queried there on every broker.
+A broker that rejects does so when it receives the transfer. In a transaction the messages reach their queues later, so
+bindings are queried on every broker.
 """
 
 from __future__ import annotations
@@ -26,23 +25,24 @@ if TYPE_CHECKING:
     from amqp_spark.sink.targets import Values
 
 MOST_KNOWN: Final = 100_000
-"""Most answers that are kept, since every row of a large partition may have a routing key of its own. In a transaction
-all are kept: its messages reach their queues at the commit, so that no answer before the last one says enough."""
+"""Maximum answers kept, as every row of a large partition may have its own routing key. A transaction keeps all: its
+messages reach their queues at the commit, so only the last answers are conclusive.
+"""
 ASKED_TOGETHER: Final = 1000
-"""Most questions of one round trip."""
+"""Maximum queries per round trip."""
 AGAIN_SECONDS: Final = 1.0
-"""Time between two rounds that repeat the queries while rows are sent."""
+"""Seconds between two rounds that repeat the queries while rows are sent."""
 DIRECT: Final = "direct"
 
 
 class Gone(NamedTuple):
-    """An exchange, or a binding of one, that was there and is not there any more.
+    """An exchange, or a binding of one, that existed and is missing now.
 
     Attributes:
         exchange: name of the exchange.
-        routing_key: of the binding; ``None``: the exchange itself is gone, or has another type.
-        rows: messages that were sent for it since it was last seen; a message that was sent twice counts twice.
-        first: place in the partition of the first of them.
+        routing_key: of the binding; ``None``: the exchange itself is missing, or has another type.
+        rows: messages sent for it since it was last seen; a message that was sent twice counts twice.
+        first: position in the partition of the first of them.
     """
 
     exchange: str
@@ -53,16 +53,16 @@ class Gone(NamedTuple):
 
 @dataclass(slots=True)
 class _Known:
-    """What the broker has said of a target, and the messages that rest on it since it was last seen."""
+    """The latest answer for a target, and the messages sent since it was last seen."""
 
     there: bool
     kind: str = ""
     rows: int = 0
     first: int = 0
     covered: int = 0
-    """Of ``rows``: sent before the question that waits for its answer."""
+    """Part of ``rows`` sent before the query that waits for its answer."""
     first_after: int = 0
-    """The first of those that were sent after it."""
+    """The first row sent after that query."""
 
     def sent(self, rows: int, first: int) -> None:
         if not self.rows:
@@ -79,12 +79,12 @@ class _Known:
 
 
 class Routes:
-    """What one task knows about exchanges and bindings; it outlives connections, see :meth:`connected`.
+    """Known exchanges and bindings of one task; outlives connections, see :meth:`connected`.
 
-    Exchanges and routing keys are given as one for all rows, or as a column of text; null is the empty text.
+    Exchanges and routing keys are one value for all rows, or a string column; null is the empty string.
 
     Parameters:
-        transaction: messages reach their queues later than the broker takes them.
+        transaction: messages reach their queues at the commit, later than the broker receives them.
         clock: monotonic seconds.
     """
 
@@ -106,8 +106,8 @@ class Routes:
 
         Parameters:
             client: the connection.
-            settle: waits, however long, until the broker has done what was sent: an answer that is waited for comes
-                after that, and waits for answers have a deadline.
+            settle: waits without limit until the broker has completed all transfers: it answers queries only after
+                them, and the waits for answers have a deadline.
         """
         self._client, self._settle = client, settle
         self._rejects = client.capabilities.rejects_unroutable
@@ -117,10 +117,14 @@ class Routes:
         self._again_at = self._clock() + AGAIN_SECONDS
 
     def missing(self, exchange: Values, start: int, stop: int) -> tuple[int, str] | None:
-        """The first of the rows whose exchange is not there, and its name; ``None`` when all are.
+        """The first row whose exchange is missing, and the name of the exchange; ``None`` if all exist.
+
+        Parameters:
+            exchange: of every row.
+            start, stop: range of rows.
 
         Raises:
-            AmqpError: the connection ended while the broker was asked.
+            AmqpError: the connection ended during the query.
         """
         targets = Targets(exchange, "", start, stop)
         self._learn({(name, None) for name, _ in targets.names if name})
@@ -132,14 +136,18 @@ class Routes:
         return min(absent) if absent else None
 
     def unbound(self, exchange: Values, routing_key: Values, start: int, stop: int) -> list[int]:
-        """The rows that would reach no queue, as far as that can be asked; none where the broker rejects those.
+        """The unroutable rows, as far as queries can find them; none at brokers that reject such rows.
 
-        The default exchange needs a queue of that name, a direct exchange a binding with that key. Other exchanges
-        cannot be asked. An empty key is never asked for, since qpidd takes the question for "is anything bound?": as
-        nothing shows that a queue is bound with it, it reaches none.
+        The default exchange needs a queue of that name, a direct exchange a binding with that key. Other exchange types
+        cannot be queried. An empty key is never queried, since qpidd reads the query as "is anything bound?"; as
+        nothing shows that a queue is bound with it, the row counts as unroutable.
+
+        Parameters:
+            exchange, routing_key: of every row.
+            start, stop: range of rows.
 
         Raises:
-            AmqpError: the connection ended while the broker was asked.
+            AmqpError: the connection ended during the query.
         """
         if not self._asks_bindings or self._is_elsewhere(exchange):
             return []
@@ -152,11 +160,11 @@ class Routes:
         return targets.rows_of({pair for pair in keyed if not pair[1] or not self._known[pair].there})
 
     def sent(self, exchange: Values, routing_key: Values, start: int, stop: int, first_row: int) -> None:
-        """Note that these rows are sent now, so that they rest on what was said of their targets.
+        """Record that these rows are sent now, so that they rest on the known answers for their targets.
 
         Parameters:
-            exchange, routing_key, start, stop: as of :meth:`unbound`, which was asked before.
-            first_row: place in the partition of row 0.
+            exchange, routing_key, start, stop: as of :meth:`unbound`, which was called before.
+            first_row: position in the partition of row 0.
         """
         keys = "" if not self._asks_bindings or self._is_elsewhere(exchange) else routing_key
         targets = Targets(exchange, keys, start, stop)
@@ -167,9 +175,9 @@ class Routes:
                     known.sent(rows, first_row + first)
 
     def look_again(self) -> None:
-        """About once a second ask for what is known once more; answers are taken when they are there.
+        """Repeat the queries about once a second; answers are processed when they arrive.
 
-        Of very many targets it asks for a part each time, in turn.
+        With very many targets each call repeats a part of them, in turn.
 
         Raises:
             AmqpError: the connection ended.
@@ -182,16 +190,16 @@ class Routes:
         elif self._clock() >= self._again_at and self._known:
             assert self._client is not None
             targets = [target for target, known in self._known.items() if known.there][:ASKED_TOGETHER]
-            for target in targets:  # to the end: the others are next
+            for target in targets:  # move to the end: the others are next
                 known = self._known[target] = self._known.pop(target)
                 known.asked()
             self._again = targets, self._client.query_routes(targets)
 
     def verify(self) -> None:
-        """Ask for everything that is known once more, and wait for the answers; :meth:`take_gone` says what is gone.
+        """Repeat all queries and wait for the answers; :meth:`take_gone` returns the missing targets.
 
         Raises:
-            AmqpError: the connection ended while the broker was asked.
+            AmqpError: the connection ended during the query.
         """
         if self._again is not None:
             self._settle()
@@ -200,23 +208,23 @@ class Routes:
         self._is_stale = False
 
     def take_gone(self) -> list[Gone]:
-        """What was found to be gone and was not taken before."""
+        """Take the missing targets found since the last call."""
         gone, self._gone = self._gone, []
         return gone
 
-    # --- inside
+    # --- internals
 
     def _is_elsewhere(self, exchange: Values) -> bool:
-        """Whether all rows go to one exchange of a type that cannot be asked."""
+        """Whether all rows go to one exchange of a type that cannot be queried."""
         return isinstance(exchange, str) and not self._needs_key(exchange)
 
     def _needs_key(self, exchange: str) -> bool:
-        """Whether a routing key reaches only queues that are bound with this very key."""
+        """Whether a routing key reaches only queues that are bound with exactly this key."""
         known = self._known.get((exchange, None))
         return not exchange or known is None or known.kind == DIRECT
 
     def _learn(self, targets: Iterable[Target]) -> None:
-        """Ask for those that are not known."""
+        """Query the unknown targets."""
         targets = list(targets)
         if not self._transaction:
             fresh = sum(target not in self._known for target in targets)
@@ -226,7 +234,7 @@ class Routes:
             self._known[target] = _Known(route.exists, route.exchange_type)
 
     def _forget_bindings(self) -> None:
-        """Drop the bindings to make room, after a last query for each: messages were sent that need them."""
+        """Drop the bindings to make room, after a last query for each, as sent messages rely on them."""
         self.verify()
         self._known = {target: known for target, known in self._known.items() if target[1] is None}
 
@@ -247,7 +255,7 @@ class Routes:
     def _judge(self, target: Target, route: Route) -> None:
         known = self._known[target]
         if route.exists and route.exchange_type == known.kind:
-            if not self._transaction:  # there they reach the queue at the commit only
+            if not self._transaction:  # in a transaction they reach the queue only at the commit
                 known.seen()
         elif known.there:
             self._gone.append(Gone(*target, known.rows, known.first))

@@ -1,4 +1,4 @@
-"""What a task, or all tasks of a batch, have published; and how that reads in a log."""
+"""Statistics of published messages, of a task or of a batch, and their text for the log."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """Counts of one task, one batch or one writer; the sum of two is the one of both.
+    """Counts of one task, one batch or one writer; the sum of two covers both.
 
     Parameters:
-        messages: messages that the broker has taken; those that were discarded do not count.
+        messages: messages that the broker has completed, without discarded ones.
         nbytes: bytes of their frames, headers included.
         seconds: from the start of the first task to the end of the last one.
-        retries: connections that were made again.
-        resent: transfers that were sent again, since the broker had not completed them: perhaps duplicates.
-        discarded: messages that the broker could not route, with ``onUnroutable=discard``.
-        started: when the first task started, in seconds since 1970; 0 when there was none.
+        retries: number of reconnections.
+        resent: transfers sent again because the broker had not completed them: possible duplicates.
+        discarded: unroutable messages, with ``onUnroutable=discard``.
+        started: start of the first task, in seconds since 1970; 0 if there was none.
     """
 
     messages: int = 0

@@ -1,4 +1,4 @@
-"""Exchanges and routing keys of many rows: which there are, how often, and where."""
+"""Distinct exchanges and routing keys of many rows, with their counts and positions."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     Values = str | pa.Array[Any]
-    """One text for all rows, or a column of text; null is the empty text."""
+    """One string for all rows, or a string column; null is the empty string."""
 
 
 class Targets:
-    """The distinct pairs of exchange and routing key among some rows.
+    """The distinct pairs of exchange and routing key in a range of rows.
 
     Parameters:
         exchange, routing_key: of every row.
-        start, stop: which rows.
+        start, stop: range of rows.
 
     Attributes:
         names: the pairs.
-        counts: how many rows have each of them.
-        firsts: the first row that has it.
+        counts: number of rows of each pair.
+        firsts: first row of each pair.
     """
 
     def __init__(self, exchange: Values, routing_key: Values, start: int, stop: int) -> None:
         self._rows = range(start, stop)
         self._which: NDArray[np.int64] | None = None
-        """Of every row, which of the pairs it has; ``None``: all have the same."""
+        """Index of the pair of every row; ``None``: all rows have the same pair."""
         self.names: list[tuple[str, str]]
         self.counts: list[int]
         self.firsts: list[int]
@@ -64,7 +64,7 @@ def value_at(values: Values, row: int) -> str:
 
 
 def _encoded(values: Values, start: int, stop: int) -> tuple[list[str], NDArray[np.int64]]:
-    """The distinct texts, and for every row which of them it has."""
+    """The distinct strings, and the index of its string for every row."""
     if isinstance(values, str):
         return [values], np.zeros(stop - start, np.int64)
     encoded: Any = values.slice(start, stop - start).dictionary_encode(null_encoding="encode")

@@ -1,6 +1,6 @@
 """Publishes the rows of one task: encodes them, checks their routes, sends them, and examines rejects.
 
-:mod:`at_least_once_writer` and :mod:`transactional_writer` (exactly once) add what happens when a connection breaks.
+:mod:`at_least_once_writer` and :mod:`transactional_writer` (exactly once) add the handling of broken connections.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ _REJECTED: Final = (
 
 
 class Link(NamedTuple):
-    """One connection and what hangs on it."""
+    """One connection with its publisher and routes."""
 
     lease: Lease
     publisher: Publisher
 
 
 def link_of(lease: Lease, max_in_flight: int, routes: Routes) -> Link:
-    """A publisher of this task's own on a leased connection; its routes use that connection from now on."""
+    """Make a publisher for this task on a leased connection; its routes use that connection from now on."""
     publisher = lease.client.publisher(max_in_flight=max_in_flight)
     routes.connected(lease.client, publisher.finish)
     return Link(lease, publisher)
@@ -104,25 +104,28 @@ class TaskWriter(ABC):
         self._routes = self._new_routes()
         self._encoder: Encoder | None = None
         self._accept_mode = 0
-        """What the frames carry; it suits one kind of broker."""
+        """Accept-mode of the encoded frames; it depends on the kind of broker."""
         self._waiting: deque[Transfers] = deque()
-        """What the current connection was not given yet, in order."""
+        """Runs not yet passed to the current connection, in order."""
         self._rows = 0
         self._nbytes = 0
         self._retries = 0
         self._resent = 0
         self._discarded = 0
         self._counted_rows = 0
-        """Rows before this one were asked for already: what of them is unroutable was counted."""
+        """Rows before this one were queried already, and the unroutable ones among them counted."""
         self._blocks = 0
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Statistics:
-        """Publish every row and return when the broker has completed all of them. No rows: nothing is connected.
+        """Publish every row; return when the broker has completed all of them. Without rows no connection is made.
+
+        Parameters:
+            batches: the rows of the task, as record batches of the planned schema.
 
         Raises:
             RowError: a row cannot be sent; nothing of it was.
             PublishFailed, Unroutable: a missing exchange, or the broker refused or rejected messages.
-            AmqpError: what ended the last connection, or why none can be made.
+            AmqpError: the error of the last connection, or of the last attempt to connect.
         """
         started, clock = time.time(), time.monotonic()
         try:
@@ -142,19 +145,19 @@ class TaskWriter(ABC):
         )
 
     def _new_routes(self) -> Routes:
-        """Routes of which nothing is known yet."""
+        """Routes without any answer yet."""
         return Routes()
 
     @abstractmethod
     def _drive(self, *, finish: bool = False) -> None:
-        """Send what waits; with ``finish`` return when all of it is completed. Connects if there is no connection."""
+        """Send the waiting runs, connecting if needed; with ``finish`` return when all of them are completed."""
 
     @abstractmethod
     def _complete(self, link: Link) -> None:
-        """Everything is completed: do what is left, and give the connection back."""
+        """Finish the task after all transfers are completed, and give the connection back."""
 
     def _abandon(self, link: Link) -> None:
-        """The task fails: end the connection."""
+        """End the connection of a failed task."""
         link.lease.abort()
 
     def _publish(self, batches: Iterable[pa.RecordBatch]) -> None:
@@ -172,11 +175,11 @@ class TaskWriter(ABC):
             self._link = None
 
     def _made(self, transfers: Transfers) -> None:
-        """A run is ready to be sent."""
+        """Queue an encoded run for sending."""
         self._waiting.append(transfers)
 
     def _arriving(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """The batches that have rows; the connection is looked after by others while Spark computes the next one."""
+        """The batches that have rows; the pool keeps the connection alive while Spark computes the next one."""
         iterator = iter(batches)
         while True:
             if self._link is None:
@@ -192,7 +195,7 @@ class TaskWriter(ABC):
     def _encoded(self, batch: pa.RecordBatch) -> Iterator[EncodedBlock]:
         if self._encoder is None:
             crashpoints.reached(crashpoints.TASK_STARTED)
-            self._drive()  # connects: what the frames look like depends on the broker
+            self._drive()  # connects: the frame format depends on the broker
             assert self._link is not None
             publisher = self._link.publisher
             self._accept_mode = publisher.accept_mode
@@ -202,7 +205,7 @@ class TaskWriter(ABC):
         yield from self._encoder.blocks(batch, self._rows)
 
     def _check_same_kind(self, publisher: Publisher) -> None:
-        """What is encoded already must suit the broker that took over."""
+        """Check that runs encoded already suit the broker of the new connection."""
         encoder = self._encoder
         if encoder is None:
             return
@@ -215,7 +218,7 @@ class TaskWriter(ABC):
             )
 
     def _send_waiting(self, link: Link, *, finish: bool) -> None:
-        """Send what waits on this connection, and look at what was rejected; that may make more wait."""
+        """Send the waiting runs on this connection and examine rejects, which may add waiting runs."""
         while self._waiting:
             self._check_routes(link, self._waiting[0])
             link.publisher.send(self._waiting.popleft())
@@ -229,10 +232,10 @@ class TaskWriter(ABC):
             self._routes.verify()
             self._judge_gone()
 
-    # --- what cannot be published
+    # --- messages that cannot be published
 
     def _check_routes(self, link: Link, transfers: Transfers) -> None:
-        """Ask for what the broker would not tell afterwards; nothing of the run was sent."""
+        """Query routes whose absence the broker would not report later; nothing of the run was sent yet."""
         origin, routes = origin_of(transfers), self._routes
         start, stop = transfers.first, transfers.first + len(transfers)
         routes.look_again()
@@ -252,9 +255,9 @@ class TaskWriter(ABC):
         routes.sent(origin.exchange, origin.routing_key, start, stop, origin.first_row)
 
     def _judge_gone(self) -> None:
-        """What messages were sent for, and is not there any more, fails the task, unless they may be discarded.
+        """Fail the task if the target of sent messages is missing now, unless they may be discarded.
 
-        A missing exchange always does: it is not a matter of routing.
+        A missing exchange always fails the task: it is no matter of routing.
         """
         for gone in self._routes.take_gone():
             is_exchange = gone.routing_key is None
@@ -273,16 +276,16 @@ class TaskWriter(ABC):
             _log.warning("%s", failed)
 
     def _judge(self, rejected: list[Rejected]) -> None:
-        """What the broker has rejected fails the task, unless it could not be routed and that is allowed.
+        """Fail the task for rejected messages, unless they were unroutable and may be discarded.
 
-        For a full queue Broker-J gives the same code as for no queue. What may be discarded is therefore sent once more
-        in the way that makes a full queue show; what could not be routed is dropped then, and what was bound meanwhile
-        arrives.
+        Broker-J gives the same code for a full queue as for a missing one. Messages that may be discarded are therefore
+        sent once more in a way that reveals a full queue; unroutable ones are dropped then, and those bound meanwhile
+        arrive.
         """
         allowed: list[Rejected] = []
         others: list[Rejected] = []
         for one in rejected:
-            # frames are kept only of what was not sent so before: no broker shall keep us busy for ever
+            # only runs not yet resent keep their frames: a broker must not cause endless repetition
             unroutable = one.is_unroutable and origin_of(one).frames is not None
             (allowed if self._discards and unroutable else others).append(one)
         if others:
@@ -299,7 +302,7 @@ class TaskWriter(ABC):
         raise self._failed(told, origin_of(first), first.index, kind=kind, count=len(rejected))
 
     def _refused(self, error: CommandFailed, publisher: Publisher) -> NoReturn:
-        """The broker raised execution.exception: the session is over, and trying again would end in the same way."""
+        """Raise for execution.exception: the session is over, and a retry would end in the same way."""
         found = None if error.command_id is None else publisher.locate(error.command_id)
         if found is not None and isinstance(found[0], Origin):
             raise self._failed(str(error), found[0], found[1]) from error

@@ -1,12 +1,12 @@
-"""Exactly-once, the task's side: all rows in one transaction branch (0-10 section dtx), prepared and not committed.
+"""Exactly-once, task side: all rows in one transaction branch (0-10 section dtx), prepared and not committed.
 
-A marker is published in the same branch: the queue of markers has it exactly if the branch was committed. The driver
-commits after its decision (:mod:`amqp_spark.sink.commit_coordinator`). A connection that breaks ends the branch: Spark
-runs the task again.
+A marker is published in the same branch: the marker queue holds it exactly if the branch was committed. The driver
+commits after its decision (:mod:`amqp_spark.sink.commit_coordinator`). A broken connection ends the branch: Spark runs
+the task again.
 
-qpidd does not slow down who publishes in a branch: it finds out in dtx.prepare that a queue is too full, and rolls the
-branch back. Then the task waits and sends the same rows in a new branch, for as long as the broker answers: so long
-at-least-once waits for room, too.
+qpidd applies no flow control within a branch: it detects a full queue at dtx.prepare and rolls the branch back. The
+task then waits and sends the same rows in a new branch, for as long as the broker answers, just as at-least-once waits
+for room.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 _log = logging.getLogger("amqp_spark.sink")
 
 POOL: Final = "branches"
-"""Connections of their own: a session that has taken part in branches takes part in nothing else."""
+"""Name of a separate connection pool: a session that has taken part in branches serves no other purpose."""
 ROLL_BACK_ATTEMPTS: Final = 4
-"""How often a task whose connection broke tries to roll its branch back on another one."""
+"""Number of attempts to roll back the branch on another connection after its own broke."""
 _SELECTED: Final = "dtx"
 _ROOM: Final = (
     "What is prepared of a batch takes room as well: it has to fit into its queues as a whole. Let consumers take "
@@ -68,15 +68,15 @@ class TransactionalWriter(TaskWriter):
     """Publishes the rows of one task into a branch and prepares it; see :class:`TaskWriter`.
 
     Parameters:
-        plan, options, task_id, connections, sleep: as there; the place needs a batch id.
+        plan, options, task_id, connections, sleep: as there; ``task_id`` needs a batch id.
         attempt: Spark's number of this attempt at the task.
         run: of the batch; without one the task is a run of its own.
         before: called once, before the task connects, with lineage, batch and run.
 
     Attributes:
-        prepared: after ``run``: what is to be told to the driver.
+        prepared: after ``run``: the report to the driver.
 
-    ``run`` also raises StateError: the login may not what this takes, or the broker does not take the timeout.
+    ``run`` also raises StateError: the login lacks a permission, or the broker refuses the timeout.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class TransactionalWriter(TaskWriter):
         self._lineage = task_id.query_id or BATCH_WRITES
         self._digest = hashlib.sha256(usedforsecurity=False)
         self._xid: Xid | None = None
-        """The branch, as long as it is this task's to roll back."""
+        """The branch, as long as this task has to roll it back."""
         self._is_ended = False
         self._kept = ReplayBuffer()
         self.prepared = PreparedBranch(self._lineage, self._batch, task_id.partition)
@@ -116,8 +116,8 @@ class TransactionalWriter(TaskWriter):
             yield block
 
     def _made(self, transfers: Transfers) -> None:
-        assert self._link is not None  # what the frames look like depends on the broker
-        # A broker that rejects does not find out in dtx.prepare: what it has no room for it refuses at once.
+        assert self._link is not None  # the frame format depends on the broker
+        # A broker that rejects does not wait for dtx.prepare: it refuses messages for a full queue at once.
         self._kept.add(transfers, may_spill=not self._link.lease.client.capabilities.rejects_unroutable)
         super()._made(transfers)
 
@@ -128,7 +128,7 @@ class TransactionalWriter(TaskWriter):
             self._link = self._open()
         try:
             self._send_waiting(self._link, finish=finish)
-            while self._waiting:  # what may be discarded goes out once more
+            while self._waiting:  # messages that may be discarded are sent once more
                 self._send_waiting(self._link, finish=finish)
         except PublishFailed:
             raise
@@ -138,7 +138,7 @@ class TransactionalWriter(TaskWriter):
             self._gone(error)
 
     def _complete(self, link: Link) -> None:
-        """The branch is prepared: then it is the driver's."""
+        """Prepare the branch, which then belongs to the driver."""
         attempt = 0
         while (error := self._prepare(link)) is not None:
             attempt += 1
@@ -149,7 +149,7 @@ class TransactionalWriter(TaskWriter):
         link.lease.give_back()
 
     def _prepare(self, link: Link) -> TransactionFailed | None:
-        """Marker, end, prepare; return the error of a broker that has no room for the rows, and may have it later."""
+        """Send the marker, dtx.end and dtx.prepare; return the error of a full queue, which may have room later."""
         client, xid = link.lease.client, self._xid
         assert xid is not None
         self.prepared = PreparedBranch(
@@ -163,7 +163,7 @@ class TransactionalWriter(TaskWriter):
             crashpoints.reached(crashpoints.ENDED)
             client.transactions.prepare(xid)
         except TransactionFailed as error:
-            # So qpidd answers when a queue is too full; other brokers refuse or reject the transfers, or wait.
+            # Only qpidd answers so for a full queue; other brokers refuse or reject the transfers, or wait.
             if error.operation == "dtx.prepare" and error.is_rollback:
                 return error
             self._rolled_back(error)
@@ -178,7 +178,7 @@ class TransactionalWriter(TaskWriter):
         return None
 
     def _again(self, link: Link, error: TransactionFailed, attempt: int) -> Link:
-        """Wait until there may be room, and send the rows once more; return the link with the new branch."""
+        """Wait for room, and send the rows again; return the link with the new branch."""
         if not self._kept.is_whole:
             self._leave_to_spark(link, error)
         delay = pause_before(attempt, self._options.retry_max_delay)
@@ -190,7 +190,7 @@ class TransactionalWriter(TaskWriter):
         self._link = None
         self._roll_back(link)
         self._sleep(delay)
-        self._routes = self._new_routes()  # nothing that was sent before counts
+        self._routes = self._new_routes()  # earlier answers no longer count
         self._link = self._open()
         self._discarded = self._counted_rows = 0
         self._retries += 1
@@ -202,7 +202,7 @@ class TransactionalWriter(TaskWriter):
         return self._link
 
     def _leave_to_spark(self, link: Link, error: TransactionFailed) -> NoReturn:
-        """The rows are too many to be kept: Spark computes them again, but at once, so the wait comes before."""
+        """Fail because the rows are too many to keep. Spark reruns the task at once, so wait before failing."""
         delay = self._options.retry_max_delay
         _log.warning(
             "%s: the broker has rolled the transaction back (%s), as qpidd does when a queue is too full; the task "
@@ -220,7 +220,7 @@ class TransactionalWriter(TaskWriter):
         ) from error
 
     def _roll_back(self, link: Link) -> None:
-        """Let the broker forget the branch, and keep the connection if it has answered that."""
+        """Roll the branch back, and keep the connection if the broker has confirmed it."""
         xid, self._xid = self._xid, None
         assert xid is not None
         if link.lease.client.transactions.abandon(xid, ended=True):
@@ -234,11 +234,11 @@ class TransactionalWriter(TaskWriter):
         xid, self._xid = self._xid, None
         done = xid is None or link.lease.client.transactions.abandon(xid, ended=self._is_ended)
         super()._abandon(link)
-        if xid is not None and not done:  # the session is over: a broken connection, or a command that was refused
+        if xid is not None and not done:  # the session is over: broken connection or refused command
             self._roll_back_elsewhere(xid)
 
     def _roll_back_elsewhere(self, xid: Xid) -> None:
-        """As well as it goes: Broker-J keeps a branch whose session ended, with all its rows, until its timer ends."""
+        """Try to roll back on another connection: Broker-J keeps a branch of an ended session until its timer ends."""
         for attempt in range(1, ROLL_BACK_ATTEMPTS + 1):
             try:
                 lease = self._connections.lease(self._options.connect_options())
@@ -248,10 +248,10 @@ class TransactionalWriter(TaskWriter):
                 lease.client.transactions.patience_s = branch_timeout(self._rows, self._nbytes)
                 lease.client.transactions.rollback_branch(xid)
             except IllegalState:
-                lease.abort()  # the broker has not seen that the other session has ended
+                lease.abort()  # the broker has not noticed the end of the other session
                 self._sleep(pause_before(attempt, self._options.retry_max_delay))
             except AmqpError:
-                lease.abort()  # it is gone (404), or the broker is
+                lease.abort()  # the branch is gone (404), or the broker is
                 return
             except BaseException:
                 lease.abort()
@@ -260,14 +260,14 @@ class TransactionalWriter(TaskWriter):
                 lease.give_back()
                 return
 
-    # --- beginning
+    # --- opening
 
     @property
     def _names(self) -> Names:
         return Names(WRITER, self._writer)
 
     def _open(self) -> Link:
-        """A connection with an open branch. Nothing was sent yet, so that it is tried as often as the options say."""
+        """Open a connection with an open branch, with as many attempts as the options permit: nothing was sent yet."""
         where = place_text(self._task_id.partition, self._batch)
         policy = RetryPolicy(where, self._options.retry_max_attempts, self._options.retry_max_delay, _log)
         while True:
@@ -285,7 +285,7 @@ class TransactionalWriter(TaskWriter):
                     self._roll_back_elsewhere(xid)
                 if not isinstance(error, AmqpError):
                     raise
-                # a kept connection may have broken while nobody used it
+                # a kept connection may have broken while idle
                 delay = policy.pause_after(error, counts=lease is None or not lease.reused)
                 if delay is None:
                     raise
@@ -300,7 +300,7 @@ class TransactionalWriter(TaskWriter):
         if client.capabilities.lists_branches_in_one_frame and self._task_id.partition >= MOST_TASKS:
             raise too_many_tasks(self._batch)
         markers, timeout = self._names.markers, self._options.transaction_timeout
-        transactions.patience_s = branch_timeout(0)  # the task before had its own
+        transactions.patience_s = branch_timeout(0)  # the previous task had its own
         with allowed(f"declare the queue {markers!r}", f"transactionalId {self._writer!r}"):
             client.declare_queue(markers, durable=True)
         xid = new_branch(
@@ -330,10 +330,10 @@ class TransactionalWriter(TaskWriter):
         with allowed(f"publish to the queue {self._names.markers!r}", f"transactionalId {self._writer!r}"):
             client.publish_to_queue(self._names.markers, self.prepared.dump(), content_type="application/json")
             client.confirm()
-            if client.query_queue(self._names.markers) is None:  # in a transaction no broker would reject it now
+            if client.query_queue(self._names.markers) is None:  # a marker in a transaction would not be rejected
                 raise self._failure(f"its marker went nowhere: the queue {self._names.markers!r} was deleted")
 
-    # --- failing
+    # --- errors
 
     def _gone(self, error: AmqpError) -> NoReturn:
         raise self._failure(
@@ -349,7 +349,7 @@ class TransactionalWriter(TaskWriter):
                 "let batches be smaller"
             )
         if error.operation == "dtx.prepare" and error.is_timeout:
-            self._xid = None  # the broker has forgotten it: asking again would end the session
+            self._xid = None  # the broker has forgotten it: rolling back would end the session
         raise self._failure(f"the broker has rolled the transaction back ({error}): {why}") from error
 
     def _failure(self, reason: str) -> PublishFailed:

@@ -1,4 +1,4 @@
-"""Options and schema of a sink checked together, so that one error tells everything."""
+"""Checks options and schema of a sink together, so that one error reports all problems."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def check(options: Mapping[str, object], schema: StructType) -> tuple[SinkOption
 
 
 def _stand_in(options: Mapping[str, object]) -> SinkOptions:
-    """Options that can be used, and decide about columns as those do that cannot be used."""
+    """Usable options that decide about columns in the same way as the given ones."""
     base: dict[str, object] = {"url": "amqp://localhost"}
     for key, value in options.items():
         if key.lower() in _DECIDES_COLUMNS:

@@ -1,7 +1,7 @@
 """``df.write`` and ``writeStream`` with ``format("amqp")``: every task publishes, the driver counts and logs.
 
-The options travel to executors inside the pickled writer, with the credentials, since tasks connect to the broker; they
-appear in no plan, log or ``repr``.
+The options travel to executors inside the pickled writer, including the credentials, since tasks connect to the broker;
+they appear in no plan, log or ``repr``.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _log = logging.getLogger(LOGGER)
 
 
 class Published(Portable, WriterCommitMessage):
-    """What a task tells the driver: the broker has completed all of it.
+    """Report of a task to the driver: the broker has completed all of its transfers.
 
     Attributes:
         statistics: of the task.
-        prepared: with exactly-once, the branch that holds it.
+        prepared: with exactly-once, the branch that holds its rows.
     """
 
     def __init__(self, statistics: Statistics, prepared: PreparedBranch | None = None) -> None:
@@ -49,13 +49,13 @@ class Published(Portable, WriterCommitMessage):
 
 
 class _Writer(Portable):
-    """What both writers have in common."""
+    """Common part of both writers."""
 
     def __init__(self, options: SinkOptions, plan: MessagePlan) -> None:
         self._options = options
         self._plan = plan
         self._run = Run.new()
-        """Spark makes a writer for each run of a batch, which goes to all its tasks; another one commits a stream."""
+        """Spark makes one writer per run of a batch and sends it to all tasks; another instance commits a stream."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(exchange={self._options.exchange!r})"
@@ -87,7 +87,7 @@ class AmqpBatchWriter(_Writer, DataSourceArrowWriter):
         self._commit(messages, self._options.batch_id)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """With exactly-once roll back. Otherwise log one line: what was published stays published."""
+        """With exactly-once roll back. Otherwise log one line: messages published so far stay published."""
         self._abort(messages, self._options.batch_id, run=self._run)
 
 
@@ -96,7 +96,7 @@ class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:  # type: ignore[override]
         """Publish the rows of one task; see :meth:`TaskWriter.run` for the errors."""
-        # the option is for batch writes: a batch that is to be decided has the id that Spark gives it
+        # that option is for batch writes: a batch of a stream has Spark's id
         given = None if self._options.exactly_once else self._options.batch_id
         return Published(*publish(self._plan, self._options, current_task_id(given), iterator, run=self._run))
 
@@ -105,16 +105,20 @@ class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
         self._commit(messages, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """With exactly-once roll back. Otherwise log one line: what was published stays published."""
+        """With exactly-once roll back. Otherwise log one line: messages published so far stay published."""
         self._abort(messages, batchId)
 
 
 def publish(
     plan: MessagePlan, options: SinkOptions, task_id: TaskId, batches: Iterable[pa.RecordBatch], *, run: Run
 ) -> tuple[Statistics, PreparedBranch | None]:
-    """What a task does, in each of the three ways to write; with exactly-once also what it has prepared.
+    """Publish the rows of one task, in each of the three ways to write.
 
-    ``run``: of the batch, as the driver has begun it.
+    Parameters:
+        run: of the batch, as begun by the driver.
+
+    Returns:
+        Statistics of the task and, with exactly-once, its prepared branch.
     """
     if options.exactly_once:
         from amqp_spark.sink.abandoned_branches import sweep_once  # noqa: PLC0415
@@ -132,19 +136,19 @@ def publish(
 
 
 def decide(options: SinkOptions, tasks: Sequence[PreparedBranch], batch_id: int | None, *, alone: bool = False) -> str:
-    """With exactly-once, what the driver does with a batch whose tasks are done; see :meth:`CommitCoordinator.commit`.
+    """With exactly-once, decide a batch whose tasks are done; see :meth:`CommitCoordinator.commit`.
 
-    ``alone``: this is the process that decides all batches; Spark gives those of a writer to any of several workers.
+    ``alone``: this process decides all batches; Spark may spread those of a writer over several workers.
 
     Returns:
-        What the log shall say of it.
+        A note for the log.
     """
     if not options.exactly_once:
         return ""
     from amqp_spark.sink.commit_coordinator import CommitCoordinator  # noqa: PLC0415 - nothing that other guarantees need
 
     assert batch_id is not None
-    # Spark has one task at least, also for a batch without rows
+    # Spark runs at least one task, also for a batch without rows
     fresh = not tasks or CommitCoordinator(options, alone=alone).commit(tasks, batch_id)
     return ", exactly once" if fresh else "; it had been published, and these were rolled back"
 
@@ -157,7 +161,7 @@ def undo(
     lineage: str | None = None,
     run: Run | None = None,
 ) -> None:
-    """With exactly-once, what the driver does with a batch that failed; see :meth:`CommitCoordinator.abort`."""
+    """With exactly-once, undo a failed batch; see :meth:`CommitCoordinator.abort`."""
     from amqp_spark.sink.commit_coordinator import CommitCoordinator  # noqa: PLC0415 - nothing that other guarantees need
 
     assert batch_id is not None
@@ -167,10 +171,10 @@ def undo(
 
 
 def current_task_id(batch_id: int | None = None, query_id: str | None = None) -> TaskId:
-    """Which task this is, by what Spark tells its Python worker.
+    """Identify the current task by the properties that Spark gives its Python worker.
 
     Parameters:
-        batch_id, query_id: for what is no streaming query, or what tells it otherwise.
+        batch_id, query_id: used outside streaming queries, and where Spark gives them elsewhere.
     """
     context = TaskContext.get()
     if context is None:
@@ -183,7 +187,7 @@ def current_task_id(batch_id: int | None = None, query_id: str | None = None) ->
 
 
 def total(messages: Iterable[WriterCommitMessage | None]) -> Statistics:
-    """The sum of what tasks returned; ``None`` stands for one that failed."""
+    """Sum of the statistics that tasks returned; ``None`` stands for a failed task."""
     published = [message.statistics for message in messages if isinstance(message, Published)]
     return sum(published, Statistics())
 
@@ -193,13 +197,13 @@ def _prepared(messages: Iterable[WriterCommitMessage | None]) -> list[PreparedBr
 
 
 def log_batch(statistics: Statistics, batch_id: int | None, note: str = "") -> None:
-    """One line in the driver's log for everything that a batch has published."""
+    """Log one line in the driver for a published batch."""
     _be_heard()
     _log.info("%s: %s%s", _name(batch_id), statistics, note)
 
 
 def log_abort(messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
-    """One line for a batch that failed."""
+    """Log one line for a failed batch."""
     _be_heard()
     done = sum(isinstance(message, Published) for message in messages)
     _log.warning(
@@ -214,9 +218,9 @@ def _name(batch_id: int | None) -> str:
 
 
 def _be_heard() -> None:
-    """In a Python worker of Spark, where nobody has configured logging: let the line reach the driver's stderr.
+    """Send log lines to the driver's stderr in a Python worker of Spark without logging configuration.
 
-    Spark calls ``commit`` in a worker beside the driver. Processes of users configure their logging themselves.
+    Spark calls ``commit`` in a worker beside the driver. User processes configure their logging themselves.
     """
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     if spec is None or not spec.name.startswith("pyspark."):
@@ -226,4 +230,4 @@ def _be_heard() -> None:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         _log.addHandler(handler)
         _log.setLevel(logging.INFO)
-        _log.propagate = False  # the handler of last resort would say warnings twice
+        _log.propagate = False  # the handler of last resort would print warnings twice
