@@ -1,6 +1,6 @@
-"""What exactly-once keeps on the broker: one state message per consumer or writer, in a queue of its own.
+"""Exactly-once state on the broker: one state message per consumer or writer, in a queue of its own.
 
-The broker holds the truth, because only it can change that truth and the messages in one transaction. :mod:`names` says
-what the queues are called, :mod:`records` what is in the message, :mod:`xids` how branches are named, and :mod:`queue`
+The broker is authoritative because only it can change the state and the messages in one transaction. :mod:`names`
+defines the queue names, :mod:`records` the contents of the message, :mod:`xids` the branch names, and :mod:`queue`
 takes and swaps the message under a lock.
 """

@@ -1,4 +1,4 @@
-"""The prepared branches of a broker, as it names them (0-10 command dtx.recover)."""
+"""List the prepared branches of a broker (0-10 command dtx.recover)."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from amqp_core.api import Client, Xid
 
 MOST_LISTED: Final = 65_000 // LISTED_NBYTES
-"""So many of our branches fit into one frame, and qpidd has no more for its answer."""
+"""Number of our branches that fit into one frame; qpidd's answer is limited to one frame."""
 
 
 class ListLost(ConnectionLost):
-    """The connection was lost while qpidd was asked for its prepared branches: by chance, or since it cannot answer."""
+    """The connection was lost while qpidd listed its prepared branches: by chance, or because it cannot list them."""
 
 
 class TooManyPrepared(StateError):
@@ -24,11 +24,11 @@ class TooManyPrepared(StateError):
 
 
 def prepared_branches(client: Client) -> list[Xid]:
-    """What is prepared, of everybody (dtx.recover).
+    """List the prepared branches of all writers (dtx.recover).
 
     Raises:
-        ListLost: see there; asked again on another connection it tells which of the two it is.
-        AmqpError: what else becomes of the connection.
+        ListLost: see there; a retry on another connection shows which of the two causes applies.
+        AmqpError: any other error of the connection.
     """
     try:
         return client.transactions.recover()
@@ -39,7 +39,7 @@ def prepared_branches(client: Client) -> list[Xid]:
 
 
 def too_many() -> TooManyPrepared:
-    """The error for a list that was refused with :class:`ListLost` on every attempt."""
+    """Make the error for a list that was refused with :class:`ListLost` on every attempt."""
     return TooManyPrepared(
         "the broker (qpidd) cannot list its prepared transactions (dtx.recover) and ends the connection: it has too "
         f"many of them, of all clients together. The list must fit into one frame (about {MOST_LISTED} of "

@@ -12,32 +12,32 @@ CONSUMER: Final = "consumer"
 WRITER: Final = "writer"
 """Kind of an identity: option ``transactionalId``."""
 HASH_CHARACTERS: Final = 24
-"""Of a hash in names and xids: 96 bits."""
+"""Characters of a hash in names and xids: 96 bits."""
 
 
 def hashed(*parts: str) -> str:
-    """A short text that stands for some long ones; safe in every name."""
+    """A short hash of one or more long texts; safe in every name."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:HASH_CHARACTERS]
 
 
 def state_queue(digest: str) -> str:
-    """Name of a state queue; the digest is that of :class:`Names`, which branches of a writer have in their xids."""
+    """Name of a state queue; ``digest`` is that of :class:`Names`, which is also in the xids of a writer's branches."""
     return f"amqp-spark.state.{digest}"
 
 
 def lock_queue(digest: str) -> str:
-    """Name of the queue that is the lock."""
+    """Name of the queue that serves as the lock."""
     return f"amqp-spark.lock.{digest}"
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The queues of one identity.
+    """The queue names of one identity.
 
     Parameters:
         kind: ``CONSUMER`` or ``WRITER``.
         identity: the value of the option.
-        index: a consumer of several queues has a state for each: its place among them, sorted by name.
+        index: position of the queue among the consumer's queues, sorted by name: each queue has its own state.
     """
 
     kind: str
@@ -51,26 +51,26 @@ class Names:
 
     @property
     def lock(self) -> str:
-        """The exclusive queue that is the lock; it is there as long as somebody holds it."""
+        """The exclusive queue that serves as the lock; it exists as long as a session holds it."""
         return lock_queue(self._hash)
 
     @property
     def markers(self) -> str:
-        """The durable queue of the markers of a writer: each one says that its branch is committed."""
+        """The durable marker queue of a writer: each marker proves that its branch is committed."""
         return f"amqp-spark.markers.{self._hash}"
 
     @property
     def begun(self) -> str:
-        """Binding key at ``amq.direct`` that says: a state was once put into the state queue."""
+        """Binding key at ``amq.direct`` that marks that the state queue once contained a state."""
         return f"amqp-spark.begun.{self._hash}"
 
     @property
     def kept(self) -> str:
-        """Binding key at ``amq.direct`` of the queue of markers: it is there since the state began, both undeleted."""
+        """Binding key at ``amq.direct``: while bound, the marker queue has not been deleted since the state began."""
         return f"amqp-spark.kept.{self._hash}"
 
     def tool(self, action: str = "") -> str:
-        """The command that shows what is kept, or does something about it: for the text of errors."""
+        """The command that shows or repairs the state, for the text of errors."""
         option = "--consumer-id" if self.kind == CONSUMER else "--transactional-id"
         identity = shlex.quote(self.identity) if self.identity.isprintable() else "ID"
         return f"`python -m amqp_spark.transactions URL {option} {identity}{f' {action}' if action else ''}`"
@@ -82,5 +82,5 @@ class Names:
 
 
 def lineage_key(lineage: str) -> str:
-    """Binding key at ``amq.direct`` that says which state queue a lineage belongs to."""
+    """Binding key at ``amq.direct`` that identifies the state queue of a lineage."""
     return f"amqp-spark.lineage.{hashed(lineage)}"

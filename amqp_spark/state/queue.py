@@ -1,7 +1,7 @@
-"""The state message under its lock: taken, and swapped in one local transaction with whatever belongs to it.
+"""The state message under its lock: acquired, and swapped in one local transaction with related messages.
 
-Everything happens on one session, that of the client given: a lock on another connection than the one that accepts and
-commits would let what a suspended process had sent take effect after its successor got the lock. The lock is an
+Everything happens on the session of the given client. If the lock were on another connection than the accepts and
+commits, commands sent by a suspended process could take effect after its successor got the lock. The lock is an
 exclusive auto-delete queue; it ends with the connection, or when it is deleted.
 """
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TAKE_SECONDS: Final = 10.0
-"""How long the state message is waited for: a session that just died may still hold it."""
+"""Seconds to wait for the state message: a session that just died may still hold it."""
 EXCHANGE: Final = "amq.direct"
-"""Where state queues are bound with keys that nobody publishes with: a binding is a mark that lasts."""
+"""Exchange where state queues are bound with keys never used for publishing: a binding is a lasting mark."""
 
 
 class StateQueue:
     """The lock and the state message of one identity, on one client.
 
-    Order of use: :meth:`lock`; :meth:`take`, or :meth:`create` when it returns ``None``; then :meth:`swap`, any number
-    of times; :meth:`unlock`, or the end of the connection. After any error the client is done for: close it.
+    Order of use: :meth:`lock`; :meth:`take`, or :meth:`create` if it returns ``None``; then :meth:`swap`, any number of
+    times; :meth:`unlock`, or the end of the connection. After any error the client is unusable: close it.
 
     Attributes:
         names: of the queues.
-        body: of the state message as the broker has it; ``None`` before it was taken.
+        body: of the state message as the broker has it; ``None`` before it was acquired.
     """
 
     def __init__(self, client: Client, names: Names) -> None:
@@ -50,19 +50,19 @@ class StateQueue:
     # --- lock
 
     def lock(self) -> None:
-        """Take the lock, at once or not at all (queue.declare, exclusive).
+        """Acquire the lock, without waiting (queue.declare, exclusive).
 
         Raises:
-            ResourceLocked: somebody else has it. The session is over: try again on a new one.
+            ResourceLocked: another session holds it. This session is over: try again on a new one.
             StateError: the login may not declare queues.
         """
         with allowed(f"declare the queue {self.names.lock!r}", self._whose()):
             self._client.declare_queue(self.names.lock, exclusive=True, auto_delete=True)
 
     def unlock(self) -> None:
-        """Give the state message back to its queue, and the lock away, but keep the connection."""
+        """Release the state message to its queue, and the lock, but keep the connection."""
         if self._subscription is not None:
-            self._subscription.cancel()  # everything that was under way is here now
+            self._subscription.cancel()  # all transfers under way have arrived now
             held = self._held or self._subscription.take_one(timeout=0.0)
             if held is not None:
                 self._client.release([_id_range(held)], sync=True)
@@ -72,19 +72,22 @@ class StateQueue:
     # --- the message
 
     def exists(self) -> bool:
-        """Whether there is a state queue (queue.query)."""
+        """Whether the state queue exists (queue.query)."""
         with self._allowed("ask for the queue"):
             return self._client.query_queue(self.names.state) is not None
 
     def take(self, *, timeout: float = TAKE_SECONDS) -> bytes | None:
-        """Acquire the state message; ``None`` when there never was one.
+        """Acquire the state message; ``None`` if there never was one.
 
         Parameters:
-            timeout: seconds to wait for it, when the queue is there.
+            timeout: seconds to wait for it, if the queue exists.
+
+        Returns:
+            The body of the message.
 
         Raises:
-            StateError: the queue is there and once had a state, but none comes: it was purged, or something else holds
-                it. Or it has several messages.
+            StateError: the queue exists and once had a state, but none arrives: it was purged, or another session holds
+                it. Or the queue has several messages.
         """
         with self._allowed("ask for the queue"):
             found = self._client.query_queue(self.names.state)
@@ -102,15 +105,15 @@ class StateQueue:
                 f"the message is gone for good, {self.names.tool('--forget')} deletes what the broker keeps of this "
                 "id, and says what is lost by that"
             )
-        if not self._has_begun():  # the one who created it got no further
+        if not self._has_begun():  # the creator of the queue was interrupted
             self._bind(self.names.begun)
         return self.body
 
     def create(self, body: bytes) -> None:
-        """Make the queue (durable) and put the first state message there; it is taken as well.
+        """Create the queue (durable) and put the first state message there; the message is acquired as well.
 
         Raises:
-            StateError: the login may not, or the broker does not keep the message.
+            StateError: the login lacks the permission, or the broker does not keep the message.
         """
         with self._allowed("declare the queue"):
             self._client.declare_queue(self.names.state, durable=True)
@@ -130,10 +133,10 @@ class StateQueue:
         Parameters:
             body: of the new state message.
             accept: inclusive ranges of command ids.
-            sent: called when everything was sent, the commit included, and its outcome is not known.
+            sent: called when everything was sent, including the commit, while its outcome is still unknown.
 
         Raises:
-            StateError: the state queue is gone; nothing was committed.
+            StateError: the state queue is missing; nothing was committed.
             AmqpError: the connection or session ended: **the outcome is not known**. Take the state on a new session to
                 learn it.
         """
@@ -156,40 +159,40 @@ class StateQueue:
         self._client.transactions.commit(sent, patience_s=patience_s)
         self._held, self.body = None, body
         assert self._subscription is not None
-        self._subscription.grant(1)  # it comes while something else is done
+        self._subscription.grant(1)  # the message arrives while other work is done
 
-    # --- marks that last
+    # --- lasting marks
 
     def mark(self, key: str) -> None:
-        """Bind the state queue with a key that says something about it (exchange.bind)."""
-        for each in (self._own(key), key):  # whoever finds the mark anywhere must be able to find out whose it is
+        """Bind the state queue with a key as a lasting mark (exchange.bind)."""
+        for each in (self._own(key), key):  # a session that finds the mark must be able to find its queue
             self._bind(each)
 
     def unmark(self, key: str) -> None:
-        """Take a mark away (exchange.unbind).
+        """Remove a mark (exchange.unbind).
 
         Raises:
-            UnauthorizedAccess: the login may not. The session is over, and the mark stays.
+            UnauthorizedAccess: the login lacks the permission. The session is over, and the mark stays.
         """
         for each in (key, self._own(key)):
-            if self.marked_anywhere(each):  # half of it, when whoever began was cut off
+            if self.marked_anywhere(each):  # only one may exist if marking was interrupted
                 self._client.unbind(self.names.state, EXCHANGE, each)
 
     def marked(self, key: str) -> bool:
-        """Whether the state queue has that mark (exchange.bound)."""
-        # Not asked by queue and key: where that pair is not bound, qpidd answers for each of the two by itself.
+        """Whether the state queue has this mark (exchange.bound)."""
+        # Not queried by queue and key: if that pair is not bound, qpidd answers for each of the two separately.
         return self.marked_anywhere(self._own(key))
 
     def marked_anywhere(self, key: str) -> bool:
-        """Whether any queue has that mark."""
+        """Whether any queue has this mark."""
         with self._allowed(f"ask for bindings of {EXCHANGE}, as it has to for the queue"):
             return self._client.is_bound(EXCHANGE, key)
 
     def _own(self, key: str) -> str:
-        """A key like another that only this state queue is bound with."""
+        """A variant of a key with which only this state queue is bound."""
         return f"{key}.{hashed(self.names.state)}"
 
-    # --- inside
+    # --- internals
 
     def _select(self) -> None:
         if self._client.transactions.is_local:
@@ -219,7 +222,7 @@ class StateQueue:
             self._subscription.grant(1)
 
     def _receive(self, timeout: float) -> bool:
-        """Wait for the message that there is credit for."""
+        """Wait for the message that credit was granted for."""
         assert self._subscription is not None
         found = self._subscription.take_one(timeout=timeout)
         if found is not None:
@@ -233,12 +236,12 @@ class StateQueue:
                 self._client.confirm()
         except MessageRejected as error:
             raise self._gone(str(error)) from error
-        # a broker may drop what it cannot route without a word, as qpidd does
+        # a broker may drop unroutable messages silently, as qpidd does
         if not self._client.capabilities.rejects_unroutable and not self.exists():
             raise self._gone("it was deleted")
 
     def _several(self, reason: str) -> StateError:
-        # With two of them it would be luck which one counts: what the other says would be undone, or done twice.
+        # With two messages chance would decide which one counts: actions of the other would be undone, or done twice.
         return StateError(
             f"the state queue {self.names.state!r} of {self._whose()} must have one message, and {reason}: somebody "
             "else has published there, or copied or moved messages. Nothing was changed. Take the messages away that "
@@ -260,14 +263,14 @@ class StateQueue:
 
 @contextlib.contextmanager
 def allowed(what: str, whose: str) -> Iterator[None]:
-    """Say of what the broker refuses what it is for, and who can change that.
+    """Turn a refusal of the broker into an error that names its purpose and the required permission.
 
     Parameters:
-        what: is done with which queue.
-        whose: the queue is.
+        what: the action and its queue.
+        whose: the owner of the queue.
 
     Raises:
-        StateError: the login may not, or the broker does not let it. What may be tried again stays what it is.
+        StateError: the login lacks the permission, or the broker refuses. Errors that permit a retry pass unchanged.
     """
     try:
         yield
@@ -284,11 +287,15 @@ def allowed(what: str, whose: str) -> Iterator[None]:
 
 
 def loaded(names: Names, load: Callable[[bytes], T], body: bytes) -> T:
-    """What a state message says.
+    """Parse a state message.
 
     Parameters:
         names: of the queue that it came from.
-        load: reads the body; its StateError says what is wrong, and nothing of where.
+        load: parses the body; its StateError describes the defect, without naming the queue.
+        body: of the message.
+
+    Raises:
+        StateError: the body cannot be parsed; the text names the queue.
     """
     try:
         return load(body)

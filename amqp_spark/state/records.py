@@ -1,6 +1,6 @@
-"""The state message as objects: what a consumer owns, and what a writer has decided. Its body is JSON.
+"""The state message as objects: the batches that a consumer owns, and the decisions of a writer. Its body is JSON.
 
-Everything is checked when it is read: what another version or somebody else has put there is refused, not guessed at.
+Everything is checked when it is read: data of another version or a foreign program is refused.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 VERSION: Final = 1
 OPEN: Final = "open"
-"""A writer's decision: branches of the batch may still have to be committed."""
+"""State of a writer's decision: branches of the batch may still have to be committed."""
 DONE: Final = "done"
-"""Every branch of the batch is committed."""
+"""State of a writer's decision: every branch of the batch is committed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A place in a queue: everything before ``position`` of ``epoch``."""
+    """A position in a queue: everything before ``position`` of ``epoch``."""
 
     epoch: int
     position: int
@@ -34,16 +34,16 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class OwnedBatch:
-    """Transfers ``[begin, end)`` of an epoch that were accepted: their bytes are in a file of the spool only.
+    """Transfers ``[begin, end)`` of an epoch that were accepted: only a spool file still has their bytes.
 
     Attributes:
-        epoch, sequence: say which batch it is; the sequence goes on over all epochs.
+        epoch, sequence: identify the batch; the sequence continues over all epochs.
         begin, end: positions.
         nbytes: bytes of its transfers.
         file: name of the file, without directory.
-        checksum: of the file's contents, as its footer has it.
-        skipped: messages that were set aside by hand, counted from 0 in the batch, ascending: the file has them, and
-            no row is made of them.
+        checksum: of the file's contents, as in its footer.
+        skipped: messages set aside by hand, counted from 0 in the batch, ascending: the file contains them, but they
+            yield no rows.
     """
 
     epoch: int
@@ -57,12 +57,12 @@ class OwnedBatch:
 
     @property
     def mark(self) -> Mark:
-        """Where it ends."""
+        """The end of the batch."""
         return Mark(self.epoch, self.end)
 
     @property
     def count(self) -> int:
-        """How many transfers it has."""
+        """Number of transfers."""
         return self.end - self.begin
 
     @property
@@ -73,17 +73,17 @@ class OwnedBatch:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerState:
-    """What a consumer has of one queue.
+    """State of a consumer for one queue.
 
     Attributes:
-        consumer_id, queue: whose it is.
-        spool: where its files are.
+        consumer_id, queue: the owner.
+        spool: directory of its files.
         epoch: raised by every process that takes the state.
         sequence: of the batch that is owned next.
         finished: the end of the last batch that Spark has committed and that is no longer owned.
         owned: oldest first.
-        instance: which state this is of those that the consumer has had, or has on several brokers; random. The names
-            of its files hold it.
+        instance: random id of this state; the consumer may have had others, or has others on other brokers. The names
+            of its files contain it.
     """
 
     consumer_id: str
@@ -101,7 +101,7 @@ class ConsumerState:
 
     @classmethod
     def load(cls, body: bytes) -> Self:
-        """Read :meth:`dump`; StateError says what is not ours."""
+        """Parse the output of :meth:`dump`; StateError describes foreign data."""
         value = _load(CONSUMER, body)
         finished = value.pop("finished", None)
         owned = _list(value.pop("owned", None), "owned")
@@ -115,7 +115,7 @@ class ConsumerState:
 
 @dataclass(frozen=True, slots=True)
 class DecidedBranch:
-    """A branch of a decided batch: ``xid`` as text, and what the task has put into it."""
+    """A branch of a decided batch: ``xid`` as text, and the rows that the task has put into it."""
 
     xid: str
     partition: int
@@ -125,15 +125,15 @@ class DecidedBranch:
 
 @dataclass(frozen=True, slots=True)
 class WriterState:
-    """What a writer has decided.
+    """Decision of a writer.
 
     Attributes:
-        transactional_id: whose it is.
-        lineage: Spark's query id, or what stands for it; empty before the first decision.
+        transactional_id: the writer.
+        lineage: Spark's query id or its substitute; empty before the first decision.
         batch: the latest batch that was decided; -1 before the first.
         state: ``OPEN`` or ``DONE``.
         branches: of that batch.
-        past: earlier lineages, each with its last batch: one of them that comes back shares the id with another query.
+        past: earlier lineages, each with its last batch: if one returns, another query shares its transactionalId.
     """
 
     transactional_id: str
@@ -149,7 +149,7 @@ class WriterState:
 
     @classmethod
     def load(cls, body: bytes) -> Self:
-        """Read :meth:`dump`; StateError says what is not ours."""
+        """Parse the output of :meth:`dump`; StateError describes foreign data."""
         value = _load(WRITER, body)
         branches = _list(value.pop("branches", None), "branches")
         past = value.pop("past", None)
@@ -164,7 +164,7 @@ class WriterState:
 def _dump(kind: str, state: ConsumerState | WriterState) -> bytes:
     value = asdict(state)
     for batch in value.get("owned", ()):
-        if not batch["skipped"]:  # so that a version that does not know of it can read all other states
+        if not batch["skipped"]:  # so that a version without this field can read all other states
             del batch["skipped"]
     return json.dumps({"version": VERSION, "kind": kind} | value, separators=(",", ":")).encode()
 
@@ -202,7 +202,7 @@ def _list(value: object, name: str) -> list[Any]:
 
 
 def _make(kind: type[T], value: object) -> T:
-    """A dataclass of a JSON object with exactly its fields, each of its type."""
+    """Make a dataclass from a JSON object with exactly its fields, each of its type."""
     types = {each.name: str(each.type) for each in fields(kind)}  # type: ignore[arg-type]  # T is always a dataclass here
     if not isinstance(value, dict) or set(value) != set(types):
         raise StateError(f"the state message holds something else than {kind.__name__} with {', '.join(sorted(types))}")

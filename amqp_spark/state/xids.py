@@ -1,7 +1,7 @@
-"""Names of transaction branches (0-10 domain xid): ours, and how any of them is written as text.
+"""Names of transaction branches (0-10 domain xid): ours, and the text form of any xid.
 
-The global id says whose it is (writer and lineage), the branch id which attempt at which part. They are short: qpidd
-names all prepared branches in one frame or not at all. Both stay below 64 bytes, since some stores have no more room,
+The global id identifies the owner (writer and lineage), the branch id the attempt and the task. They are short: qpidd
+lists all prepared branches in one frame or not at all. Both stay below 64 bytes, since some stores have no more room,
 and all three fields are always sent, since brokers compare encoded bytes.
 """
 
@@ -20,18 +20,18 @@ from amqp_spark.errors import StateError
 from amqp_spark.state.names import HASH_CHARACTERS, WRITER, hashed
 
 FORMAT: Final = 0x414D5153
-"""Format of our xids. Broker-J does not look at it, so the global id alone tells ours."""
+"""Format of our xids. Broker-J ignores it, so the global id alone identifies ours."""
 LISTED_NBYTES: Final = 65
-"""What one of ours takes in the answer to dtx.recover, as a rule: 50 of its ids, and 14 or 15 around them."""
+"""Usual bytes of one of our xids in the answer to dtx.recover: 50 for its ids, and 14 or 15 around them."""
 _PREFIX: Final = "as2k"
 _LINEAGE_CHARACTERS: Final = 12
-"""Of the lineage's hash: it tells the queries of one writer apart, which are few."""
+"""Characters of the lineage's hash: enough to distinguish the few queries of one writer."""
 _WRITER_NBYTES: Final = HASH_CHARACTERS // 2
 _GLOBAL_NBYTES: Final = _WRITER_NBYTES + _LINEAGE_CHARACTERS // 2
 _TOKEN_NBYTES: Final = 3
 _BEGUN_NBYTES: Final = 4
 _FIRST_PREFIX: Final = "as1k"
-"""How the global ids of the first version began, which were longer; branches of it may still be prepared."""
+"""Prefix of the global ids of the first version, which were longer; its branches may still be prepared."""
 _FIRST_BRANCH: Final = re.compile(r"([0-9]+)\.([0-9]+)\.([0-9]+)\.([0-9a-f]+)\.[0-9a-f]{8}")
 _PLAIN: Final = re.compile(r"(?!0x)[A-Za-z0-9._-]*")
 
@@ -42,7 +42,7 @@ class Run:
 
     Attributes:
         begun: seconds since 1970, by the clock of the driver.
-        token: random; tells runs of one second apart. Empty for branches of the first version.
+        token: random; distinguishes runs of the same second. Empty for branches of the first version.
     """
 
     begun: int
@@ -50,17 +50,17 @@ class Run:
 
     @classmethod
     def new(cls) -> Self:
-        """A run that begins now."""
+        """Make a run that begins now."""
         return cls(int(time.time()), secrets.token_hex(_TOKEN_NBYTES))
 
     def is_followed_by(self, other: Run) -> bool:
-        """Whether the other one is another run, which began after this one."""
+        """Whether the other run is different and began after this one."""
         return other.begun > self.begun and other.token != self.token
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """What a branch of ours is for. Made by :func:`new_branch`; found again by :func:`parse_branch`.
+    """The purpose of a branch of ours. Made by :func:`new_branch`; parsed by :func:`parse_branch`.
 
     Attributes:
         writer: hash of the transactional id.
@@ -82,19 +82,19 @@ class Branch:
         return self.run.begun
 
     def is_of(self, transactional_id: str, lineage: str | None = None) -> bool:
-        """Whether it belongs to a writer, and to one lineage of it if that is given."""
+        """Whether the branch belongs to a writer, and to one of its lineages if that is given."""
         ours = self.writer == hashed(WRITER, transactional_id)
         return ours and (lineage is None or self.is_of_lineage(lineage))
 
     def is_of_lineage(self, lineage: str) -> bool:
-        """Whether it belongs to that lineage of its writer."""
+        """Whether the branch belongs to that lineage of its writer."""
         return hashed(lineage).startswith(self.lineage)
 
 
 def new_branch(
     transactional_id: str, lineage: str, batch: int, partition: int, attempt: int, *, run: Run | None = None
 ) -> Xid:
-    """An xid that no other attempt has; without ``run`` of a run of its own."""
+    """Make a unique xid for an attempt; without ``run`` the attempt is a run of its own."""
     run = Run.new() if run is None else run
     whose = hashed(WRITER, transactional_id) + hashed(lineage)[:_LINEAGE_CHARACTERS]
     branch = (
@@ -109,7 +109,7 @@ def new_branch(
 
 
 def parse_branch(xid: Xid) -> Branch | None:
-    """What a branch is for; ``None`` if it is not one of ours."""
+    """Parse the name of a branch; ``None`` if it is not one of ours."""
     gid, branch = ((each or b"").decode("ascii", "replace") for each in (xid.global_id, xid.branch_id))
     try:
         if gid.startswith(_PREFIX):
@@ -145,7 +145,7 @@ def _parsed_first(hashes: str, text: str) -> Branch | None:
 
 
 def _packed(number: int) -> bytes:
-    """Seven bits in a byte, the lowest first; the highest bit says that more follow."""
+    """Encode seven bits per byte, the lowest first; the highest bit of a byte means that more follow."""
     octets = bytearray()
     while number > 0x7F:
         octets.append(number & 0x7F | 0x80)
@@ -154,7 +154,7 @@ def _packed(number: int) -> bytes:
 
 
 def _unpacked(octets: bytes, at: int) -> tuple[int, int]:
-    """A number, and where it ends; IndexError where it does not."""
+    """Decode a number; return it and the index after it. IndexError if the number is truncated."""
     number = shift = 0
     while octets[at] & 0x80:
         number |= (octets[at] & 0x7F) << shift
@@ -167,7 +167,7 @@ def _text(octets: bytes) -> str:
 
 
 def _octets(text: str) -> bytes:
-    """The reverse of :func:`_text`; ValueError for everything else."""
+    """The inverse of :func:`_text`; ValueError for any other text."""
     octets = binascii.a2b_base64(text.translate({45: "+", 95: "/"}) + "=" * (-len(text) % 4), strict_mode=True)
     if _text(octets) != text:
         raise ValueError(text)
@@ -175,15 +175,15 @@ def _octets(text: str) -> bytes:
 
 
 def xid_text(xid: Xid) -> str:
-    """``format:global:branch``, the ids plain where they are plain text, else in hexadecimal with ``0x`` before."""
+    """``format:global:branch``; ids as plain text if possible, else in hexadecimal with the prefix ``0x``."""
     return f"{xid.format or 0}:{_id_text(xid.global_id or b'')}:{_id_text(xid.branch_id or b'')}"
 
 
 def parse_xid(text: str) -> Xid:
-    """The reverse of :func:`xid_text`.
+    """The inverse of :func:`xid_text`.
 
     Raises:
-        StateError: it is no such text.
+        StateError: the text has another format.
     """
     parts = text.strip().split(":")
     try:
