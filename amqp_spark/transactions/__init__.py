@@ -1,6 +1,6 @@
-"""``python -m amqp_spark.transactions``: look at what exactly-once keeps on a broker, and mend it.
+"""``python -m amqp_spark.transactions``: inspect and repair the exactly-once state on a broker.
 
-:mod:`look` reads the broker without taking anything, :mod:`branches` says what each prepared branch is,
-:mod:`consumer` and :mod:`writer` put together what one identity has, :mod:`shown` makes text of it, and :mod:`actions`
-changes something, under the lock.
+:mod:`look` reads the broker without acquiring messages, :mod:`branches` identifies each prepared branch,
+:mod:`consumer` and :mod:`writer` collect the state of one identity, :mod:`shown` formats it, and :mod:`actions` makes
+changes under the lock.
 """

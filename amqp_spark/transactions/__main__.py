@@ -53,7 +53,7 @@ PROGRAM = "transactions"
 _EXIT_INTERRUPTED = 130
 _CALL_SECONDS = 30.0
 _MOST_ROWS = 1_000_000
-"""Of a branch that is to be resolved: with this in mind the broker is waited for."""
+"""Assumed rows of a branch to be resolved: they determine how long to wait for the broker."""
 
 
 class Declined(Exception):
@@ -96,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def connection(arguments: argparse.Namespace) -> ConnectOptions:
-    """How to connect, as the command line and the environment say. Raises OptionError."""
+    """Connection options from the command line and the environment. Raises OptionError."""
     options = cli.connection_options(arguments)
     given = Given(CONNECTION, (), "", options)
     if given.problems:
@@ -107,7 +107,7 @@ def connection(arguments: argparse.Namespace) -> ConnectOptions:
 
 
 def check(arguments: argparse.Namespace) -> list[tuple[str, Xid]]:
-    """What can be seen to be wrong without the broker; gives back the branches that are to be resolved."""
+    """Check the arguments as far as possible without the broker; return the branches to be resolved."""
     for flag, value, kind in (
         ("--consumer-id", arguments.consumer_id, identity()),
         ("--transactional-id", arguments.transactional_id, identity()),
@@ -141,7 +141,7 @@ def check(arguments: argparse.Namespace) -> list[tuple[str, Xid]]:
 
 
 def check_message(arguments: argparse.Namespace) -> None:
-    """What can be seen to be wrong with --export, --skip and what belongs to them."""
+    """Check --export, --skip and the arguments that belong to them."""
     flag, place = ("--skip", arguments.skip) if arguments.export is None else ("--export", arguments.export)
     if place is None:
         for other, value in (("--queue", arguments.queue), ("--to", arguments.to)):
@@ -163,7 +163,7 @@ def check_message(arguments: argparse.Namespace) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Look, or act."""
+    """Show the state, or perform the requested action."""
     wanted = check(arguments)
     options = connection(arguments)
 
@@ -191,7 +191,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def look_without_list(client: Client, arguments: argparse.Namespace) -> Sequence[str]:
-    """What a writer has decided, where the broker cannot say what is prepared: the names of its branches at least."""
+    """Show the decisions of a writer, with branch names, if the broker cannot list prepared branches."""
     writer, now = look_at_state(client, arguments.transactional_id), time.time()
     if arguments.json:
         return [json.dumps({"broker": client.peer} | shown.writer_json(writer, now), indent=1)]
@@ -199,7 +199,7 @@ def look_without_list(client: Client, arguments: argparse.Namespace) -> Sequence
 
 
 def look(client: Client, arguments: argparse.Namespace) -> tuple[list[str], Mapping[str, Any]]:
-    """What there is, as lines and for JSON."""
+    """Collect the state, as lines of text and for JSON."""
     now = time.time()
     broker = {"broker": client.peer}
     if arguments.transactional_id is not None:
@@ -222,7 +222,7 @@ def look(client: Client, arguments: argparse.Namespace) -> tuple[list[str], Mapp
 
 
 def act(connect: Callable[[], Client], arguments: argparse.Namespace, wanted: Sequence[tuple[str, Xid]]) -> None:
-    """Resolve branches, then forget. No connection is open while a question waits."""
+    """Resolve branches, then forget. No connection is open while a question waits for its answer."""
     if wanted:
         with connect() as client:
             resolutions = actions.choose(client, wanted)
@@ -264,13 +264,13 @@ def one_message(connect: Callable[[], Client], arguments: argparse.Namespace) ->
 
 
 def say(lines: Sequence[str]) -> None:
-    """Lines on standard output, at once: what was done must be seen also when the next thing fails."""
+    """Print lines on standard output and flush: completed actions must be visible even if the next one fails."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     sys.stdout.flush()
 
 
 def ask(question: str, *, yes: bool) -> None:
-    """Ask on the terminal; say what is done where there is no question."""
+    """Print the question and read the answer, unless ``yes``; raise Declined for any answer but yes."""
     sys.stderr.write(f"{question}\n")
     if yes:
         return
@@ -281,7 +281,7 @@ def ask(question: str, *, yes: bool) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit code."""
+    """Run the command line; return the exit code."""
     arguments = parser().parse_args(argv)
     try:
         return run(arguments)

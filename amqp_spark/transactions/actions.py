@@ -1,4 +1,4 @@
-"""What changes something: branches resolved by hand, and states forgotten. Each under the lock of whose they are."""
+"""Actions that change state: resolve branches by hand and forget states, each under the lock of its owner."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 COMMIT: Final = "commit"
 ROLLBACK: Final = "rollback"
 LOCK_SECONDS: Final = 5.0
-"""A writer holds its lock only while it commits a batch; it is tried for so long."""
+"""Seconds to try for a lock: a writer holds it only while it commits a batch."""
 _BETWEEN_SECONDS: Final = 0.25
 
 
@@ -55,18 +55,18 @@ _CONSEQUENCES: Final[Mapping[tuple[str, str], str]] = {
     (COMMIT, ORPHAN): "its rows are published, and come twice: another attempt was decided, or its query was given up",
     (ROLLBACK, ORPHAN): "its rows are not published by it, and need not be: its writer has gone on without it",
 }
-"""What happens, by what is done with a branch and how that stands; a decided one is never rolled back."""
+"""Effect of each action on a branch, by action and standing; a decided branch is never rolled back."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """A branch, and what is to become of it."""
+    """A branch and the action on it."""
 
     action: str
     prepared: Prepared
 
     def question(self) -> str:
-        """What it is and what will happen."""
+        """Describe the branch and the effect of the action."""
         each = self.prepared
         branch = each.branch
         if branch is None:
@@ -78,15 +78,15 @@ class Resolution:
 
 
 def choose(client: Client, wanted: Sequence[tuple[str, Xid]], *, under_lock: bool = False) -> list[Resolution]:
-    """Find out what the branches are that are to be resolved. They are not listed: a broker may not be able to.
+    """Identify the branches to be resolved, without a list of all branches: a broker may be unable to make one.
 
     Parameters:
-        client: to look with; after an error it is done for.
+        client: for queries; unusable after an error.
         wanted: actions and branches.
         under_lock: the client itself holds the locks of their writers.
 
     Raises:
-        StateError: one of them is not there, or must not be resolved so.
+        StateError: one of them does not exist, or must not be resolved in this way.
     """
     writers = _writers(
         client, {branch.writer for _, xid in wanted if (branch := parse_branch(xid))}, wait=not under_lock
@@ -110,7 +110,7 @@ def choose(client: Client, wanted: Sequence[tuple[str, Xid]], *, under_lock: boo
 
 
 def _writers(client: Client, digests: Collection[str], *, wait: bool) -> Mapping[str, Found[WriterState]]:
-    """The states of writers; they may be held for a moment."""
+    """States of writers; another session may hold them for a moment."""
     deadline = time.monotonic() + (LOCK_SECONDS if wait else 0.0)
     while True:
         writers = {digest: find_writer(client, digest) for digest in digests}
@@ -131,8 +131,8 @@ def resolve(connect: Callable[[], Client], resolution: Resolution) -> None:
     """Commit or roll back a prepared branch (dtx.commit, dtx.rollback); one of ours under the lock of its writer.
 
     Raises:
-        StateError: its writer is at work at this moment, or the branch is not what it was.
-        AmqpError: what the broker says.
+        StateError: its writer is at work at this moment, or the branch has changed.
+        AmqpError: the error of the broker.
     """
     before = resolution.prepared
     with contextlib.ExitStack() as stack:
@@ -141,7 +141,7 @@ def resolve(connect: Callable[[], Client], resolution: Resolution) -> None:
         else:
             digest = before.branch.writer
             client = stack.enter_context(locked(connect, [lock_queue(digest)], "the writer of the branch"))
-        # again, now that nobody else can decide
+        # check again, now that no other process can decide
         (now,) = choose(client, [(resolution.action, before.xid)], under_lock=True)
         if now.prepared.standing != before.standing:
             raise StateError(
@@ -153,16 +153,16 @@ def resolve(connect: Callable[[], Client], resolution: Resolution) -> None:
                 client.transactions.commit_branch(before.xid)
             else:
                 client.transactions.rollback_branch(before.xid)
-        except (NotFound, TransactionFailed) as error:  # an expired one can still be asked for its timeout
+        except (NotFound, TransactionFailed) as error:  # an expired branch still answers get-timeout
             raise _not_prepared(resolution) from error
 
 
 @contextlib.contextmanager
 def locked(connect: Callable[[], Client], locks: Sequence[str], whose: str) -> Iterator[Client]:
-    """A client that holds locks; they end with it.
+    """A client that holds locks; they are released with it.
 
     Raises:
-        StateError: somebody else holds one, or the login may not.
+        StateError: another session holds one, or the login lacks the permission.
     """
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
@@ -202,11 +202,11 @@ class Forgetting:
 
     Attributes:
         whose: ``consumer 'a'`` or ``writer 'a'``.
-        locks: queues that must be held for it.
-        queues: that are deleted.
-        lost: what is lost with them, a line each.
-        left: what stays, a line each.
-        states: state queues with their messages, which must not have changed when the lock is held.
+        locks: lock queues that must be held for the deletion.
+        queues: queues to delete.
+        lost: data lost with them, a line each.
+        left: data that stays, a line each.
+        states: state queues with their messages, which must be unchanged when the lock is held.
     """
 
     whose: str
@@ -217,13 +217,13 @@ class Forgetting:
     states: tuple[tuple[str, bytes | None], ...]
 
     def question(self) -> str:
-        """What is deleted, and what is lost with it."""
+        """Describe the deletion and the data lost with it."""
         lines = [f"forget {self.whose}: delete {', '.join(self.queues)}"]
         return "\n  ".join([*lines, *self.lost, *self.left])
 
 
 def forget_consumer(client: Client, consumer_id: str, *, spool: str | None = None) -> Forgetting:
-    """What forgetting a consumer means.
+    """Determine the effects of forgetting a consumer.
 
     Raises:
         StateError: there is nothing to forget, or it is in use.
@@ -264,7 +264,7 @@ def _lost_of_consumer(each: ConsumerQueue) -> Iterator[str]:
 
 
 def forget_writer(client: Client, transactional_id: str) -> Forgetting:
-    """What forgetting a writer means.
+    """Determine the effects of forgetting a writer.
 
     Raises:
         StateError: there is nothing to forget, it is in use, or a decision would be lost.
@@ -313,7 +313,7 @@ def forget(connect: Callable[[], Client], forgetting: Forgetting) -> None:
     """Delete the queues, under the lock.
 
     Raises:
-        StateError: somebody holds the lock, or has changed the state since the question.
+        StateError: another session holds the lock, or the state has changed since the question.
     """
     with locked(connect, forgetting.locks, forgetting.whose) as client:
         for queue, body in forgetting.states:

@@ -1,8 +1,8 @@
-"""One message of an owned batch, shown, written to a file, and set aside: no row is made of it from then on.
+"""Show one message of an owned batch, write it to a file, and set it aside: it yields no row from then on.
 
-The file of the spool is not touched. What is left out stands in the state message, which is swapped under the lock of
-the consumer: a batch is replayed without the message from that moment on, or as before. The message is safely in a file
-of the user's before that, so that whatever dies in between loses nothing.
+The spool file is not changed. The state message, swapped under the consumer's lock, lists the messages that are left
+out: a batch is replayed without the message from that moment on, or as before. The message is stored in the user's
+file first, so that a crash at any point loses nothing.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ _SHOWN_BYTES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A position of an epoch; without one where it is the only such position that is owned."""
+    """A position of an epoch; the epoch may be omitted if only one owned epoch has that position."""
 
     epoch: int | None
     position: int
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        """Read ``[EPOCH:]POSITION``; ValueError says what is allowed."""
+        """Parse ``[EPOCH:]POSITION``; the text of ValueError describes the format."""
         match = _PLACE.fullmatch(text)
         if match is None:
             raise ValueError("EPOCH:POSITION, as the error of the query has it, or POSITION")
         return cls(None if match[1] is None else int(match[1]), int(match[2]))
 
     def is_in(self, batch: OwnedBatch) -> bool:
-        """Whether a batch has it."""
+        """Whether a batch contains this position."""
         return self.epoch in {None, batch.epoch} and batch.begin <= self.position < batch.end
 
 
@@ -81,16 +81,16 @@ class OwnedMessage:
 
     @property
     def is_set_aside(self) -> bool:
-        """Whether no row is made of it already."""
+        """Whether the message was already set aside, so that it yields no row."""
         return self.position in self.batch.skipped_positions
 
     @property
     def text(self) -> str:
-        """Which message it is."""
+        """Identify the message by position, epoch and queue."""
         return f"position {self.position} of epoch {self.batch.epoch}, queue {quoted(self.state.queue)}"
 
     def columns(self) -> dict[str, Any]:
-        """What it says, by the columns of the source; those that it does not have are left out."""
+        """Its values by source column; columns without a value are left out."""
         plan = ColumnPlan.build(schema_with(DEFAULT_CORRUPT_COLUMN), mode=PERMISSIVE, timestamp_unit="auto")
         chunk = Chunk.of(self.transfer, [len(self.transfer)])
         try:
@@ -105,18 +105,18 @@ class OwnedMessage:
 
 
 def find(client: Client, consumer_id: str, queue: str | None, place: Place, *, spool: str | None) -> OwnedMessage:
-    """The message at a place.
+    """Find the message at a position.
 
     Parameters:
-        client: to look with.
-        consumer_id: its id.
-        queue: one of its queues; ``None`` where it has one.
+        client: for queries.
+        consumer_id: the consumer's id.
+        queue: one of its queues; ``None`` if it has only one.
         place: of the message.
         spool: where the spool is as seen from here; ``None``: as the state says.
 
     Raises:
-        StateError: no batch that is owned has it, or the consumer is in use.
-        SpoolError: its file cannot be read.
+        StateError: no owned batch contains it, or the consumer is in use.
+        SpoolError: the file of its batch cannot be read.
     """
     each = _of_queue(look_at_consumer(client, consumer_id, spool=spool), consumer_id, queue)
     state = each.found.state
@@ -158,7 +158,7 @@ def _of_queue(queues: Sequence[ConsumerQueue], consumer_id: str, queue: str | No
 
 
 def lines(message: OwnedMessage) -> list[str]:
-    """A message for a terminal."""
+    """Format a message for a terminal."""
     aside = ", set aside already" if message.is_set_aside else ""
     shown = [f"{message.text}{aside}, in {message.batch.file}"]
     for name, value in message.columns().items():
@@ -176,10 +176,10 @@ def _summary(value: object) -> str:
 
 
 def write(message: OwnedMessage, file: Path) -> None:
-    """Write a message to a new file (JSON; bytes in base64). When this returns it is on the disk.
+    """Write a message to a new file (JSON; bytes in base64). When this returns, the file is on the disk.
 
     Raises:
-        StateError: there is such a file already, or it cannot be written.
+        StateError: the file exists already, or it cannot be written.
     """
     content = {
         "consumer_id": message.state.consumer_id,
@@ -224,11 +224,11 @@ def _plain(value: object) -> str:
 
 
 def skip(connect: Callable[[], Client], message: OwnedMessage) -> None:
-    """Have no row made of a message any more. It must be in a file by now.
+    """Set a message aside, so that it yields no row any more. It must have been written to a file.
 
     Raises:
         StateError: the consumer is in use, or its state has changed since the message was found.
-        AmqpError: the broker; the outcome is not known where its text says so.
+        AmqpError: an error of the broker; the outcome is unknown if its text says so.
     """
     whose = f"consumer {quoted(message.state.consumer_id)}"
     batch = message.batch

@@ -1,4 +1,4 @@
-"""Prepared branches: whose they are, and what becomes of them."""
+"""Prepared branches: their owners and their expected outcome."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MEANINGS: Final[Mapping[str, str]] = {
     ORPHAN: "of an attempt that lost: its writer rolls it back at its next start, and while it runs",
     UNKNOWN: "its writer's state cannot be seen, so nobody can say whether it was decided",
 }
-"""What the standing of a branch means."""
+"""Meaning of each standing of a branch."""
 LOOKS: Final = 3
-"""What belongs together is read again when it changed while it was read, so many times in all."""
+"""Maximum number of reads of related data, repeated if it changed during a read."""
 MOST_TIMEOUTS: Final = 50
-"""The broker is asked for the timer of so many branches; each costs a round trip."""
+"""Maximum number of branches whose timer is queried; each query costs a round trip."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +43,10 @@ class Prepared:
 
     Attributes:
         xid: from the broker or the command line.
-        branch: what it is for; ``None`` if it is not one of ours.
+        branch: its parsed name; ``None`` if it is not one of ours.
         standing: a key of :data:`MEANINGS`.
-        transactional_id: of its writer; ``None`` when the broker has no state of it.
-        timeout: seconds of its timer, 0 for none; ``None`` when it was not asked for.
+        transactional_id: of its writer; ``None`` if the broker has no state of it.
+        timeout: seconds of its timer, 0 for none; ``None`` if it was not queried.
     """
 
     xid: Xid
@@ -57,11 +57,11 @@ class Prepared:
 
     @property
     def text(self) -> str:
-        """The xid as it is shown and given."""
+        """The xid in the text form that is printed and accepted."""
         return xid_text(self.xid)
 
     def age(self, now: float) -> int | None:
-        """Seconds since it was begun, by the clock of the machine that did; ``None`` for a foreign one."""
+        """Seconds since it was begun, by the clock of the machine that began it; ``None`` for a foreign one."""
         return None if self.branch is None else max(0, int(now) - self.branch.begun)
 
 
@@ -70,24 +70,24 @@ class Branches:
     """All prepared branches of a broker, and the states of the writers that have some.
 
     Attributes:
-        prepared: those of one writer side by side, oldest first; foreign ones last.
-        writers: what their state queues show, by the digest that their xids have.
+        prepared: grouped by writer, oldest first; foreign ones last.
+        writers: contents of their state queues, by the digest in their xids.
     """
 
     prepared: tuple[Prepared, ...]
     writers: Mapping[str, Found[WriterState]]
 
     def of(self, transactional_id: str) -> tuple[Prepared, ...]:
-        """Those of one writer."""
+        """The branches of one writer."""
         return tuple(each for each in self.prepared if each.branch and each.branch.is_of(transactional_id))
 
 
 def look_at_branches(client: Client, *, transactional_id: str | None = None) -> Branches:
-    """Ask for all prepared branches (dtx.recover), and look at the state of each writer of ours that has some.
+    """List all prepared branches (dtx.recover), and read the state of each writer of ours that has some.
 
     Parameters:
-        client: to look with.
-        transactional_id: a writer whose state is looked at although it has none.
+        client: for queries.
+        transactional_id: a writer whose state is read even if it has no branches.
     """
     digests = set() if transactional_id is None else {hashed(WRITER, transactional_id)}
     looks = 1
@@ -96,7 +96,7 @@ def look_at_branches(client: Client, *, transactional_id: str | None = None) -> 
         branches = [(xid, parse_branch(xid)) for xid in xids]
         digests |= {branch.writer for _, branch in branches if branch is not None}
         writers = {digest: find_writer(client, digest) for digest in sorted(digests)}
-        # A state that was read after its writer went on would say nothing of the branches from before.
+        # A state that was read after its writer went on would not match the branches listed before.
         if looks == LOOKS or {*map(xid_text, listed(client))} == {*map(xid_text, xids)}:
             break
         looks += 1
@@ -110,10 +110,10 @@ def look_at_branches(client: Client, *, transactional_id: str | None = None) -> 
 
 
 def listed(client: Client) -> list[Xid]:
-    """All prepared branches.
+    """List all prepared branches.
 
     Raises:
-        TooManyPrepared: qpidd cannot name them, and has ended the connection.
+        TooManyPrepared: qpidd cannot list them, and has ended the connection.
     """
     try:
         return prepared_branches(client)
@@ -122,12 +122,12 @@ def listed(client: Client) -> list[Xid]:
 
 
 def find_writer(client: Client, digest: str) -> Found[WriterState]:
-    """Look at the state of the writer that has this digest."""
+    """Find and read the state of the writer that has this digest."""
     return find(client, state_queue(digest), lock_queue(digest), WriterState)
 
 
 def with_timeouts(client: Client, prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
-    """Ask for the timers of ours. The last thing to do with a client: for a branch that is gone the session ends."""
+    """Query the timers of our branches. Do this last with a client: a missing branch ends its session."""
     asked = {each.text for each in [each for each in prepared if each.branch][:MOST_TIMEOUTS]}
     found = []
     for each in prepared:
@@ -142,7 +142,7 @@ def with_timeouts(client: Client, prepared: Sequence[Prepared]) -> tuple[Prepare
 
 
 def named(xid: Xid, writers: Mapping[str, Found[WriterState]]) -> Prepared:
-    """What a branch is by its name and the states of the writers; one of ours must have its writer among them."""
+    """Identify a branch by its name and the states of the writers; ``writers`` must contain the writer of ours."""
     branch = parse_branch(xid)
     if branch is None:
         return Prepared(xid, None, FOREIGN)
@@ -153,7 +153,7 @@ def named(xid: Xid, writers: Mapping[str, Found[WriterState]]) -> Prepared:
 
 
 def standing_of(xid: Xid, branch: Branch, state: WriterState) -> str:
-    """What the state of its writer says of a branch."""
+    """Standing of a branch according to the state of its writer."""
     if key(xid) in decided(state):
         return DECIDED
     if branch.is_of_lineage(state.lineage):
@@ -167,7 +167,7 @@ def decided(state: WriterState) -> frozenset[tuple[bytes | None, bytes | None]]:
 
 
 def key(xid: Xid) -> tuple[bytes | None, bytes | None]:
-    """What tells branches of ours apart; not every broker looks at the format."""
+    """Key that identifies a branch of ours; not every broker compares the format."""
     return xid.global_id, xid.branch_id
 
 

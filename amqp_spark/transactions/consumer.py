@@ -1,4 +1,4 @@
-"""What one consumer has: the state of each of its queues, and where its owned batches are."""
+"""State of one consumer: that of each of its queues, and the location of its owned batches."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ EXISTS: Final = "exists"
 MISSING: Final = "missing"
 DAMAGED: Final = "damaged"
 UNREACHABLE: Final = "not reachable"
-"""From here: the directory may be one of another machine."""
+"""Not reachable from this machine: the directory may belong to another one."""
 _GAP: Final = 16
-"""So many places without a state queue are the end: one may have been deleted by hand."""
+"""Stop after this many consecutive indexes without a state queue: one may have been deleted by hand."""
 
 
 @dataclass(frozen=True, slots=True)
 class OwnedFile:
-    """A batch that is owned, and what is known of its file.
+    """An owned batch and the condition of its file.
 
     Attributes:
-        batch: as the state has it.
+        batch: its entry in the state.
         spool: ``EXISTS``, ``MISSING``, ``DAMAGED`` or ``UNREACHABLE``.
-        problem: what is wrong with it, in words.
+        problem: description of the damage.
     """
 
     batch: OwnedBatch
@@ -46,7 +46,7 @@ class ConsumerQueue:
     Attributes:
         names: of the queues that hold its state.
         found: its state.
-        location: the spool that was looked into; ``None`` when the state is not known.
+        location: the spool that was examined; ``None`` if the state is not known.
         files: of its owned batches, oldest first.
     """
 
@@ -57,10 +57,10 @@ class ConsumerQueue:
 
 
 def look_at_consumer(client: Client, consumer_id: str, *, spool: str | None = None) -> list[ConsumerQueue]:
-    """Look at every state of a consumer.
+    """Read every state of a consumer.
 
     Parameters:
-        client: to look with.
+        client: for queries.
         consumer_id: its id.
         spool: where its spool is as seen from here; ``None``: as the states say.
     """
@@ -87,7 +87,7 @@ def _with_files(names: Names, found: Found[ConsumerState], spool: str | None) ->
 
 
 def look_into_spool(state: ConsumerState, location: str) -> tuple[OwnedFile, ...]:
-    """Look for the file of each owned batch; nothing is made or changed."""
+    """Examine the file of each owned batch, without creating or changing anything."""
     if not state.owned:
         return ()
     from amqp_spark.spool.spool import Spool  # noqa: PLC0415 - imports Arrow: other looks need not wait for that

@@ -1,4 +1,4 @@
-"""Looking at a broker without taking anything: browsed messages, and whether a lock is held."""
+"""Read a broker without acquiring messages: browsed messages, and whether a lock is held."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 
 WAIT_SECONDS: Final = 1.0
-"""How long a message is waited for that should be there: a writer holds it only while it commits a batch."""
+"""Seconds to wait for a message that should exist: a writer holds it only while it commits a batch."""
 _ROOM: Final = 64
 
 
@@ -27,14 +27,14 @@ class _Record(Protocol[S_co]):
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[S]):
-    """What a state queue shows to somebody who only looks.
+    """Contents of a state queue as seen by a browser.
 
     Attributes:
         queue: name of the state queue.
-        exists: whether it is there.
-        held: whether somebody holds the lock at this moment.
-        state: what the message says; ``None`` when it cannot be seen or read.
-        problem: why ``state`` is None, or what is wrong with it; empty when nothing is.
+        exists: whether the queue exists.
+        held: whether a session holds the lock at this moment.
+        state: the parsed message; ``None`` if it cannot be seen or read.
+        problem: why ``state`` is None, or another defect; empty if there is none.
         body: of the message.
     """
 
@@ -47,13 +47,13 @@ class Found(Generic[S]):
 
 
 def find(client: Client, queue: str, lock: str, record: _Record[S], *, begun: str | None = None) -> Found[S]:
-    """Look at a state queue.
+    """Browse a state queue.
 
     Parameters:
-        client: to look with.
+        client: for queries.
         queue, lock: their names.
-        record: what the message is read with.
-        begun: the binding key that says that there once was a message; ``None``: not known.
+        record: the class that parses the message.
+        begun: the binding key that marks that a message once existed; ``None``: not known.
     """
     held = client.query_queue(lock) is not None
     found = client.query_queue(queue)
@@ -82,10 +82,10 @@ def _empty(client: Client, count: int | None, begun: str | None) -> str:
 
 
 def browse(client: Client, queue: str, *, wait: float = 0.0) -> list[bytes]:
-    """Bodies of the messages of a queue, oldest first; nothing is acquired. Those that somebody holds are passed over.
+    """Bodies of the messages of a queue, oldest first, without acquiring them. Acquired messages are passed over.
 
     Parameters:
-        client: to look with.
+        client: for queries.
         queue: its name.
         wait: seconds to wait for the first one.
     """

@@ -1,6 +1,6 @@
-"""What was found, as text for a terminal and as a dictionary for JSON.
+"""Format the results as text for a terminal and as a dictionary for JSON.
 
-Names come from brokers and options: what could move a cursor is escaped. Xids are shown whole, on a line of their own.
+Names come from brokers and options: control characters are escaped. Xids are shown whole, on a line of their own.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _NUMBER: Final = re.compile("[0-9,]+|-")
 
 
 def printable(text: str) -> str:
-    """A text that cannot do anything to a terminal."""
+    """Escape a text so that it cannot control a terminal."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 def quoted(text: str) -> str:
-    """The same in quotes."""
+    """Escape a text and put it in quotes."""
     return f"'{printable(text)}'"
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, below: Sequence[str] | None = None) -> list[str]:
-    """Lines of a table: numbers to the right, everything else to the left; ``below`` has a line for under each row."""
+    """Format a table: numbers right-aligned, all else left-aligned; ``below`` has a line to print under each row."""
     cells = [["-" if each is None else printable(str(each)) for each in row] for row in rows]
     right = [all(_NUMBER.fullmatch(row[column]) for row in cells) for column in range(len(heads))]
     texts = [list(heads), *cells]
@@ -55,12 +55,12 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[object]], *, below: Sequ
 
 
 def indented(lines: Iterable[str], by: int = 2) -> list[str]:
-    """Lines that belong to the one above them."""
+    """Indent lines that belong to the line above them."""
     return [" " * by + line for line in lines]
 
 
 def age_text(seconds: int) -> str:
-    """``42 s``, ``17 min``, ``5 h``, ``3 d``: in the largest unit that it has two of."""
+    """``42 s``, ``17 min``, ``5 h``, ``3 d``: in the largest unit with a count of at least two."""
     for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size:
             return f"{seconds // size} {unit}"
@@ -68,10 +68,10 @@ def age_text(seconds: int) -> str:
 
 
 def time_text(seconds: int) -> str:
-    """Seconds since 1970 as text, UTC."""
+    """Format seconds since 1970 as text, UTC."""
     try:
         return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(seconds))
-    except (OverflowError, ValueError, OSError):  # no time at all: an xid may be made by anybody
+    except (OverflowError, ValueError, OSError):  # not a time: any program can make such an xid
         return "?"
 
 
@@ -79,7 +79,7 @@ def time_text(seconds: int) -> str:
 
 
 def consumer_lines(consumer_id: str, queues: Sequence[ConsumerQueue]) -> list[str]:
-    """A consumer, queue by queue."""
+    """Format a consumer, queue by queue."""
     if not queues:
         return [f"consumer {quoted(consumer_id)}: the broker has no state of it"]
     lines = [f"consumer {quoted(consumer_id)}"]
@@ -143,14 +143,14 @@ def _standing(found: Found[Any]) -> list[str]:
 
 
 def writer_lines(writer: Writer, now: float) -> list[str]:
-    """A writer: its decision, its markers, its branches, and those of others."""
+    """Format a writer: its decision, its markers, its branches, and those of others."""
     name = quoted(writer.names.identity)
     lines = [*state_lines(writer), "", *branch_lines(writer.prepared, now, f"prepared branches of writer {name}")]
     return [*lines, "", *branch_lines(writer.others, now, "other prepared branches")] if writer.others else lines
 
 
 def state_lines(writer: Writer) -> list[str]:
-    """The decision of a writer and its markers."""
+    """Format the decision of a writer and its markers."""
     name = quoted(writer.names.identity)
     found, state = writer.found, writer.found.state
     if found.exists or found.held:
@@ -182,7 +182,7 @@ def state_lines(writer: Writer) -> list[str]:
 
 
 def branch_lines(prepared: Sequence[Prepared], now: float, title: str = "prepared branches") -> list[str]:
-    """Branches as a table, each with its xid below, and what their standings mean."""
+    """Format branches as a table, each with its xid below, and the meanings of their standings."""
     if not prepared:
         return [f"{title}: none"]
     rows = []
@@ -210,7 +210,7 @@ def branch_lines(prepared: Sequence[Prepared], now: float, title: str = "prepare
 
 
 def consumer_json(consumer_id: str, queues: Sequence[ConsumerQueue]) -> dict[str, Any]:
-    """A consumer for programs."""
+    """A consumer as a dictionary for JSON."""
     return {
         "consumer_id": consumer_id,
         "states": [
@@ -235,7 +235,7 @@ def consumer_json(consumer_id: str, queues: Sequence[ConsumerQueue]) -> dict[str
 
 
 def writer_json(writer: Writer, now: float) -> dict[str, Any]:
-    """A writer for programs."""
+    """A writer as a dictionary for JSON."""
     return {
         "transactional_id": writer.names.identity,
         **_found_json(writer.found),
@@ -247,7 +247,7 @@ def writer_json(writer: Writer, now: float) -> dict[str, Any]:
 
 
 def branches_json(prepared: Iterable[Prepared], now: float) -> list[dict[str, Any]]:
-    """Branches for programs."""
+    """Branches as dictionaries for JSON."""
     return [
         {
             "xid": each.text,

@@ -1,4 +1,4 @@
-"""What one writer has: its last decision, what became of each branch of it, and its markers."""
+"""State of one writer: its last decision, the outcome of each of its branches, and its markers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 COMMITTED: Final = "committed"
 PREPARED: Final = "prepared"
 GONE: Final = "gone"
-"""Neither prepared nor marked as committed: it was rolled back, or its marker was taken."""
+"""Neither prepared nor marked as committed: it was rolled back, or its marker was consumed."""
 
 
 UNLISTED: Final = "not listed"
-"""Whether it is prepared is not known: the broker does not list what is."""
+"""It is unknown whether the branch is prepared: the broker does not list prepared branches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +38,13 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """What a writer has.
+    """State, markers and branches of a writer.
 
     Attributes:
         names: of its queues.
         found: its state.
         decisions: the branches of the last batch that was decided.
-        markers: that are left, without xid where somebody else has put a message there; none is, after a batch is done.
+        markers: remaining markers, without xid for foreign messages; none remains after a batch is done.
         prepared: its prepared branches.
         others: all other prepared branches of the broker.
     """
@@ -58,7 +58,7 @@ class Writer:
 
 
 def look_at_writer(client: Client, transactional_id: str) -> Writer:
-    """Look at the state, the markers and the branches of a writer."""
+    """Read the state, the markers and the branches of a writer."""
     names = Names(WRITER, transactional_id)
     digest = hashed(WRITER, transactional_id)
     looks = 1
@@ -82,7 +82,7 @@ def look_at_writer(client: Client, transactional_id: str) -> Writer:
 
 
 def look_at_state(client: Client, transactional_id: str) -> Writer:
-    """Look at the state and the markers of a writer where the broker does not list branches."""
+    """Read the state and the markers of a writer if the broker cannot list branches."""
     names = Names(WRITER, transactional_id)
     found = find_writer(client, hashed(WRITER, transactional_id))
     markers = look_at_markers(client, names)
@@ -100,14 +100,14 @@ def look_at_state(client: Client, transactional_id: str) -> Writer:
 
 
 def look_at_markers(client: Client, names: Names) -> tuple[Marker, ...]:
-    """The markers of a writer that nobody holds."""
+    """Browse the markers of a writer that no session holds."""
     if client.query_queue(names.markers) is None:
         return ()
     return tuple(map(_marker, browse(client, names.markers)))
 
 
 def decisions_of(state: WriterState, markers: tuple[Marker, ...], branches: Branches) -> tuple[Decision, ...]:
-    """What became of each branch of the last decision."""
+    """Determine the outcome of each branch of the last decision."""
     marked = {marker.xid for marker in markers}
     prepared = keys(each.xid for each in branches.prepared)
 
