@@ -153,7 +153,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Given]:
-    """The command line, with what follows from it; ends the program if it makes no sense."""
+    """Parse and check the command line; end the program if it is inconsistent."""
     arguments = parser()
     options = arguments.parse_args(argv)
     if options.url is None:
@@ -196,7 +196,7 @@ def chosen(options: argparse.Namespace) -> list[Case]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it; returns the exit code."""
+    """Run the matrix; return the exit code."""
     options, given = parsed(argv)
     record = Record(options.output)
     if options.fresh and not (options.table or options.list):

@@ -36,18 +36,18 @@ class MortalBroker(Broker, Protocol):
 
 
 def our_own() -> MortalBroker:
-    """A Broker-J with a virtual host in memory and one with a store."""
+    """Make a Broker-J with a virtual host in memory and one with a store."""
     return BrokerJ(BrokerConfig(heap="512m"))
 
 
 class GivenBroker:
-    """A broker at a URL. What the URL names is the only virtual host: durable queues have to outlive a kill there.
+    """A broker at a URL. The URL names its only virtual host, where durable queues have to survive a kill.
 
     Args:
         base_url: of the broker and its virtual host.
         username, password: of a login that may declare queues.
         command: starts it in the foreground (``sh -c``); without one it runs already, and is never killed.
-        timeout_s: seconds that it may take until somebody can log in.
+        timeout_s: seconds until a client can log in.
     """
 
     def __init__(
@@ -67,22 +67,22 @@ class GivenBroker:
         return self._base_url
 
     def log(self) -> str:
-        """The end of what the command has written."""
+        """The end of the output of the command."""
         if self._log is None:
             return "(kept by whoever runs this broker)"
         return self._log.read_bytes()[-4000:].decode(errors="replace")
 
     @property
     def running(self) -> bool:
-        """Whether the command runs; a broker that others run is taken for running."""
+        """Whether the command runs; without a command the broker is assumed to run."""
         return self._command is None or (self._process is not None and self._process.poll() is None)
 
     def start(self) -> None:
-        """Start it, if there is a command, and wait until a client can log in.
+        """Start the command, if there is one, and wait until a client can log in.
 
         Raises:
             AuthenticationFailed, VirtualHostRefused: the login, or the URL, is not for this broker.
-            BrokerFailed: the command has ended, nobody answers in time, or a broker was there before.
+            BrokerFailed: the command has ended, no broker answers in time, or a broker was running before.
         """
         if self._command is None:
             dial(self, heartbeat=0).close()
@@ -103,7 +103,7 @@ class GivenBroker:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                start_new_session=True,  # so that all that it starts can be killed
+                start_new_session=True,  # so that all its child processes can be killed
             )
         self._watcher = die_with_us(self._process.pid)
         try:
@@ -116,7 +116,7 @@ class GivenBroker:
             raise
 
     def kill9(self) -> None:
-        """Kill the command and all that it has started with SIGKILL; returns when nobody answers any more."""
+        """Kill the command and all its child processes with SIGKILL; return when the port no longer answers."""
         if self._command is None:
             raise RuntimeError("a broker without --broker-command is not killed")
         if self._process is not None:
@@ -129,7 +129,7 @@ class GivenBroker:
         wait_until(lambda: not self._answers(), "the broker to be gone", poll_s=0.1)
 
     def close(self) -> None:
-        """Kill what was started here."""
+        """Kill the processes that were started here."""
         if self._process is not None:
             self.kill9()
         if self._log is not None:
@@ -155,16 +155,16 @@ class GivenBroker:
             return True
         except ConnectionFailed:
             return False
-        except AmqpError:  # somebody, who does not speak as he should
+        except AmqpError:  # a server answers, but not with AMQP 0-10
             return True
         return True
 
 
 class Given:
-    """What the command line says of the broker.
+    """Broker arguments of the command line.
 
     Args:
-        url, username, password: of a broker that is to be used instead of our own; no URL for our own.
+        url, username, password: of an existing broker; without a URL the matrix starts its own.
         command: that starts it.
     """
 
@@ -182,16 +182,16 @@ class Given:
         return "-".join(str(part) for part in hosts[0])
 
     def make(self) -> MortalBroker:
-        """The broker of a job."""
+        """Make the broker of a job."""
         return our_own() if self.url is None else GivenBroker(self.url, *self._login, self.command)
 
     @property
     def most_jobs(self) -> int | None:
-        """How many may run side by side: a broker that is killed is killed for all."""
+        """Maximum number of parallel jobs: killing a shared broker affects all of them."""
         return None if self.command is None else 1
 
     def left_out(self, case: Case) -> str | None:
-        """Why a case is not run on this broker; ``None`` for one that is."""
+        """Why a case is not run on this broker; ``None`` if it is run."""
         if self.url is None:
             return None
         if MEMORY_BROKER in case.victims:

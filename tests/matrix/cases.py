@@ -1,4 +1,4 @@
-"""What the matrix tries: kinds of queries, points, victims, and which of their combinations mean something."""
+"""Cases of the matrix: kinds of queries, points, victims, and their meaningful combinations."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Where = Literal["reader", "worker", "committer", "driver"]
 
 @dataclass(frozen=True)
 class Point:
-    """A crash point, as far as the matrix must know it.
+    """A crash point, with the properties that the matrix needs.
 
     Attributes:
-        where: the process that is there. ``committer`` is the Python worker in which Spark commits a stream writer, and
-            the driver's own Python for ``AmqpBatchSink``.
+        where: the process that passes it. ``committer`` is the Python worker in which Spark commits a stream writer,
+            and the driver's own Python for ``AmqpBatchSink``.
         guarantees: under which it is passed.
-        least, most: how often it is passed before it counts; a seed decides.
+        least, most: range of the number of passes before it strikes; a seed decides.
         at_end: whether it is passed for sure only at the end of AvailableNow.
     """
 
@@ -52,8 +52,8 @@ def _named(*points: Point) -> dict[str, Point]:
     return {point.name: point for point in points}
 
 
-# Batch 0 is empty if nothing was received yet when Spark asked first. Workers are shared by all queries: each has
-# passed a point more or less often.
+# Batch 0 is empty if nothing was received before Spark's first request. Workers are shared by all queries: each
+# has passed a point more or less often.
 SOURCE_POINTS: Final = _named(
     Point(at.RECEIVED_UNPLANNED, "reader"),
     Point(at.END_RETURNED_UNLOGGED, "reader", least=0, most=2),
@@ -101,16 +101,16 @@ SINK_POINTS: Final = _named(
 )
 POINTS: Final = SOURCE_POINTS | SINK_POINTS
 ELSEWHERE: Final = frozenset({at.COMMIT_DENIED})
-"""No code of ours runs there, so nobody can be struck; the tests of the sink bring it about by speculation."""
+"""None of our code runs at this point, so no process can be struck; tests of the sink cause it by speculation."""
 
 DRIVER: Final = "driver"
 """SIGKILL for the JVM, then for the driver's Python."""
 ABSENCE: Final = "absence"
-"""The same, and nobody comes back before every timer of the broker has ended."""
+"""Like ``DRIVER``, and the restart comes after every timer of the broker has ended."""
 LAPSE: Final = "lapse"
-"""The same, and every prepared transaction has ended: decided ones, too, which Broker-J alone would keep."""
+"""Like ``DRIVER``, and every prepared transaction has ended: also decided ones, which Broker-J alone would keep."""
 READER: Final = "reader"
-"""SIGKILL for the reader process, whoever is at the point."""
+"""SIGKILL for the reader process, whichever process is at the point."""
 WORKER: Final = "worker"
 """SIGKILL for the executor's worker that is at the point."""
 COMMITTER: Final = "committer"
@@ -120,28 +120,28 @@ CONNECTION: Final = "connection"
 BROKER: Final = "broker"
 """SIGKILL for a broker with a BDB store, which then starts again."""
 MEMORY_BROKER: Final = "memory-broker"
-"""The same for a virtual host in memory, which loses everything."""
+"""Like ``BROKER``, for a virtual host in memory, which loses everything."""
 EXPIRE: Final = "expire"
-"""Nobody is killed: the process goes on when the timers of the prepared transactions have ended."""
+"""No process is killed: the process continues when the timers of the prepared transactions have ended."""
 FREEZE: Final = "freeze"
 """SIGSTOP for the reader until the broker has dropped it, then SIGCONT."""
 ORPHAN: Final = "orphan"
 """SIGSTOP for the reader, SIGKILL for its driver, and SIGCONT when the successor works."""
 PAUSE: Final = "pause"
-"""At the end of AvailableNow: nothing runs until every timer has ended; then more messages come."""
+"""At the end of AvailableNow: nothing runs until every timer has ended; then more messages arrive."""
 VICTIMS: Final = (
     DRIVER, ABSENCE, LAPSE, READER, WORKER, COMMITTER, CONNECTION, EXPIRE, BROKER, MEMORY_BROKER, FREEZE, ORPHAN,
     PAUSE,
 )  # fmt: skip
 TOGETHER: Final = (DRIVER, ABSENCE, LAPSE, BROKER, MEMORY_BROKER, FREEZE, ORPHAN, PAUSE)
-"""Victims that strike several queries at once: each is held at its point until all are there."""
+"""Victims that strike several queries at once: each is held at its point until all have arrived."""
 END: Final = "end"
 """No point: the query has ended (victim ``PAUSE``)."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """Who is struck where."""
+    """A victim and the point where it is struck."""
 
     point: str
     victim: str
@@ -149,10 +149,10 @@ class Step:
 
 @dataclass(frozen=True)
 class Case:
-    """One run: a query is struck once or more often, each time at a point, and must come to a good end.
+    """One run: a query is struck one or more times, each time at a point, and must drain in the end.
 
-    A step after one that the query survives (victims worker, connection, ...) is on its way in the same run, otherwise
-    it is during the recovery.
+    After a step that the query survives (victims worker, connection, ...) the next one happens in the same run,
+    otherwise during the recovery.
     """
 
     kind: str
@@ -166,7 +166,7 @@ class Case:
 
     @classmethod
     def parse(cls, text: str) -> Case:
-        """The reverse of ``str``."""
+        """The inverse of ``str``."""
         found = re.fullmatch(r"([a-zA-Z-]+):([a-z-]+):([a-z+@-]+)#([0-9]+)", text)
         if found is None:
             raise ValueError(f"{text!r} is no case: kind:guarantee:point@victim[+point@victim]#round")
@@ -185,7 +185,7 @@ class Case:
 
     @property
     def victims(self) -> tuple[str, ...]:
-        """Cases with the same can be run together."""
+        """All victims; cases with the same victims can be run together."""
         return tuple(step.victim for step in self.steps)
 
     @property
@@ -200,11 +200,11 @@ class Case:
 
     @property
     def entry(self) -> str:
-        """How it publishes."""
+        """The entry point by which it publishes."""
         return self.kind.partition("-")[2]
 
     def random(self, seed: int) -> random.Random:
-        """What varies in this run follows from this."""
+        """Random generator of this run, derived from the seed."""
         return random.Random(f"{seed}/{self}")
 
 
@@ -219,7 +219,7 @@ def points_of(kind: str, guarantee: str) -> list[Point]:
 
 
 def left_out(case: Case) -> str | None:
-    """Why a combination of one step is not run; ``None`` for one that is."""
+    """Why a combination of one step is not run; ``None`` if it is run."""
     (step,) = case.steps
     point = POINTS[step.point]
     if case.writes and case.reads and point.name == at.BATCH_DONE_UNCOMMITTED:
@@ -248,7 +248,7 @@ def left_out(case: Case) -> str | None:
 
 
 def pairs(kind: str) -> Iterator[tuple[Step, ...]]:
-    """Crashes during the recovery from a crash, and points that are passed only after something went wrong."""
+    """Crashes during the recovery from a crash, and points that are passed only after a failure."""
     if kind not in SINKS:
         for second in (at.LOCK_TAKEN, at.EPOCH_RAISED, at.RECOVERY_MID, at.LOGGED_BEFORE_PARTITIONS, at.FINISH_SENT):
             yield Step(at.PARTITIONS_RETURNED, DRIVER), Step(second, DRIVER)
@@ -285,7 +285,7 @@ def pairs(kind: str) -> Iterator[tuple[Step, ...]]:
         if kind == "sink-stream" or kind == "chain-stream":
             yield Step(at.DECISION_COMMITTED, COMMITTER), Step(at.ABORT_ENTERED, DRIVER)
             yield Step(at.SOME_COMMITTED, COMMITTER), Step(at.SINK_LOCK_TAKEN, DRIVER)
-        if kind == "sink-stream":  # Spark calls abort for these when tasks fail, too
+        if kind == "sink-stream":  # Spark also calls abort for these when tasks fail
             for victim in (DRIVER, CONNECTION, BROKER, COMMITTER):
                 yield (Step(at.ABORT_ENTERED, victim),)
     yield (Step(END, PAUSE),)
@@ -293,12 +293,12 @@ def pairs(kind: str) -> Iterator[tuple[Step, ...]]:
 
 
 def lost_connection_pairs() -> Iterator[tuple[Step, ...]]:
-    """At-least-once writers have a point of their own after their connection broke."""
+    """At-least-once writers have their own point after their connection broke."""
     for victim in (WORKER, DRIVER):
         yield Step(at.BLOCK_SENT, CONNECTION), Step(at.CONNECTION_LOST, victim)
 
 
-# Of the chains, what the source or the sink alone does not show: both sides at work in one batch.
+# Of the chains, cases that the source or the sink alone does not cover: both sides at work in one batch.
 _CHAIN_SKIPS: Final = frozenset({(at.FETCH_MID, CONNECTION), (at.READ_STARTED, CONNECTION)})
 _FREEZE_POINTS: Final = frozenset(
     {at.LOCK_TAKEN, at.EPOCH_RAISED, at.SPOOL_SYNCED, at.TX_SENT, at.TX_COMMITTED, at.END_RETURNED_UNLOGGED,
@@ -325,7 +325,7 @@ _FEW: Final = {
 
 
 def all_cases(rounds: int = 1) -> list[Case]:
-    """The whole matrix. What chains repeat of source and sink alone takes turns, from round to round."""
+    """The whole matrix. Chain cases already covered by source and sink alone alternate from round to round."""
     return [replace(case, round=number) for number in range(rounds) for case in _one_round(number)]
 
 
@@ -347,7 +347,7 @@ def _one_round(number: int) -> Iterator[Case]:
 
 
 def _is_wanted(case: Case) -> bool:
-    """Whether it is among the few of a victim that takes long, or adds something to what another kind shows."""
+    """Whether the case is one of the few for a slow victim, or adds to the coverage of another kind."""
     (step,) = case.steps
     few = _FEW.get(step.victim)
     if few is not None and step.point not in few:
@@ -356,16 +356,16 @@ def _is_wanted(case: Case) -> bool:
 
 
 def counts_for(case: Case, point: str) -> bool:
-    """Whether a case shows what a point is there for: exactly-once, wherever that passes it."""
+    """Whether a case tests the purpose of a point: under exactly-once, where exactly-once passes it."""
     return any(step.point == point for step in case.steps) and (
         case.guarantee == EO or EO not in POINTS[point].guarantees
     )
 
 
 def sample(seed: int = 1) -> list[Case]:
-    """A few cases in which every point is passed by a victim, under exactly-once wherever that passes it.
+    """A few cases in which every point is passed by a victim, under exactly-once where that passes it.
 
-    The victims are spread over the points, and no guarantee is missing.
+    The victims are spread over the points, and every guarantee occurs.
     """
     spread = random.Random(seed)
     quick = [case for case in all_cases() if set(case.victims) <= {DRIVER, READER, WORKER, COMMITTER, CONNECTION}]
@@ -388,13 +388,13 @@ def sample(seed: int = 1) -> list[Case]:
 
 
 def groups(cases: Sequence[Case], size: int, seed: int) -> list[list[Case]]:
-    """Cases that are struck together, in an order that follows from the seed."""
+    """Cases that are struck together, in an order derived from the seed."""
     by_victims: dict[tuple[object, ...], list[Case]] = {}
     order = random.Random(seed)
     shuffled = list(cases)
     order.shuffle(shuffled)
     for case in shuffled:
-        # a query that survives is on its way to the next point, which can be armed for one query only
+        # a surviving query approaches its next point, which can be armed for one query only
         alone = str(case) if len(case.steps) > 1 and case.steps[0].victim in {BROKER, FREEZE} else ""
         by_victims.setdefault((case.round, case.victims, alone), []).append(case)
     found = [some[begin : begin + size] for some in by_victims.values() for begin in range(0, len(some), size)]

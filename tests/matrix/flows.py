@@ -1,4 +1,4 @@
-"""How a group of cases is run: to the point, the strike, again to the next one, and then to the end."""
+"""Runs a group of cases: to the point, the strike, again to the next one, and then to the end."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def shortened(text: str, most: int = 4000) -> str:
 
 
 class Group:
-    """Cases whose steps have the same victims, on their way."""
+    """Running cases whose steps have the same victims."""
 
     def __init__(self, place: Place, subjects: Sequence[Subject]) -> None:
         self._place = place
@@ -60,7 +60,7 @@ class Group:
         self._subjects = subjects
 
     def run(self) -> None:
-        """Strike every query as often as its case says, and bring it to its end."""
+        """Strike every query as often as its case says, and drain it."""
         steps = len(self._subjects[0].case.steps)
         while any(subject.step < steps for subject in self._subjects):
             waiting = [subject for subject in self._subjects if self._advances(subject)]
@@ -83,7 +83,7 @@ class Group:
             return False
 
     def _advance(self, subject: Subject) -> bool:
-        """Go on until the query must wait for the others; False when it has been through all its steps."""
+        """Continue until the query must wait for the others; return False if it has completed all its steps."""
         steps = subject.case.steps
         while subject.step < len(steps):
             step = steps[subject.step]
@@ -99,7 +99,7 @@ class Group:
             self._strike(subject, step.victim)
             subject.step += 1
         if subject.started:
-            self._finish(subject)  # it lives on, and would come past the points of the next one
+            self._finish(subject)  # it survives, and would pass the points of the next case
         return False
 
     def _arm(self, subject: Subject, index: int) -> None:
@@ -109,7 +109,7 @@ class Group:
             self._points.arm(point, action=action, after=subject.plan.after[index])
 
     def _reach(self, subject: Subject, point: str) -> bool:
-        """Run until a process of the query is at the point; False when the query ends before."""
+        """Run until a process of the query is at the point; return False if the query ends before."""
         if not subject.started:
             self._arm(subject, subject.step)
             self._start(subject)
@@ -117,7 +117,7 @@ class Group:
         deadline = time.monotonic() + _REACH_S
         others = {each.reader for each in self._subjects if each is not subject}
         while (held := self._points.take(point)) is None or held in others:
-            if held is not None:  # another query, which is to wait elsewhere, came past it
+            if held is not None:  # another query, which must wait elsewhere, passed it
                 self._points.release(point, held)
                 self._arm(subject, subject.step)
             active, error = self._driver.status(subject.query)
@@ -149,7 +149,7 @@ class Group:
         subject.behind = False
 
     def _again(self, subject: Subject, error: str) -> bool:
-        """A query that has failed is started again, unless that goes on and on."""
+        """Restart a failed query, unless it fails too often."""
         if self._counts(subject, error):
             subject.errors.append(error)
         if len(subject.errors) > _MOST_RESTARTS:
@@ -158,7 +158,7 @@ class Group:
         return True
 
     def _counts(self, subject: Subject, error: str) -> bool:
-        """Whether an error is the query's. A checkpoint that was begun only is deleted, as Spark wants it."""
+        """Whether an error counts against the query. A checkpoint without a logged batch is deleted, as Spark asks."""
         if is_slow_start(error):
             return False
         if not checkpoints.is_refused(error):
@@ -218,7 +218,7 @@ class Group:
         if victim == READER:
             error = self._driver.wait(subject.query, _END_S)
             subject.started = False
-            if error is None and not subject.plan.available_now:  # that may have been at its end
+            if error is None and not subject.plan.available_now:  # it may have been at its end
                 subject.problems.append("the query ended without an error although its reader was killed")
 
     def _late(self, subject: Subject) -> None:
@@ -248,7 +248,7 @@ class Group:
             subject.begun_s = time.monotonic()
 
     def _kill_driver(self, subjects: Sequence[Subject], victim: str) -> None:
-        self._driver.kill_driver(timeout_s=1.0)  # a worker that waits at a point does not see that its JVM is gone
+        self._driver.kill_driver(timeout_s=1.0)  # a worker that waits at a point does not notice the end of its JVM
         self._points.disarm()
         self._nothing_runs()
         for subject in subjects:
@@ -262,14 +262,14 @@ class Group:
         self._driver.start()
 
     def _lapse(self, subject: Subject) -> None:
-        """Let the timers of what the writer has prepared end, decided or not."""
+        """Wait until the timers of the writer's prepared branches end, decided or not."""
         client = self._place.client(subject.vhost)
         for xid in leftovers.prepared_of(client.transactions.recover(), subject.name):
             client.transactions.set_timeout(xid, 1)
         wait_until(lambda: not leftovers.of_branches(client, subject.name), "the end of prepared transactions", 30)
 
     def _nothing_runs(self) -> None:
-        """The driver is gone with all queries, also those that were not struck."""
+        """Mark all queries as ended, including those that were not struck: the driver is gone."""
         for subject in self._subjects:
             subject.started = False
 
@@ -288,7 +288,7 @@ class Group:
             self._go_on(subject)
 
     def _go_on(self, subject: Subject) -> None:
-        """Release who waits at the point of this step, with the next one armed."""
+        """Release the processes at the point of this step, with the next one armed."""
         following = subject.step + 1
         if following < len(subject.case.steps):
             assert len(self._subjects) == 1, "a point that several pass can be armed for one of them only"
@@ -321,7 +321,7 @@ class Group:
         return client.query_queue(subject.consumer.lock) is None
 
     def _orphan(self, subjects: Sequence[Subject]) -> None:
-        """The successor starts while the broker still believes in the orphan, and works when that wakes up."""
+        """Start the successor while the broker still considers the orphan alive; the orphan wakes while it works."""
         orphans = []
         for subject in subjects:
             assert subject.reader is not None
@@ -334,7 +334,7 @@ class Group:
         for subject in subjects:
             subject.struck = True
             self._late(subject)
-        early = subjects[0].plan.late > 0  # by the seed: before anybody has taken over, or after
+        early = subjects[0].plan.late > 0  # by the seed: before or after the takeover
         for number, subject in enumerate(subjects):
             subject.begun_s = time.monotonic()
             self._driver.start_query(subject.query, availableNow=True)
@@ -354,7 +354,7 @@ class Group:
     # -- to the end ----------------------------------------------------------------------------------------
 
     def _drain(self) -> None:
-        """Run all queries to the end of what is there, a few at once."""
+        """Run all queries until their data is drained, a few at once."""
         waiting = deque(self._subjects)
         running: deque[Subject] = deque()
         while waiting or running:
@@ -376,7 +376,7 @@ class Group:
         subject.behind = False
 
     def _finish(self, subject: Subject) -> None:
-        """Wait until an AvailableNow query has ended, and start it again as long as something is left."""
+        """Wait until an AvailableNow query has ended, and restart it as long as data is left."""
         if subject.recover_s is not None:
             return
         for _ in range(_MOST_RESTARTS):
@@ -392,7 +392,7 @@ class Group:
             if error is not None and self._counts(subject, error):
                 subject.errors.append(error)
                 if MEMORY_BROKER in subject.case.victims and len(subject.errors) > 1:
-                    break  # it cannot go on: what it has said of that is judged with what is gone
+                    break  # it cannot continue: the lost data is judged by its error
             subject.restarts += 1
             self._driver.start_query(subject.query, availableNow=True)
             subject.behind = False
@@ -408,5 +408,5 @@ class Group:
 
 
 def _longer_than_timers() -> float:
-    """The short transaction timeout of these cases is the longest of their timers."""
+    """Seconds that exceed all timers: the short transaction timeout of these cases is the longest."""
     return SHORT_TIMEOUT_S + 2.0

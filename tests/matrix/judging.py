@@ -1,4 +1,4 @@
-"""Which message arrived, and whether that keeps the promise of the guarantee. Nothing here looks at a broker."""
+"""Compares received messages with the guarantee. This module does not access a broker."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _CLEAR: Final = re.compile(r"\b(StateError|OffsetError|SpoolError|NotFound)\b")
 
 
 def body_of(number: int) -> bytes:
-    """The body of a message says which it is, and is checked whole."""
+    """The body of a message: contains its number, and is compared whole."""
     text = str(number)
     return f"{text}:{zlib.crc32(text.encode())}:{'x' * (number % 97)}".encode()
 
 
 def number_of(body: bytes) -> int:
-    """Which message it is; -1 when it is not exactly what was published."""
+    """The number of a message; -1 if the body differs from the published one."""
     text = body.partition(b":")[0]
     if text.isdigit() and body_of(int(text)) == body:
         return int(text)
@@ -38,23 +38,23 @@ def number_of(body: bytes) -> int:
 
 
 def counted(bodies: Iterable[bytes]) -> Counter[int]:
-    """How often each message has arrived; -1 stands for those that nobody has published."""
+    """How often each message has arrived; -1 stands for bodies that were not published."""
     return Counter(map(number_of, bodies))
 
 
 def is_clear(error: str) -> bool:
-    """Whether a query that failed so has said that what it needs is gone."""
+    """Whether the error of a query states that data it needs is lost."""
     return _CLEAR.search(error) is not None
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What came of a run.
+    """Result of a run.
 
     Attributes:
         lost: messages that have not arrived.
         duplicated: messages that have arrived more than once, counted once each.
-        problems: what breaks a promise.
+        problems: broken guarantees.
         gone: messages that were lost with the memory of the broker.
     """
 
@@ -65,7 +65,7 @@ class Verdict:
 
 
 def judge(subject: Subject, copies: Counter[int], dirt: Sequence[str]) -> Verdict:
-    """Compare what has arrived with what was published, and what was left with nothing."""
+    """Compare received with published messages, and check that nothing was left behind."""
     expected = range(subject.sent)
     lost = [number for number in expected if number not in copies]
     twice = [number for number in expected if copies[number] > 1]

@@ -1,4 +1,4 @@
-"""What the soak has published and what has arrived. Nothing here looks at a broker."""
+"""Published and received messages of the soak. This module does not access a broker."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _MOST_BYTES = 3000
 
 
 def body_of(number: int) -> bytes:
-    """The id, and as many bytes as follow from it."""
+    """The id, and a number of bytes derived from it."""
     draw = random.Random(number)
     return f"{number}:".encode() + draw.randbytes(draw.randint(0, _MOST_BYTES))
 
 
 @dataclass
 class Ledger:
-    """Ids that were published.
+    """Published ids.
 
     Attributes:
         sure: the broker has confirmed them.
-        unsure: nobody knows whether the broker has them.
-        arrived: how often each has come; -1 stands for bodies that say no id.
-        damaged: bodies that are not those of their ids.
+        unsure: it is unknown whether the broker has them.
+        arrived: how often each has arrived; -1 stands for bodies without an id.
+        damaged: bodies that do not match their ids.
     """
 
     sure: set[int] = field(default_factory=set)
@@ -36,7 +36,7 @@ class Ledger:
     damaged: int = 0
 
     def take(self, found: Iterable[bytes]) -> None:
-        """Note what has arrived."""
+        """Record received bodies."""
         for body in found:
             text = body.partition(b":")[0]
             number = int(text) if text.isdigit() else -1
@@ -44,7 +44,7 @@ class Ledger:
             self.arrived[number] += 1
 
     def problems(self) -> list[str]:
-        """What differs from exactly once: by set, count and sum of the ids."""
+        """Deviations from exactly once: by set, count and sum of the ids."""
         lost = sorted(self.sure - set(self.arrived))
         twice = sorted(number for number, count in self.arrived.items() if count > 1)
         foreign = sorted(set(self.arrived) - self.sure - self.unsure)

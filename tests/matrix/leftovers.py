@@ -1,4 +1,4 @@
-"""What exactly-once leaves on the broker and in the spool, seen from outside: nothing is acquired, only browsed."""
+"""Exactly-once state left on the broker and in the spool, seen from outside: nothing is acquired, only browsed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def browse(client: Client, queue: str) -> list[bytes] | None:
-    """The bodies in a queue; ``None`` when there is no such queue."""
+    """The bodies in a queue; ``None`` if the queue does not exist."""
     info = client.query_queue(queue)
     if info is None:
         return None
@@ -32,17 +32,17 @@ def browse(client: Client, queue: str) -> list[bytes] | None:
 
 
 def state_of(client: Client, names: Names) -> bytes | None:
-    """The state message; ``None`` when the queue is not there, or does not have exactly one."""
+    """The state message; ``None`` if the queue does not exist, or does not have exactly one."""
     return _only(browse(client, names.state))
 
 
 def of_consumer(client: Client, names: Names) -> list[str]:
-    """What a consumer has left that it should not."""
+    """Leftovers of a consumer on the broker."""
     return consumer_left(browse(client, names.state), locked=_is_locked(client, names))
 
 
 def consumer_left(states: Sequence[bytes] | None, *, locked: bool) -> list[str]:
-    """The same, of the messages in its state queue."""
+    """Leftovers according to the messages in the state queue of a consumer."""
     body = _only(states)
     if body is None:
         return ["the state queue of the consumer does not hold exactly one message"]
@@ -52,13 +52,13 @@ def consumer_left(states: Sequence[bytes] | None, *, locked: bool) -> list[str]:
 
 
 def of_writer(client: Client, names: Names) -> list[str]:
-    """What a writer has left that it should not."""
+    """Leftovers of a writer on the broker."""
     markers = browse(client, names.markers)
     return writer_left(browse(client, names.state), markers or (), locked=_is_locked(client, names))
 
 
 def writer_left(states: Sequence[bytes] | None, markers: Sequence[bytes], *, locked: bool) -> list[str]:
-    """The same, of the messages in its queues."""
+    """Leftovers according to the messages in the queues of a writer."""
     body = _only(states)
     if body is None:
         return ["the state queue of the writer does not hold exactly one message"]
@@ -75,13 +75,13 @@ def of_branches(client: Client, transactional_id: str) -> list[str]:
 
 
 def branches_left(prepared: Iterable[Xid], transactional_id: str) -> list[str]:
-    """The same, of all that are prepared at the broker."""
+    """Prepared branches of a writer, from a list of all prepared ones."""
     ours = prepared_of(prepared, transactional_id)
     return [f"{len(ours)} branches are prepared still: {xid_text(ours[0])}"] if ours else []
 
 
 def prepared_of(prepared: Iterable[Xid], transactional_id: str) -> list[Xid]:
-    """Of all that are prepared those of a writer."""
+    """Select the branches of a writer."""
     return [xid for xid in prepared if (branch := parse_branch(xid)) and branch.is_of(transactional_id)]
 
 

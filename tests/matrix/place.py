@@ -1,4 +1,4 @@
-"""Where cases run: a broker, a killable driver, a proxy before the broker. Each job has one of its own."""
+"""The environment of cases: a broker, a killable driver, a proxy before the broker. Each job has its own."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from tests.support.fixtures import Broker
 
 _SLOTS = 14
-"""Tasks at once: each query that waits at a point inside a task holds one."""
+"""Concurrent tasks: each query that waits at a point inside a task occupies one slot."""
 
 
 def connect(broker: Broker, vhost: str) -> Client:
-    """A client of a test, which is idle for minutes."""
+    """Connect a client that may be idle for minutes."""
     return dial(broker, vhost, heartbeat=0)
 
 
 @dataclass
 class Place:
-    """A context manager that starts it all, and ends it."""
+    """A context manager that starts the environment, and ends it."""
 
     slots: int = _SLOTS
     broker: MortalBroker = field(default_factory=our_own)
@@ -73,12 +73,12 @@ class Place:
 
     @property
     def proxy(self) -> FaultProxy:
-        """Between the queries that lose their connection and the broker."""
+        """The proxy between the broker and the queries that lose their connection."""
         assert self._proxy is not None
         return self._proxy
 
     def client(self, vhost: str) -> Client:
-        """A client that lives."""
+        """A connected client."""
         known = self._clients.get(vhost)
         if known is not None:
             try:
@@ -91,14 +91,14 @@ class Place:
         return found
 
     def forget_clients(self) -> None:
-        """The broker is gone, and the clients with it."""
+        """Drop the clients after the broker died."""
         for client in self._clients.values():
             with contextlib.suppress(AmqpError):
                 client.discard()
         self._clients.clear()
 
     def subject(self, case: Case, seed: int, *, relaxed: bool = False) -> Subject:
-        """A case with its data; ``relaxed``: points count from the first time on."""
+        """Make a case with its data; ``relaxed``: points strike at their first pass."""
         plan = Plan.of(case, seed)
         if relaxed:
             plan = replace(plan, after=(0,) * len(plan.after))
@@ -120,7 +120,7 @@ class Place:
         return subject
 
     def revive(self) -> None:
-        """Make sure that broker and driver run, and that nobody waits at a point."""
+        """Make sure that broker and driver run, and that no process waits at a point."""
         self.points.disarm()
         if not self.broker.running:
             self.broker.start()

@@ -1,4 +1,4 @@
-"""The record of the matrix: one JSON line per run, a table of all, evidence of what failed."""
+"""The record of the matrix: one JSON line per run, a table of all, evidence of failures."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUILD = Path(__file__).parents[2] / "build"
 
 @functools.cache
 def code_version() -> str:
-    """What is run: the commit, or what ``AMQP_SPARK_CODE`` says where there is none."""
+    """The tested version: the commit, or ``AMQP_SPARK_CODE`` if there is no repository."""
     given = os.environ.get("AMQP_SPARK_CODE")
     if given is not None:
         return given
@@ -45,7 +45,7 @@ class Result:
     lost: int = 0
     duplicated: int = 0
     gone: int = 0
-    """Lost with the memory of a broker."""
+    """Messages lost with the memory of a broker."""
     recover_s: float | None = None
     took_s: float = 0.0
     restarts: int = 0
@@ -61,7 +61,7 @@ class Result:
 
     @classmethod
     def of(cls, case: Case, *, seed: int, **what: Any) -> Self:
-        """A run of a case; ``what`` came of it, by the names of the fields."""
+        """Make the result of a case; ``what``: values of further fields, by name."""
         return cls(
             case=str(case),
             kind=case.kind,
@@ -87,7 +87,7 @@ class Record:
         self.results: dict[tuple[str, int], Result] = {}
 
     def load(self) -> None:
-        """Read what is there."""
+        """Load the existing results."""
         if not self.path.exists():
             return
         known = {each.name for each in fields(Result)}
@@ -96,12 +96,12 @@ class Record:
             self._keep(Result(**{key: each for key, each in value.items() if key in known}))
 
     def clear(self) -> None:
-        """Start anew."""
+        """Delete all results."""
         self.path.unlink(missing_ok=True)
         self.results.clear()
 
     def add(self, result: Result) -> None:
-        """Append one."""
+        """Append a result."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         value = asdict(result)
         del value["log"]
@@ -115,12 +115,12 @@ class Record:
             self._keep_evidence(result, evidence)
 
     def has(self, case: str, seed: int) -> bool:
-        """Whether it was run and came to a good end."""
+        """Whether the case was run successfully."""
         found = self.results.get((case, seed))
         return found is not None and found.good
 
     def left(self, cases: Iterable[Case], seed: int) -> list[Case]:
-        """Cases that were not run, or came to a bad end."""
+        """Cases that were not run, or failed."""
         return [case for case in cases if not self.has(str(case), seed)]
 
     def _keep(self, result: Result) -> None:
@@ -145,7 +145,7 @@ class Record:
 
 
 def how_to_repeat(result: Result) -> str:
-    """The command for this run alone; a bad one is repeated, and the record of all others stays."""
+    """The command for this run alone; a failed run is repeated, and all other results are kept."""
     where = f" --url {result.broker}" if result.broker else ""
     return f'make crash-matrix ARGS="--seed {result.seed} --case {result.case}{where}"'
 

@@ -1,4 +1,4 @@
-"""How a group of cases is run, and what came of it; what the query was too quick for is tried once more."""
+"""Runs a group of cases and returns the results; repeats cases whose query ended before its point."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def run(place: Place, cases: Sequence[Case], seed: int) -> list[Result]:
     place.revive()
     results = _run(place, cases, seed)
     again = [case for case, result in zip(cases, results, strict=True) if result.missed and not result.problems]
-    if again:  # the query was faster than the point: it counts from the first time on then
+    if again:  # the query ended before the point: now the first pass counts
         better = {result.case: result for result in _run(place, again, seed, relaxed=True)}
         results = [better.get(result.case, result) for result in results]
     return results

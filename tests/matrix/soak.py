@@ -42,11 +42,11 @@ HEARTBEAT_S = 2
 VICTIMS = ("driver", "reader", "worker", "broker", "connection", "freeze")
 _PER_CONFIRM = 20
 _MOST_WAITING = 20_000
-"""Messages that may wait: the publisher is no faster than what is killed all the time."""
+"""Maximum number of waiting messages: the publisher must not outrun a query that is killed all the time."""
 
 
 class Publisher(threading.Thread):
-    """Publishes steadily, ids without a gap, until it is told to stop."""
+    """Publishes ids without gaps at a steady rate, until it is stopped."""
 
     def __init__(self, place: Place, ledger: Ledger, rate: float) -> None:
         super().__init__(name="soak-publisher", daemon=True)
@@ -95,7 +95,7 @@ def _delivery() -> DeliveryProperties:
 
 
 class Soak:
-    """The query, and who kills it."""
+    """The query and its random killer."""
 
     def __init__(self, place: Place, entry: str, seed: int) -> None:
         self._place = place
@@ -147,13 +147,13 @@ class Soak:
             self._start()
 
     def _note(self, error: str | None) -> None:
-        """Keep why the query has ended. A checkpoint that was begun only is deleted, as Spark wants it."""
+        """Record why the query has ended. A checkpoint without a logged batch is deleted, as Spark requires."""
         if checkpoints.is_refused(error):
             reason = checkpoints.forget(self._query.checkpoint)
             if reason is None:
                 self.forgotten += 1
                 return
-            self.problems = [reason]  # the same again at every start
+            self.problems = [reason]  # it would recur at every start
         if error is not None and not is_slow_start(error):
             self.errors.append(error)
 
@@ -162,7 +162,7 @@ class Soak:
         self._driver.start_query(self._query)
 
     def kill(self) -> str:
-        """One of them, at random."""
+        """Kill a random victim."""
         able: dict[str, Callable[[], bool]] = {
             "driver": self._kill_driver,
             "reader": self._kill_reader,
@@ -206,7 +206,7 @@ class Soak:
         return True
 
     def _freeze(self) -> bool:
-        """Longer than the broker waits for it, or a little less."""
+        """Suspend the reader for longer than the broker waits for it, or a little less."""
         frozen = []
         for pid in self._driver.readers():
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -220,19 +220,19 @@ class Soak:
         return bool(frozen)
 
     def collect(self) -> None:
-        """Take what has arrived; nobody kills the broker meanwhile."""
+        """Receive the published messages; the broker is not killed meanwhile."""
         client = self._place.client(VHOST)
         count = depth(client, TARGET_QUEUE)
         if count:
             subscription = client.subscribe(TARGET_QUEUE, accept=False)
             subscription.grant(count)
-            subscription.flush()  # what is in a transaction is counted, and does not come
+            subscription.flush()  # messages in a transaction are counted, but not delivered
             blocks = subscription.take_blocks(0.0)
             subscription.cancel()
             self.ledger.take([message.body for block in blocks for message in messages_of(block)])
 
     def drain(self) -> None:
-        """Bring the query to the end of what is there."""
+        """Run the query until its data is drained."""
         for _ in range(20):
             if not self._driver.running:
                 self._driver.start()
@@ -250,7 +250,7 @@ class Soak:
         raise AssertionError(f"the query does not come to an end: {''.join(self.errors[-1:])[:2000]}")
 
     def left(self) -> list[str]:
-        """What should not be there at the end."""
+        """Leftovers at the end."""
         client = self._place.client(VHOST)
         found = leftovers.of_consumer(client, Names(CONSUMER, NAME))
         found += leftovers.of_writer(client, Names(WRITER, NAME))
@@ -272,7 +272,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(options: argparse.Namespace, seed: int) -> list[str]:
-    """The soak; returns what went wrong."""
+    """Run the soak; return the problems found."""
     moments = random.Random(f"moments {seed}")
     with Place(slots=4) as place:
         soak = Soak(place, options.entry, seed)
@@ -317,7 +317,7 @@ def run(options: argparse.Namespace, seed: int) -> list[str]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run it; returns the exit code."""
+    """Run the soak from the command line; return the exit code."""
     options = parser().parse_args(argv)
     seed = options.seed if options.seed is not None else random.SystemRandom().randrange(1_000_000)
     problems = run(options, seed)

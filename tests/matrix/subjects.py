@@ -1,4 +1,4 @@
-"""The data of a case: what is published, the query over it, and how one sees what has arrived and what is left."""
+"""The data of a case: published messages, the query over them, received messages and leftovers."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _SURVIVING = frozenset({WORKER, COMMITTER, CONNECTION, EXPIRE, BROKER, MEMORY_BR
 
 @dataclass(frozen=True)
 class Plan:
-    """What varies between runs of a case; it follows from the seed."""
+    """Parameters that vary between runs of a case; derived from the seed."""
 
     messages: int
     per_batch: int
@@ -65,11 +65,11 @@ class Plan:
     after: tuple[int, ...]
     heartbeat_s: int
     at_once: bool
-    """Whether a process kills itself at its point where that is possible; else it waits there to be killed."""
+    """Whether a process kills itself at its point where that is possible; otherwise it waits there to be killed."""
 
     @classmethod
     def of(cls, case: Case, seed: int) -> Plan:
-        """The plan of a run."""
+        """Make the plan of a run."""
         draw = case.random(seed)
         per_batch = draw.randint(20, 40)
         victims = set(case.victims)
@@ -90,7 +90,7 @@ class Plan:
             heartbeat_s=_heartbeat_s(victims, draw),
             at_once=draw.random() < 0.5,
         )
-        # each worker counts for itself, and may be asked too seldom: then the query must end to show that
+        # each worker counts for itself, and may run too seldom: only the end of the query shows that
         workers = [point is not None and point.where == "worker" for point in points]
         if any(count and shared for count, shared in zip(plan.after, workers, strict=True)):
             plan = replace(plan, available_now=True)
@@ -108,15 +108,15 @@ def _heartbeat_s(victims: set[str], draw: random.Random) -> int:
 
 @dataclass
 class Subject:
-    """A case on its way.
+    """A running case.
 
     Attributes:
         held: the process that waits at the point of the current step.
         reader: the reader process of the query.
-        errors: of the query, at every time it failed.
-        started, ending: whether it was started and nobody has seen its end, and whether it ends by itself.
+        errors: of the query, one for every failure.
+        started, ending: whether it was started and its end not yet seen, and whether it ends by itself.
         behind: whether there are files that its run cannot see, since they are younger.
-        restarts: how often it was started after it had been struck.
+        restarts: number of restarts after a strike.
         missed: points that were not reached.
     """
 
@@ -150,42 +150,42 @@ class Subject:
 
     @property
     def source_queue(self) -> str:
-        """What is read."""
+        """The queue to read."""
         return self.name
 
     @property
     def target_queue(self) -> str:
-        """What is written."""
+        """The queue to write."""
         return f"{self.name}-out"
 
     @property
     def vhost(self) -> str:
-        """Where its queues are."""
+        """The virtual host of its queues."""
         return "durable" if self.plan.durable else "default"
 
     @property
     def exactly_once(self) -> bool:
-        """Whether there is something besides the messages to look at."""
+        """Whether there is exactly-once state to check besides the messages."""
         return self.case.guarantee == EO
 
     @property
     def spool(self) -> Path:
-        """Where planned batches are."""
+        """Directory of planned batches."""
         return self.directory / "spool"
 
     @property
     def abort_flag(self) -> Path:
-        """While this file is there every task of partition 0 fails."""
+        """While this file exists, every task of partition 0 fails."""
         return self.directory / "fail-while-this-is-here"
 
     @property
     def consumer(self) -> Names:
-        """What the source keeps on the broker."""
+        """Names of the source's state on the broker."""
         return Names(CONSUMER, self.name)
 
     @property
     def writer(self) -> Names:
-        """What the sink keeps there."""
+        """Names of the sink's state on the broker."""
         return Names(WRITER, self.name)
 
     # -- the query ---------------------------------------------------------------------------------------------
@@ -254,22 +254,22 @@ class Subject:
         )
 
     def kills_itself(self, index: int) -> bool:
-        """Whether the process at the point of a step is the victim, and ends itself there.
+        """Whether the process at the point of a step is the victim, and kills itself there.
 
-        A driver does not: it goes when the other queries of the group are at their points, too.
+        A driver does not: it is killed when the other queries of the group are at their points, too.
         """
         step = self.case.steps[index]
         return self.plan.at_once and step.victim != DRIVER and step.victim == POINTS[step.point].where
 
     @property
     def trigger(self) -> dict[str, Any]:
-        """Of the runs that are struck."""
+        """Trigger of the runs that are struck."""
         return {"availableNow": True} if self.plan.available_now else {"processingTime": "0 seconds"}
 
     # -- data --------------------------------------------------------------------------------------------------
 
     def prepare(self, client: Client) -> None:
-        """Make queues and directories, and put the messages where the query finds them."""
+        """Create queues and directories, and publish the messages or write the files."""
         self.directory.mkdir(parents=True)
         if isinstance(self.query, Publishing) and self.query.lose is not None:
             self.abort_flag.touch()
@@ -277,13 +277,13 @@ class Subject:
         self.send(client, self.plan.messages)
 
     def declare(self, client: Client) -> None:
-        """Make the queues that are not there."""
+        """Create missing queues."""
         names = [self.source_queue] * self.case.reads + [self.target_queue] * self.case.writes
         for name in names:
             client.declare_queue(name, durable=self.plan.durable)
 
     def send(self, client: Client, count: int) -> None:
-        """Publish so many more messages, or put files with so many more rows there."""
+        """Publish this many more messages, or write files with this many more rows."""
         begin, self.sent = self.sent, self.sent + count
         if not self.case.reads:
             assert isinstance(self.query, Publishing)
@@ -297,7 +297,7 @@ class Subject:
         client.confirm()
 
     def send_late(self, client: Client) -> None:
-        """Publish what comes while the query is down."""
+        """Publish the messages that arrive while the query is down."""
         if not self.late_sent:
             self.late_sent = True
             if self.plan.late:
@@ -306,7 +306,7 @@ class Subject:
     # -- the end -----------------------------------------------------------------------------------------------
 
     def copies(self, client: Client) -> Counter[int]:
-        """How often each message has arrived; -1 stands for those that nobody has published."""
+        """How often each message has arrived; -1 stands for bodies that were not published."""
         if isinstance(self.query, Query):
             return counted(row["body"] for row in self.query.rows())
         count = depth(client, self.target_queue)
@@ -319,7 +319,7 @@ class Subject:
         return found
 
     def dirt(self, client: Client) -> list[str]:
-        """What is left on the broker and in the spool that should not be there."""
+        """Leftovers on the broker and in the spool."""
         found: list[str] = []
         if self.case.reads:
             left = depth(client, self.source_queue)
@@ -342,5 +342,5 @@ class Subject:
                 if client.query_queue(name) is not None:
                     client.delete_queue(name)
             except AmqpError:
-                return  # something holds it: it goes with the broker
+                return  # another session holds it: it goes with the broker
         shutil.rmtree(self.directory, ignore_errors=True)
