@@ -1,4 +1,4 @@
-"""What the scripts in ``jobs/`` share: command line, credentials, session, signals, progress, exit codes.
+"""Shared code of the scripts in ``jobs/``: command line, credentials, session, signals, progress, exit codes.
 
 Exit codes are for schedulers: 0 done, 1 the query failed, 2 the command line or an option is wrong, 3 the broker could
 not be used or did not take the messages (unreachable, login refused, queue or exchange missing, queue full, ...), 130

@@ -1,4 +1,4 @@
-"""The command line of a job: the arguments that several jobs have, and what they mean as options."""
+"""The command line of a job: the arguments shared by several jobs, and their translation to options."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAMES = {option.name.lower(): option for option in (*CONNECTION, *SOURCE, *SINK
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the brokers that a job talks to: how its arguments and environment variables begin."""
+    """One of the brokers that a job uses: the prefixes of its arguments and environment variables."""
 
     flag: str
     environment: str
@@ -40,9 +40,12 @@ TO = Side("to-", "AMQP_TO_", "broker to publish to")
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser, side: Side = HERE, *, positional: bool = False) -> None:
-    """``--url``, ``--username``, ``--password-file``; environment variables stand in for what is not given.
+    """Add ``--url``, ``--username``, ``--password-file``; environment variables replace missing arguments.
 
-    ``positional``: the URL is an argument without a flag.
+    Parameters:
+        parser: of the job.
+        side: prefixes of the arguments.
+        positional: the URL is an argument without a flag.
     """
     group = parser.add_argument_group(side.title)
     url, username, password = (f"{side.environment}{name}" for name in ("URL", "USERNAME", "PASSWORD"))
@@ -63,14 +66,14 @@ def add_connection_arguments(parser: argparse.ArgumentParser, side: Side = HERE,
 
 
 def add_trigger_arguments(group: argparse._ArgumentGroup) -> None:
-    """``--available-now`` or ``--processing-time``."""
+    """Add ``--available-now`` and ``--processing-time``."""
     trigger = group.add_mutually_exclusive_group()
     trigger.add_argument("--available-now", action="store_true", help="read what is there, then end")
     trigger.add_argument("--processing-time", metavar="TIME", help="pause between batches, such as '10 seconds'")
 
 
 def add_spark_arguments(group: argparse._ArgumentGroup) -> None:
-    """``--master``, ``--conf``, ``--quiet``, ``--verbose``."""
+    """Add ``--master``, ``--conf``, ``--quiet``, ``--verbose``."""
     group.add_argument("--master", metavar="URL", help="Spark master (default: what spark-submit says, or local[*])")
     group.add_argument("--conf", action="append", default=[], metavar="K=V", help="Spark configuration")
     group.add_argument(
@@ -96,7 +99,8 @@ def credentials(arguments: argparse.Namespace, side: Side = HERE) -> dict[str, s
 def connection_options(arguments: argparse.Namespace, side: Side = HERE, **named: str | None) -> dict[str, str]:
     """The options of one side: URL, login, those with an argument of their own (``named``), and the further ones.
 
-    Raises CommandLineError when one is given in two ways.
+    Raises:
+        CommandLineError: an option is given in two ways.
     """
     options = pairs(_given(arguments, side, "option") or (), side.option, side)
     for key, value in {"url": _given(arguments, side, "url"), **named, **credentials(arguments, side)}.items():
@@ -114,9 +118,9 @@ def _given(arguments: argparse.Namespace, side: Side, name: str) -> Any:
 
 
 def check_files(options: Mapping[str, str]) -> None:
-    """The files that options name must be readable here, where the driver runs: better now than after Spark's start.
+    """Check that the driver can read the files named by options, before the slow start of Spark.
 
-    Names of options are compared without case, as everywhere.
+    Option names are compared without case, as everywhere.
     """
     for key, path in options.items():
         option = _NAMES.get(key.lower())
@@ -144,7 +148,7 @@ def assignments(texts: Iterable[str], flag: str, what: str = "key=value") -> dic
 
 
 def pairs(texts: Iterable[str], flag: str, side: Side | None = HERE) -> dict[str, str]:
-    """Options as a dictionary. A password is refused, unseen. No ``side``: they are of another format than ours."""
+    """Options as a dictionary. Passwords are refused unread. Without ``side`` the options belong to another format."""
     given = tuple(texts)
     for text in given:
         key, separator, _ = text.partition("=")

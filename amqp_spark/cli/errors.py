@@ -1,4 +1,4 @@
-"""What to tell the user of an error, and the exit code for it."""
+"""Error messages for the user, and their exit codes."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ EXIT_OPTIONS = 2
 EXIT_BROKER = 3
 
 _ERROR_LINE = re.compile(r"\b(amqp_core\.errors|amqp_spark\.errors)\.(\w+): (.*)")
-# What can follow an error in the text that the JVM makes of it.
+# Text that the JVM may append to an error.
 _NOT_OURS = (" ", "\t", "===", "Traceback", "The above exception", "During handling", "JVM stacktrace", "Caused by")
 
 
 class CommandLineError(Exception):
-    """Something on the command line is wrong; the text says what to write instead."""
+    """The command line is wrong; the text says how to correct it."""
 
 
 def explain(error: BaseException) -> tuple[str, int]:
-    """What to tell the user of an error that may come from another process, and the exit code for it.
+    """Message for the user and exit code of an error, which may come from another process.
 
     An error of ours that went through the JVM is text: the last line of a Python traceback somewhere in it.
     """
@@ -42,7 +42,7 @@ def explain(error: BaseException) -> tuple[str, int]:
         match = found[-1]
         module = core_errors if match[1] == core_errors.__name__ else spark_errors
         return _message(text, match), _code(getattr(module, match[2], None))
-    # Of an error that py4j passes on the first line names a Java object only; the next has its class before the text.
+    # The first line of an error that py4j passes on names only a Java object; the next has its class before the text.
     lines = [
         re.sub(r"^: [\w.$]+: ", "", line)
         for line in text.splitlines()
@@ -52,7 +52,7 @@ def explain(error: BaseException) -> tuple[str, int]:
 
 
 def refused_by_spark(error: BaseException) -> bool:
-    """Whether starting a query failed before anything ran: a column, format, trigger or sink option that is wrong."""
+    """Whether Spark refused to start a query before anything ran: wrong column, format, trigger or sink option."""
     from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException  # noqa: PLC0415 - slow
 
     known = (AnalysisException, IllegalArgumentException, ParseException)
@@ -61,7 +61,7 @@ def refused_by_spark(error: BaseException) -> bool:
 
 @contextmanager
 def spark_refuses() -> Iterator[None]:
-    """What Spark refuses inside before anything ran is a wrong command line."""
+    """Turn a refusal by Spark inside the block, before anything ran, into a CommandLineError."""
     try:
         yield
     except Exception as error:
@@ -71,7 +71,7 @@ def spark_refuses() -> Iterator[None]:
 
 
 def _message(text: str, match: re.Match[str]) -> str:
-    """The error's own lines: the one that names it, the list of problems under it, and its notes."""
+    """The error's own lines: the line that names it, the list of problems under it, and its notes."""
     lines = [match[3]]
     for line in text[match.end() :].splitlines()[1:]:
         if not line.startswith("  - ") and (not line.strip() or line.startswith(_NOT_OURS)):
@@ -89,7 +89,7 @@ def _code(cls: object) -> int:
 
 
 def fail(program: str, error: BaseException) -> int:
-    """Say what is wrong on standard error; returns the exit code."""
+    """Print the error on standard error; return the exit code."""
     if isinstance(error, CommandLineError):
         text, code = str(error), EXIT_OPTIONS
     else:

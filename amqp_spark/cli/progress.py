@@ -1,4 +1,4 @@
-"""What a query does, on the terminal."""
+"""Progress of a query on the terminal."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _TASKS_SECONDS = 10  # between two lines about tasks
 
 
 class Progress:
-    """Batches, rows, rows/s and backlog on the terminal: a live line where there is one, else one line per batch.
+    """Batches, rows, rows/s and backlog: a live line on a terminal, otherwise one line per batch.
 
-    ``rows`` counts what was read, ``written`` what the sink says that it wrote; ``None`` as long as it says nothing.
+    ``rows`` counts rows read, ``written`` rows that the sink reports as written; ``None`` if it reports none.
     ``on_batch`` gets Spark's own record of every batch that had rows, once.
     """
 
@@ -38,7 +38,7 @@ class Progress:
         self._bar = None if quiet or not stream.isatty() else _bar(stream)
 
     def update(self, query: StreamingQuery) -> None:
-        """Take in the batches that have finished since the last call."""
+        """Process the batches that have finished since the last call."""
         backlog: int | None = None
         for each in query.recentProgress:
             backlog = _backlog(each.sources)
@@ -65,7 +65,7 @@ class Progress:
             self.say(f"batch {batch_id}: {rows:,} rows{per_second}{written}{_also(backlog)}")
 
     def tasks(self, done: int, total: int) -> None:
-        """How far an action has come that has no batches."""
+        """Show the progress of an action that has no batches."""
         if self._bar is not None:
             self._bar.set_postfix_str(f"{done:,} of {total:,} tasks", refresh=True)
             return
@@ -75,7 +75,7 @@ class Progress:
             self.say(f"{done:,} of {total:,} tasks are done")
 
     def say(self, text: str) -> None:
-        """One line that stays."""
+        """Print one permanent line."""
         if self._bar is not None:
             self._bar.clear()
         self._stream.write(f"{text}\n")
@@ -88,18 +88,18 @@ class Progress:
             self._bar = None
 
     def summary(self) -> str:
-        """What was done, for the last line."""
+        """Totals for the last line."""
         written = "" if self.written is None else _written(self.rows, self.written)
         return f"{self.rows:,} rows{written} in {_batches(self.batches)}, {self.seconds:.1f} s"
 
     @property
     def seconds(self) -> float:
-        """Since the beginning."""
+        """Seconds since the start."""
         return time.monotonic() - self._started
 
 
 class _Bar:
-    """tqdm's bar, as far as it is used here."""
+    """Type of tqdm's bar, limited to the methods used here."""
 
     def __init__(self, stream: TextIO) -> None:
         tqdm = importlib.import_module("tqdm").tqdm
@@ -126,7 +126,7 @@ def _bar(stream: TextIO) -> _Bar | None:
 
 
 def counted(count: int, one: str, many: str) -> str:
-    """A number with what it counts."""
+    """A number and its noun in singular or plural."""
     return f"{count:,} {one if count == 1 else many}"
 
 
@@ -135,7 +135,7 @@ def _batches(count: int) -> str:
 
 
 def _written(rows: int, written: int) -> str:
-    """What the sink wrote, where that is not just what was read."""
+    """Count of written rows, if it differs from the rows read."""
     return "" if written in {rows, -1} else f", {written:,} written"
 
 
@@ -144,7 +144,7 @@ def _also(backlog: int | None) -> str:
 
 
 def _backlog(sources: Iterable[object]) -> int | None:
-    """The sum of what the sources say in ``latestOffset``; ``None`` as long as none of them knows."""
+    """The sum of the backlogs that the sources report in ``latestOffset``; ``None`` if none is known."""
     known = [count for source in sources for count in _counts(getattr(source, "latestOffset", None))]
     return sum(known) if known else None
 

@@ -1,4 +1,4 @@
-"""From a command line to an exit code: a job, the query or the action that it runs, and how a signal stops it."""
+"""Run a job from command line to exit code: its query or action, and the stop by a signal."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def job(
     run: Callable[[argparse.Namespace, Signals], int],
     argv: Sequence[str] | None,
 ) -> int:
-    """Parse the command line and run; every error becomes a message on standard error. Returns the exit code."""
+    """Parse the command line and run; every error becomes a message on standard error. Return the exit code."""
     arguments = parser.parse_args(argv)
     with Signals() as signals:
         try:
@@ -39,7 +39,7 @@ def job(
         except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
             if signals.received is None:
                 return fail(program, error)
-            # a signal to the whole process group ends the JVM, too: what fails then is no news
+            # a signal to the whole process group also ends the JVM: later failures are expected
             name = signal.Signals(signals.received).name
             sys.stderr.write(f"{program}: stopped by {name}, in the middle of what it did: {explain(error)[0]}\n")
             return signals.exit_code or EXIT_DONE
@@ -49,9 +49,10 @@ _GOES_BACK = "what was received and not accepted goes back to the broker"
 
 
 def follow(query: StreamingQuery, signals: Signals, progress: Progress, *, rest: str = _GOES_BACK) -> int:
-    """Show progress until the query ends or a signal comes; stop it in order, and say what becomes of the ``rest``.
+    """Show progress until the query ends or a signal comes; stop it cleanly, and report the fate of the ``rest``.
 
-    Returns the exit code.
+    Returns:
+        The exit code.
     """
     try:
         while signals.received is None:
@@ -71,9 +72,12 @@ def follow(query: StreamingQuery, signals: Signals, progress: Progress, *, rest:
 
 
 def run_action(spark: SparkSession, action: Callable[[], _T], signals: Signals, progress: Progress) -> _T | None:
-    """Run an action of Spark, such as a batch write, beside this thread, which shows how many tasks are done.
+    """Run an action of Spark, such as a batch write, in a second thread, while this one shows the number of tasks done.
 
-    A signal cancels the jobs of the action; ``None`` is returned then. Errors of the action are raised.
+    A signal cancels the jobs of the action.
+
+    Returns:
+        The result of the action; ``None`` if it was cancelled. Errors of the action are raised.
     """
     from pyspark import InheritableThread  # noqa: PLC0415 - --help and wrong options must not wait for it
 
@@ -86,7 +90,7 @@ def run_action(spark: SparkSession, action: Callable[[], _T], signals: Signals, 
         try:
             # Spark looks data sources up in the session that is active in the thread.
             spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)  # type: ignore[union-attr]
-            # Cancelling interrupts no threads: a Python worker in the middle of a write is told by its socket.
+            # Cancelling interrupts no threads: a Python worker in the middle of a write notices it at its socket.
             context.setJobGroup(group, "amqp", interruptOnCancel=False)
             results.append(action())
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that waits
@@ -100,7 +104,7 @@ def run_action(spark: SparkSession, action: Callable[[], _T], signals: Signals, 
             progress.tasks(*_tasks(context, group))
         if signals.received is not None:
             stopping = time.monotonic()
-            # Again and again: a job that starts between two of its stages is not cancelled with the others.
+            # Repeatedly: a job that starts between two of its stages is not cancelled with the others.
             while thread.is_alive():
                 context.cancelJobGroup(group)
                 thread.join(_POLL_SECONDS)
@@ -114,7 +118,7 @@ def run_action(spark: SparkSession, action: Callable[[], _T], signals: Signals, 
 
 
 def _tasks(context: SparkContext, group: str) -> tuple[int, int]:
-    """How many tasks of the jobs of a group are done, and how many there are."""
+    """Number of finished tasks of a job group, and number of all its tasks."""
     tracker = context.statusTracker()
     done = total = 0
     for job_id in tracker.getJobIdsForGroup(group):

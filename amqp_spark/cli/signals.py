@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 
 SAME_SECONDS: Final = 1.0
-"""A signal that comes again so soon is the same one: timeout(1), for one, tells the process, and then its group."""
+"""A signal repeated within this time counts as the same: timeout(1), for one, signals the process, then its group."""
 
 
 class Signals:
-    """SIGINT and SIGTERM as a flag that a loop looks at; a second signal, later, ends the process at once.
+    """SIGINT and SIGTERM as a flag for a loop; a second signal, later, ends the process at once.
 
-    A context manager: at its end the handlers are those from before.
+    A context manager that restores the previous handlers at its end.
     """
 
     def __init__(self) -> None:
@@ -34,13 +34,13 @@ class Signals:
             signal.signal(number, handler)
 
     def install(self) -> None:
-        """Take the handlers; again after a SparkContext was made, which sets its own for SIGINT."""
+        """Install the handlers; repeat it after a SparkContext was made, which sets its own for SIGINT."""
         for number in self._before:
             signal.signal(number, self._handle)
 
     @property
     def exit_code(self) -> int | None:
-        """128 + the signal's number, as a shell says it; ``None`` when none came."""
+        """128 + the signal's number, as in a shell; ``None`` without a signal."""
         return None if self.received is None else 128 + self.received
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:

@@ -49,12 +49,12 @@ EXACT: Final = {
 
 
 def exact_ddl(without: Collection[str] = ()) -> str:
-    """:data:`EXACT` as a schema, less some columns."""
+    """:data:`EXACT` as a DDL schema, without the given columns."""
     return ", ".join(f"{name} {kind}" for name, kind in EXACT.items() if name not in without)
 
 
 def schema_of(ddl: str) -> StructType:
-    """Columns and their types from text; needs a session. Raises CommandLineError when it names no columns."""
+    """Columns and their types from text; needs a session. Raises CommandLineError if it names no columns."""
     from pyspark.sql.types import StructType  # noqa: PLC0415 - --help and wrong options must not wait for it
 
     with spark_refuses():
@@ -67,9 +67,10 @@ def schema_of(ddl: str) -> StructType:
 def spark_session(
     name: str, conf: Mapping[str, str], master: str | None, *, verbose: bool = False
 ) -> tuple[SparkSession, bool]:
-    """A session whose workers run this interpreter, with ``format("amqp")`` registered; and whether it is new.
+    """A session whose workers run this interpreter, with ``format("amqp")`` registered.
 
-    One that was there already, as in a notebook, is not ours to stop, nor to be made quiet.
+    Returns:
+        The session, and whether it is new. An existing one, as in a notebook, must not be stopped or silenced.
     """
     # Spark's own default is the first python3 on the PATH, which in a virtual environment that is not activated lacks
     # everything: each query would then fail after a minute with "Python worker failed to connect back".
@@ -93,7 +94,7 @@ def spark_session(
     return spark, new
 
 
-#: What writes a trace of a hundred lines when a task or a query fails.
+#: Loggers that print a trace of a hundred lines when a task or a query fails.
 _VERBOSE = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
@@ -104,7 +105,7 @@ _VERBOSE = (
 
 
 def _let_us_explain(spark: SparkSession) -> None:
-    """What fails is explained in one line by :func:`amqp_spark.cli.explain`; Spark's own hundreds would bury it."""
+    """Silence Spark's loggers: :func:`amqp_spark.cli.explain` explains failures in one line instead of hundreds."""
     try:
         log4j = spark.sparkContext._jvm.org.apache.logging.log4j  # type: ignore[union-attr]  # there is a JVM now
         for name in _VERBOSE:
@@ -115,7 +116,7 @@ def _let_us_explain(spark: SparkSession) -> None:
 
 @contextmanager
 def session(program: str, arguments: argparse.Namespace) -> Iterator[SparkSession]:
-    """The session that the command line asks for; at the end it is stopped, if it is ours."""
+    """The session that the command line requests; stopped at the end if it was created here."""
     conf = {"spark.ui.showConsoleProgress": "false", **pairs(arguments.conf, "--conf")}
     name = getattr(arguments, "name", None) or f"amqp {program}"
     spark, new = spark_session(name, conf, arguments.master, verbose=arguments.verbose)
@@ -127,7 +128,7 @@ def session(program: str, arguments: argparse.Namespace) -> Iterator[SparkSessio
 
 
 def writer_of(rows: DataFrame, arguments: argparse.Namespace) -> DataStreamWriter:
-    """A stream of rows to be appended somewhere, with the checkpoint, name and trigger of the command line."""
+    """A writer that appends a stream of rows, with the checkpoint, name and trigger of the command line."""
     writer = rows.writeStream.outputMode("append")
     if arguments.checkpoint is not None:
         writer = writer.option("checkpointLocation", arguments.checkpoint)
