@@ -103,14 +103,14 @@ def parser() -> argparse.ArgumentParser:
 
 
 def both_options(arguments: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]:
-    """The options of source and sink that the command line asks for."""
+    """The options of source and sink from the command line."""
     source = cli.connection_options(arguments, cli.FROM, queue=",".join(arguments.queue) or None)
     sink = cli.connection_options(arguments, cli.TO, exchange=arguments.exchange, routingKey=arguments.routing_key)
     return source, sink
 
 
 def check_both(source: dict[str, str], sink: dict[str, str]) -> SinkOptions:
-    """Check the options of both sides; one error has the problems of both. Returns what those of the sink mean."""
+    """Check the options of both sides; one error has the problems of both. Return the parsed options of the sink."""
     problems: list[str] = []
     for side, parse, options in (("from", SourceOptions.parse, source), ("to", SinkOptions.parse, sink)):
         try:
@@ -123,12 +123,12 @@ def check_both(source: dict[str, str], sink: dict[str, str]) -> SinkOptions:
 
 
 def has_expressions(arguments: argparse.Namespace) -> bool:
-    """Whether SQL looks at the messages."""
+    """Whether SQL expressions use the messages."""
     return arguments.filter is not None or arguments.routing_key_expr is not None
 
 
 def schema_to_read(arguments: argparse.Namespace, sink: SinkOptions) -> str:
-    """The columns to read, as DDL: what nobody looks at need not be decoded."""
+    """The columns to read, as DDL: unused columns need not be decoded."""
     if has_expressions(arguments):
         return cli.exact_ddl()
     unused = {"queue", "position", "redelivered", *arguments.without}
@@ -136,7 +136,7 @@ def schema_to_read(arguments: argparse.Namespace, sink: SinkOptions) -> str:
 
 
 def messages(spark: SparkSession, arguments: argparse.Namespace, options: dict[str, str], schema: str) -> DataFrame:
-    """What is to be published."""
+    """The rows to publish."""
     from pyspark.sql import functions as f  # noqa: PLC0415 - --help and wrong options must not wait for it
 
     rows = spark.readStream.format("amqp").options(**options).schema(schema).load()
@@ -158,7 +158,7 @@ def decoded(arguments: argparse.Namespace) -> Column:
 
 
 def check_without(names: Sequence[str]) -> None:
-    """Only properties can be left out."""
+    """Check that only properties are left out."""
     known = [name for name in cli.EXACT if name != "body"]
     for name in names:
         if name not in known:
@@ -192,7 +192,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; returns the exit code."""
+    """Run the job; return the exit code."""
     return cli.job("bridge", parser(), run, argv)
 
 

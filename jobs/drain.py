@@ -48,7 +48,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass
 class Report:
-    """What was in the queues. Sizes of bodies in bytes, times in microseconds since 1970; None: nothing had one."""
+    """Contents of the queues. Sizes of bodies in bytes, times in microseconds since 1970; None: no message had one."""
 
     messages: int = 0
     timestamps: int = 0
@@ -59,7 +59,7 @@ class Report:
     largest: int | None = None
 
     def add(self, metrics: Mapping[str, Any]) -> None:
-        """Take in what :func:`metrics_of` computed over some of the messages."""
+        """Add the results of :func:`metrics_of` for a part of the messages."""
         self.messages += metrics["messages"]
         self.timestamps += metrics["timestamps"]
         for name, combine in (("first", min), ("last", max), ("total", add), ("smallest", min), ("largest", max)):
@@ -67,7 +67,7 @@ class Report:
             setattr(self, name, reduce(combine, known) if known else None)
 
     def text(self) -> str:
-        """For people."""
+        """The report as text for people."""
         if not self.messages:
             return "no messages"
         lines = [f"messages         {self.messages:,}"]
@@ -81,7 +81,7 @@ class Report:
         return "\n".join(lines)
 
     def as_dict(self) -> dict[str, Any]:
-        """For programs."""
+        """The report as a dictionary for JSON."""
         return {
             "messages": self.messages,
             "without_timestamp": self.messages - self.timestamps,
@@ -131,7 +131,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def check_files(arguments: argparse.Namespace) -> None:
-    """What Spark would find out only after a while."""
+    """Check the paths before Spark does, which would report errors only after a while."""
     if arguments.dry_run:
         return
     if arguments.output is None:
@@ -145,7 +145,7 @@ def check_files(arguments: argparse.Namespace) -> None:
 def metrics_of(schema: StructType, unit: str) -> list[Column]:
     """The aggregates of a report; times as numbers, which pass through JSON unchanged.
 
-    NULL takes the place of those that the types of ``timestamp`` and ``body`` do not tell.
+    An aggregate is NULL if the type of ``timestamp`` or ``body`` does not permit it.
     """
     from pyspark.sql import functions as f  # noqa: PLC0415 - --help and wrong options must not wait for it
     from pyspark.sql import types as t  # noqa: PLC0415
@@ -160,7 +160,7 @@ def metrics_of(schema: StructType, unit: str) -> list[Column]:
             number = f.col("timestamp")
             large = (number > _AUTO_MILLISECONDS) | (number < -_AUTO_MILLISECONDS)
             milliseconds = f.lit(unit == "ms") if unit != "auto" else large
-            # of a number that is no time in that unit there are no microseconds
+            # a number outside the range of that unit has no microseconds
             micros = f.try_multiply(number, f.when(milliseconds, f.lit(1000)).otherwise(f.lit(1_000_000)))
         case _:
             pass
@@ -212,7 +212,7 @@ def start(
 
 
 def browse(spark: SparkSession, options: dict[str, str], given: SourceOptions) -> Mapping[str, Any]:
-    """The report's numbers of what is on the queues."""
+    """Compute the report of the messages on the queues."""
     from amqp_spark.arrow.decode import schema_with  # noqa: PLC0415
 
     schema = schema_with(given.corrupt_column, cli.schema_of(_BROWSED))
@@ -221,7 +221,7 @@ def browse(spark: SparkSession, options: dict[str, str], given: SourceOptions) -
 
 
 def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
-    """Check everything that can be checked, then empty the queues, or look."""
+    """Check everything that can be checked, then empty or browse the queues."""
     options = cli.connection_options(arguments, queue=",".join(arguments.queue) or None)
     check_files(arguments)
     given = validate(options)
@@ -253,7 +253,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; returns the exit code."""
+    """Run the job; return the exit code."""
     return cli.job("drain", parser(), run, argv)
 
 

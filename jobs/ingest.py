@@ -61,12 +61,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def source_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """The options of the source that the command line asks for."""
+    """The options of the source from the command line."""
     return cli.connection_options(arguments, queue=",".join(arguments.queue) or None)
 
 
 def check_sink(arguments: argparse.Namespace) -> None:
-    """What Spark would find out only after a while."""
+    """Check the sink before Spark does, which would report errors only after a while."""
     kind = arguments.format or "parquet"
     if arguments.output is not None and arguments.table is not None:
         raise cli.CommandLineError("--output and --table are both given: give one of them")
@@ -114,7 +114,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; returns the exit code."""
+    """Run the job; return the exit code."""
     return cli.job("ingest", parser(), run, argv)
 
 

@@ -65,9 +65,9 @@ def ticks(count: int, seed: int, symbols: Sequence[str] = SYMBOLS) -> Iterator[t
 
 
 def publish(client: Client, arguments: argparse.Namespace, signals: cli.Signals) -> tuple[int, int]:
-    """Publish and confirm; returns how many messages were confirmed, and the sum of their quantities."""
+    """Publish and confirm; return the number of confirmed messages, and the sum of their quantities."""
     if arguments.exchange and client.query_exchange(arguments.exchange) is None:
-        # Broker-J would take each tick for unroutable, and qpidd end the session
+        # Broker-J would report each tick as unroutable, and qpidd end the session
         reason = f"there is no exchange {arguments.exchange!r}: create it, or name another one"
         raise NotFound(NotFound.error_code, None, reason, "exchange.query")
     confirmed = total = pending = pending_total = 0
@@ -102,7 +102,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def connect_options(arguments: argparse.Namespace) -> ConnectOptions:
-    """Where to connect and as whom."""
+    """Address and login from the command line."""
     if not arguments.url:
         raise cli.CommandLineError("--url amqp://host[:port]/vhost is needed (or the environment variable AMQP_URL)")
     login = cli.credentials(arguments)
@@ -122,7 +122,7 @@ def connect_options(arguments: argparse.Namespace) -> ConnectOptions:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; returns the exit code."""
+    """Run the job; return the exit code."""
     arguments = parser().parse_args(argv)
     with cli.Signals() as signals:
         try:

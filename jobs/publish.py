@@ -106,12 +106,12 @@ def parser() -> argparse.ArgumentParser:
 
 
 def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
-    """The options of the sink that the command line asks for."""
+    """The options of the sink from the command line."""
     return cli.connection_options(arguments, exchange=arguments.exchange, routingKey=arguments.routing_key)
 
 
 def check_input(arguments: argparse.Namespace) -> None:
-    """What Spark would find out only after a while, or not at all."""
+    """Check the input before Spark does, which would report errors only after a while, or not at all."""
     if arguments.table is not None and (
         arguments.input or arguments.format is not None or arguments.schema is not None
     ):
@@ -134,7 +134,7 @@ def check_input(arguments: argparse.Namespace) -> None:
 
 
 def check_stream(arguments: argparse.Namespace, kind: str) -> None:
-    """The same for ``--stream``."""
+    """Check the arguments that belong to ``--stream``."""
     if arguments.checkpoint is None:
         raise cli.CommandLineError("--stream needs --checkpoint DIR, or a restart would publish everything again")
     if len(arguments.input) > 1:
@@ -161,7 +161,7 @@ def columns_of(arguments: argparse.Namespace) -> tuple[dict[str, str], dict[str,
 
 
 def read(spark: SparkSession, arguments: argparse.Namespace) -> DataFrame:
-    """The input."""
+    """Read the input."""
     rows: DataFrame | None = None
     if arguments.input or arguments.table is not None or arguments.format is not None:
         reader = spark.readStream if arguments.stream else spark.read
@@ -197,7 +197,7 @@ def messages(rows: DataFrame, arguments: argparse.Namespace) -> DataFrame:
 def write(
     spark: SparkSession, rows: DataFrame, options: dict[str, str], signals: cli.Signals, progress: cli.Progress
 ) -> int | None:
-    """Publish the rows once; returns how many there were, None when a signal came before the end."""
+    """Publish the rows once; return their number, or None if a signal came before the end."""
     from pyspark.sql import Observation  # noqa: PLC0415
     from pyspark.sql import functions as f  # noqa: PLC0415
 
@@ -240,7 +240,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the job; returns the exit code."""
+    """Run the job; return the exit code."""
     return cli.job("publish", parser(), run, argv)
 
 
