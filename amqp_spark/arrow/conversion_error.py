@@ -1,7 +1,7 @@
-"""What the conversions of values raise."""
+"""Error of value conversions."""
 
 from __future__ import annotations
 
 
 class ConversionError(ValueError):
-    """A value that the type asked for cannot hold; the text says what was found."""
+    """A value that the requested type cannot hold; the text describes the value found."""

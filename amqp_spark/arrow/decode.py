@@ -1,4 +1,4 @@
-"""From received transfers to Arrow columns: what the source, its tasks and the commands use."""
+"""From received transfers to Arrow columns, for the source, its tasks and the commands."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From rows in Arrow to ready transfers: what the sink uses."""
+"""From Arrow rows to encoded transfers, for the sink."""
 
 from __future__ import annotations
 

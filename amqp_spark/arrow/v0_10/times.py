@@ -1,4 +1,4 @@
-"""Times of the wire: seconds or milliseconds since 1970, as clients disagree, within the years of TIMESTAMP."""
+"""Times on the wire: seconds or milliseconds since 1970, as clients differ, within the years of TIMESTAMP."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Final
 from amqp_spark.arrow.conversion_error import ConversionError
 
 AUTO_MILLISECONDS: Final = 10**11
-"""A time above this is in milliseconds under ``timestampUnit=auto``: as seconds it would be in the year 5138."""
+"""Times above this are in milliseconds under ``timestampUnit=auto``: in seconds it would be the year 5138."""
 EARLIEST_SECONDS: Final = -62_135_596_800
 LATEST_SECONDS: Final = 253_402_300_799
 """The last second of the year 9999; the TIMESTAMP of SQL has the years 1 to 9999."""
 
 
 def microseconds(number: int, unit: str) -> int:
-    """A time in seconds or milliseconds since 1970 (``auto``: by its size) in microseconds.
+    """Convert a time in seconds or milliseconds since 1970 (``auto``: by its size) to microseconds.
 
     Raises:
-        ConversionError: it is outside of the years that TIMESTAMP has.
+        ConversionError: it is outside of the years of TIMESTAMP.
     """
     milliseconds = abs(number) > AUTO_MILLISECONDS if unit == "auto" else unit == "ms"
     result = number * (1000 if milliseconds else 1_000_000)

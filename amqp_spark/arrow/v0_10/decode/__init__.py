@@ -1,4 +1,4 @@
-"""The columns of the source: which there are, in which types, and how frames become Arrow."""
+"""The columns of the source: their names and types, and their decoding from frames to Arrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrow arrays from positions of bytes: a column at once, with the rows that do not fit and why.
+"""Arrow arrays from byte positions: a whole column at once, with the rows that do not fit and the reasons.
 
 Every function returns the array, null in the rows that do not fit, and ``{row: reason}`` of those rows.
 """
@@ -26,17 +26,17 @@ Column: TypeAlias = tuple[Array, Errors]
 _LARGEST: Final = (1 << 63) - 1
 _OFFSETS: Final = 1 << 31  # Arrow's binary and string arrays count bytes in 32 bits, signed
 
-# Where the parts of a UUID's text begin and end, and the digits that they have.
+# Begin and end of the parts of a UUID's text, and their digits.
 _UUID_PARTS: Final = ((0, 8, 0), (9, 13, 8), (14, 18, 12), (19, 23, 16), (24, 36, 20))
 
 
 def buffer(values: npt.NDArray[Any]) -> pa.Buffer:
-    """The memory of a numpy array, not copied."""
+    """The memory of a numpy array as an Arrow buffer, not copied."""
     return pa.py_buffer(cast("Any", values.reshape(-1)))
 
 
 def take(column: Array, rows: Positions, null: Mask | None = None) -> Array:
-    """These rows of a column of any type, NULL where ``null`` is set."""
+    """Select rows of a column of any type, NULL where ``null`` is set."""
     return column.take(cast("Any", pa.array(rows, mask=null)))
 
 
@@ -46,22 +46,22 @@ def nulls(rows: int, kind: pa.DataType) -> Column:
 
 
 def merged(absent: Mask | None, wrong: Mask) -> Mask | None:
-    """Absent or wrong."""
+    """Rows that are absent or wrong."""
     if not wrong.any():
         return absent
     return wrong if absent is None else absent | wrong
 
 
 def binary(wire: Wire, begin: Positions, end: Positions, absent: Mask | None) -> Array:
-    """The bytes from ``begin`` to ``end`` as BINARY; positions of later rows are expected behind those of earlier."""
+    """The bytes from ``begin`` to ``end`` as BINARY; later rows should lie behind earlier ones."""
     rows = len(begin)
     if rows and wire.ordered and len(wire.data) < _OFFSETS:
-        # Seen as one array whose values are in turn a field and what lies between it and the next, the data need no
-        # slicing: take() copies the fields out in one call.
+        # As one array of alternating fields and gaps between them, the data need no slicing: take() copies the fields
+        # out in one call.
         bounds = np.empty(2 * rows, np.int32)
         if absent is None:
             bounds[0::2], bounds[1::2] = begin, end
-        else:  # what is absent may have any position
+        else:  # absent rows may have any position
             bounds[0::2], bounds[1::2] = np.where(absent, 0, begin), np.where(absent, 0, end)
             np.maximum.accumulate(bounds, out=bounds)
         both = pa.Array.from_buffers(pa.binary(), 2 * rows - 1, [None, buffer(bounds), wire.buffer])
@@ -75,7 +75,7 @@ def binary(wire: Wire, begin: Positions, end: Positions, absent: Mask | None) ->
 
 
 def text(octets: Array) -> Column:
-    """BINARY as STRING: strictly UTF-8."""
+    """Convert BINARY to STRING: strictly UTF-8."""
     try:
         return octets.cast(pa.string()), {}
     except pa.ArrowInvalid:
@@ -93,7 +93,7 @@ def text(octets: Array) -> Column:
 
 
 def integers(values: Positions, absent: Mask | None, kind: pa.DataType) -> Column:
-    """Signed 64-bit numbers as an integer type, each checked."""
+    """Signed 64-bit numbers as an integer type, with range check."""
     errors: Errors = {}
     if kind.bit_width < 64:
         limit = 1 << (kind.bit_width - 1)
@@ -108,12 +108,12 @@ def integers(values: Positions, absent: Mask | None, kind: pa.DataType) -> Colum
 
 
 def sql_integer(kind: pa.DataType) -> str:
-    """The name of an integer type in Spark."""
+    """Spark's name of an integer type."""
     return {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}[kind.bit_width]
 
 
 def unsigned(values: npt.NDArray[np.uint64], absent: Mask | None, kind: pa.DataType) -> Column:
-    """Unsigned 64-bit numbers as a signed integer type, each checked."""
+    """Unsigned 64-bit numbers as a signed integer type, with range check."""
     large, errors = _too_large(values, absent)
     column, more = integers(values.astype(np.int64), merged(absent, large), kind)
     return column, errors | more
@@ -140,7 +140,7 @@ def times(number: Positions, absent: Mask | None, kind: pa.DataType, unit: str) 
 
 
 def uuid_text(octets: npt.NDArray[np.uint8], absent: Mask | None) -> Array:
-    """Rows of 16 bytes as the usual text of a UUID."""
+    """Rows of 16 bytes (uint8, shape ``(rows, 16)``) as the usual text of a UUID."""
     rows = len(octets)
     letters = np.full((rows, 36), ord("-"), np.uint8)
     digits = np.frombuffer(octets.tobytes().hex().encode(), np.uint8).reshape(rows, 32)
@@ -152,5 +152,5 @@ def uuid_text(octets: npt.NDArray[np.uint8], absent: Mask | None) -> Array:
 
 
 def listed(values: Sequence[object], kind: pa.DataType) -> Array:
-    """Python values that are known to fit."""
+    """An array of Python values that are known to fit."""
     return pa.array(values, kind)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Batch:
-    """Some rows of a block; positions of their fields are found when a column asks for them."""
+    """Some rows of a block; positions of their fields are computed when a column needs them."""
 
     def __init__(self, located: Located, rows: range, queue: str, position: int) -> None:
         self.wire = located.wire
@@ -43,12 +43,12 @@ class Batch:
 
     @property
     def delivery(self) -> PackedFields:
-        """Delivery-properties."""
+        """Positions of delivery-properties."""
         return self._headers()[0]
 
     @property
     def message(self) -> PackedFields:
-        """Message-properties."""
+        """Positions of message-properties."""
         return self._headers()[1]
 
     def _headers(self) -> tuple[PackedFields, PackedFields]:
@@ -58,7 +58,7 @@ class Batch:
         return self._structs
 
     def transfer(self, row: int) -> bytes:
-        """The frames of a message, and of anything that came before it in the block."""
+        """The frames of a message, and of any frames before it in the block."""
         return self._located.transfer(self._range.start + row)
 
     def bodies(self) -> Array:
@@ -76,7 +76,7 @@ _SIZED: Final = {name: width for layout in (DELIVERY, MESSAGE) for name, _, widt
 
 
 def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:  # noqa: PLR0911 - a table
-    """The function that makes the column of a field; the type is one that the schema check has let through."""
+    """The function that makes the column of a field; the schema check has accepted the type."""
     name, kind = field.name.lower(), field.dataType
     if name in _BITS:
         return partial(_bit, name=name)
@@ -182,7 +182,7 @@ def _headers(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
 
 
 def decoder(kind: t.DataType, arrow: pa.DataType, unit: str) -> Callable[[Wire, Spans, Errors], Column]:
-    """The function that makes a column of encoded maps: STRUCT, MAP or VARIANT. Malformed maps go into the errors."""
+    """The function that decodes encoded maps to STRUCT, MAP or VARIANT. Malformed maps go into the errors."""
     if isinstance(kind, t.StructType):
         return partial(_picked, kind=kind, arrow=cast("pa.StructType", arrow), unit=unit)
     convert = converter(kind, unit)
@@ -205,7 +205,7 @@ def encoded_headers(batch: Batch) -> Array:
     return arrays.binary(batch.wire, *batch.message.sized("application_headers"))
 
 
-def _picked(  # its last arguments are given first, once
+def _picked(  # functools.partial presets its last arguments
     wire: Wire, spans: Spans, broken: Errors, *, kind: t.StructType, arrow: pa.StructType, unit: str
 ) -> Column:
     absent = spans.absent

@@ -1,6 +1,6 @@
-"""Maps, lists and arrays inside of encoded headers: whether their sizes and counts hold, all the way in.
+"""Checks the sizes and counts of maps, lists and arrays inside encoded headers, at every depth.
 
-Values are not decoded: a text that is no text, or a type that nobody knows, is left to who reads it.
+Values are not decoded: invalid UTF-8 and unknown types are left to the reader of the value.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ CONTAINERS: Final = (code.MAP, code.LIST, code.ARRAY)
 
 
 def end_of(data: bytes, number: int, at: int) -> int:
-    """Where a value of type ``number`` ends whose bytes begin at ``at``; -1 if there is no such type."""
+    """End position of a value of type ``number`` whose bytes begin at ``at``; -1 if there is no such type."""
     width = WIDTHS[number]
     if width >= 0:
         return at + width
@@ -22,9 +22,9 @@ def end_of(data: bytes, number: int, at: int) -> int:
 
 
 def is_whole(data: bytes, code_at: int, after: int) -> bool:
-    """Whether a value from its type code up to ``after`` is well-formed inside; one that is no container is.
+    """Whether a value from its type code up to ``after`` is well-formed inside; always true if it is no container.
 
-    A container may have size 0 and no count, as Broker-J writes those that are null.
+    A container may have size 0 and no count, as Broker-J writes null containers.
     """
     left = [(data[code_at], code_at + 1, after)]
     while left:
@@ -40,14 +40,14 @@ def is_whole(data: bytes, code_at: int, after: int) -> bool:
 
 
 def _items(data: bytes, number: int, at: int, until: int) -> list[tuple[int, int, int]] | None:
-    """The containers among the items of one: type, begin, end. ``None`` if the items do not fill it exactly."""
+    """The containers among the items of a container: type, begin, end. ``None`` if the items do not fill it exactly."""
     item = -1
     if number == code.ARRAY and at < until:
         item, at = data[at], at + 1
     count, at = int.from_bytes(data[at : at + 4], "big"), at + 4
     if at > until:
         return None
-    if item >= 0 and WIDTHS[item] == 0:  # so many of nothing
+    if item >= 0 and WIDTHS[item] == 0:  # items without bytes
         return [] if at == until else None
     found = []
     for _ in range(count):

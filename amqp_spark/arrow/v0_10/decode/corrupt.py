@@ -1,11 +1,11 @@
-"""The column that says, in mode PERMISSIVE, what of a message did not fit, and keeps what its columns could not take.
+"""The column that reports, in mode PERMISSIVE, the misfits of a message and keeps the values its columns cannot hold.
 
 A text that ``from_json`` reads with :data:`RECORD_SCHEMA` (Spark takes BINARY from base64)::
 
     {"reasons": {"body": "..."}, "body": "...", "application_headers": "..."}
 
-``body`` and ``application_headers`` (the encoded map) are as they came. Of a message that cannot be decoded there is
-``transfer`` instead, its frames. NULL where everything fits.
+``body`` and ``application_headers`` (the encoded map) are as received. A message that cannot be decoded has
+``transfer`` instead, its frames. NULL if everything fits.
 """
 
 from __future__ import annotations
@@ -26,16 +26,19 @@ if TYPE_CHECKING:
     from amqp_spark.arrow.v0_10.decode.batch import Batch
 
 DEFAULT_NAME: Final = "_corrupt_record"
-"""As Spark calls it, unless its setting ``spark.sql.columnNameOfCorruptRecord`` says otherwise."""
+"""Spark's default, unless its setting ``spark.sql.columnNameOfCorruptRecord`` differs."""
 RECORD_SCHEMA: Final = "reasons MAP<STRING,STRING>, body BINARY, application_headers BINARY, transfer BINARY"
 
 
 def records(batch: Batch, wrong: Mapping[int, Mapping[str, str]]) -> Array:
-    """The column of a batch.
+    """Make the column of a batch.
 
     Parameters:
-        batch: whose.
-        wrong: per row that does not fit the reason of each column.
+        batch: the decoded messages.
+        wrong: by row that does not fit, the reason of each column.
+
+    Returns:
+        A string array with one entry per row of the batch.
     """
     texts: list[str | None] = [None] * batch.rows
     whole = [row for row in sorted(wrong) if UNDECODABLE not in wrong[row]]

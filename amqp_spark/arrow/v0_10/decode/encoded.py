@@ -19,10 +19,15 @@ if TYPE_CHECKING:
 
 
 def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:
-    """Encoded maps (BINARY, each with its size; NULL stays NULL) as STRUCT or MAP, by the rules of the source.
+    """Decode encoded maps (BINARY, each with its size; NULL stays NULL) to STRUCT or MAP, by the rules of the source.
 
-    Returns the column, and the reason for every row that cannot be decoded or does not fit. ``unit`` is that of
-    numbers that become TIMESTAMP: ``s``, ``ms``, or ``auto`` by magnitude.
+    Parameters:
+        column: the encoded maps.
+        kind: the type to decode to.
+        unit: of numbers that become TIMESTAMP: ``s``, ``ms``, or ``auto`` by magnitude.
+
+    Returns:
+        The column, and the reason for every row that cannot be decoded or does not fit.
     """
     maps = column.cast(pa.binary())
     rows = len(maps)

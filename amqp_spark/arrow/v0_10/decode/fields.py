@@ -1,9 +1,9 @@
-"""Where the fields of many messages are, as numpy arrays of positions: one step per field, not per message.
+"""Positions of the fields of many messages, as numpy arrays: one step per field, not per message.
 
-Positions count bytes of ``Wire.data``. Every length read from the wire is checked against the struct that holds it
-before anything behind it is used; a message whose structs do not hold goes into ``broken`` with the reason, and from
-then on has no fields. Presence flags are compared as the 16-bit number on the wire: field 0 is 0x0100, field 8 is
-0x0001 (0-10 section 3.4; the byte order is that of the brokers).
+Positions count bytes of ``Wire.data``. Every length read from the wire is checked against its enclosing struct before
+anything behind it is used; a message with malformed structs goes into ``broken`` with the reason, and from then on has
+no fields. Presence flags are compared as the 16-bit number on the wire: field 0 is 0x0100, field 8 is 0x0001 (0-10
+section 3.4; the byte order is that of the brokers).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Positions = npt.NDArray[np.int64]
     Mask = npt.NDArray[np.bool_]
 
-_PADDING: Final = 16  # bytes that may be read, and not used, behind the last field
+_PADDING: Final = 16  # bytes behind the last field that may be read but are not used
 _MOST_STRUCTS: Final = 64  # in one header; three kinds are defined
 _WIDTHS: Final = np.array(WIDTHS, np.int64)
 _LOW: Final = np.uint64(0xFFFF)
@@ -36,7 +36,7 @@ class Layout(NamedTuple):
     fixed: tuple[tuple[str, int, int], ...]
     sized: tuple[tuple[str, int, int], ...]
     last: tuple[tuple[str, int, int], ...]
-    """Fixed again, behind those of variable size."""
+    """Fixed fields behind those of variable size."""
 
 
 DELIVERY: Final = Layout(
@@ -73,10 +73,10 @@ REPLY_TO: Final = Layout("reply-to", -1, (), (), (("exchange", 0x0100, 1), ("rou
 
 
 class Spans(NamedTuple):
-    """A field of variable size in every message: where it begins and ends, and where it is absent (None: nowhere)."""
+    """A field of variable size in every message: its begin and end, and the rows without it (None: none)."""
 
     begin: Positions
-    """Of the size; absent fields have some position too."""
+    """Position of the size; absent fields have an arbitrary position."""
     end: Positions
     absent: Mask | None
 
@@ -95,17 +95,17 @@ class Wire:
         self._views: dict[str, npt.NDArray[np.generic]] = {}
 
     def read(self, dtype: str, at: Positions) -> npt.NDArray[np.generic]:
-        """The values of a numpy type at any positions; one too near the end reads what lies before it."""
+        """The values of a numpy type at any positions; a position too near the end reads earlier bytes."""
         view = self._views.get(dtype)
         if view is None:
-            # One element at every byte: they overlap, and the copy made by the index is all that is ever used.
+            # One element at every byte: they overlap, and only the copy made by the index is used.
             kind = np.dtype(dtype)
             view = np.ndarray((len(self.data) - kind.itemsize + 1,), kind, self.data, 0, (1,))
             self._views[dtype] = view
         return view[np.minimum(at, len(view) - 1)]
 
     def size(self, width: int, at: Positions) -> Positions:
-        """Unsigned numbers of 1, 2 or 4 bytes."""
+        """Unsigned numbers of 1, 2 or 4 bytes at the positions."""
         return self.read(f">u{width}", at).astype(np.int64)
 
     def same(self, at: Positions, key: bytes) -> Mask:
@@ -120,7 +120,7 @@ class Wire:
         return result
 
     def after_values(self, code_at: Positions, codes: Positions) -> Positions:
-        """Position after the values whose type codes are at ``code_at``; -1 for a code that no type can have."""
+        """Position after the values whose type codes are at ``code_at``; -1 for an undefined code."""
         after = code_at + 1
         width = _WIDTHS[codes]
         lowest, highest = int(width.min()), int(width.max())
@@ -139,7 +139,7 @@ class Wire:
 
 
 def padded(data: bytes, last: int) -> bytes:
-    """``data`` with room behind position ``last`` for reads that look at more than they use."""
+    """``data`` padded behind position ``last`` for reads that cover more bytes than they use."""
     return data if len(data) >= last + _PADDING else data + bytes(_PADDING)
 
 
@@ -147,7 +147,7 @@ _SIZES: dict[tuple[tuple[str, int, int], ...], Positions] = {}
 
 
 def _sizes(fields: tuple[tuple[str, int, int], ...]) -> Positions:
-    """Per combination of flags: bytes of those of the fields that are present."""
+    """Bytes of the present fields, by combination of flags."""
     table = _SIZES.get(fields)
     if table is None:
         flags = np.arange(0x10000)
@@ -172,7 +172,7 @@ class PackedFields:
         self._all_flags: int | None = None  # if they are the same in all messages
 
     def place(self, rows: Positions, at: Positions, flags: Positions, end: Positions) -> None:
-        """Note where the struct of these rows is; refused if its fixed fields do not fit or flags are undefined."""
+        """Set the struct positions of these rows; drop rows with undefined flags or too short for the fixed fields."""
         layout = self.layout
         known = 0
         for group in (layout.bits, layout.fixed, layout.sized, layout.last):
@@ -197,7 +197,7 @@ class PackedFields:
             self.drop(rows[short], "it is too short for its fields")
 
     def drop(self, rows: Positions, reason: str) -> None:
-        """Give these rows up."""
+        """Mark these rows as broken."""
         for row in rows.tolist():
             self._broken.setdefault(row, f"{self.layout.name}: {reason}")
         self.flags[rows] = 0
@@ -205,25 +205,25 @@ class PackedFields:
         self._all_flags = None
 
     def bit(self, name: str) -> tuple[Mask, Mask | None]:
-        """A field without bytes: its values, and where the struct is absent (None: nowhere)."""
+        """A field without bytes: its values, and the rows without the struct (None: none)."""
         mask = dict(self.layout.bits)[name]
         return (self.flags & mask) != 0, _nowhere(self.at == 0)
 
     def fixed(self, name: str) -> tuple[Positions, Mask | None]:
-        """Positions of a field of fixed width, and where it is absent (None: nowhere)."""
+        """Positions of a field of fixed width, and the rows without it (None: none)."""
         fields = self.layout.fixed
         index = [field[0] for field in fields].index(name)
         at = self.at + self._octets_of(fields[:index]) if index else self.at
         return at, self._absent(fields[index][1])
 
     def sized(self, name: str) -> Spans:
-        """Where a field of variable size is."""
+        """Begin and end of a field of variable size."""
         index = [field[0] for field in self.layout.sized].index(name)
         self._walk(index)
         return Spans(self._before[index], self._before[index + 1], self._absent(self.layout.sized[index][1]))
 
     def trailing(self, name: str) -> tuple[Positions, Mask | None]:
-        """Positions of a field of fixed width behind those of variable size, and where it is absent."""
+        """Positions of a field of fixed width behind those of variable size, and the rows without it."""
         ((only, mask, _),) = self.layout.last
         assert only == name
         self._walk(len(self.layout.sized) - 1)
@@ -235,7 +235,7 @@ class PackedFields:
         return None if self._all_flags & mask else np.ones(len(self.at), np.bool_)
 
     def _octets_of(self, fields: tuple[tuple[str, int, int], ...]) -> Positions | np.int64:
-        """Bytes of those of the fields that each message has."""
+        """Bytes of the given fields that are present, per message."""
         return _sizes(fields)[self.flags if self._all_flags is None else self._all_flags]
 
     def _walk(self, index: int) -> None:
@@ -286,7 +286,7 @@ def structs(wire: Wire, begin: Positions, end: Positions, broken: dict[int, str]
         code = ((head >> np.uint64(16)) & _LOW).astype(np.int64)
         flags = (head & _LOW).astype(np.int64)
         after = at + 4 + size
-        code[size < 2] = 0  # an empty struct; those looked at here have a code and flags
+        code[size < 2] = 0  # an empty struct; the structs used here have a code and flags
         wrong = (after > until) | (size == 1) | ((size < 4) & ((code == DELIVERY.code) | (code == MESSAGE.code)))
         if wrong.any():
             for row in alive[wrong].tolist():

@@ -1,7 +1,7 @@
 """Headers of many messages at once: find keys in the encoded maps, and make typed columns of their values.
 
-The rules of widening are those of :mod:`.values`; here the common types are converted a column at a
-time, and what is left goes through that module value by value.
+The rules of widening are those of :mod:`.values`; here the common types are converted a column at a time, and the rest
+goes through that module value by value.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from amqp_spark.arrow.v0_10.decode.arrays import Array, Column, Errors
     from amqp_spark.arrow.v0_10.decode.fields import Mask, Positions, Spans, Wire
 
-# A step over the next entry of all maps costs as much as about so many entries one by one. A few maps that have far
+# One step over the next entry of all maps costs about as much as this many entries one by one. A few maps with far
 # more entries than the others are therefore finished alone: the work must not grow with the largest map times the
-# messages.
+# number of messages.
 _FEW: Final = 128
 _ROUNDS: Final = 64
-_FIRST_OCTET: Final = np.uint64(56)  # shifts the others out of eight
+_FIRST_OCTET: Final = np.uint64(56)  # shifts the other bytes out of eight
 _NO_KEY: Final = bytes(256)  # longer than any key
 _NOT_WHOLE: Final = "a map, list or array inside of it is malformed"
 
@@ -41,12 +41,12 @@ _READ: Final = {
     code.UINT32: ">u4",
     code.UINT64: ">u8",
 }
-# Values that are bytes with a size, by type code: the bytes of the size. Their texts are UTF-8.
+# Values that are bytes with a size, by type code: the bytes of the size. Texts among them are UTF-8.
 _TEXT_SIZES: Final = {code.STR8: 1, code.STR16: 2, code.VBIN8: 1, code.VBIN16: 2, code.VBIN32: 4}
 
 
 class Target(NamedTuple):
-    """What a value shall become: a type of Spark, the same in Arrow, and the unit of times."""
+    """The type to convert a value to, in Spark and in Arrow, and the unit of times."""
 
     kind: t.DataType
     arrow: pa.DataType
@@ -54,7 +54,7 @@ class Target(NamedTuple):
 
 
 class _Walk:
-    """One entry after the other, of all maps at once; a map that is malformed leaves and goes into ``broken``."""
+    """Steps through the entries of all maps at once; a malformed map is removed and goes into ``broken``."""
 
     def __init__(self, wire: Wire, spans: Spans, broken: Errors) -> None:
         self.wire = wire
@@ -73,14 +73,14 @@ class _Walk:
         self.stop(self.until < self.at)  # those of size 0
 
     def stop(self, done: Mask) -> None:
-        """These maps need not be walked on."""
+        """End the walk of these maps."""
         if done.any():
             keep = ~done
             for name in ("rows", "at", "until", "left", "length", "code_at", "codes", "after", "octets"):
                 setattr(self, name, getattr(self, name)[keep])
 
     def drop(self, wrong: Mask, reason: str) -> None:
-        """These maps are malformed."""
+        """Mark these maps as malformed."""
         if wrong.any():
             for row in self.rows[wrong].tolist():
                 self._broken.setdefault(row, f"application-headers: {reason}")
@@ -88,7 +88,7 @@ class _Walk:
             self.stop(wrong)
 
     def step(self) -> bool:
-        """Find the next entry of every map that has one; False if none has."""
+        """Find the next entry of every map that has one; return False if no map has one."""
         self.drop((self.left == 0) & (self.at != self.until), "bytes follow its last entry")
         self.stop(self.left == 0)
         if not len(self.rows):
@@ -115,15 +115,18 @@ class _Walk:
         return begins
 
     def forward(self) -> None:
-        """Done with what :meth:`step` has found."""
+        """Move past the entries that :meth:`step` has found."""
         self.at = self.after
 
 
 def pick(wire: Wire, spans: Spans, keys: list[bytes], broken: Errors) -> list[Positions]:
-    """Per key, the positions of its value's type code; 0 where the map or the key is absent.
+    """Per key, the positions of its value's type code; 0 if the map or the key is absent.
 
-    ``spans`` are the encoded maps. A map is read up to the last of the keys only; of a key that occurs twice the first
-    counts. A malformed map goes into ``broken``.
+    Parameters:
+        wire: the bytes of the block.
+        spans: the encoded maps. Each is read up to the last of the keys only; of a repeated key the first counts.
+        keys: their bytes.
+        broken: receives the reasons of malformed maps.
     """
     found = [np.zeros(len(spans.begin), np.int64) for _ in keys]
     wanted = np.full(len(spans.begin), len(keys), np.int64)
@@ -149,7 +152,7 @@ def pick(wire: Wire, spans: Spans, keys: list[bytes], broken: Errors) -> list[Po
 
 
 def check(wire: Wire, spans: Spans, broken: Errors) -> None:
-    """Walk all entries of the encoded maps, and what is inside of them; one that is malformed goes into ``broken``."""
+    """Walk all entries of the encoded maps, and their contents; a malformed map goes into ``broken``."""
     walk = _Walk(wire, spans, broken)
     rounds = 0
     while walk.step():
@@ -167,13 +170,13 @@ def check(wire: Wire, spans: Spans, broken: Errors) -> None:
 
 
 def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Errors, *, inside: bool = False) -> None:
-    """Finish the maps that are left one by one; ``inside``: values are looked into."""
+    """Finish the remaining maps one by one; ``inside``: also check inside values."""
     data = walk.wire.data
     state = (walk.rows.tolist(), walk.at.tolist(), walk.until.tolist(), walk.left.tolist())
     for row, begin, end, left in zip(*state, strict=True):
         slots = {key: column for key, column in zip(keys, found, strict=True) if not column[row]}
         at, reason = begin, ""
-        for _ in range(left + 1):  # step() has counted the entry at hand already
+        for _ in range(left + 1):  # step() has counted the current entry already
             code_at = at + 1 + data[at] if at < end else end
             after = end_of(data, data[code_at], code_at + 1) if code_at < end else -1
             if not 0 <= after <= end:
@@ -199,7 +202,7 @@ def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Error
 
 
 def typed(wire: Wire, at: Positions, target: Target) -> Column:
-    """A column of the values whose type codes are at ``at`` (0: absent); the errors name what was found."""
+    """A column of the values whose type codes are at ``at`` (0: absent); the errors name the types found."""
     missing = at == 0
     absent = missing if missing.any() else None
     if missing.all():
@@ -219,7 +222,7 @@ def typed(wire: Wire, at: Positions, target: Target) -> Column:
     for row, (begin, end) in enumerate(zip(at.tolist(), after.tolist(), strict=True)):
         value = None
         if begin and texts_as_octets and (width := _TEXT_SIZES.get(wire.data[begin])):
-            value = wire.data[begin + 1 + width : end]  # as in _uniform: whether they are UTF-8 is not asked
+            value = wire.data[begin + 1 + width : end]  # as in _uniform: UTF-8 is not checked
         elif begin:
             try:
                 value = convert(value_at(wire.data, begin, end))
@@ -230,7 +233,7 @@ def typed(wire: Wire, at: Positions, target: Target) -> Column:
 
 
 def _uniform(wire: Wire, at: Positions, absent: Mask | None, number: int, target: Target) -> Column | None:
-    """All values of one type: the column at once, or None if that pair of types is left to be done one by one."""
+    """Convert values of one type as a whole column; None if this pair of types must be converted one by one."""
     kind, arrow, _ = target
     at = at + 1
     if number in INTEGERS and isinstance(kind, t.IntegralType):
@@ -263,7 +266,7 @@ def _integers(wire: Wire, at: Positions, absent: Mask | None, number: int, arrow
 def texts(wire: Wire, spans: Spans, arrow: pa.MapType[Any, Any], unit: str, broken: Errors) -> Column | None:
     """MAP<STRING, STRING>: every value as text, by the rules of :func:`amqp_spark.arrow.v0_10.decode.values.as_text`.
 
-    None if a few maps have very many entries, or if one has a key twice: they are left to be done one by one.
+    None if a few maps have very many entries, or if one has a key twice: these must be converted one by one.
     """
     walk = _Walk(wire, spans, broken)
     steps: list[tuple[Positions, ...]] = []
@@ -293,7 +296,7 @@ def texts(wire: Wire, spans: Spans, arrow: pa.MapType[Any, Any], unit: str, brok
 
 
 def _in_order(steps: list[tuple[Positions, ...]]) -> list[Positions]:
-    """Entry by entry of the first map, of the second, and so on."""
+    """Reorder the entries by map: all of the first map, then of the second, and so on."""
     if not steps:
         return [np.zeros(0, np.int64)] * 5
     columns = [np.concatenate(parts) for parts in zip(*steps, strict=True)]
@@ -310,7 +313,7 @@ def _twice(rows: Positions, keys: Array) -> bool:
 
 
 def _texts(wire: Wire, code_at: Positions, codes: Positions, after: Positions, unit: str) -> Column:
-    """The texts of values of many types: type by type, then back in order."""
+    """The texts of values of mixed types: converted type by type, then put back in order."""
     parts: list[Array] = []
     places: list[Positions] = []
     errors: Errors = {}

@@ -1,8 +1,7 @@
-"""Chunks of transfers as they travel to a task, and where the header and the body of each transfer is.
+"""Chunks of transfers as sent to a task, and the positions of header and body of each transfer.
 
-The receiver found where each transfer ends, and sends that beside the frames: here all transfers of a chunk are looked
-at in a few steps. What is not the usual transfer of three frames is walked through alone, so that a damaged
-one costs itself only.
+The receiver sends the end of each transfer beside the frames, so all transfers of a chunk are located in a few steps.
+Transfers other than the usual three frames are walked one by one, so that a damaged one affects only itself.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ _TRANSFER: Final = 0x0401
 
 
 class Chunk(NamedTuple):
-    """Whole transfers, one after the other.
+    """Consecutive whole transfers.
 
     Attributes:
         frames: their frames, as received.
-        ends: where each of them ends in ``frames``: 32 bits each, big-endian.
+        ends: end of each transfer in ``frames``: 32 bits each, big-endian.
     """
 
     frames: bytes | memoryview
@@ -49,12 +48,12 @@ class Chunk(NamedTuple):
 
     @classmethod
     def of(cls, frames: bytes | memoryview, ends: npt.ArrayLike, begin: int = 0) -> Chunk:
-        """From ends that count from ``begin`` bytes before the frames."""
+        """Make a chunk from ends that count from ``begin`` bytes before the frames."""
         return cls(frames, (np.asarray(ends, np.int64) - begin).astype(_END).tobytes())
 
 
 def joined(chunks: Sequence[Chunk]) -> Chunk:
-    """Several chunks as one, in memory of its own."""
+    """Join several chunks into one, in memory of its own."""
     if len(chunks) == 1 and isinstance(chunks[0].frames, bytes):
         return chunks[0]
     before = accumulate((len(chunk.frames) for chunk in chunks), initial=0)
@@ -63,7 +62,7 @@ def joined(chunks: Sequence[Chunk]) -> Chunk:
 
 
 class _Places(NamedTuple):
-    """As in :class:`Located`."""
+    """Same fields as :class:`Located`."""
 
     head_begin: Positions
     head_end: Positions
@@ -79,7 +78,7 @@ class Located(NamedTuple):
     """
 
     wire: Wire
-    """The chunk; behind it the header segments that came in several frames, joined."""
+    """The chunk, followed by the joined header segments that came in several frames."""
     head_begin: Positions
     head_end: Positions
     body_begin: Positions
@@ -95,7 +94,7 @@ class Located(NamedTuple):
         return self.wire.data[self.end[row - 1] if row else 0 : self.end[row]]
 
     def bodies(self, rows: range) -> Array:
-        """The bodies of these transfers as BINARY, where some came in pieces: each byte is copied once."""
+        """The bodies of these transfers as BINARY, if some came in pieces: each byte is copied once."""
         data = memoryview(self.wire.data)
         bounds = [self.odd.get(row) or [int(self.body_begin[row]), int(self.end[row])] for row in rows]
         sizes = (sum(each[1::2]) - sum(each[::2]) for each in bounds)
@@ -130,9 +129,9 @@ def locate(chunk: Chunk) -> Located:
 
 
 def _three_frames(wire: Wire, begin: Positions, end: Positions) -> tuple[Positions, Positions, Mask]:
-    """Where the frame of the header begins and ends, and whether the frames are the usual ones.
+    """Begin and end of the header frame, and whether the frames are the usual ones.
 
-    That is, one frame for the command, one for the header, and one for the body or none.
+    That is, one frame for the command, one for the header, and one or none for the body.
     """
     beside, size = _frame_head(wire, begin)
     usual = (beside == _COMMAND) & (size >= 14) & (wire.read(">u2", begin + 12) == _TRANSFER)
@@ -147,13 +146,13 @@ def _three_frames(wire: Wire, begin: Positions, end: Positions) -> tuple[Positio
 
 
 def _frame_head(wire: Wire, at: Positions) -> tuple[npt.NDArray[np.uint64], Positions]:
-    """The first eight bytes of a frame header without its size, and the size."""
+    """The first eight bytes of a frame header with the size masked out, and the size."""
     octets = wire.read(">u8", at).astype(np.uint64)
     return octets & _BESIDE_SIZE, ((octets & _SIZE) >> np.uint64(32)).astype(np.int64)
 
 
 def _with_unusual(frames: bytes, begin: Positions, places: _Places, rows: list[int]) -> Located:
-    """Walk through these transfers one by one."""
+    """Locate these transfers one by one."""
     head_begin, head_end, body_begin, end = places
     odd: dict[int, list[int]] = {}
     broken: dict[int, str] = {}

@@ -1,7 +1,7 @@
-"""The columns of the source: which there are, in which types, and how a block of frames becomes a RecordBatch.
+"""The columns of the source: their names and types, and the decoding of a block of frames to a RecordBatch.
 
-:class:`ColumnPlan` is built from the schema of the query on the driver, where everything that cannot be served is
-refused at once, and used on the executors. Only the columns of the schema are decoded.
+:class:`ColumnPlan` is built from the query's schema on the driver, which refuses unsupported columns at once, and used
+on the executors. Only the columns of the schema are decoded.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     OnReject = Callable[[list[int], str], None]
 
 MOST_ROWS: Final = 10_000
-"""Most rows of a RecordBatch."""
+"""Maximum rows of a RecordBatch."""
 MOST_BYTES: Final = 16 << 20
-"""Most bytes of frames that a RecordBatch is made of; a larger message is alone in its batch."""
+"""Maximum bytes of frames decoded to one RecordBatch; a larger message is alone in its batch."""
 _GATHER: Final = 4 << 20  # small chunks are decoded together: a step per column costs as much for one row as for 500
-_REASONS: Final = 10  # of rejected messages, told apart per batch
+_REASONS: Final = 10  # maximum distinct reasons of rejected messages per batch
 MODES: Final = ("FAILFAST", "REJECT", "PERMISSIVE")
 UNITS: Final = ("auto", "s", "ms")
 
@@ -70,18 +70,18 @@ DEFAULT_SCHEMA: Final = t.StructType(
         t.StructField("body", t.BinaryType()),
     ]
 )
-"""All columns, in the types that they have when no schema is given."""
+"""All columns, with their types if no schema is given."""
 
 
 def schema_with(corrupt_column: str | None, schema: t.StructType = DEFAULT_SCHEMA) -> t.StructType:
-    """A schema, and the column of the option ``columnNameOfCorruptRecord``, if that is given."""
+    """A schema extended by the column of the option ``columnNameOfCorruptRecord``, if that is given."""
     if corrupt_column is None or corrupt_column.lower() in ALLOWED:  # reported with the other errors
         return schema
     return t.StructType([*schema.fields, t.StructField(corrupt_column, t.StringType())])
 
 
 class _Allowed(NamedTuple):
-    """The types that a column can have."""
+    """Permitted types of a column."""
 
     text: str
     scalars: tuple[type[t.DataType], ...]
@@ -136,11 +136,11 @@ ALLOWED: Final = {
     "application_headers": _HEADERS,
     "body": _BODY,
 }
-"""Per column the types that it can have."""
+"""Permitted types by column."""
 
 
 class ColumnPlan:
-    """How to make the columns of a schema. It pickles, and costs nothing until :meth:`batches` is called."""
+    """Decodes the columns of a schema. It pickles, and does no work before :meth:`batches` is called."""
 
     def __init__(
         self, schema: t.StructType, mode: str, timestamp_unit: str, corrupt_column: str = corrupt.DEFAULT_NAME
@@ -165,7 +165,7 @@ class ColumnPlan:
             corrupt_column: the option ``columnNameOfCorruptRecord``; ``None``: not given.
 
         Raises:
-            SchemaError: with every column that cannot be served, and what is allowed.
+            SchemaError: with every unsupported column, and the permitted types.
         """
         name = corrupt_column or corrupt.DEFAULT_NAME
         problems = schema_problems(schema, mode=mode, corrupt_column=name)
@@ -193,12 +193,16 @@ class ColumnPlan:
     ) -> Iterator[pa.RecordBatch]:
         """Decode chunks of transfers that have consecutive positions from ``first_position`` on.
 
-        ``on_reject`` gets, in mode REJECT, the positions of rows left out and the reason they share. No row is made of
-        the positions in ``skipped``, whether they fit or not.
+        Parameters:
+            chunks: the transfers, in order.
+            queue: their queue.
+            first_position: position of the first transfer.
+            on_reject: called in mode REJECT with the positions of the rows left out and their common reason.
+            skipped: positions that yield no row, whether their messages fit or not.
 
         Raises:
             MessageFormatError: in mode FAILFAST, for the first message that does not fit.
-            DecodeError: the ends of a chunk are not those of its transfers.
+            DecodeError: the ends of a chunk do not match its transfers.
         """
         position = first_position
         left_out = frozenset(skipped)
@@ -255,7 +259,7 @@ class ColumnPlan:
         wrong: dict[int, dict[str, str]],
         on_reject: OnReject | None,
     ) -> list[Array]:
-        """Deal with the rows that do not fit as ``mode`` says."""
+        """Handle the rows that do not fit according to ``mode``."""
         if self.mode == "FAILFAST":
             row = min(wrong)
             raise MessageFormatError(batch.queue, batch.position + row, *_first(wrong[row]))
@@ -278,7 +282,7 @@ class ColumnPlan:
 def schema_problems(
     schema: t.StructType, *, mode: str = "FAILFAST", corrupt_column: str = corrupt.DEFAULT_NAME
 ) -> list[str]:
-    """Everything of a schema that cannot be served, one text per problem."""
+    """All problems of a schema, one text per problem."""
     problems: list[str] = []
     seen: set[str] = set()
     if not schema.fields:
@@ -322,7 +326,7 @@ def _type_problems(field: t.StructField, name: str, allowed: _Allowed) -> list[s
 
 
 def _gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """The chunks, small ones joined."""
+    """Join small chunks."""
     group: list[Chunk] = []
     size = 0
     for chunk in chunks:
@@ -336,7 +340,7 @@ def _gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
 
 
 def _cut(ends: Positions, low: int) -> int:
-    """Where the batch ends that begins with transfer ``low``."""
+    """End of the batch that begins with transfer ``low``."""
     begin = int(ends[low - 1]) if low else 0
     high = min(low + MOST_ROWS, len(ends))
     if ends[high - 1] - begin > MOST_BYTES:
@@ -365,12 +369,12 @@ def _dropped(columns: Iterable[Array], rows: int, gone: Iterable[int]) -> list[A
 
 
 def _nothing(batch: Batch) -> Column:
-    """The column that says what did not fit, as long as everything fits."""
+    """The column of reasons while every row fits: all NULL."""
     return nulls(batch.rows, pa.string())
 
 
 def _corrupt_column_problems(schema: t.StructType, name: str) -> list[str]:
-    """The option that names that column, beside the schema."""
+    """Problems of the option that names the column, together with the schema."""
     given = f"option 'columnNameOfCorruptRecord' is {name!r}, which"
     if name.lower() in ALLOWED:
         return [f"{given} is a column of messages; allowed: any other name"]
@@ -380,7 +384,7 @@ def _corrupt_column_problems(schema: t.StructType, name: str) -> list[str]:
 
 
 def _first(reasons: dict[str, str]) -> tuple[str, str]:
-    """Of several columns that a message does not fit the first of the schema."""
+    """Of several columns that a message does not fit, the first one of the schema."""
     return next(iter(reasons.items()))
 
 

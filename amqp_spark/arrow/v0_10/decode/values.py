@@ -1,7 +1,7 @@
-"""Values of AMQP maps, one at a time: as text, as JSON, and as the types of Spark, widened only where nothing is lost.
+"""Values of AMQP maps, one at a time: as text, as JSON, and as Spark types, widened only without loss.
 
-The slow and complete way; :mod:`.headers` takes the common types of a whole column at once by the
-same rules. Texts and bytes of messages are never quoted in a reason: they may be secret, and errors are logged.
+The slow and complete conversion; :mod:`.headers` converts the common types a whole column at once by the same rules.
+Texts and bytes of messages are never quoted in a reason: they may be secret, and errors are logged.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def float_text(value: float, *, single: bool = False) -> str:
 
 
 def time_text(number: int, unit: str) -> str:
-    """ISO 8601 in UTC, to the second or as exact as the number; the number itself when it is no time."""
+    """ISO 8601 in UTC, to the second or as exact as the number; the number itself if it is out of range."""
     try:
         moment = _EPOCH + timedelta(microseconds=microseconds(number, unit))
     except (ConversionError, OverflowError):
@@ -110,7 +110,7 @@ def time_text(number: int, unit: str) -> str:
 
 
 def as_text(typed: Typed, unit: str) -> str | None:  # noqa: PLR0911 - one line per type
-    """The text of any value; void is None, what has no scalar form is JSON."""
+    """Any value as text; void is None, values without a scalar form are JSON."""
     value = typed.value
     match value:
         case None:
@@ -163,7 +163,7 @@ def _jsonable(typed: Typed, unit: str) -> object:  # noqa: PLR0911
 
 
 def converter(kind: t.DataType, unit: str) -> Converter:
-    """A function from a value of the wire to what ``pyarrow.array`` takes for a type that :func:`servable` allows.
+    """A function from a wire value to the input of ``pyarrow.array`` for a type that :func:`servable` accepts.
 
     It returns None for void, and raises ConversionError.
     """
@@ -176,7 +176,7 @@ def converter(kind: t.DataType, unit: str) -> Converter:
 
 
 def servable(kind: t.DataType, path: str) -> list[str]:
-    """What of a type cannot be made of values of a map, one text per problem."""
+    """Parts of a type that cannot be made from map values, one text per problem."""
     match kind:
         case t.StructType():
             problems = [p for f in kind.fields for p in servable(f.dataType, f"{path}.{f.name}")]
@@ -334,7 +334,7 @@ def _iso(text: str, typed: Typed, name: str, *, zone: bool) -> int:
         raise ConversionError(f"{describe(typed)} is no time: {bad}") from None
     try:
         moment.astimezone(UTC)
-    except OverflowError:  # by its offset
+    except OverflowError:  # because of its offset
         raise ConversionError(f"{describe(typed)} is no time of the years 1 to 9999") from None
     elapsed = moment - _EPOCH
     return elapsed // timedelta(microseconds=1) + int((fraction or "0").ljust(6, "0"))
@@ -401,7 +401,7 @@ def _array(kind: t.ArrayType, unit: str) -> Converter:
 
 
 def _map(kind: t.MapType, unit: str) -> Converter:
-    # A map of texts takes every value there is, as contract for headers without a schema of their own.
+    # A map of texts takes every value, as the contract for headers without their own schema.
     one: Converter
     if isinstance(kind.valueType, t.StringType):
 

@@ -25,7 +25,7 @@ _NULL, _TRUE, _FALSE, _INT1, _INT2, _INT4, _INT8, _DOUBLE, _DECIMAL4, _DECIMAL8,
 _TIMESTAMP, _FLOAT, _BINARY, _TEXT = 12, 14, 15, 16
 
 LARGEST: Final = (1 << 24) - 1
-"""Most bytes of a value or of its metadata: what every Spark with VARIANT takes."""
+"""Maximum bytes of a value or of its metadata: every Spark with VARIANT accepts this size."""
 
 _INTEGERS: Final = {
     code.INT8: (_INT1, "<b"),
@@ -40,7 +40,7 @@ _INTEGERS: Final = {
 
 
 def encode(typed: Typed, unit: str) -> dict[str, bytes]:
-    """A value as ``{"value": ..., "metadata": ...}``; ``unit`` says how a datetime is read.
+    """A value as ``{"value": ..., "metadata": ...}``; ``unit`` is that of a datetime.
 
     Raises:
         ConversionError: a decimal of more than 38 digits, a time outside of TIMESTAMP, more than 16 MiB.

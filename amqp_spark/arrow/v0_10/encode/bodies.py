@@ -1,4 +1,4 @@
-"""The bodies of a block: bytes as they are or an encoded map or list, and the frames that they go into."""
+"""The bodies of a block: bytes as given or an encoded map or list, and their frames."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class Bodies(NamedTuple):
 
     octets: Array
     types: Array | str | None
-    """Content types of encoded maps and lists, one text if all are the same; None: the bytes are the caller's."""
+    """Content types of encoded maps and lists, one text if all are the same; None: the caller's bytes."""
 
 
 def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Bodies:
-    """The bytes of every body of a column; what cannot be sent goes into ``blamed``."""
+    """The bytes of every body of a column; bodies that cannot be sent go into ``blamed``."""
     if column.null_count:
         nulls = column.is_null().to_numpy(zero_copy_only=False)
         blame(blamed, nulls, "body", "is NULL; write an empty body instead")
@@ -48,7 +48,7 @@ def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Bodies:
     if isinstance(kind, t.ArrayType):
         content_type, (octets, wrong) = LIST_TYPE, encode_list(column, kind)
     else:
-        assert isinstance(kind, t.StructType | t.MapType)  # the schema check has let no other through
+        assert isinstance(kind, t.StructType | t.MapType)  # the schema check accepts no other types
         content_type, (octets, wrong) = MAP_TYPE, encode_map(column, kind)
     for row, reason in wrong.items():
         blamed.setdefault(row, ("body", reason))
@@ -66,15 +66,17 @@ def _variants(column: Array, blamed: Blamed) -> Bodies:
 
 
 def frame(kind: int, flags: Size, size: Size) -> tuple[Any, ...]:
-    """The cells of the header of a frame on channel 0 whose payload has ``size`` bytes."""
+    """Cells of the header of a frame on channel 0 whose payload has ``size`` bytes."""
     return number(">u1", flags), bytes([kind]), number(">u2", size + FRAME_HEADER), b"\0\1\0\0\0\0\0\0"
 
 
 def assemble(head: RowBytes, octets: Array, room: int) -> tuple[pa.Buffer, Numbers]:
-    """Whole assemblies of all rows, and where each ends.
+    """Whole assemblies of all rows, and the end of each. Every body is copied once.
 
-    ``head`` is what precedes the body; ``octets`` are the bodies, none null, cut into frames of at most ``room``
-    bytes. Every body is copied once.
+    Parameters:
+        head: the bytes before the body.
+        octets: the bodies as BINARY, none null.
+        room: maximum bytes of body per frame.
     """
     long = lengths(octets)
     largest = int(long.max())
@@ -90,7 +92,7 @@ def assemble(head: RowBytes, octets: Array, room: int) -> tuple[pa.Buffer, Numbe
 
 
 def _cut(head: Array, octets: Array, long: Numbers, room: int) -> tuple[pa.Buffer, Numbers]:
-    """The same for bodies of several frames: every frame is a row of its own, the first one with the head in front."""
+    """Whole assemblies with bodies of several frames: every frame is a row, the first one with the head in front."""
     rows = len(octets)
     counts = np.maximum(-(-long.astype(np.int64) // room), 1)
     last = np.cumsum(counts)

@@ -1,4 +1,4 @@
-"""Why a value cannot be sent: what it is, where it is inside its column, and what is allowed. Never the value."""
+"""Reasons why a value cannot be sent: kind, position inside its column, and limit. They never contain the value."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ Errors: TypeAlias = dict[int, str]
 """Row to reason."""
 
 LONGEST_TEXT: Final = 0xFFFF
-"""Most bytes of a str16."""
+"""Maximum bytes of a str16."""
 LONGEST_KEY: Final = 0xFF
-"""Most bytes of a str8, which keys of maps are."""
+"""Maximum bytes of a str8, the type of map keys."""
 
 
 class Fault(NamedTuple):
@@ -21,11 +21,11 @@ class Fault(NamedTuple):
     where: str = ""
 
     def inside(self, part: str) -> Fault:
-        """The same fault, seen from what holds the value as its ``part``."""
+        """The same fault as part ``part`` of an enclosing value."""
         return self._replace(where=part + self.where)
 
     def __str__(self) -> str:
-        """The reason; it reads on after the name of the column."""
+        """The reason, to be appended to the name of the column."""
         at = f" at {self.where.removeprefix('.')}" if self.where else ""
         return f"has {self.what}{at}; {self.allowed}"
 
@@ -35,34 +35,34 @@ Faults: TypeAlias = dict[int, Fault]
 
 
 class Unfit(Exception):
-    """Raised where values are taken one by one; the fault gains its path on the way out."""
+    """Raised during value-by-value encoding; each level adds its part of the path."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault)
         self.fault = fault
 
     def inside(self, part: str) -> Unfit:
-        """The same, seen from what holds the value."""
+        """The same error as part of an enclosing value."""
         return Unfit(self.fault.inside(part))
 
 
 def text_too_long(size: Any) -> Fault:
-    """A text that no str16 holds."""
+    """Fault: text too long for a str16."""
     return Fault(f"a text of {size:,} bytes", f"a STRING inside a map or list has at most {LONGEST_TEXT:,} bytes")
 
 
 def key_too_long(size: Any) -> Fault:
-    """A key that no str8 holds."""
+    """Fault: key too long for a str8."""
     return Fault(f"a key of {size:,} bytes", f"a key of a map has at most {LONGEST_KEY} bytes in UTF-8")
 
 
 def not_utf8(size: Any) -> Fault:
-    """Bytes in a text that are none."""
+    """Fault: text that is not UTF-8."""
     return Fault(f"a text of {size:,} bytes that are not UTF-8", "cast it to BINARY to send the bytes as they are")
 
 
 def no_time(kind: str) -> Fault:
-    """A date or time without a text."""
+    """Fault: date or time without a text."""
     return Fault(f"a {kind} outside of the years 1 to 9999", "only these years have a text")
 
 

@@ -1,4 +1,4 @@
-"""Application headers of a block: encoded maps, those that come encoded checked, and the stamps added to them."""
+"""Application headers of a block: encoded maps, checked if already encoded, and stamps added to them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST: Final = 0xFFFF  # a header segment is one frame
 
 
 def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Array:
-    """The encoded map of every row, null where the column is; what cannot be sent goes into ``blamed``."""
+    """The encoded map of every row (BINARY), null where the column is; rows that cannot be sent go into ``blamed``."""
     if isinstance(kind, t.BinaryType):
         octets = limited(column, _MOST, COLUMN, blamed)
         wrong = checked(octets)
@@ -45,7 +45,7 @@ def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Array:
 
 
 def checked(octets: Array) -> dict[int, str]:
-    """Which of these encoded maps are none, and why: their sizes and counts, and that entries fill them exactly."""
+    """Rows with a malformed encoded map, and the reasons: sizes and counts must hold, entries fill the map exactly."""
     long = lengths(octets)
     there = present(octets)
     tiny = long < 4 if there is None else (long < 4) & there
@@ -78,9 +78,17 @@ def checked(octets: Array) -> dict[int, str]:
 def stamped(
     maps: Array | None, rows: int, *, query_id: str | None, batch_id: int | None, partition: int, first_row: int
 ) -> Array:
-    """Every map with the place of its row added; stamps that it has already are replaced.
+    """Add stamps to every map; existing stamps are replaced, and rows without a map get one.
 
-    A row without a map gets one. What is None is left out.
+    Parameters:
+        maps: encoded maps as BINARY; ``None``: no row has one.
+        rows: number of rows.
+        query_id, batch_id: of the batch; ``None`` leaves the stamp out.
+        partition: of the task.
+        first_row: position in the partition of row 0.
+
+    Returns:
+        The encoded maps, none null.
     """
     constant = b""
     count = 2
@@ -118,7 +126,7 @@ def _key(name: str) -> bytes:
 
 
 def _counts(maps: Array) -> Any:
-    """How many entries every map has; 0 where there is none, and where it has size 0 and therefore no count."""
+    """Number of entries of every map; 0 for a missing map and for one of size 0, which has no count."""
     counts = np.zeros(len(maps), np.int64)
     rows = np.flatnonzero(lengths(maps) >= 8)
     if len(rows):
@@ -132,7 +140,7 @@ def _counts(maps: Array) -> Any:
 
 
 def _unstamped(maps: Array) -> Array:
-    """The maps without stamps of an earlier write (a message that is read and written again has them)."""
+    """The maps without stamps of an earlier write (a message that was read and is written again has them)."""
     suspects = cast("Any", pc).match_substring(maps, pattern=_PREFIX).fill_null(False)
     rows = np.flatnonzero(suspects.to_numpy(zero_copy_only=False))
     if not len(rows):

@@ -1,6 +1,6 @@
-"""Rows as message transfers: Arrow batches become blocks of ready frames, column by column.
+"""Rows as message transfers: Arrow batches become blocks of encoded frames, column by column.
 
-:class:`MessagePlan` is made on the driver, where a schema that cannot be sent is refused. On an executor it gives an
+:class:`MessagePlan` is made on the driver, which refuses a schema that cannot be sent. On an executor it gives an
 :class:`Encoder` for one connection and one task. A message is a transfer command, a header segment of one frame with
 delivery- and message-properties, and a body segment unless the body is empty (0-10 section 4.4, class message).
 """
@@ -35,19 +35,20 @@ if TYPE_CHECKING:
     from amqp_spark.options import SinkOptions
 
 MOST_ROWS: Final = 4096
-"""Most messages of a block."""
+"""Maximum messages of a block."""
 MOST_BYTES: Final = 1 << 20
-"""About the most bytes of a block, counted in the columns; a larger message is alone in its block."""
+"""Approximate maximum bytes of a block, counted in the columns; a larger message is alone in its block."""
 KEPT_FREE: Final = 300
-"""Bytes of the frame of a header segment that are left to brokers: on delivery qpidd writes the exchange's name there
-(up to 255 bytes and their size), and times; what no longer fits a frame then ends the connection of every consumer."""
+"""Bytes of the header frame reserved for brokers: on delivery qpidd adds the exchange's name (up to 255 bytes and their
+size), and times; a header that then exceeds the frame ends the connection of every consumer.
+"""
 _BEFORE_DESTINATION: Final = FRAME_HEADER + 6
 """Bytes of a transfer before its destination: the frame header; class, code, session header, flags (section 4)."""
 _ELSEWHERE: Final = frozenset({"body", "exchange"})
 """Columns that are not in the header segment."""
 _PERSISTENT: Final = 2
 
-# In the order of the specification's structs; content_length, headers and what overrides them are done apart.
+# In the order of the specification's structs; content_length, headers and columns that override them are separate.
 _DELIVERY_FIELDS: Final = (
     "discard_unroutable",
     "immediate",
@@ -73,7 +74,7 @@ _MESSAGE_FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class TaskId:
-    """Where rows come from, for errors and `stampHeaders`: the stream's id and batch (None: there is none)."""
+    """Origin of rows, for errors and `stampHeaders`: the stream's id and batch (None: there is none)."""
 
     query_id: str | None
     batch_id: int | None
@@ -82,18 +83,18 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBlock:
-    """Some messages in a row as ready frames on channel 0."""
+    """Consecutive messages as encoded frames on channel 0."""
 
     frames: pa.Buffer
     """Whole assemblies, sync bits clear."""
     ends: Sequence[int]
-    """Where each transfer ends in ``frames``."""
+    """End of each transfer in ``frames``."""
     first_row: int
-    """Place of the first message in its partition."""
+    """Position of the first message in its partition."""
     exchanges: Array | None
-    """With `exchangeFromColumn` the exchange of every message, never null; None: that of the option."""
+    """With `exchangeFromColumn` the exchange of every message, never null; None: the exchange of the option."""
     routing_keys: Array | None
-    """The routing key of every message, null where it has none; None: that of the option, or none at all."""
+    """The routing key of every message, null if it has none; None: the key of the option, or no key."""
 
     def __len__(self) -> int:
         return len(self.ends)
@@ -101,14 +102,14 @@ class EncodedBlock:
 
 @dataclass(frozen=True, slots=True)
 class MessagePlan:
-    """How the rows of a schema become messages. It pickles. Build it with :meth:`build`."""
+    """Encodes the rows of a schema as messages. It pickles. Build it with :meth:`build`."""
 
     columns: dict[str, tuple[int, DataType]]
-    """By name in lower case: index and type of the columns that are sent."""
+    """Index and type of the columns that are sent, by name in lower case."""
     constants: dict[str, int | str]
-    """What options set in every message, by the name of the column that they override."""
+    """Values that options set in every message, by the name of the column that they override."""
     width: int
-    """How many columns a batch has, ignored ones included."""
+    """Number of columns of a batch, including ignored ones."""
     exchange: str
     timestamp_unit: str
     stamp_headers: bool
@@ -118,7 +119,7 @@ class MessagePlan:
         """Check a schema; column names are compared without case.
 
         Raises:
-            SchemaError: with every column that cannot be sent, and what is allowed.
+            SchemaError: with every column that cannot be sent, and the permitted types.
         """
         problems = schema_problems(schema, options)
         if problems:
@@ -150,7 +151,13 @@ class MessagePlan:
         )
 
     def encoder(self, *, accept_mode: int, max_frame_size: int, task_id: TaskId) -> Encoder:
-        """An encoder for a connection (``max_frame_size`` in bytes, frame header included) and a task."""
+        """An encoder for a connection and a task.
+
+        Parameters:
+            accept_mode: of the transfers (0 explicit, 1 none).
+            max_frame_size: of the connection, in bytes, frame header included.
+            task_id: for errors and stamps.
+        """
         return Encoder(self, accept_mode=accept_mode, max_frame_size=max_frame_size, task_id=task_id)
 
 
@@ -165,10 +172,14 @@ class Encoder:
         self._modes = bytes((accept_mode, MessageAcquireMode.PRE_ACQUIRED))
 
     def blocks(self, batch: pa.RecordBatch, first_row: int) -> Iterator[EncodedBlock]:
-        """Encode a batch whose first row has the place ``first_row`` in its partition, one block at a time.
+        """Encode a batch in blocks.
+
+        Parameters:
+            batch: rows of the planned schema.
+            first_row: position in the partition of the first row.
 
         Raises:
-            RowError: the first row that cannot be sent, when its block is due: those before were handed out.
+            RowError: the first row that cannot be sent; the blocks of earlier rows were returned before.
         """
         plan = self.plan
         if batch.num_columns != plan.width:
@@ -231,7 +242,7 @@ class Encoder:
             wanted = self.plan.constants.get("content_type")
             if wanted is None:
                 columns["content_type"] = _content_type(columns.get("content_type"), body.types, rows)
-            elif not isinstance(body.types, str):  # a VARIANT: the schema check could not tell
+            elif not isinstance(body.types, str):  # a VARIANT: the schema check could not decide
                 reason = f"is a VARIANT that is not {wanted}, which option contentType says"
                 other: Any = pc.not_equal(body.types, pa.scalar(wanted))
                 blame(blamed, other.to_numpy(zero_copy_only=False), "body", reason)
@@ -274,13 +285,13 @@ class Encoder:
         return names.fill_null(self.plan.exchange)  # type: ignore[no-any-return]
 
     def _fits(self, structs: RowBytes, columns: dict[str, Array], blamed: Blamed) -> None:
-        """The header segment has to be one frame: brokers read no other. It must still be one when they deliver it."""
+        """Check that the header segment fits one frame, also on delivery: brokers read no other."""
         size = structs.size
         room = self._room - KEPT_FREE
         if isinstance(size, int):
             size = np.full(structs.rows, size)
         too_large = np.flatnonzero(size > room)
-        if len(too_large):  # only the first row with a fault is ever named
+        if len(too_large):  # only the first faulty row is ever reported
             row = int(too_large[0])
             names = [name for name, column in columns.items() if name not in _ELSEWHERE and column[row].is_valid]
             of = f" (columns {', '.join(names)})" if names else ""
@@ -293,22 +304,22 @@ class Encoder:
 
 
 def _content_type(column: Array | None, own: Array | str, rows: int) -> Array:
-    """What the row says, else that of the encoded body."""
+    """Content type from the row, else that of the encoded body."""
     if isinstance(own, str):
         own = pa.repeat(pa.scalar(own), rows)
     if column is None or column.null_count == rows:
         return own
-    chosen: Any = column  # of its own type: a STRING is checked to be one
+    chosen: Any = column  # keep its type: STRING is checked for UTF-8
     return pc.coalesce(chosen, own.cast(column.type))
 
 
 def _texts(column: Array) -> Array:
-    """A column of names as STRING. Names in a BINARY column are null where they are not UTF-8.
+    """A column of names as STRING. Names in a BINARY column are null if they are not UTF-8.
 
-    What is not UTF-8 is never replaced by similar text: that could be another exchange, or a key that is bound.
+    Invalid UTF-8 is never replaced by similar text: that could be another exchange, or a key that is bound.
     """
     if pa.types.is_string(column.type):
-        return column  # what is not UTF-8 there is refused where it is encoded
+        return column  # the encoder refuses invalid UTF-8
     octets = binary(column)
     try:
         return octets.cast(pa.string())
@@ -325,7 +336,7 @@ def _text(octets: bytes) -> str | None:
 
 
 def _cuts(columns: dict[str, Array], rows: int) -> Iterator[tuple[int, int]]:
-    """Where blocks begin and end: by the bytes of every body, and the mean of what else a row has."""
+    """Ranges of blocks: by the bytes of every body, and the mean of the other bytes of a row."""
     if not rows:
         return
     body = columns["body"]
@@ -349,8 +360,8 @@ def clear_accept_mode(frames: bytearray, ends: Iterable[int]) -> None:
     """Set accept-mode none in every transfer.
 
     Parameters:
-        frames: of transfers that :class:`Encoder` has made, one after the other; changed in place.
-        ends: where each of them ends.
+        frames: consecutive transfers made by :class:`Encoder`; changed in place.
+        ends: end of each transfer in ``frames``.
     """
     start = 0
     for end in ends:

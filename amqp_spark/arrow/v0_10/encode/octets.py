@@ -1,4 +1,4 @@
-"""Columns of texts and bytes with the limits that the wire has, and the rows that are to blame."""
+"""Columns of texts and bytes with the limits of the wire, and the rows that exceed them."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
     from amqp_spark.arrow.v0_10.encode.pieces import Array, Mask
 
 Blamed: TypeAlias = dict[int, tuple[str | None, str]]
-"""Row of the block -> the column that is to blame (None: not one alone), and why. The first reason of a row stays."""
+"""By row of the block: the column at fault (None: more than one), and the reason. The first reason of a row stays."""
 
 LARGEST_BODY: Final = LARGEST - LARGEST // 128
-"""Most bytes of a body: with its frame headers, and all that precedes it, it has to fit one array of Arrow."""
+"""Maximum bytes of a body: with its frame headers and preceding bytes it must fit one Arrow array."""
 
 
 def blame(blamed: Blamed, rows: Mask, column: str, reason: str) -> None:
-    """Note a reason for all of these rows."""
+    """Record a reason for all of these rows."""
     for row in np.flatnonzero(rows).tolist():
         blamed.setdefault(row, (column, reason))
 
 
 def limited(column: Array, most: int, name: str, blamed: Blamed) -> Array:
-    """Texts or bytes as a binary array with offsets of 32 bits; nothing is copied.
+    """Texts or bytes as a binary array with 32-bit offsets; nothing is copied.
 
-    Rows of more than ``most`` bytes are blamed; what the array then holds means nothing.
+    Rows of more than ``most`` bytes go into ``blamed``; their contents are then undefined.
     """
     long = lengths(column)
     if int(long.max(initial=0)) > most:
@@ -42,6 +42,6 @@ def limited(column: Array, most: int, name: str, blamed: Blamed) -> Array:
     ends = bounds(column)
     data = column.buffers()[2]
     first, last = int(ends[0]), int(ends[-1])
-    if data is None or last - first > LARGEST:  # blamed: a block has so much only when one of its rows has too much
+    if data is None or last - first > LARGEST:  # a row exceeds the limit: only then is a block so large
         return packed(np.zeros(0, np.uint8), np.zeros(len(column) + 1, np.int32), present(column))
     return packed(data.slice(first, last - first), ends - first, present(column))

@@ -1,8 +1,8 @@
-"""Bytes of many rows at once: pieces of every row as Arrow binary arrays, joined to what goes out.
+"""Bytes of many rows at once: pieces of every row as Arrow binary arrays, joined to the encoded output.
 
-A row on the wire is a run of pieces: constants, numbers of fixed width, texts as they lie in a column. Each piece is
-one array for all rows, and :func:`join` concatenates them row by row in one call. The data of its result are the rows
-one after the other, and its offsets are their boundaries.
+A row on the wire is a sequence of pieces: constants, numbers of fixed width, texts as stored in a column. Each piece is
+one array for all rows, and :func:`join` concatenates them row by row in one call. The data of its result are the
+consecutive rows, and its offsets are their boundaries.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Cell: TypeAlias = "bytes | tuple[str, Numbers]"
 """A part of fixed width: bytes that are the same in every row, or one number per row in a dtype such as ``>u2``."""
 
 LARGEST: Final = (1 << 31) - 2
-"""Most bytes of all rows of an array; Arrow takes no more."""
+"""Maximum bytes of all rows of an array; a limit of Arrow."""
 
 
 def whole(column: Array | pa.ChunkedArray[Any]) -> Array:
-    """A column in one piece."""
+    """Combine the chunks of a column."""
     return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
 
 
 def binary(column: Array) -> Array:
-    """A column of texts or bytes, in whatever layout, as BINARY; nothing is copied but 64-bit offsets.
+    """A column of texts or bytes, in any layout, as BINARY; only 64-bit offsets are copied.
 
     Raises:
         pyarrow.ArrowCapacityError: the values have more than 2 GiB.
@@ -49,7 +49,7 @@ def binary(column: Array) -> Array:
 
 
 def check_capacity(size: int) -> None:
-    """Whether one array can have so many bytes.
+    """Check that one array can hold this many bytes.
 
     Raises:
         pyarrow.ArrowCapacityError: it cannot.
@@ -59,14 +59,14 @@ def check_capacity(size: int) -> None:
 
 
 def present(column: Array) -> Mask | None:
-    """Which rows are not null; None where that is all of them."""
+    """Which rows are not null; None if all are present."""
     if not column.null_count:
         return None
     return column.is_valid().to_numpy(zero_copy_only=False)
 
 
 def bounds(column: Array) -> Numbers:
-    """Where the rows of a binary, string, list or map array begin and end: one number more than rows.
+    """Offsets of the rows of a binary, string, list or map array: one number more than rows.
 
     They count from the begin of the whole buffer, or of all children, also for an array that is a slice.
     """
@@ -80,14 +80,14 @@ def bounds(column: Array) -> Numbers:
 
 
 def lengths(column: Array) -> Numbers:
-    """How many bytes or items every row has; 0 where it is null."""
+    """Bytes or items of every row; 0 for null rows."""
     counts = np.diff(bounds(column))
     there = present(column)
     return counts if there is None else np.where(there, counts, 0)
 
 
 def not_utf8(octets: Array) -> list[int]:
-    """The rows of a BINARY column that are not UTF-8: Spark takes CAST(binary AS STRING) for a text unchecked."""
+    """The rows of a BINARY column that are not UTF-8: Spark does not check CAST(binary AS STRING)."""
     try:
         octets.cast(pa.string())
     except pa.ArrowInvalid:
@@ -104,12 +104,12 @@ def _is_utf8(value: bytes) -> bool:
 
 
 def width(*cells: Cell) -> int:
-    """How many bytes these cells have together."""
+    """Total bytes of these cells."""
     return sum(len(cell) if isinstance(cell, bytes) else np.dtype(cell[0]).itemsize for cell in cells)
 
 
 def fixed(rows: int, cells: list[Cell], there: Mask | None = None) -> Array:
-    """The cells of every row one after the other; a row that ``there`` leaves out has no bytes.
+    """Concatenate the cells of every row; rows left out by ``there`` have no bytes.
 
     Raises:
         pyarrow.ArrowCapacityError: all rows together have more than 2 GiB.
@@ -136,7 +136,7 @@ def fixed(rows: int, cells: list[Cell], there: Mask | None = None) -> Array:
 
 
 def packed(data: Numbers | pa.Buffer, offsets: Numbers, there: Mask | None = None) -> Array:
-    """A binary array of this memory, not copied; null where ``there`` leaves a row out."""
+    """A binary array of this memory, not copied; null in rows left out by ``there``."""
     buffer = data if isinstance(data, pa.Buffer) else memory(data)
     validity = None if there is None else memory(np.packbits(there, bitorder="little"))
     ends = memory(np.ascontiguousarray(offsets, np.int32))
@@ -144,12 +144,12 @@ def packed(data: Numbers | pa.Buffer, offsets: Numbers, there: Mask | None = Non
 
 
 def memory(values: Numbers) -> pa.Buffer:
-    """The memory of a numpy array, not copied."""
+    """The memory of a numpy array as an Arrow buffer, not copied."""
     return pa.py_buffer(cast("Any", values.reshape(-1)))
 
 
 def join(*pieces: Array | bytes) -> Array:
-    """The pieces of every row one after the other; a piece that is null has no bytes, one of ``bytes`` is constant.
+    """Concatenate the pieces of every row; a null piece has no bytes, a piece of type ``bytes`` is constant.
 
     Raises:
         pyarrow.ArrowCapacityError: all rows together have more than 2 GiB.
@@ -162,9 +162,9 @@ def join(*pieces: Array | bytes) -> Array:
 
 
 def runs(children: Array, ends: Numbers, there: Mask | None = None) -> Array:
-    """Per row the bytes of its children, which lie behind each other; ``ends`` are the :func:`bounds` of the rows.
+    """Concatenate the consecutive children of each row; ``ends`` are the :func:`bounds` of the rows.
 
-    Nothing is copied. ``children`` are all that the bounds count from, none of them null.
+    Nothing is copied. ``children`` are all children that the bounds refer to, none of them null.
     """
     if len(ends) < 2:
         return packed(np.zeros(0, np.uint8), np.zeros(1, np.int32))
@@ -173,7 +173,7 @@ def runs(children: Array, ends: Numbers, there: Mask | None = None) -> Array:
 
 
 def masked(column: Array, there: Mask | None) -> Array:
-    """The same bytes, null where ``there`` leaves a row out; nothing is copied."""
+    """The same bytes, null in rows left out by ``there``; nothing is copied."""
     if there is None:
         return column
     data = column.buffers()[2] if len(column) else None

@@ -73,7 +73,7 @@ class PackedLayout:
         self.flags = self.flags | (flag if there is None else there * np.uint16(flag))
 
     def constant(self, name: str, value: int | str) -> None:
-        """A field that is the same in every row."""
+        """Add a field that is the same in every row."""
         self.announce(FLAGS[name], None)
         if isinstance(value, int):
             self.fields.cells(number(_NUMBERS[name], value))
@@ -82,7 +82,7 @@ class PackedLayout:
             self.fields.cells(number(_TEXTS[name], len(octets)), octets)
 
     def column(self, name: str, column: Array, unit: str) -> None:
-        """A field of the row's own value; NULL leaves it out. ``unit`` is that of TIMESTAMP columns."""
+        """Add a field with the row's own value; NULL leaves it out. ``unit`` is that of TIMESTAMP columns."""
         if column.null_count == len(column):
             return
         if name in _TEXTS:
@@ -99,17 +99,17 @@ class PackedLayout:
             self._reply_to(cast("pa.StructArray", column))
 
     def cells(self, name: str, cell: Cell, there: Mask | None) -> None:
-        """A field of fixed width in the rows that are ``there``."""
+        """Add a field of fixed width in the rows that are ``there``."""
         self.announce(FLAGS[name], there)
         self.fields.cells(cell, there=there)
 
     def text(self, name: str, column: Array) -> None:
-        """A field that is a size and so many bytes."""
+        """Add a field that consists of a size and that many bytes."""
         self.announce(FLAGS[name], present(column))
         sized(self.fields, _TEXTS[name], column, name, self._blamed)
 
     def encoded(self, name: str, column: Array) -> None:
-        """A field that is encoded already."""
+        """Add a field that is encoded already."""
         self.announce(FLAGS[name], present(column))
         self.fields.column(column)
 
@@ -148,7 +148,7 @@ class PackedLayout:
             if early.any():
                 blame(self._blamed, early, name, "is before 1970; times from then on are allowed")
         else:
-            values = _integers(column)  # as it is: what the source has read goes back unchanged
+            values = _integers(column)  # unchanged: values from the source are written back as they were
         self.cells(name, (">i8", values), there)
 
     def _check(self, name: str, values: Numbers, there: Mask | None, lowest: int, highest: int) -> None:
@@ -161,7 +161,7 @@ class PackedLayout:
 
     def _uuid(self, column: Array) -> None:
         there = present(column)
-        octets = limited(column, _MOST_OF_A_UUID, "message_id", {})  # other lengths are blamed below
+        octets = limited(column, _MOST_OF_A_UUID, "message_id", {})  # other lengths are reported below
         long = lengths(column)
         if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
             wrong = (long != 16) if there is None else (long != 16) & there
@@ -189,13 +189,13 @@ class PackedLayout:
         self.announce(FLAGS["reply_to"], there)
         if there is None:
             self.fields.run(inner.struct16())
-        else:  # the parts of a struct that is NULL are NULL too, so that only its own cells are to be left out
+        else:  # the parts of a NULL struct are NULL too, so only its own cells have to be left out
             self.fields.cells(number(">u2", inner.fields.size + 2), number(">u2", inner.flags), there=there)
             self.fields.run(inner.fields)
 
 
 def sized(run: RowBytes, kind: str, column: Array, name: str, blamed: Blamed) -> None:
-    """Add texts or bytes with their size in front, of a dtype such as ``>u1``; null has neither."""
+    """Add texts or bytes, preceded by their size in a dtype such as ``>u1``; null has neither."""
     octets = limited(column, int(np.iinfo(np.dtype(kind)).max), name, blamed)
     long = lengths(octets)
     if not pa.types.is_binary(column.type) and not pa.types.is_large_binary(column.type):
@@ -207,6 +207,6 @@ def sized(run: RowBytes, kind: str, column: Array, name: str, blamed: Blamed) ->
 
 
 def _integers(column: Array) -> Numbers:
-    """Whole numbers with 0 for NULL."""
+    """Integers with 0 for NULL."""
     filled: Any = column.fill_null(0) if column.null_count else column
     return cast("Numbers", filled.to_numpy(zero_copy_only=False))

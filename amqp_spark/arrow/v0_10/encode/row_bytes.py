@@ -1,6 +1,6 @@
-"""A run of bytes of every row of a block, put together from cells and columns, with the size that each row has.
+"""Bytes of every row of a block, built from cells and columns, with the size of each row.
 
-Sizes stand in front of what they count (frame, struct, text), so they are known before anything is joined: a
+Sizes precede the bytes that they count (frame, struct, text), so they must be known before anything is joined: a
 :class:`RowBytes` adds them up as it grows.
 """
 
@@ -20,12 +20,12 @@ Size: TypeAlias = "int | Numbers"
 
 
 def number(kind: str, value: Size) -> Cell:
-    """A number in a dtype such as ``>u2``, constant where it is the same in every row."""
+    """A number in a dtype such as ``>u2``, constant if it is the same in every row."""
     return np.array(value, kind).tobytes() if isinstance(value, int) else (kind, value)
 
 
 class RowBytes:
-    """Cells and columns of every row in order; ``size`` is how many bytes they have."""
+    """Cells and columns of every row in order; ``size`` is their number of bytes."""
 
     __slots__ = ("_parts", "rows", "size")
 
@@ -54,7 +54,7 @@ class RowBytes:
         self.size = self.size + other.size
 
     def pieces(self) -> list[Array | bytes]:
-        """What to join: cells that stand side by side are one piece."""
+        """The pieces to join: adjacent cells are one piece."""
         pieces: list[Array | bytes] = []
         cells: list[Cell] = []
 

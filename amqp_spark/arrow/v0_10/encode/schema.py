@@ -1,4 +1,4 @@
-"""The columns of the sink: which there are, in which types, and what of a schema cannot be sent.
+"""The columns of the sink: their names and types, and the problems of a schema that cannot be sent.
 
 Every property that the source reads and a publisher may set can be written, in every type that the source reads it as.
 """
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from amqp_spark.options import SinkOptions
 
 IGNORED: Final = ("queue", "position", "redelivered")
-"""Columns of the source that a publisher cannot set: they may be there, and nothing is made of them."""
+"""Columns of the source that a publisher cannot set: they are permitted, and ignored."""
 
 MAP_TYPE: Final = "amqp/map"
 LIST_TYPE: Final = "amqp/list"
@@ -27,12 +27,12 @@ LIST_TYPE: Final = "amqp/list"
 
 
 class Column(NamedTuple):
-    """What the sink makes of a column."""
+    """Encoding of a column by the sink."""
 
     meaning: str
     types: str
     option: str | None = None
-    """The option that takes its place."""
+    """The option that replaces it."""
 
 
 _OCTET: Final = "TINYINT, SMALLINT, INT, BIGINT"
@@ -101,7 +101,7 @@ WIRE_TYPES: Final = (
 
 
 def schema_problems(schema: t.StructType, options: SinkOptions) -> list[str]:
-    """Everything of a schema that cannot be sent with these options, one text per problem.
+    """All problems of a schema with these options, one text per problem.
 
     Names are compared without case.
     """
@@ -129,7 +129,7 @@ def schema_problems(schema: t.StructType, options: SinkOptions) -> list[str]:
 
 
 def content_types(kind: t.DataType) -> tuple[str, ...]:
-    """Of a body of this type: what its content type can be, unless the row says something else; empty: anything."""
+    """Possible content types of a body of this type, unless the row sets one; empty: any."""
     match kind:
         case t.StructType() | t.MapType():
             return (MAP_TYPE,)

@@ -1,4 +1,4 @@
-"""DECIMAL, DATE, TIMESTAMP and TIMESTAMP_NTZ as texts: what travels as str16, because no wire type keeps all of it.
+"""DECIMAL, DATE, TIMESTAMP and TIMESTAMP_NTZ as texts in str16, because no wire type preserves them fully.
 
 The texts are canonical: one value has one text. A decimal is plain, with as many places as its type has (``-1.50``). A
 date is ``2026-11-21``. A time always has six places, TIMESTAMP is UTC with a Z (``2026-11-21T00:05:30.123456Z``), and
@@ -95,7 +95,7 @@ def decimals(column: Array) -> Array:
     texts = column.cast(pa.string())
     compute = cast("Any", pc)
     if column.type.scale > 6 and compute.any(compute.match_substring(texts, "E")).as_py():
-        texts = _plain(column)  # Arrow writes what is below 0.000001 with an exponent, and zero as 0E-18
+        texts = _plain(column)  # Arrow writes values below 0.000001 with an exponent, and zero as 0E-18
     return pieces.binary(texts)
 
 

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 _TEXT: Final = 36
 _GROUPS: Final = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
 _DASHES: Final = (8, 13, 18, 23)
-_WRONG: Final = 0x100  # in the table: no two hexadecimal digits
+_WRONG: Final = 0x100  # in the table: not two hexadecimal digits
 
 
 def _table() -> Numbers:
-    """Per two characters, as one number of 16 bits in the order of this machine, the byte that they stand for."""
+    """The byte of two hexadecimal digits, indexed by both characters as a 16-bit number in native byte order."""
     table = np.full(0x10000, _WRONG, np.uint16)
     digits = b"0123456789abcdefABCDEF"
     for first in digits:
@@ -32,10 +32,14 @@ _OCTETS: Final = _table()
 
 
 def parse(column: Array) -> tuple[Numbers, Mask]:
-    """The bytes of every text, as numbers of dtype ``V16``, and which rows are no UUID (never one that is null).
+    """Parse UUIDs in the usual text form, either case: ``f81d4fae-7dec-11d0-a765-00a0c91e6bf6``.
 
-    ``column`` is a binary array (:func:`.pieces.binary`). Taken is the usual text of a UUID in
-    either case, ``f81d4fae-7dec-11d0-a765-00a0c91e6bf6``; the bytes of other rows are meaningless.
+    Parameters:
+        column: the texts, a binary array (:func:`.pieces.binary`).
+
+    Returns:
+        The bytes of every text, as numbers of dtype ``V16``, and a mask of the rows that are no UUID (never null rows),
+        whose bytes are undefined.
     """
     rows = len(column)
     ends = bounds(column)

@@ -2,9 +2,9 @@
 
 Every type has one wire type: BOOLEAN boolean, TINYINT int8, SMALLINT int16, INT int32, BIGINT int64, FLOAT float,
 DOUBLE double, STRING str16, BINARY vbin32, ARRAY list, STRUCT and MAP map; DECIMAL, DATE, TIMESTAMP and TIMESTAMP_NTZ
-str16 (:mod:`.texts`); VARIANT what its value is (:mod:`.variants`).
-The source reads each of them back as the type it was. A field of a STRUCT that is NULL is left out of the map; NULL in
-an ARRAY and as the value of a MAP is void.
+str16 (:mod:`.texts`); VARIANT depends on its value (:mod:`.variants`).
+The source reads each of them back as its original type. A NULL field of a STRUCT is left out of the map; NULL in an
+ARRAY and as the value of a MAP is void.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from amqp_spark.arrow.v0_10.encode.pieces import Array, Cell, Mask, Numbers
 
 Encoded: TypeAlias = "tuple[Array, Errors]"
-"""Bytes per row, null where the row is; and why rows cannot be sent, whose bytes then mean nothing."""
+"""Bytes per row, null in null rows; and the reasons of rows that cannot be sent, whose bytes are undefined."""
 
 _VOID: Final = bytes([code.VOID])
 _KINDS: Final = {code.MAP: "an object", code.LIST: "an array", 0: "neither object nor array"}
@@ -61,7 +61,7 @@ class _Values(NamedTuple):
 
 
 class _Entries(NamedTuple):
-    """What is inside the maps or lists of a column: bytes in pieces, how many bytes and how many entries."""
+    """Contents of the maps or lists of a column: bytes in pieces, number of bytes and number of entries."""
 
     parts: list[Array | _Run]
     sizes: Numbers
@@ -70,7 +70,7 @@ class _Entries(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Cells of fixed width behind each other, in the rows that are ``there``."""
+    """Consecutive cells of fixed width, in the rows that are ``there``."""
 
     cells: list[Cell]
     there: Mask | None
@@ -80,7 +80,7 @@ class _Run(NamedTuple):
 
 
 def unsendable(kind: t.DataType, path: str) -> list[str]:
-    """What of a type has no wire type inside of a map or list, one text per problem."""
+    """Parts of a type that have no wire type inside a map or list, one text per problem."""
     return _unsendable(kind, path, 0)
 
 
@@ -120,11 +120,11 @@ def _unsendable(kind: t.DataType, path: str, depth: int) -> list[str]:
 
 
 def encode_map(column: Array | pa.ChunkedArray[Any], kind: t.StructType | t.MapType | t.VariantType) -> Encoded:
-    """Every row as an encoded map: size, count, entries (specification, section 3.3.1).
+    """Encode every row as a map: size, count, entries (specification, section 3.3.1).
 
     Args:
-        column: as Spark hands it over; slices are fine.
-        kind: its type, which :func:`unsendable` has passed.
+        column: as received from Spark; slices are permitted.
+        kind: its type, which :func:`unsendable` has accepted.
     """
     if isinstance(kind, t.VariantType):
         return _variant(pieces.whole(column), code.MAP, "an object can be sent as a map")
@@ -134,11 +134,11 @@ def encode_map(column: Array | pa.ChunkedArray[Any], kind: t.StructType | t.MapT
 
 
 def encode_list(column: Array | pa.ChunkedArray[Any], kind: t.ArrayType | t.VariantType) -> Encoded:
-    """Every row as an encoded list: size, count, items (specification, section 3.3.1).
+    """Encode every row as a list: size, count, items (specification, section 3.3.1).
 
     Args:
-        column: as Spark hands it over; slices are fine.
-        kind: its type, which :func:`unsendable` has passed.
+        column: as received from Spark; slices are permitted.
+        kind: its type, which :func:`unsendable` has accepted.
     """
     if isinstance(kind, t.VariantType):
         return _variant(pieces.whole(column), code.LIST, "an array can be sent as a list")
@@ -157,7 +157,7 @@ def _encode(column: Array, inside: Callable[[Array], _Entries]) -> Encoded:
 
 
 def _halves(column: Array, inside: Callable[[Array], _Entries]) -> Encoded:
-    """All rows together are too large for Arrow: find those that alone are."""
+    """Split rows that are together too large for Arrow, to find those that are too large alone."""
     rows = len(column)
     if rows == 1:
         return pa.nulls(1, pa.binary()), {0: "has more than 2 GiB as a map or list; at most 2 GiB are allowed"}
@@ -179,7 +179,7 @@ def _variant(column: Array, number: int, only: str) -> Encoded:
 
 
 def _joined(rows: int, parts: list[Array | _Run]) -> Array:
-    """The parts of every row behind each other; runs that meet are one piece."""
+    """Concatenate the parts of every row; adjacent runs are one piece."""
     out: list[Array] = []
     cells: list[Cell] = []
     for part in parts:
@@ -196,7 +196,7 @@ def _joined(rows: int, parts: list[Array | _Run]) -> Array:
 
 
 def _of_rows(faults: Faults, there: Mask | None) -> Faults:
-    """Only of rows that are not null."""
+    """Faults of rows that are not null."""
     return faults if there is None else {row: fault for row, fault in faults.items() if there[row]}
 
 
@@ -209,7 +209,7 @@ def _struct(column: Array, kind: t.StructType, depth: int) -> _Entries:
     for index, field in enumerate(kind.fields):
         cells, tail, has, wrong = _value(cast("Any", column).field(index), field.dataType, depth + 1)
         if has is not None and there is not None and not (there & ~has).any():
-            has = None  # NULL only where the STRUCT is, and nobody looks there
+            has = None  # NULL only where the STRUCT is NULL, where it is not read
         name = field.name.encode()
         cells = [bytes([len(name)]) + name, *cells]
         parts.append(_Run(cells, has))
@@ -234,7 +234,7 @@ def _map(column: Array, kind: t.MapType, depth: int) -> _Entries:
     wrong = _not_utf8(octets) | wrong
     values = _value(items, kind.valueType, depth + 1)
     for entry, fault in values.faults.items():
-        if entry not in wrong:  # else the key may have no text
+        if entry not in wrong:  # otherwise the key may have no text
             wrong[entry] = fault.inside(f"[{keys[entry].as_py()!r}]")
     entries = _joined(len(keys), [_Run([(">u1", lengths)], None), octets, *_with_void(values)])
     return _gathered(column, ends, entries, wrong)
@@ -249,7 +249,7 @@ def _list(column: Array, kind: t.ArrayType, depth: int) -> _Entries:
 
 
 def _children(column: Array, *children: Array) -> list[Any]:
-    """Where the rows end among their children, and those of the children that a slice has."""
+    """Offsets of the rows among their children, and the children of a slice."""
     ends = pieces.bounds(column)
     first, last = int(ends[0]), int(ends[-1])
     return [ends - first, *(child.slice(first, last - first) for child in children)]
@@ -264,7 +264,7 @@ def _with_void(values: _Values) -> list[Array | _Run]:
 
 
 def _gathered(column: Array, ends: Numbers, entries: Array, wrong: Faults) -> _Entries:
-    """Rows of encoded entries or items."""
+    """Concatenate the encoded entries or items of each row."""
     octets = pieces.runs(entries, ends)
     faults: Faults = {}
     for at in sorted(wrong):
@@ -274,7 +274,7 @@ def _gathered(column: Array, ends: Numbers, entries: Array, wrong: Faults) -> _E
 
 
 def _row_of(ends: Numbers, child: int) -> int:
-    """The row that a child is in."""
+    """The row that contains a child."""
     return int(np.searchsorted(ends, child, side="right")) - 1
 
 
@@ -314,7 +314,7 @@ def _sized(number: int, width: str, lengths: Numbers) -> list[Cell]:
 
 
 def _numbers(column: Array, kind: str) -> Numbers:
-    """The numbers of a column as they lie in memory; where it is null, any."""
+    """The numbers of a column as stored in memory; arbitrary where it is null."""
     rows = len(column)
     if not rows:
         return np.zeros(0, kind)
@@ -344,7 +344,7 @@ def _string(column: Array) -> _Values:
 
 
 def _not_utf8(octets: Array) -> Faults:
-    """Texts that no reader of a str16 could decode."""
+    """Faults of texts that are not UTF-8, which no reader of a str16 could decode."""
     return {row: not_utf8(octets[row].as_buffer().size) for row in pieces.not_utf8(octets)}
 
 

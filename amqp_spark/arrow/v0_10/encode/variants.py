@@ -1,11 +1,10 @@
-"""VARIANT of Spark as values of AMQP maps: the other direction of :mod:`amqp_spark.arrow.v0_10.decode.variant`.
+"""VARIANT of Spark as values of AMQP maps: the inverse of :mod:`amqp_spark.arrow.v0_10.decode.variant`.
 
 The layout is that of the Variant Binary Encoding of Apache Parquet, version 1. Integers keep their width (int8, int16,
-int32, int64), float and double stay what they are, texts are str16, bytes vbin32, a UUID is a uuid. Decimals, dates
-and times become texts (:mod:`.texts`). An object is a map, an array a list, and null void, in
-an object too.
+int32, int64), float and double are unchanged, texts are str16, bytes vbin32, a UUID is a uuid. Decimals, dates and
+times become texts (:mod:`.texts`). An object is a map, an array a list, and null void, also in an object.
 
-A VARIANT can come from anywhere: lengths and offsets are checked, and no byte is read twice.
+The bytes of a VARIANT are untrusted: lengths and offsets are checked, and no byte is read twice.
 """
 
 from __future__ import annotations
@@ -61,18 +60,18 @@ _MALFORMED: Final = Fault("a VARIANT that is malformed", "its value and metadata
 
 
 def items(column: Array, depth: int) -> tuple[Array, Faults]:
-    """Every VARIANT as a value of a map or list: its type code and its bytes; null where the row is null.
+    """Encode every VARIANT as a value of a map or list: type code and bytes; null in null rows.
 
     Args:
         column: value and metadata as STRUCT.
-        depth: in how many maps and lists the value is.
+        depth: number of enclosing maps and lists.
     """
     values, faults = _items(column, depth)
     return pa.array(values, pa.binary()), faults
 
 
 def bodies(column: Array) -> tuple[Array, npt.NDArray[np.uint8], Faults]:
-    """Every VARIANT as a map or list without its type code, and the wire types: MAP, LIST, and 0 where there is none.
+    """Every VARIANT as a map or list without its type code, and the wire types: MAP, LIST, or 0 for neither.
 
     A row that is neither object nor array is null; that alone is no fault here.
     """
@@ -106,7 +105,7 @@ def _pairs(column: Array) -> zip[tuple[bytes | None, bytes | None]]:
 
 
 class _Reader:
-    """Reads VARIANTs; rows mostly have the metadata of others, so keys are encoded once."""
+    """Reads VARIANTs; rows mostly share their metadata, so keys are encoded once."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, list[bytes]] = {}
@@ -125,14 +124,14 @@ class _Reader:
         self._keys, self._data = keys, value
         try:
             item, end = self._item(0, depth)
-        except (short, IndexError):  # it ends too early
+        except (short, IndexError):  # truncated
             raise Unfit(_MALFORMED) from None
         if end != len(value):
             raise Unfit(_MALFORMED)
         return item
 
     def _item(self, at: int, depth: int) -> tuple[bytes, int]:  # noqa: PLR0911 - one line per kind
-        """The value that begins at a byte, and where it ends."""
+        """The value that begins at a byte, and its end."""
         head = self._data[at]
         number = _NUMBERS.get(head)
         if number is not None:
@@ -244,7 +243,7 @@ class _Reader:
         return _container(code.LIST, count, out), begin + offsets[-1]
 
     def _within(self, used: int, most: int) -> None:
-        """What a container holds lies side by side: values that share bytes would make work without end."""
+        """Check that the values in a container do not overlap: shared bytes would cause unbounded work."""
         if used > most:
             raise Unfit(_MALFORMED)
 
@@ -256,7 +255,7 @@ class _Reader:
 
 
 def _keys(metadata: bytes) -> list[bytes]:
-    """The names of the fields of objects as str8; the size of one that is too long is left to who uses it."""
+    """The field names of objects as str8; their user checks the size of a name that is too long."""
     try:
         head = metadata[0]
         width = (head >> 6) + 1
@@ -281,7 +280,7 @@ def _deeper(depth: int) -> None:
 
 
 def too_deep() -> Fault:
-    """More levels than readers take."""
+    """Fault: more levels than readers accept."""
     return Fault("maps and lists nested too deep", f"at most {code.MAX_DEPTH} levels are allowed")
 
 
