@@ -1,6 +1,6 @@
-"""The program of :mod:`tests.support.query_process`: a Spark driver that runs queries as it is told on its stdin.
+"""The program of :mod:`tests.support.query_process`: a Spark driver that runs queries on commands from its stdin.
 
-One JSON object per line in, one answer per line out. Anything that Spark or Python prints goes to stderr.
+One JSON object per line in, one answer per line out. All output of Spark and Python goes to stderr.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def sink(
     """A sink that is idempotent by batch id: one file per batch, replaced or (``skip_written``) left as it is.
 
     ``twice``: two actions, which must give the same rows. ``fail_task_of``: in this batch the first attempt of every
-    task fails after it has read something. ``fail_batch``: this batch fails before it is written,
-    as soon as there is a file ``fail_when``.
+    task fails after it has read something. ``fail_batch``: this batch fails before it is written, as soon as the file
+    ``fail_when`` exists.
     """
     directory.mkdir(parents=True, exist_ok=True)
 
@@ -73,10 +73,10 @@ def _fail_first_attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Record
 
 
 def lose_first_attempt(how: dict[str, Any]) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """For ``mapInArrow``: the first attempt of partition 0 goes wrong when ``after`` rows have passed.
+    """For ``mapInArrow``: the first attempt of partition 0 fails or waits after ``after`` rows.
 
-    ``fail``: it raises; with ``while``, every attempt does as long as that file is there. ``slow``: it goes on when
-    that file is there, or is killed by Spark before.
+    ``fail``: it raises; with ``while``, every attempt does as long as that file exists. ``slow``: it continues when
+    that file exists, or is killed by Spark before.
     """
 
     def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -98,7 +98,7 @@ def lose_first_attempt(how: dict[str, Any]) -> Callable[[Iterator[pa.RecordBatch
 
 
 class BatchWrite:
-    """A batch write in a thread of its own, which looks like a query."""
+    """A batch write in a thread of its own, with the interface of a query."""
 
     def __init__(self, spark: SparkSession, writer: DataFrameWriter) -> None:
         self._error: Exception | None = None
@@ -109,7 +109,7 @@ class BatchWrite:
 
     def _write(self) -> None:
         try:
-            # Spark finds Python data sources by the active session of the thread: this makes it ours
+            # Spark finds Python data sources by the active session of the thread: set it
             self._spark.createDataFrame([], "id BIGINT")
             self._writer.save()
         except Exception as error:  # noqa: BLE001 - whatever it is, the test shall see it
@@ -117,15 +117,15 @@ class BatchWrite:
 
     @property
     def isActive(self) -> bool:
-        """Whether it runs."""
+        """Whether the write runs."""
         return self._thread.is_alive()
 
     def exception(self) -> Exception | None:
-        """Why it failed."""
+        """The error of the write."""
         return self._error
 
     def awaitTermination(self, timeout_s: int) -> bool:
-        """Wait for its end; raises why it failed."""
+        """Wait for the end of the write; raise its error."""
         self._thread.join(timeout_s)
         if self._error is not None:
             raise self._error
@@ -172,7 +172,7 @@ class Server:
         trigger: dict[str, Any],
         lose: dict[str, Any] | None,
     ) -> dict[str, Any]:
-        """Start a query that writes a stream of files, with column ``id``, in one of the ways to write."""
+        """Start a query that writes a stream of files, with column ``id``, by the given entry point."""
         reader = self.spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", files_per_batch)
         self._write(name, self._bodies(reader.parquet(rows), body, lose), entry, options, checkpoint, trigger)
         return {}
@@ -211,7 +211,7 @@ class Server:
     def save(
         self, name: str, options: dict[str, str], rows: str, body: str, lose: dict[str, Any] | None
     ) -> dict[str, Any]:
-        """Start a batch write of files with column ``id``; it is waited for as a query is."""
+        """Start a batch write of files with column ``id``; wait for it as for a query."""
         frame = self._bodies(self.spark.read.schema("id BIGINT").parquet(rows), body, lose)
         self.queries[name] = BatchWrite(self.spark, frame.write.format("amqp").mode("append").options(**options))
         return {}
@@ -221,7 +221,7 @@ class Server:
         return frame if lose is None else frame.mapInArrow(lose_first_attempt(lose), "body STRING")
 
     def wait(self, name: str, timeout_s: int) -> dict[str, Any]:
-        """Wait for a query to end; its error, if it has one."""
+        """Wait for a query to end; return its error, if it has one."""
         query = self.queries[name]
         try:
             ended = query.awaitTermination(timeout_s)
@@ -240,7 +240,7 @@ class Server:
         return {}
 
     def progress(self, name: str) -> dict[str, Any]:
-        """Every progress that Spark kept, oldest first."""
+        """All progress reports that Spark has kept, oldest first."""
         return {"progress": [json.loads(each.json) for each in self.queries[name].recentProgress]}
 
 

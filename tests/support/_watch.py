@@ -1,4 +1,4 @@
-"""Kills a child process when the process that started it is gone, however that ended.
+"""Kills a child process when its parent has ended, for whatever reason.
 
 Run as a program with two process ids, parent and child, and a directory to remove after such a kill. A kernel
 signal on the parent's death would be simpler, but it is tied to the *thread* that started the child, and exists on
@@ -17,7 +17,7 @@ import time
 
 
 def watch(parent: int, child: int) -> bool:
-    """Return when ``child`` has ended; whether it was killed here because ``parent`` ended before it."""
+    """Wait for the end of ``child``; return whether it was killed here because ``parent`` ended before it."""
     if not hasattr(os, "pidfd_open"):
         return _poll(parent, child)
     try:

@@ -1,4 +1,4 @@
-"""A client of a few lines over a blocking socket, for sending whatever a test or a capture wants to be sent.
+"""A minimal client over a blocking socket, for sending arbitrary controls and commands in tests and captures.
 
 It uses the codec and the frames of this project and none of its state machines. ANONYMOUS login only.
 """
@@ -32,8 +32,8 @@ class BareClient:
     """One connection with one session on channel 0.
 
     Attributes:
-        received: every control and command that came, in order.
-        bodies: the payloads of body segments that came.
+        received: every received control and command, in order.
+        bodies: the payloads of received body segments.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class BareClient:
         self._socket = socket.create_connection((host, port), timeout_s)
         self._data = b""
         self._partial: list[bytes] = []
-        self._next_id = 0  # of what is sent next
-        self._expected_id = 0  # of what is received next
+        self._next_id = 0  # of the next command sent
+        self._expected_id = 0  # of the next command received
         self._socket.sendall(PROTOCOL_HEADER)
         while len(self._data) < len(PROTOCOL_HEADER):
             self._fill()
@@ -73,7 +73,7 @@ class BareClient:
         self._socket.close()
 
     def attach(self, name: bytes | None = None) -> bytes:
-        """Attach a new session; its name."""
+        """Attach a new session; return its name."""
         name = uuid.uuid4().bytes if name is None else name
         self.session = name
         self._next_id = self._expected_id = 0
@@ -95,7 +95,7 @@ class BareClient:
     def command(
         self, command: spec.Command, header: bytes | None = None, body: bytes | None = None, *, sync: bool = False
     ) -> int:
-        """Send a command; its id."""
+        """Send a command; return its id."""
         segments = [(COMMAND, encode_command(command, sync))]
         segments += [(HEADER, header)] if header is not None else []
         segments += [(BODY, body)] if body is not None else []
@@ -104,7 +104,7 @@ class BareClient:
         return self._next_id - 1
 
     def call(self, command: spec.Command, header: bytes | None = None, body: bytes | None = None) -> Any:
-        """Send a command with sync and wait until it is completed; its result, if it has one."""
+        """Send a command with sync and wait until it is completed; return its result, if it has one."""
         known = len(self.received)
         sent = self.command(command, header, body, sync=True)
 
@@ -152,7 +152,7 @@ class BareClient:
         self.call(spec.MessageSetFlowMode(destination=destination, flow_mode=spec.MessageFlowMode.CREDIT))
 
     def take(self, destination: str, count: int = 1) -> list[int]:
-        """Grant credit for ``count`` messages and wait for them; their command ids."""
+        """Grant credit for ``count`` messages and wait for them; return their command ids."""
         self.command(spec.MessageFlow(destination, spec.MessageCreditUnit.BYTE, _INFINITE))
         self.command(spec.MessageFlow(destination, spec.MessageCreditUnit.MESSAGE, count))
         ids: list[int] = []
@@ -162,17 +162,17 @@ class BareClient:
         return ids
 
     def close(self) -> None:
-        """Close in order."""
+        """Close the connection cleanly."""
         self.control(spec.ConnectionClose(reply_code=spec.ConnectionCloseCode.NORMAL, reply_text=""))
         self.wait_for(spec.ConnectionCloseOk)
         self._socket.close()
 
     def wait_for(self, kind: type[Any]) -> Any:
-        """Read until something of a class comes; it."""
+        """Read until an object of a class arrives; return it."""
         return self.wait_until(lambda item: isinstance(item, kind))
 
     def wait_until(self, wanted: Callable[[Any], bool]) -> Any:
-        """Read until something comes that is wanted; it."""
+        """Read until ``wanted`` accepts an object; return it."""
         while True:
             item = self._next()
             if item is not None and wanted(item):

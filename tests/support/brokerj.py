@@ -72,7 +72,7 @@ def distribution() -> Path:
 
 @dataclass(kw_only=True)
 class BrokerConfig:
-    """What a :class:`BrokerJ` is started with.
+    """Settings of a :class:`BrokerJ`.
 
     Args:
         heap: of the JVM, as for ``-Xmx``. With ``1g`` the broker holds about one million messages of 256 bytes, with
@@ -84,13 +84,13 @@ class BrokerConfig:
         port: of the ``login`` listener; 0 for a free one. Other listeners always get free ports.
         durable: whether there is a second virtual host "durable", with a BDB store.
         users: names and passwords; the first is the default of :class:`BrokerJ`.
-        protocols: that the ports speak; ``AMQP_0_9_1`` and others can be added.
+        protocols: of the ports; ``AMQP_0_9_1`` and others can be added.
         context: broker settings by name, like ``{"qpid.port.heartbeatDelay": "1"}``.
-        tls: key material to use; made when a TLS listener is asked for and there is none.
+        tls: key material to use; made if a TLS listener is requested without it.
         acl: rules of the broker's access control, like ``ACL DENY trader PUBLISH EXCHANGE name="amq.topic"``; the
-            first that fits decides, and what no rule is about is allowed.
-        long_lived: whether the JVM shall reach its full speed, for whom it works for minutes. Without it the broker is
-            ready in half the time, for half the CPU.
+            first match decides, and actions without a matching rule are allowed.
+        long_lived: whether the JVM is tuned for full speed, for runs of minutes. Without it the broker is ready in
+            half the time, for half the CPU.
     """
 
     heap: str = "1g"
@@ -110,7 +110,7 @@ class BrokerJ:
     """One Broker-J process and its work directory; a context manager that starts and stops it.
 
     Virtual hosts: "default" (in memory) and "durable" (BDB). Ports and work directory stay the same over
-    :meth:`restart`, so clients can come back, and the durable virtual host finds its queues again.
+    :meth:`restart`, so clients can reconnect, and the durable virtual host finds its queues again.
     """
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
@@ -128,7 +128,7 @@ class BrokerJ:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    # -- where it is ----------------------------------------------------------------------------------------
+    # -- addresses ------------------------------------------------------------------------------------------
 
     @property
     def host(self) -> str:
@@ -164,7 +164,7 @@ class BrokerJ:
         scheme = "amqps" if listener.startswith("tls") else "amqp"
         return f"{scheme}://{HOST}:{self.ports[listener]}/{vhost}"
 
-    # -- life ----------------------------------------------------------------------------------------------
+    # -- life cycle ----------------------------------------------------------------------------------------
 
     def start(self, timeout_s: float = 120.0) -> None:
         """Start the broker and wait until it accepts connections.
@@ -190,7 +190,7 @@ class BrokerJ:
             return
 
     def stop(self, timeout_s: float = 30.0) -> None:
-        """Stop the broker in order (SIGTERM); the work directory stays for :meth:`start`."""
+        """Stop the broker cleanly (SIGTERM); the work directory stays for :meth:`start`."""
         process = self._process
         if process is None:
             return
@@ -203,7 +203,7 @@ class BrokerJ:
         self._reap()
 
     def kill9(self) -> None:
-        """Kill the broker with SIGKILL; returns when the process is gone and its ports are free."""
+        """Kill the broker with SIGKILL; return when the process is gone and its ports are free."""
         if self._process is not None:
             self._process.kill()
         self._reap()
@@ -217,7 +217,7 @@ class BrokerJ:
         self.start(timeout_s)
 
     def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open and nothing answers; returns when it is so."""
+        """Freeze the process (SIGSTOP): connections stay open without answers; return when all threads have stopped."""
         os.kill(self.pid, signal.SIGSTOP)
         tasks = Path(f"/proc/{self.pid}/task")
         if tasks.is_dir():  # a busy machine takes a while to stop every thread
@@ -232,12 +232,12 @@ class BrokerJ:
             wait_until(frozen, "every thread of the broker to stop")
 
     def resume(self) -> None:
-        """Let a paused broker go on."""
+        """Continue a paused broker."""
         os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
         """End the broker and remove its work directory."""
-        self.kill9()  # nothing is kept: an orderly stop would only take longer
+        self.kill9()  # no data is kept, so an orderly stop would only take longer
         self._remove_work_dir(True)
 
     def wait(self) -> int:
@@ -247,14 +247,14 @@ class BrokerJ:
         return self._process.wait()
 
     def log(self, last_bytes: int = 4000) -> str:
-        """Return the end of what the broker logged since the work directory was made."""
+        """Return the end of the broker's log since the work directory was made."""
         if self.work_dir is None:
             return ""
         with contextlib.suppress(FileNotFoundError):
             return self._log_path().read_bytes()[-last_bytes:].decode(errors="replace")
         return ""
 
-    # -- inside --------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------
 
     def _prepare(self) -> None:
         self.work_dir = Path(tempfile.mkdtemp(prefix="amqp-spark-broker-"))
@@ -291,7 +291,7 @@ class BrokerJ:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.work_dir,
-                start_new_session=True,  # Ctrl-C on the terminal reaches us, and we decide
+                start_new_session=True,  # this process handles Ctrl-C of the terminal
             )
         self._watcher = die_with_us(self._process.pid, self.work_dir)
         process = self._process
@@ -336,7 +336,7 @@ def _essence(log: str) -> str:
     return "\n".join(line for line in log.splitlines() if not line.startswith("\tat "))[-4000:]
 
 
-# Brokers that have a process or a work directory: one that was stopped and forgotten is removed at exit, too.
+# Brokers with a process or a work directory: those stopped and not closed are removed at exit, too.
 _live: set[BrokerJ] = set()
 
 
@@ -347,7 +347,7 @@ def _close_all() -> None:
 
 
 def initial_configuration(config: BrokerConfig, ports: Mapping[Listener, int]) -> dict[str, object]:
-    """Return the content of ``initial-config.json``: what the broker copies into an empty work directory."""
+    """Return the content of ``initial-config.json``, which the broker copies into an empty work directory."""
     used = {_LISTENERS[name][0] for name in ports}
     users = [{"name": name, "type": "managed", "password": secret} for name, secret in config.users.items()]
     providers: dict[str, dict[str, object]] = {
@@ -439,7 +439,7 @@ def main(arguments: list[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped", flush=True)
         return 0
-    except RuntimeError as error:  # BrokerFailed, PrerequisiteMissing, FetchFailed: their texts say all
+    except RuntimeError as error:  # BrokerFailed, PrerequisiteMissing, FetchFailed: their texts suffice
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
 

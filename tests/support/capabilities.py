@@ -1,9 +1,9 @@
-"""What brokers of AMQP 0-10 do differently, measured: a test that needs one of these things says so.
+"""Measured differences between AMQP 0-10 brokers, by which tests state their requirements.
 
-The specification leaves them open, or one of the brokers departs from it. ``@needs("rejects_unroutable")`` beside a
-test, or ``capabilities.rejects_unroutable`` where the same promise shows in two ways, keeps the suite true for any
-broker that ``AMQP_TEST_URL`` names. A test whose broker lacks what it needs is skipped, but only there: the Broker-J
-that the tests start for themselves is known (``BROKER_J``), and one of the tests holds it against that.
+The specification leaves them open, or one of the brokers departs from it. ``@needs("rejects_unroutable")`` at a test,
+or ``capabilities.rejects_unroutable`` where the same guarantee shows in two ways, keeps the suite valid for any broker
+that ``AMQP_TEST_URL`` names. A test is skipped if its broker lacks the capability. The capabilities of the Broker-J
+that the tests start themselves are known (``BROKER_J``), and a test compares them with the measured ones.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
     from tests.support.fixtures import Broker
 
 _PATIENCE_S = 5.0
-"""How long a broker may take for one answer: some withhold what others tell."""
+"""Seconds to wait for one answer: some brokers withhold it."""
 _SHOWS_S = 3.0
-"""How long it may take for what it does by itself."""
+"""Seconds to wait for actions of the broker itself."""
 
 
 def _that(text: str) -> bool:
-    """A capability: what a broker that has it does."""
+    """Define a capability; ``text`` describes a broker that has it."""
     found: bool = field(metadata={"text": text})
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """What a broker does."""
+    """Capabilities of a broker."""
 
     is_broker_j: bool = _that("is Broker-J")
     virtual_hosts: bool = _that("refuses a virtual host that it does not have")
@@ -77,29 +77,29 @@ class Capabilities:
 
     @classmethod
     def of(cls, broker: Broker) -> Self:
-        """Measure a broker; what it refuses, or does not answer in time, it does not do.
+        """Measure a broker; refusals and late answers count as a missing capability.
 
         Raises:
-            AmqpError: nobody can log in to it.
+            AmqpError: the login failed.
         """
         dial(broker, connect_timeout=_PATIENCE_S).close()
         probe = _Probe(broker)
         return cls(**{each.name: probe.finds(getattr(probe, each.name)) for each in fields(cls)})
 
     def lacking(self, names: Iterable[str]) -> list[str]:
-        """Those of the named capabilities that the broker does not have."""
+        """The named capabilities that the broker lacks."""
         return [name for name in names if not getattr(self, name)]
 
 
 BROKER_J = Capabilities(**{each.name: each.name != "keeps_resume_id" for each in fields(Capabilities)})
-"""The broker that the tests start for themselves."""
+"""The broker that the tests start themselves."""
 
 TEXTS = {each.name: str(each.metadata["text"]) for each in fields(Capabilities)}
-"""What a broker with a capability does, by its name."""
+"""Descriptions of the capabilities, by name."""
 
 
 def needs(*names: str) -> pytest.MarkDecorator:
-    """Mark a test, or a parameter of one, that says something of brokers with these capabilities only.
+    """Mark a test, or a parameter of one, as valid only for brokers with these capabilities.
 
     Raises:
         ValueError: there is no such capability.
@@ -109,7 +109,7 @@ def needs(*names: str) -> pytest.MarkDecorator:
 
 
 def skip_without(capabilities: Capabilities, names: Iterable[str]) -> None:
-    """End a test that the broker in use cannot pass."""
+    """Skip a test that the broker in use cannot pass."""
     names = list(names)
     _check(names)
     lacking = capabilities.lacking(names)
@@ -124,14 +124,14 @@ def _check(names: Iterable[str]) -> None:
 
 
 class _Probe:
-    """One method for each capability, of its name; each uses connections and queues of its own."""
+    """One method for each capability, with its name; each uses connections and queues of its own."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
         self._stack = ExitStack()
 
     def finds(self, has: Callable[[], bool]) -> bool:
-        """Whether a broker does something, as one of the methods below asks it."""
+        """Whether a broker has a capability, measured by one of the methods below."""
         try:
             with ExitStack() as self._stack:
                 return has()
@@ -214,7 +214,7 @@ class _Probe:
     def takes_any_user_id(self) -> bool:
         return self._passed(properties=spec.MessageProperties(user_id=b"somebody else")) is not None
 
-    # --------------------------------------------------------------------------------------------- what is passed on
+    # --------------------------------------------------------------------------------------------- delivered fields
     def stamps_expiration(self) -> bool:
         message = self._passed(spec.DeliveryProperties(ttl=600_000))
         return message is not None and message.delivery.expiration is not None
@@ -309,11 +309,11 @@ class _Probe:
         client.transactions.dtx_select()
         try:
             client.transactions.forget(_xid())
-        except NotFound:  # what it could not do it would not look for
+        except NotFound:  # a broker without dtx.forget would not look the branch up
             return True
         return False
 
-    # ------------------------------------------------------------------------------------------------------ inside
+    # --------------------------------------------------------------------------------------------------- internals
     def _client(self, vhost: str = "default", **options: Any) -> Client:
         client = dial(self._broker, vhost, call_timeout_s=_PATIENCE_S, connect_timeout=_PATIENCE_S, **options)
         self._stack.callback(client.close)
@@ -325,14 +325,14 @@ class _Probe:
         client.declare_queue(name, **settings)
         try:
             yield name
-        finally:  # on a new connection: what was asked may have ended the first
+        finally:  # on a new connection: the probe may have ended the first
             with dial(self._broker, "durable" if settings.get("durable") else "default") as cleaner:
                 if cleaner.query_queue(name) is not None:
                     cleaner.delete_queue(name)
 
     @contextmanager
     def _one(self, client: Client) -> Iterator[str]:
-        """A queue with one message."""
+        """Make a queue with one message."""
         with self._queue(client) as name:
             client.publish(Message(b""), routing_key=name)
             client.confirm()
@@ -341,14 +341,14 @@ class _Probe:
     def _passed(
         self, delivery: spec.DeliveryProperties | None = None, properties: spec.MessageProperties | None = None
     ) -> Message | None:
-        """A message as the broker delivers it; it has been there for a few milliseconds."""
+        """A message as delivered by the broker, after a few milliseconds in a queue."""
         client = self._client()
         with self._queue(client) as queue:
             subscription = client.subscribe(queue)
             message = Message(b"", delivery or spec.DeliveryProperties(), properties or spec.MessageProperties())
             client.publish(message, routing_key=queue)
             client.confirm()
-            subscription.take_blocks(0.02)  # nothing comes without credit
+            subscription.take_blocks(0.02)  # without credit no message arrives
             subscription.grant(1)
             subscription.flush()
             found = [message for block in subscription.take_blocks(0) for message in messages_of(block)]
@@ -372,7 +372,7 @@ def _is_rejected(client: Client) -> bool:
 
 
 def _received(client: Client, queue: str, *, selector: str | None = None) -> list[Message]:
-    """What the broker delivers at once."""
+    """Messages that the broker delivers at once."""
     subscription = client.subscribe(queue, selector=selector)
     subscription.grant(10)
     subscription.flush()

@@ -1,10 +1,10 @@
 """Capture frames between real peers and keep them as ``tests/vectors/*.toml``.
 
-``python -m tests.support.capture`` starts Broker-J, puts a recording proxy before it, and lets three clients talk
-through it: the Java JMS client publishing, the same receiving, and a bare client that sends every command and every
-wire type, so that Broker-J answers and sends the values back. The expected fields in the files are what this codec
-read when they were captured, and stay as they are then. Where it is known by other means what had been sent, it is
-compared before anything is written: ``ECHOES`` of the scenario, ``expected.json`` of the Java peer.
+``python -m tests.support.capture`` starts Broker-J behind a recording proxy, and runs three clients through it: the
+Java JMS client publishing, the same receiving, and a bare client that sends every command and every wire type, so that
+Broker-J answers and sends the values back. The expected fields in the files are the output of this codec at the time of
+the capture, and stay fixed. Where the sent values are known independently, they are compared before anything is
+written: ``ECHOES`` of the scenario, ``expected.json`` of the Java peer.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ was taken by Broker-J without complaint. How to read `expected`: tests/support/v
 
 
 def expected_of(kind: int, payload: bytes, body: str) -> tuple[str, str, bool, Any, bytes]:
-    """Name, kind, sync, expected value with the types of all map values, and what our encoder makes of it."""
+    """Name, kind, sync, expected value with the types of all map values, and the bytes of our encoder."""
     with patch.object(_codec, "read_map", read_map_typed):
         if kind == CONTROL:
             control = _codec.decode_control(payload)
@@ -63,7 +63,7 @@ def expected_of(kind: int, payload: bytes, body: str) -> tuple[str, str, bool, A
 
 
 def shape(value: Any) -> Any:
-    """What makes two vectors alike: the fields that are there, not what is in them."""
+    """Key of similar vectors: the fields that are present, without their values."""
     if isinstance(value, list):
         return tuple(shape(item) for item in value)
     if isinstance(value, dict):
@@ -80,7 +80,7 @@ def shape(value: Any) -> Any:
 
 
 def vectors_of(recordings: Iterable[Recording], sender: str, *, to_broker: bool) -> list[Vector]:
-    """One vector for each segment of one direction that differs from the others in what it holds."""
+    """One vector for each distinct shape of segment in one direction."""
     direction = "client to broker" if to_broker else "broker to client"
     out: dict[Any, Vector] = {}
     for recording in recordings:
@@ -94,7 +94,7 @@ def vectors_of(recordings: Iterable[Recording], sender: str, *, to_broker: bool)
             except DecodeError as error:
                 raise AssertionError(f"{sender}: {error}: {vector.payload.hex()}") from error
             vector.canonical = ours == vector.payload
-            if not vector.canonical:  # the one known reason; another one is a finding
+            if not vector.canonical:  # the one known reason; any other is a defect
                 assert any(ours.endswith(empty) for empty in EMPTY_ARRAYS), vector
                 assert vector.payload.endswith(bytes(4)), vector
                 vector.note = "an empty array is a size word of 0 here: specs/amqp_0_10/errata.toml"
@@ -106,7 +106,7 @@ def vectors_of(recordings: Iterable[Recording], sender: str, *, to_broker: bool)
 
 
 def check_echoes(sent: list[Vector], echoed: list[Vector]) -> None:
-    """Every type went out as meant, and came back as Broker-J is known to retype it."""
+    """Check that every type was sent as intended, and came back retyped in Broker-J's known way."""
 
     def values(vectors: list[Vector]) -> list[Any]:
         properties = [struct for vector in vectors if vector.kind == "header" for struct in vector.expected]
@@ -120,7 +120,7 @@ def check_echoes(sent: list[Vector], echoed: list[Vector]) -> None:
 
 
 def check_java(vectors: list[Vector]) -> None:
-    """The Java peer's messages are what its own list says."""
+    """Check that the Java peer's messages match its own list."""
     headers = [vector.expected for vector in vectors if vector.kind == "header"]
     bodies = [vector.expected for vector in vectors if vector.kind in {"map", "list"}]
     for row in javapeer.expected():
@@ -137,7 +137,7 @@ def check_java(vectors: list[Vector]) -> None:
 
 
 def from_list(value: list[Any]) -> Typed:
-    """A value as ``expected.json`` writes it: ``["int8", -1]``."""
+    """Parse a value of ``expected.json``: ``["int8", -1]``."""
     kind, inner = value
     if kind == "map":
         inner = {key: from_list(item) for key, item in inner.items()}
@@ -157,7 +157,7 @@ def write(name: str, what: str, client: str, vectors: list[Vector]) -> None:
 
 
 def bare(broker: brokerj.BrokerJ, talk: Callable[[Callable[..., BareClient]], None]) -> list[Recording]:
-    """Record what the bare client and the broker say."""
+    """Record the conversation of the bare client and the broker."""
     with Recorder(broker.ports["anonymous"]) as recorder:
         talk(lambda **options: BareClient(brokerj.HOST, recorder.port, **options))
         return recorder.recordings
@@ -181,7 +181,7 @@ def main() -> None:
     with brokerj.BrokerJ(brokerj.BrokerConfig(listeners=("anonymous",), durable=False)) as broker:
         types = bare(broker, send_every_type)
         commands = bare(broker, say_everything)
-        # The Java client tells the broker which kernel it runs on; that of the machine here is of no interest.
+        # The Java client sends its kernel version to the broker; hide that of this machine.
         with Recorder(broker.port) as recorder, patch.dict(os.environ, JAVA_TOOL_OPTIONS="-Dos.version=6"):
             javapeer.publish_all(Through(broker, recorder), "java")
             published, recorder.recordings = recorder.recordings, []

@@ -1,8 +1,8 @@
-"""Checkpoints that Spark refuses although no batch was logged in them, and that nothing else is deleted.
+"""Checkpoints that Spark refuses although they have no logged batch; only these may be deleted.
 
 Spark logs a batch by renaming a temporary file in ``offsets``. A driver that is killed while it writes its very first
 one leaves that file there. Since 4.1 (``spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart``) Spark does not
-start a query without a batch whose ``offsets``, ``commits`` or ``state`` hold anything: the user is to delete them.
+start a query without a batch whose ``offsets``, ``commits`` or ``state`` hold anything: the user has to delete them.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 _REFUSED: Final = "[STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY]"
 _LOGS: Final = ("offsets", "commits", "state")
-# the file that was to become batch 0, and the checksum that Hadoop writes beside it
+# the temporary file of batch 0, and the checksum that Hadoop writes beside it
 _TEMPORARY: Final = re.compile(r"offsets/(\.0\.[0-9a-f-]{36}\.tmp|\.\.0\.[0-9a-f-]{36}\.tmp\.crc)")
 
 
 def is_refused(error: str | None) -> bool:
-    """Whether Spark did not start a query since its checkpoint is not empty."""
+    """Whether Spark refused to start a query because its checkpoint is not empty."""
     return error is not None and _REFUSED in error
 
 
 def why_kept(checkpoint: Path) -> str | None:
-    """Why a checkpoint must not be deleted; ``None`` for one in which a first batch was begun, and none logged."""
+    """Why a checkpoint must not be deleted; ``None`` if its first batch was begun, and none was logged."""
     found = [path.relative_to(checkpoint).as_posix() for log in _LOGS for path in (checkpoint / log).rglob("*")]
     if not found:
         return "Spark refuses a checkpoint in which nothing is logged, nor was begun"
@@ -35,7 +35,7 @@ def why_kept(checkpoint: Path) -> str | None:
 
 
 def forget(checkpoint: Path) -> str | None:
-    """Delete a checkpoint that Spark has refused; returns why it was kept instead."""
+    """Delete a checkpoint that Spark has refused; return why it was kept instead."""
     reason = why_kept(checkpoint)
     if reason is None:
         shutil.rmtree(checkpoint)

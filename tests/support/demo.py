@@ -45,7 +45,7 @@ SCHEMA = (
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the demonstration; returns the exit code."""
+    """Run the demonstration; return the exit code."""
     parser = argparse.ArgumentParser(prog="demo", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--count", type=int, default=50_000, help="number of messages (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the sample data (default: %(default)s)")
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def there(environment: Mapping[str, str], output: Path, arguments: argparse.Namespace) -> dict[str, bool]:
-    """Ticks to the broker and from there into Parquet; returns what must hold, and whether it does."""
+    """Send ticks to the broker and from there to Parquet; return the checks and their results."""
     say(f"2/6 publishing {arguments.count:,} ticks to exchange {EXCHANGE}, which queue {QUEUE!r} is bound to")
     published = run_job(
         environment, "market_data.py", "--exchange", EXCHANGE, "--count", str(arguments.count),
@@ -103,7 +103,7 @@ def there(environment: Mapping[str, str], output: Path, arguments: argparse.Name
 
 
 def back(environment: Mapping[str, str], output: Path, options: ConnectOptions) -> dict[str, bool]:
-    """Summaries of the ticks to the broker, and from there to a client; returns what must hold, and whether it does."""
+    """Send summaries of the ticks to the broker, and from there to a client; return the checks and their results."""
     say(f"4/6 publishing a summary of each symbol to exchange {EXCHANGE}, which queue {SUMMARIES!r} is bound to")
     run_job(
         environment, "publish.py", "--input", str(output / "ticks"), "--sql", SUMMARY, "--exchange", EXCHANGE,
@@ -125,7 +125,7 @@ def back(environment: Mapping[str, str], output: Path, options: ConnectOptions) 
 
 
 def run_job(environment: Mapping[str, str], script: str, *arguments: str) -> str:
-    """Run one of the jobs; returns the last line that it printed, or ends with its exit code."""
+    """Run one of the jobs; return the last line that it printed, or end with its exit code."""
     started = time.monotonic()
     job = subprocess.run(
         [sys.executable, str(ROOT / "jobs" / script), *arguments], env=environment, stdout=subprocess.PIPE, check=False
@@ -141,7 +141,7 @@ def run_job(environment: Mapping[str, str], script: str, *arguments: str) -> str
 
 
 def verify(directory: Path, published: Mapping[str, int], arguments: argparse.Namespace) -> dict[str, bool]:
-    """What must hold of the Parquet files, and whether it does."""
+    """Check the Parquet files; return the checks and their results."""
     rows = pq.read_table(directory).to_pylist()
     headers = [row["application_headers"] for row in rows]
     ids = sorted(header["id"] for header in headers)
@@ -165,7 +165,7 @@ def verify(directory: Path, published: Mapping[str, int], arguments: argparse.Na
 
 
 def verify_summaries(directory: Path, found: Sequence[Message]) -> dict[str, bool]:
-    """What must hold of the summaries, and whether it does; they are computed here again, without Spark."""
+    """Check the summaries against ones computed here without Spark; return the checks and their results."""
     headers: list[Any] = pq.read_table(directory)["application_headers"].to_pylist()
     ticks: dict[str, list[dict[str, Any]]] = {}
     for header in sorted(headers, key=lambda each: each["id"]):
@@ -196,14 +196,14 @@ def verify_summaries(directory: Path, found: Sequence[Message]) -> dict[str, boo
 
 
 def _same(body: Mapping[str, Any], wanted: Mapping[str, Any]) -> bool:
-    """Equal but for how the mean was rounded: Spark adds up in another order."""
+    """Whether two summaries are equal except for rounding of the mean: Spark adds up in another order."""
     return body.keys() == wanted.keys() and all(
         abs(value - wanted[name]) < 0.001 if name == "mean" else value == wanted[name] for name, value in body.items()
     )
 
 
 def say(text: str) -> None:
-    """One line, at once."""
+    """Print one line and flush."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

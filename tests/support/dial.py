@@ -1,4 +1,4 @@
-"""Clients of this project for a broker that tests know."""
+"""Connects clients of this project to a test broker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def address(broker: Broker) -> tuple[str, int]:
 
 
 def by_way_of(port: int, url: str) -> str:
-    """The URL of a virtual host, by way of a proxy at a port of this machine."""
+    """The URL of a virtual host, through a proxy at a local port."""
     return urlunsplit(urlsplit(url)._replace(netloc=f"127.0.0.1:{port}"))
 
 

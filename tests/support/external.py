@@ -1,4 +1,4 @@
-"""A broker that somebody else runs, named by the environment."""
+"""An existing broker, named by the environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.parse import urlsplit, urlunsplit
 class ExternalBroker:
     """The broker of ``AMQP_URL``, ``AMQP_USERNAME`` and ``AMQP_PASSWORD`` (guest and guest if not set).
 
-    Tests take theirs from ``AMQP_TEST_URL`` and so on: what they do is not for a broker that others use.
+    Tests use ``AMQP_TEST_URL`` and so on: they must not run on a broker in use by others.
     """
 
     base_url: str
@@ -40,5 +40,5 @@ class ExternalBroker:
         return urlunsplit(urlsplit(self.base_url)._replace(path=f"/{vhost}"))
 
     def log(self) -> str:
-        """Return where its log is not."""
+        """Return a note that its log is not available."""
         return "(kept by whoever runs this broker)"

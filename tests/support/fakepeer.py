@@ -1,4 +1,4 @@
-"""A server on the loopback interface that does what a script says: faults that no real broker can be made to show.
+"""A scripted server on the loopback interface, for faults that a real broker cannot be made to show.
 
 It is ``Connection(Role.SERVER)`` and ``Session`` of amqp_core itself, on a thread of its own, so that the client under
 test is the real, blocking one::
@@ -11,7 +11,8 @@ test is the real, blocking one::
     with FakePeer(script) as server:
         client = server.connect()
 
-Every wait has a deadline. What a script raises fails the test when the ``with`` block ends, unless the block raised.
+Every wait has a deadline. An exception in a script fails the test when the ``with`` block ends, unless the block
+raised.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ QPIDD: dict[str, object] = {"product": "qpid-cpp", "version": "1.39.0", "qpid.fe
 
 
 class ClientGone(AssertionError):
-    """The client closed the connection while the script waited for something else."""
+    """The client closed the connection while the script waited for another event."""
 
 
 class Peer:
@@ -91,24 +92,24 @@ class Peer:
         self._unseen: deque[tuple[int, spec.Command]] = deque()
         self._lock = threading.Lock()
 
-    # ------------------------------------------------------------------------------------------------ the usual way
+    # -------------------------------------------------------------------------------------------- usual operation
     def open(self) -> None:
         """Let the client log in, open the connection and attach its session."""
         self._until(lambda: self._opened and self.session.state.name == "ATTACHED", "session.attach")
 
     def subscribed(self) -> int:
-        """Let the client log in, subscribe and give credit for messages; return how much: no broker sends without."""
+        """Let the client log in, subscribe and grant credit; return the credit: no broker sends without it."""
         self.open()
         while (flow := self.expect(spec.MessageFlow)[1]).unit != spec.MessageCreditUnit.MESSAGE:
             pass
         return flow.value or 0
 
     def serve(self) -> None:
-        """Complete and answer what comes until the client closes the connection."""
+        """Complete and answer all commands until the client closes the connection."""
         self._until(lambda: self.ended is not None, "the end of the connection", gone_is_fine=True)
 
     def expect(self, kind: type[_C]) -> tuple[int, _C]:
-        """Wait for the next command of a kind, passing over others; return its id and the command."""
+        """Wait for the next command of a kind, skipping others; return its id and the command."""
         while True:
             self._until(lambda: bool(self._unseen), kind.NAME)
             command_id, command = self._unseen.popleft()
@@ -116,7 +117,7 @@ class Peer:
                 return command_id, cast("_C", command)
 
     def comes(self, kind: type[spec.Command], seconds: float) -> bool:
-        """Whether a command of a kind has come or comes within so many seconds; passes over others."""
+        """Whether a command of a kind has arrived or arrives within this many seconds; skips others."""
         deadline = time.monotonic() + seconds
         while True:
             while self._unseen:
@@ -126,7 +127,7 @@ class Peer:
                 return False
 
     def hears(self, seconds: float) -> bool:
-        """Whether anything at all comes within so many seconds."""
+        """Whether any data arrives within this many seconds."""
         self.flush()
         self.sock.settimeout(max(0.001, seconds))
         try:
@@ -141,12 +142,12 @@ class Peer:
         return bool(data)
 
     def expect_control(self, kind: type[spec.Control]) -> spec.Control:
-        """Wait until a control of a kind has come; return the latest."""
+        """Wait until a control of a kind has arrived; return the latest."""
         self._until(lambda: any(isinstance(control, kind) for control in self.controls), kind.NAME)
         return [control for control in self.controls if isinstance(control, kind)][-1]
 
     def send(self, command: spec.Command, *, header: bytes | None = None, body: bytes | None = None) -> int:
-        """Send a command, even one that lacks what it must have."""
+        """Send a command, even one that lacks a required field."""
         command_id = self.session.number(1)
         content = [(kind, data) for kind, data in ((HEADER, header), (BODY, body)) if data is not None]
         self.connection.send_assembly(0, [(COMMAND, encode_command(command)), *content])
@@ -161,7 +162,7 @@ class Peer:
         self.flush()
 
     def control(self, control: spec.Control, channel: int = 0) -> None:
-        """Send a control, even one that lacks what it must have."""
+        """Send a control, even one that lacks a required field."""
         self.flush()
         self.raw(encode_control_frame(channel, encode_control(control)))
 
@@ -172,12 +173,12 @@ class Peer:
 
     # ---------------------------------------------------------------------------------------------- below the protocol
     def raw(self, data: bytes) -> None:
-        """Send bytes as they are; a client that is gone does not take them."""
+        """Send bytes unchanged; a closed connection is ignored."""
         with contextlib.suppress(OSError):
             self.sock.sendall(data)
 
     def read_raw(self, size: int) -> bytes:
-        """Wait for so many bytes."""
+        """Wait for this many bytes."""
         data = b""
         while len(data) < size:
             part = self.sock.recv(size - len(data))
@@ -187,7 +188,7 @@ class Peer:
         return data
 
     def silent(self) -> None:
-        """Read and say nothing until the client closes the connection."""
+        """Read without answering until the client closes the connection."""
         with contextlib.suppress(ConnectionError):
             while self.sock.recv(1 << 16):
                 pass
@@ -198,7 +199,7 @@ class Peer:
         self.sock.close()
 
     def flush(self) -> None:
-        """Write what the state machines want to send."""
+        """Write the pending output of the state machines."""
         data = self.connection.data_to_send()
         if data:
             self.raw(data)
@@ -207,7 +208,7 @@ class Peer:
         deadline = time.monotonic() + _DEADLINE_S
         self.flush()
         while not condition():
-            if not gone_is_fine and time.monotonic() > deadline:  # who serves does so as long as anything comes
+            if not gone_is_fine and time.monotonic() > deadline:  # serve() continues as long as data arrives
                 raise TimeoutError(f"the script waited {_DEADLINE_S:g} s for {what}")
             try:
                 data = self.sock.recv(1 << 16)
@@ -225,7 +226,7 @@ class Peer:
         if isinstance(event, Opened):
             self._opened = True
             if self.redirect_to is not None:
-                self.connection.data_to_send()  # the open-ok that was about to go out
+                self.connection.data_to_send()  # the pending open-ok
                 self.connection.send_control(0, spec.ConnectionRedirect(host=self.redirect_to))
         elif isinstance(event, Ended):
             self.ended = event
@@ -258,7 +259,7 @@ class Peer:
 
 
 def serve(peer: Peer) -> None:
-    """The script of a broker that does everything right and has no messages."""
+    """The script of a correct broker without messages."""
     peer.open()
     peer.serve()
 
@@ -329,7 +330,7 @@ class FakePeer:
         try:
             with sock:
                 sock.settimeout(_DEADLINE_S)
-                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a reset would overtake what waits
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # a reset would overtake buffered data
                 if self._context is not None:
                     sock = self._context.wrap_socket(sock, server_side=True)
                 with sock:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 class Broker(Protocol):
-    """What tests may know of the shared broker."""
+    """The interface of the shared broker for tests."""
 
     @property
     def username(self) -> str: ...

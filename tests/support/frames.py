@@ -1,4 +1,4 @@
-"""What a data frame holds and what it should, compared by chispa: it shows both as a table, differences in colour."""
+"""Comparison of data frames with expected rows by chispa, which shows both as a table, differences in colour."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def assert_rows(actual: DataFrame, rows: Iterable[Any], schema: str | t.StructType, *, any_order: bool = False) -> None:
-    """Fail unless a frame has these rows and columns of these names and types; whether they may be NULL is left open.
+    """Fail unless a frame has these rows and columns of these names and types; nullability is ignored.
 
     Parameters:
         actual: the frame, df1 in the table.
-        rows: what it should hold, df2: tuples, or dictionaries by column, where what is NULL may be left out.
+        rows: the expected rows, df2: tuples, or dictionaries by column, in which NULL values may be left out.
         schema: of the rows, as for ``createDataFrame``.
         any_order: both sides are sorted first, which Spark cannot do by a MAP or a VARIANT.
     """

@@ -1,4 +1,4 @@
-"""Loads the scripts in ``jobs/``, which are no package; and what it takes to run without an installation."""
+"""Loads the scripts in ``jobs/``, which are no package, and prepares runs without an installation."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def load(name: str) -> Any:
-    """The module of ``jobs/<name>.py``; nothing of it has run but its definitions."""
+    """Load ``jobs/<name>.py`` as a module; only its definitions are executed."""
     specification = importlib.util.spec_from_file_location(f"job_{name}", ROOT / "jobs" / f"{name}.py")
     assert specification is not None
     assert specification.loader is not None
@@ -25,7 +25,7 @@ def load(name: str) -> Any:
 
 
 def package_archive(path: Path) -> Path:
-    """Write the packages into an archive as a pure wheel is one; returns ``path``."""
+    """Write the packages into an archive with the layout of a pure wheel; return ``path``."""
     with zipfile.ZipFile(path, "w") as target:
         for package in ("amqp_core", "amqp_spark", "pyspark_amqp"):
             for file in sorted((ROOT / package).rglob("*")):
@@ -35,7 +35,7 @@ def package_archive(path: Path) -> Path:
 
 
 def python_without_the_package(directory: Path) -> Path:
-    """Make an interpreter in ``directory`` that has every package that this one has, except for ours."""
+    """Make an interpreter in ``directory`` with all packages of this one, except ours."""
     packages = directory / "site-packages"
     packages.mkdir()
     for entry in Path(pyspark.__file__).resolve().parents[1].iterdir():

@@ -1,7 +1,7 @@
-"""The Java virtual machines of the tests: most live for seconds, and many run at once.
+"""Options of the tests' Java virtual machines: most live for seconds, and many run at once.
 
-For them the compiler that makes the fastest code costs more than it gives, and the collector that has a thread for each
-core disturbs the others: without both Spark and the broker need half the CPU to start and for their first minutes.
+For them the optimising compiler costs more than it gains, and a garbage collector with one thread per core disturbs the
+others: without both Spark and the broker need half the CPU to start and for their first minutes.
 """
 
 from __future__ import annotations

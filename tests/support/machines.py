@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Login:
-    """Answers ``rounds`` challenges; refuses to believe the server if told so."""
+    """Answers every challenge; can be set to reject the server's proof."""
 
     def __init__(self, *, believes: bool = True) -> None:
         self.offered: Sequence[str] = ()
@@ -56,7 +56,7 @@ def server(**options: object) -> Connection:
 
 
 def pump(a: Connection, b: Connection) -> tuple[list[Event], list[Event]]:
-    """Carry bytes both ways until nothing moves; return what each side saw."""
+    """Carry bytes both ways until none are left; return the events of each side."""
     seen: tuple[list[Event], list[Event]] = ([], [])
     while True:
         to_b, to_a = a.data_to_send(), b.data_to_send()
@@ -71,7 +71,7 @@ def control(value: spec.Control, channel: int = 0) -> bytes:
 
 
 def sent(connection: Connection) -> list[spec.Control]:
-    """The controls that a connection wants to send (and, before them, perhaps the protocol header)."""
+    """The pending controls of a connection (and, before them, perhaps the protocol header)."""
     data = connection.data_to_send().removeprefix(PROTOCOL_HEADER)
     controls = []
     while data:
@@ -82,7 +82,7 @@ def sent(connection: Connection) -> list[spec.Control]:
 
 
 def at(role: Role, state: State) -> Connection:
-    """A connection of a role in a state, reached by what a peer sends."""
+    """A connection of a role in a state, reached by input from a peer."""
     connection = (
         client() if role is Role.CLIENT else server(authenticate=lambda _, response: None if response else b"?")
     )
@@ -117,7 +117,7 @@ def at(role: Role, state: State) -> Connection:
 
 
 def error_of(events: Sequence[Event]) -> Exception | None:
-    """The error of the event that ends the connection, which is the last."""
+    """The error of the last event, which ends the connection."""
     assert events, "nothing was seen"
     assert isinstance(events[-1], Ended)
     return events[-1].error

@@ -1,4 +1,4 @@
-"""Things from Maven Central, fetched once through Maven and kept outside the source tree.
+"""Artifacts from Maven Central, fetched once through Maven and kept outside the source tree.
 
 Every directory made here appears by one rename, complete or not at all, and under a file lock, so that two test
 runs that start together on an empty cache fetch once and never see half of an archive.
@@ -28,11 +28,11 @@ FETCH_TIMEOUT_S = 900
 
 
 class FetchFailed(RuntimeError):
-    """Maven could not bring an artifact; the text holds the end of its output."""
+    """Maven could not fetch an artifact; the text holds the end of its output."""
 
 
 def cache_root() -> Path:
-    """Return the directory of everything fetched: ``$XDG_CACHE_HOME/amqp_spark`` or ``~/.cache/amqp_spark``."""
+    """Return the directory of all fetched files: ``$XDG_CACHE_HOME/amqp_spark`` or ``~/.cache/amqp_spark``."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "amqp_spark"
 
@@ -40,12 +40,12 @@ def cache_root() -> Path:
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
     with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the kernel releases it when its holder dies
+        fcntl.flock(file, fcntl.LOCK_EX)  # the kernel releases it when the process that holds it dies
         yield
 
 
 def cached_directory(name: str, fill: Callable[[Path], None]) -> Path:
-    """Return the cache directory ``name``, made by ``fill(empty directory)`` if it is not there yet."""
+    """Return the cache directory ``name``; if missing, make it by ``fill(empty directory)``."""
     target = cache_root() / name
     if target.is_dir():
         return target
@@ -94,7 +94,7 @@ def fetch_archive(coordinates: str, file_name: str, sha256: str, into: Path) -> 
     Args:
         coordinates: ``group:artifact:version:type[:classifier]``.
         file_name: the name under which Maven copies the artifact.
-        sha256: what the file must hash to (hex).
+        sha256: expected hash of the file (hex).
         into: an existing directory.
     """
     with tempfile.TemporaryDirectory(dir=into.parent) as name:
@@ -116,7 +116,7 @@ def fetch_archive(coordinates: str, file_name: str, sha256: str, into: Path) -> 
 
 
 def fetch_dependencies(pom: Path, into: Path) -> None:
-    """Copy the jars that ``pom`` depends on, and what those need, into the directory ``into``."""
+    """Copy the jars that ``pom`` depends on, and their dependencies, into the directory ``into``."""
     run_maven(
         f"{DEPENDENCY_PLUGIN}:copy-dependencies",
         "-f",

@@ -23,7 +23,7 @@ CREDENTIALS: Final = {
     "AWS_SECRET_ACCESS_KEY": "not-so-secret",
     "AWS_EC2_METADATA_DISABLED": "true",
 }
-"""What the environment of a process must have that uses the store."""
+"""Environment variables of a process that uses the store."""
 BUCKET: Final = "bucket"
 
 
@@ -33,7 +33,7 @@ class ObjectStore:
     def __init__(self) -> None:
         self.port = free_port()
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by stop
-        # Its warnings are its own, and it answers anybody: the credentials are there for the client.
+        # Its warnings do not concern the tests, and it checks no credentials: they are there for the client.
         command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self._log, stderr=self._log)
         self._watcher = die_with_us(self._process.pid)
@@ -58,7 +58,7 @@ class ObjectStore:
         return f"s3://{BUCKET}/{directory}?endpoint_override={endpoint}&scheme=http&region={REGION}"
 
     def filesystem(self, attempts: int = 3) -> fs.S3FileSystem:
-        """The whole store, for what a test does to it; paths begin with the bucket."""
+        """The whole store, for direct access by a test; paths begin with the bucket."""
         return fs.S3FileSystem(
             access_key="tester",
             secret_key="not-so-secret",
@@ -69,13 +69,13 @@ class ObjectStore:
         )
 
     def names(self, directory: str) -> list[str]:
-        """The objects of a directory, sorted, without those that only stand for a directory."""
+        """The objects of a directory, sorted, without directory placeholders."""
         selector = fs.FileSelector(f"{BUCKET}/{directory}", allow_not_found=True, recursive=True)
         found = self.filesystem().get_file_info(selector)
         return sorted(each.base_name for each in found if each.type == fs.FileType.File)
 
     def stop(self) -> None:
-        """End the server; what it held is gone."""
+        """End the server; its contents are lost."""
         self._process.kill()
         self._process.wait()
         self._watcher.wait()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 import socket
 
-# Below the range from which kernels take the ports of outgoing connections: a port that a broker gives up for
-# a moment, while it restarts, is not handed to somebody's connect() meanwhile.
+# Below the range from which kernels take the ports of outgoing connections: a port that a broker releases for a
+# moment, while it restarts, is not given to another connect() meanwhile.
 _FIRST, _LAST = 15_000, 31_999
 _random = random.SystemRandom()  # processes that start together do not draw the same numbers
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """Return a port that nobody listens on at ``host`` and that outgoing connections are not given."""
+    """Return a port without a listener at ``host``, outside the range of outgoing connections."""
     for _ in range(1000):
         port = _random.randint(_FIRST, _LAST)
         with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:

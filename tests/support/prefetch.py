@@ -1,4 +1,4 @@
-"""Fetches what the tests download from Maven Central, before the clock of any test runs."""
+"""Downloads the tests' artifacts from Maven Central before the timeout of any test runs."""
 
 from __future__ import annotations
 

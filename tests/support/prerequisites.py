@@ -1,4 +1,4 @@
-"""What must be on the machine before anything can be set up, and the command that installs what is missing.
+"""Programs required before anything can be set up, and the commands that install them.
 
 Standard library only and no import from this project: the Makefile runs this file with the system's Python,
 before there is a virtual environment.
@@ -26,11 +26,11 @@ _INSTALL = {
 
 
 class PrerequisiteMissing(RuntimeError):
-    """A program that the tests or the commands need is not there; the text says how to install it."""
+    """A program that the tests or the commands need is missing; the text says how to install it."""
 
 
 def install_hint(tool: str) -> str:
-    """Return the command that installs ``tool`` on this machine, or on common ones if it is of another kind."""
+    """Return the command that installs ``tool`` on this machine, or on common ones if its kind is unknown."""
     known = [
         f"{command} {packages[tool]}" for manager, (command, packages) in _INSTALL.items() if shutil.which(manager)
     ]
@@ -50,7 +50,7 @@ def java_home_program(program: str) -> str | None:
 
 
 def require_java() -> str:
-    """Return the path of a Java that is new enough.
+    """Return the path of a sufficiently new Java.
 
     Raises:
         PrerequisiteMissing: there is none, or it is too old.
@@ -84,7 +84,7 @@ def require_program(name: str) -> str:
 
 
 def missing() -> list[str]:
-    """Return one line for each prerequisite that is not met."""
+    """Return one line for each missing prerequisite."""
     problems = []
     if sys.version_info < MIN_PYTHON:
         wanted = ".".join(map(str, MIN_PYTHON))
@@ -98,7 +98,7 @@ def missing() -> list[str]:
 
 
 def main() -> int:
-    """Print what is missing; the exit code is 1 if anything is."""
+    """Print the missing prerequisites; the exit code is 1 if there are any."""
     problems = missing()
     for problem in problems:
         print(f"prerequisite: {problem}", file=sys.stderr)

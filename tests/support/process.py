@@ -16,9 +16,9 @@ _WATCH = Path(__file__).with_name("_watch.py")
 
 
 def die_with_us(pid: int, work_dir: Path | None = None) -> subprocess.Popen[bytes]:
-    """Have the child process ``pid`` killed, and ``work_dir`` removed, when this process ends, by whatever means.
+    """Start a watcher that kills the process ``pid`` and removes ``work_dir`` when this process ends for any reason.
 
-    Nothing is removed when the child ends first.
+    Nothing is removed if the child ends first.
 
     Returns:
         The watcher, which ends when the child does; wait for it to leave no zombie.
@@ -28,7 +28,7 @@ def die_with_us(pid: int, work_dir: Path | None = None) -> subprocess.Popen[byte
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C on the terminal reaches us, and we decide
+        start_new_session=True,  # this process handles Ctrl-C of the terminal
     )
 
 
@@ -36,9 +36,9 @@ def wait_until(condition: Callable[[], object], what: str, timeout_s: float = 30
     """Wait until ``condition()`` is true.
 
     Args:
-        condition: is called every ``poll_s`` seconds, and may raise to end the wait.
-        what: what is waited for, named by the error.
-        timeout_s: the deadline; it bounds a failure, nothing is measured by it.
+        condition: called every ``poll_s`` seconds; may raise to end the wait.
+        what: description of the condition, for the error.
+        timeout_s: the deadline; it only bounds a failure and measures nothing.
         poll_s: seconds between two calls.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The connections of a fault proxy: two sockets, two directions, and what faults do to each.
+"""The connections of a fault proxy: two sockets, two directions, and the effects of faults on each.
 
 Everything here runs in the thread of :class:`tests.support.proxy.FaultProxy`.
 """
@@ -24,12 +24,12 @@ _CHUNK = 65536
 _MOST_PENDING = 4 * _CHUNK  # above this a slow receiver slows the sender, as a network does
 
 How = Literal["fin", "reset", "one-sided"]
-"""How a connection ends: in order, by a reset, or by a reset for the client while the broker is told nothing."""
+"""How a connection ends: by FIN, by a reset, or by a reset for the client alone, unnoticed by the broker."""
 
 
 @dataclass(eq=False)
 class Fault:
-    """One thing that goes wrong, once or on every connection."""
+    """A fault that strikes once or on every connection."""
 
     name: str
     stalls: bool
@@ -39,7 +39,7 @@ class Fault:
     struck: threading.Event = field(default_factory=threading.Event, repr=False)
 
     def wait(self, timeout_s: float = 30.0) -> None:
-        """Wait until it has struck; TimeoutError if it does not."""
+        """Wait until the fault has struck; TimeoutError if it does not."""
         if not self.struck.wait(timeout_s):
             raise TimeoutError(f"the fault {self.name} did not strike in {timeout_s:g} s")
 
@@ -74,22 +74,22 @@ class ProxiedConnection:
         self._masks = dict.fromkeys(self._sockets, 0)
 
     def start(self) -> None:
-        """Let faults at offset 0 strike."""
+        """Trigger the faults at offset 0."""
         for pipe in self.pipes:
             pipe.process(b"")
 
     @property
     def from_client(self) -> bytes:
-        """What the client sent (not what faults made of it)."""
+        """Bytes sent by the client, before any faults."""
         return bytes(self.to_broker.stream)
 
     @property
     def from_broker(self) -> bytes:
-        """What the broker sent (not what faults made of it)."""
+        """Bytes sent by the broker, before any faults."""
         return bytes(self.to_client.stream)
 
     def cut(self, how: How) -> None:
-        """End both sockets; what is pending goes out first as far as the receiver takes it."""
+        """End both sockets; pending bytes are sent first as far as the receiver accepts them."""
         if not self.open:
             return
         self.open = False
@@ -106,12 +106,12 @@ class ProxiedConnection:
                 reset(end)
 
     def forget(self) -> None:
-        """Close what a one-sided cut has left open."""
+        """Close the socket that a one-sided cut has left open."""
         for end in self._sockets:
             reset(end)
 
     def tick(self, now: float) -> None:
-        """Do what is due, and register for what each socket can do next."""
+        """Perform due actions, and register for the next possible operation of each socket."""
         for pipe in self.pipes:
             pipe.tick(now)
         if not self.open:
@@ -146,7 +146,7 @@ class ProxiedConnection:
 
 
 class Pipe:
-    """One direction of one connection: source, faults, what is held back, target."""
+    """One direction of one connection: source, faults, held-back bytes, target."""
 
     def __init__(
         self,
@@ -160,14 +160,14 @@ class Pipe:
         self.connection = connection
         self.source = source
         self.target = target
-        self.pending = bytearray()  # to be written as soon as the target takes it
-        self.stream = bytearray()  # all that was read, when recording
-        self.sends = 0  # pieces in which the target was given its bytes
+        self.pending = bytearray()  # to be written as soon as the target accepts it
+        self.stream = bytearray()  # all bytes read, if recording
+        self.sends = 0  # number of pieces in which bytes were passed to the target
         self._faults = faults
         self._record = record
         self._count = 0  # bytes read
-        self._passed = 0  # bytes of these that went through the faults
-        self._rest = b""  # read, and not through the faults because of a stall
+        self._passed = 0  # number of these bytes that went through the faults
+        self._rest = b""  # read, but held before the faults by a stall
         self._had: set[Fault] = set()  # faults that struck this connection
         self._held = bytearray()
         self._held_until: float | None = None
@@ -177,9 +177,9 @@ class Pipe:
         self._quiet_s: float | None = None
         self._delay_s = 0.0
         self._drop = 0
-        self._lost = False  # half-closed: what comes is read and forgotten
+        self._lost = False  # half-closed: further bytes are read and discarded
         self._ended = False  # the source has sent its last byte
-        self.finished = False  # and the target knows it
+        self.finished = False  # and the end was passed to the target
 
     # -- state --
 
@@ -194,7 +194,7 @@ class Pipe:
             due.append(self._held_until)
         return min(due, default=None)
 
-    # -- what faults do --
+    # -- effects of faults --
 
     def half_close(self) -> None:
         self.flush_now()
@@ -239,7 +239,7 @@ class Pipe:
         self.process(data)
 
     def process(self, data: bytes) -> None:
-        """Pass data through the faults, up to the first that stops it."""
+        """Pass data through the faults, up to the first one that stops it."""
         data, self._rest = self._rest + data, b""
         while self.connection.open:
             if self._stalled:
@@ -279,7 +279,7 @@ class Pipe:
         self.emit(data[dropped:])
 
     def emit(self, data: bytes) -> None:
-        """Send data on its way to the target, which may be a slow one."""
+        """Pass data towards the target, which may be slow."""
         if self._lost or not data:
             return
         if self._quiet_s is not None:
@@ -317,7 +317,7 @@ class Pipe:
         self.sends += 1
 
     def flush_now(self) -> None:
-        """Give the target what it takes without waiting."""
+        """Write as many bytes as the target accepts without waiting."""
         self.pending += self._held
         self._held.clear()
         self._held_until = None

@@ -1,7 +1,7 @@
-"""A TCP proxy that misbehaves on request: the network between a client and a real broker.
+"""A TCP proxy with faults on request, between a client and a real broker.
 
-One thread moves the bytes of all connections. Faults are ordered from the test's thread, on the lane that they are to
-strike: ``proxy.to_client.cut(after(100))``. What an order has no trigger for strikes at once.
+One thread moves the bytes of all connections. The test's thread orders faults on the lane that they should strike:
+``proxy.to_client.cut(after(100))``. Orders without a trigger strike at once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ HOST = "127.0.0.1"
 class Lane:
     """One direction of all connections of a proxy.
 
-    Every order takes ``at``, a trigger that says where in the bytes of this direction of a connection it strikes
-    (None: now), and ``times``, on how many connections (None: on each, also those to come).
+    Every order takes ``at``, a trigger for the offset in this direction of a connection where it strikes (None: now),
+    and ``times``, the number of connections to strike (None: each, also future ones).
     """
 
     def __init__(self, proxy: FaultProxy, name: str) -> None:
@@ -38,18 +38,18 @@ class Lane:
         self._proxy = proxy
 
     def cut(self, at: Trigger | None = None, *, how: How = "fin", times: int | None = 1) -> Fault:
-        """End the connection in both directions, in order (``fin``) or by ``reset``; what came before arrives.
+        """End the connection in both directions, by ``fin`` or by ``reset``; earlier bytes arrive.
 
-        ``one-sided``: the client sees a reset, and the broker sees a client that says nothing any more.
+        ``one-sided``: the client sees a reset, and the broker sees a silent client.
         """
         return self._order(f"cut by {how}", lambda pipe: pipe.connection.cut(how), at, times)
 
     def half_close(self, at: Trigger | None = None, *, times: int | None = 1) -> Fault:
-        """End this direction in order and lose what follows; the other direction goes on."""
+        """End this direction by FIN and lose later bytes; the other direction continues."""
         return self._order("half-close", Pipe.half_close, at, times)
 
     def stall(self, at: Trigger | None = None, *, times: int | None = 1) -> Fault:
-        """Pass nothing more, and read nothing more, until :meth:`FaultProxy.resume`; the connection stays open."""
+        """Pass and read nothing more, until :meth:`FaultProxy.resume`; the connection stays open."""
         return self._order("stall", Pipe.stall, at, times, stalls=True)
 
     def split(self, at: Trigger | None = None, *, size: int = 1, times: int | None = None) -> Fault:
@@ -57,19 +57,19 @@ class Lane:
         return self._order(f"split into {size}", lambda pipe: pipe.set_split(size), at, times)
 
     def coalesce(self, at: Trigger | None = None, *, quiet_s: float = 0.05, times: int | None = None) -> Fault:
-        """Hold everything from here on, and send it together when nothing has come for ``quiet_s`` seconds."""
+        """Hold all bytes from here on, and send them together after ``quiet_s`` seconds without new ones."""
         return self._order("coalesce", lambda pipe: pipe.set_coalesce(quiet_s), at, times)
 
     def delay(self, seconds: float, at: Trigger | None = None, *, times: int | None = None) -> Fault:
-        """Let everything from here on arrive ``seconds`` later."""
+        """Delay all bytes from here on by ``seconds``."""
         return self._order(f"delay {seconds:g} s", lambda pipe: pipe.set_delay(seconds), at, times)
 
     def inject(self, data: bytes, at: Trigger | None = None, *, times: int | None = 1) -> Fault:
-        """Add ``data``, which the sender did not send."""
+        """Insert ``data``, which the sender did not send."""
         return self._order(f"inject {len(data)} bytes", lambda pipe: pipe.emit(data), at, times)
 
     def drop(self, count: int, at: Trigger | None = None, *, times: int | None = 1) -> Fault:
-        """Lose the next ``count`` bytes; with :meth:`inject` at the same place they are replaced."""
+        """Drop the next ``count`` bytes; with :meth:`inject` at the same place they are replaced."""
         return self._order(f"drop {count} bytes", lambda pipe: pipe.drop(count), at, times)
 
     def _order(
@@ -92,14 +92,14 @@ class FaultProxy:
     """Listens on a port of its own and passes every connection on to ``target``.
 
     Args:
-        target: host and port of the broker; :meth:`retarget` changes it for connections to come.
-        record: whether what passed is kept, in ``connections``. Triggers need it.
+        target: host and port of the broker; :meth:`retarget` changes it for future connections.
+        record: whether the passed bytes are kept, in ``connections``. Triggers need it.
 
     Attributes:
         port: to connect to, at ``127.0.0.1``.
         to_broker: the lane from clients to the broker.
         to_client: the lane from the broker to clients.
-        connections: all that were ever made, in order.
+        connections: all connections ever made, in order.
     """
 
     def __init__(self, target: tuple[str, int], *, record: bool = True) -> None:
@@ -136,7 +136,7 @@ class FaultProxy:
 
     @property
     def open_connections(self) -> int:
-        """How many connections are open now."""
+        """Number of open connections."""
         return sum(connection.open for connection in self.connections)
 
     def wait_for_connections(self, count: int, timeout_s: float = 30.0) -> None:
@@ -144,7 +144,7 @@ class FaultProxy:
         wait_until(lambda: len(self.connections) >= count, f"{count} connections", timeout_s)
 
     def cut_all(self, how: How = "reset") -> None:
-        """End all connections that are open now."""
+        """End all open connections."""
 
         def cut() -> None:
             for connection in self._open():
@@ -174,11 +174,11 @@ class FaultProxy:
         self.run(clear)
 
     def retarget(self, target: tuple[str, int]) -> None:
-        """Send connections that come from now on to another broker."""
+        """Send future connections to another broker."""
         self._target = target
 
     def refuse(self) -> None:
-        """Stop listening: new connections are refused by the system, open ones go on."""
+        """Stop listening: the system refuses new connections, open ones continue."""
 
         def refuse() -> None:
             if self._listener is not None:
@@ -201,7 +201,7 @@ class FaultProxy:
         """End all connections and the thread.
 
         Raises:
-            Exception: whatever a trigger raised in the thread of the proxy.
+            Exception: an error raised by a trigger in the thread of the proxy.
         """
         self._stopping = True
         self._wake()
@@ -216,14 +216,14 @@ class FaultProxy:
             raise failure
 
     def run(self, order: Callable[[], None]) -> None:
-        """Have the proxy's thread do something, and wait until it is done."""
+        """Run a function in the proxy's thread, and wait until it is done."""
         done = threading.Event()
 
         def carry_out() -> None:
             order()
             for connection in self._open():
                 for pipe in connection.pipes:
-                    pipe.process(b"")  # an order without a trigger strikes a connection that is silent, too
+                    pipe.process(b"")  # an order without a trigger also strikes a silent connection
             done.set()
 
         if not self._thread.is_alive():
@@ -274,7 +274,7 @@ class FaultProxy:
         try:
             broker = socket.create_connection(self._target, 10)
         except OSError:
-            reset(client)  # what a client sees when the broker behind a load balancer is gone
+            reset(client)  # as when the broker behind a load balancer is gone
             return
         connection = ProxiedConnection(
             self._selector,
@@ -288,7 +288,7 @@ class FaultProxy:
         connection.start()
 
     def _wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # full: it is awake
+        with contextlib.suppress(BlockingIOError):  # full: the thread is awake
             self._wake_out.send(b"\0")
 
     def _drain_wakes(self, _mask: int) -> None:

@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 _ROOT = Path(__file__).parents[2]
 WARM: Mapping[str, str] = {
     "PYTHONPATH": os.pathsep.join([str(_ROOT), str(Path(__file__).with_name("warm"))]),
-    "OPENBLAS_NUM_THREADS": "1",  # what is forked must have no threads
+    "OPENBLAS_NUM_THREADS": "1",  # forked processes must have no threads
 }
 """Environment of a driver whose workers start quickly."""
 _READER_MODULE = "python_streaming_source_runner"
-# Spark gives a reader process 10 s to start, whatever the load of the machine; then the query is started again.
+# Spark gives a reader process 10 s to start, whatever the load of the machine; then the query is restarted.
 _SLOW_START = ("Timed out while waiting for the Python worker to connect back", "Python worker failed to connect back")
 _STARTS = 3
 _AT_ONCE = 2
@@ -62,7 +62,7 @@ class QueryProcessFailed(AssertionError):
 
 @dataclass(kw_only=True)
 class Query:
-    """What a query is; started again, it goes on from its checkpoint."""
+    """Definition of a query; after a restart it continues from its checkpoint."""
 
     name: str
     options: Mapping[str, str]
@@ -75,12 +75,12 @@ class Query:
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark keeps its logs."""
+        """Directory of Spark's logs."""
         return self.directory / "checkpoint"
 
     @property
     def sink(self) -> Path:
-        """Where the sink puts its files."""
+        """Directory of the sink's files."""
         return self.directory / "sink"
 
     def batches(self) -> list[int]:
@@ -88,7 +88,7 @@ class Query:
         return sorted(int(path.stem) for path in self.sink.glob("*.parquet"))
 
     def has_batches(self, count: int) -> bool:
-        """Whether so many batches are in the sink."""
+        """Whether this many batches are in the sink."""
         return len(self.batches()) >= count
 
     def tables(self) -> dict[int, pa.Table]:
@@ -102,24 +102,24 @@ class Query:
 
 @dataclass(kw_only=True)
 class Publishing:
-    """Rows of files to an exchange; as a stream it goes on from its checkpoint when it is started again."""
+    """Publishes rows of files to an exchange; a restarted stream continues from its checkpoint."""
 
     name: str
     entry: str
     """``stream`` (``writeStream.format``), ``foreachBatch`` (``AmqpBatchSink``) or ``batch`` (``df.write``)."""
     options: Mapping[str, str]
-    """Those of the sink."""
+    """Options of the sink."""
     directory: Path
     files_per_batch: int = 2
-    """Of a stream; each of them is a task."""
+    """For a stream: each of them is a task."""
     body: str = "CAST(id AS STRING)"
     """SQL expression of column ``id`` for the bodies."""
     lose: Mapping[str, Any] | None = None
-    """What goes wrong with the first attempt of a task: see :mod:`tests.support._query_driver`."""
+    """Fault of the first attempt of a task: see :mod:`tests.support._query_driver`."""
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark keeps its logs."""
+        """Directory of Spark's logs."""
         return self.directory / "checkpoint"
 
     @property
@@ -130,7 +130,7 @@ class Publishing:
 
 @dataclass(kw_only=True)
 class Chain:
-    """What comes from queues to an exchange, bodies only."""
+    """Publishes messages from queues to an exchange, bodies only."""
 
     name: str
     entry: str
@@ -138,17 +138,17 @@ class Chain:
     source: Mapping[str, str]
     """Options of the source."""
     options: Mapping[str, str]
-    """Those of the sink."""
+    """Options of the sink."""
     directory: Path
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark keeps its logs."""
+        """Directory of Spark's logs."""
         return self.directory / "checkpoint"
 
 
 AnyQuery: TypeAlias = Query | Publishing | Chain
-"""Whatever a driver can run."""
+"""Any query that a driver can run."""
 KNOWN_POINTS = frozenset(
     value for name, value in vars(crashpoints).items() if isinstance(value, str) and name.isupper()
 )
@@ -163,14 +163,14 @@ class CrashPoints:
     _taken: set[str] = field(default_factory=set)
 
     def arm(self, point: str, *, action: str = "wait", after: int = 0) -> None:
-        """Stop (or kill) the next process that has passed ``point`` so many times."""
+        """Stop (or kill) the process that passes ``point`` for the ``after``-th time."""
         assert point in KNOWN_POINTS, point
         part = self.directory / f"{point}.part"
         part.write_text(f"{action} {after}", encoding="ascii")
         part.rename(self.directory / f"{point}.armed")
 
     def take(self, point: str) -> int | None:
-        """The process that is at ``point``, once. It stays there, and the point can be armed again."""
+        """Take the process at ``point``, once. It stays there, and the point can be armed again."""
         for path in self.directory.glob(f"{point}.*.reached"):
             if path.name not in self._taken:
                 self._taken.add(path.name)
@@ -178,16 +178,16 @@ class CrashPoints:
         return None
 
     def unarm(self, point: str) -> None:
-        """Nobody is to stop at ``point`` any more who is not there yet."""
+        """Disarm ``point``; only processes already there stay stopped."""
         (self.directory / f"{point}.armed").unlink(missing_ok=True)
 
     def release(self, point: str, pid: int) -> None:
-        """Let the process that waits at ``point`` go on."""
+        """Release the process that waits at ``point``."""
         for announced in self.directory.glob(f"{point}.{pid}.*.reached"):
             announced.unlink()
 
     def disarm(self) -> None:
-        """Forget everything; whoever waits at a point goes on."""
+        """Disarm all points and release all waiting processes."""
         for path in self.directory.iterdir():
             path.unlink()
         self._taken.clear()
@@ -198,7 +198,7 @@ class CrashPoints:
 
 
 class QueryProcess:
-    """One driver; a context manager that starts it and ends it with everything that it started."""
+    """One driver; a context manager that starts it and ends it with all its child processes."""
 
     def __init__(
         self,
@@ -257,19 +257,19 @@ class QueryProcess:
         return self._process is not None and self._process.poll() is None
 
     def close(self) -> None:
-        """Kill what is left of it."""
+        """Kill the remaining processes."""
         if self._process is not None:
             self.kill_driver()
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def log(self, last_bytes: int = 6000) -> str:
-        """The end of what the driver and its processes printed."""
+        """The end of the output of the driver and its processes."""
         return (self._directory / "log").read_bytes()[-last_bytes:].decode(errors="replace")
 
     # -- queries -------------------------------------------------------------------------------------------
 
     def start_query(self, query: AnyQuery, **trigger: Any) -> None:
-        """Start a query; ``trigger`` as for Spark, without one as fast as it can."""
+        """Start a query; ``trigger`` as for Spark, without one as fast as possible."""
         if isinstance(query, Chain):
             self._do(
                 "chain",
@@ -312,7 +312,7 @@ class QueryProcess:
         return bool(answer["active"]), answer["error"]
 
     def wait(self, query: AnyQuery, timeout_s: int = 120) -> str | None:
-        """Wait for a query to end; its error, if it ended with one."""
+        """Wait for a query to end; return its error, if it has one."""
         answer = self._do("wait", name=query.name, timeout_s=timeout_s)
         if not answer["ended"]:
             raise QueryProcessFailed(f"query {query.name} has not ended after {timeout_s} s\n{self.log()}")
@@ -320,7 +320,7 @@ class QueryProcess:
         return error
 
     def run_to_point(self, query: AnyQuery, point: str, *, after: int = 0, timeout_s: int = 60, **trigger: Any) -> int:
-        """Start a query and let it run until one of its processes has reached a point; returns that process."""
+        """Start a query and wait until one of its processes has reached a point; return the process id."""
         assert self._points is not None
         points = self._points
         points.arm(point, after=after)
@@ -336,7 +336,7 @@ class QueryProcess:
         return pid
 
     def drain(self, queries: Iterable[AnyQuery], timeout_s: int = 120) -> None:
-        """Run queries to the end of what is there (AvailableNow), a few at once."""
+        """Run queries until their data is drained (AvailableNow), a few at once."""
         running: deque[AnyQuery] = deque()
         for query in queries:
             self.start_query(query, availableNow=True)
@@ -347,7 +347,7 @@ class QueryProcess:
             self._must_end(query, timeout_s)
 
     def stop_query(self, query: AnyQuery) -> None:
-        """Stop a query in order."""
+        """Stop a query cleanly."""
         self._do("stop", name=query.name)
 
     def progress(self, query: AnyQuery) -> list[dict[str, Any]]:
@@ -375,7 +375,7 @@ class QueryProcess:
         return [worker.pid for daemon in daemons for worker in daemon.children()]
 
     def kill(self, pid: int) -> None:
-        """SIGKILL for one process of this driver; returns when it is gone."""
+        """Kill one process of this driver with SIGKILL; return when it is gone."""
         assert self._jvm is not None
         process = psutil.Process(pid)
         assert self._jvm in process.parents(), "no process of this driver"
@@ -383,10 +383,10 @@ class QueryProcess:
         wait_until(lambda: not _alive(process), f"the end of process {pid}")
 
     def kill_driver(self, timeout_s: float = 20.0, spare: Collection[int] = ()) -> list[str]:
-        """SIGKILL for the JVM, then for the driver's Python; wait for their children to end by themselves.
+        """Kill the JVM, then the driver's Python, with SIGKILL; wait for their children to end by themselves.
 
         Args:
-            timeout_s: how long they have for it.
+            timeout_s: seconds that the children have to end.
             spare: processes that are left alone.
 
         Returns:
@@ -409,7 +409,7 @@ class QueryProcess:
         self._process = self._jvm = self._watcher = None
         return stubborn
 
-    # -- inside --------------------------------------------------------------------------------------------
+    # -- internals -----------------------------------------------------------------------------------------
 
     def _must_end(self, query: AnyQuery, timeout_s: int) -> None:
         error = self.wait(query, timeout_s)
@@ -448,7 +448,7 @@ class QueryProcess:
 
 
 def is_slow_start(error: str | None) -> bool:
-    """Whether a query has failed because the machine was too busy to start a Python process in Spark's time."""
+    """Whether a query failed because the machine was too busy to start a Python process within Spark's limit."""
     return error is not None and any(text in error for text in _SLOW_START)
 
 

@@ -1,4 +1,4 @@
-"""Frames as the receiver hands them on: with the ends of their transfers, which its scanner has found."""
+"""Frames with the ends of their transfers, as the receiver's scanner passes them on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from amqp_spark.arrow.decode import Chunk
 
 
 def chunk_of(frames: bytes) -> Chunk:
-    """Whole transfers on channel 0; what lies behind the last one stays in the frames."""
+    """Make a chunk of whole transfers on channel 0; bytes after the last one stay in the frames."""
     found = scan(frames, 0, 0, 65535)
     assert found.error is None
     return Chunk.of(frames, found.ends)

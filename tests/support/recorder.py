@@ -1,4 +1,4 @@
-"""A TCP proxy that keeps what passes, byte for byte."""
+"""A TCP proxy that records all bytes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HOST = "127.0.0.1"
 
 @dataclass
 class Recording:
-    """What went each way on one connection."""
+    """Bytes of both directions of one connection."""
 
     to_broker: bytearray = field(default_factory=bytearray)
     to_client: bytearray = field(default_factory=bytearray)

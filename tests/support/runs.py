@@ -45,13 +45,13 @@ def numbered(count: int, first: int = 0, *, size: int = 0, tag: object = None) -
 
 
 def number_of(body: bytes | None) -> int:
-    """The number at the beginning of a body that :func:`numbered` made."""
+    """The number at the beginning of a body made by :func:`numbered`."""
     assert body is not None
     return int(body.partition(b":")[0])
 
 
 def bodies_of(runs: Iterable[Transfers]) -> list[bytes]:
-    """Decode runs; return the bodies, after checking that each transfer lies where its run says."""
+    """Decode runs; return the bodies, after checking the position of each transfer."""
     found = []
     for transfers in runs:
         data = bytes(transfers.frames)
@@ -70,5 +70,5 @@ def bodies_of(runs: Iterable[Transfers]) -> list[bytes]:
 
 
 def numbers_of(runs: Iterable[Transfers]) -> list[int]:
-    """The numbers of what :func:`numbered` made."""
+    """The numbers of runs made by :func:`numbered`."""
     return [number_of(body) for body in bodies_of(runs)]

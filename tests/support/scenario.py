@@ -1,4 +1,4 @@
-"""What the bare client says to Broker-J so that every command and every wire type is on the wire once."""
+"""The conversation of the bare client with Broker-J, which uses every command and every wire type once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.support.bareclient import BareClient
 
-# What is sent in a header, and what Broker-J makes of it: it re-encodes headers from its own Java objects.
+# Values sent in a header, and Broker-J's echo: it re-encodes headers from its own Java objects.
 ECHOES: list[tuple[Typed, Typed]] = [
     (Typed(v.BIN8, b"\x81"), Typed(v.INT16, 0x81)),
     (Typed(v.INT8, -5), Typed(v.INT8, -5)),
@@ -62,7 +62,7 @@ ECHOES: list[tuple[Typed, Typed]] = [
 
 
 def send_every_type(connect: Callable[[], BareClient]) -> None:
-    """Publish a message per type and take each back."""
+    """Publish a message per type and receive each one."""
     with connect() as client:
         client.attach()
         client.call(spec.QueueDeclare(queue="types", exclusive=True, auto_delete=True))
@@ -76,7 +76,7 @@ def send_every_type(connect: Callable[[], BareClient]) -> None:
 
 
 def say_everything(connect: Callable[..., BareClient]) -> None:
-    """Every control and command that Broker-J takes, with what it answers."""
+    """Send every control and command that Broker-J accepts, to record its answers."""
     _controls(connect)
     with connect() as client:
         client.attach()
@@ -211,7 +211,7 @@ def _dtx(client: BareClient) -> None:
 
 
 def _flow_control(client: BareClient) -> None:
-    """A queue that stops its publisher: Broker-J then sends set-flow-mode and stop, and flow when there is room."""
+    """Fill a queue with flow control: Broker-J sends set-flow-mode and stop, and flow when there is room."""
     arguments: dict[str, Any] = {"qpid.policy_type": "producer_flow_control", "qpid.max_count": 1}
     client.call(spec.QueueDeclare(queue="full", auto_delete=True, arguments=arguments))
     for body in (b"1", b"2"):

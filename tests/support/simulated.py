@@ -1,5 +1,6 @@
-"""A client and a broker on a socket pair in one thread: the broker moves whenever the client waits, as a generator of
-random numbers says. So every run of it can be repeated, and faults strike at any point of a conversation.
+"""A client and a broker on a socket pair in one thread: the broker acts whenever the client waits.
+
+A random generator decides its actions, so every run can be repeated, and faults strike at any point of a conversation.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _NO_LIMIT = 0x7FFFFFFF
 
 
 class _SteppedTransport(Transport):
-    """A transport whose waits are the broker's turns."""
+    """A transport that lets the broker act while it waits."""
 
     broker: SimulatedBroker
 
@@ -38,21 +39,21 @@ class _SteppedTransport(Transport):
 
 
 class SimulatedBroker:
-    """The broker: reads a little, completes some in any order, rejects some, stops the publisher and lets it go on.
+    """The broker: reads a little, completes some in any order, rejects some, stops and resumes the publisher.
 
     Parameters:
-        chance: where every choice comes from.
+        chance: the random generator of all choices.
         first_id: the id of the client's first transfer.
-        lost_after: it closes the connection when it has read so many bytes of the session, ``None`` for never.
-        lies: when it is about to close the connection, it completes what it does not take any more, as Broker-J does.
-        qpidd: whether it says that it is qpidd.
+        lost_after: bytes of the session after which it closes the connection, ``None`` for never.
+        lies: before closing the connection it completes transfers that it discards, as Broker-J does.
+        qpidd: whether it identifies itself as qpidd.
         rejects: the share of transfers that it rejects.
 
     Attributes:
         taken: the number of each transfer received, by command id, in order of arrival.
-        completed: the numbers whose completion was told.
-        rejected: the numbers whose rejection was told.
-        most_in_flight: the most transfers, and the most bytes, that were received and not told to be completed.
+        completed: the numbers of transfers reported as completed.
+        rejected: the numbers of transfers reported as rejected.
+        most_in_flight: maximum number of transfers, and of bytes, received and not reported as completed.
     """
 
     def __init__(
@@ -103,11 +104,11 @@ class SimulatedBroker:
         self._sock.close()
 
     def calm(self) -> None:
-        """From now on complete everything at once, and stop nothing."""
+        """Complete all transfers at once from now on, without stopping the publisher."""
         self._calm = True
 
     def step(self) -> None:
-        """Take a turn."""
+        """Perform one random action."""
         if self._sock.fileno() < 0:
             return
         if self._closing:

@@ -1,4 +1,4 @@
-"""A relay on loopback that carries only so many bytes per second from the broker: a slow link that buffers little."""
+"""A relay on loopback that limits the bytes per second from the broker: a slow link with a small buffer."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _CHUNK = 1 << 16
 
 
 class SlowLink:
-    """Relays connections to ``target``; what the broker sends passes at ``rate`` bytes per second.
+    """Relays connections to ``target``; bytes from the broker pass at ``rate`` bytes per second.
 
-    It holds one chunk of 64 KiB and asks for small socket buffers, so that what waits, waits at the broker.
+    It holds one chunk of 64 KiB and asks for small socket buffers, so that the backlog stays at the broker.
     """
 
     def __init__(self, target: tuple[str, int], rate: float) -> None:

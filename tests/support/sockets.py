@@ -1,4 +1,4 @@
-"""Plain sockets and transports against each other."""
+"""Tests transports against plain sockets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ HOST = "127.0.0.1"
 
 
 def read(transport: Transport, size: int) -> bytes:
-    """Wait for so many bytes."""
+    """Wait for this many bytes."""
     data, deadline = b"", time.monotonic() + 10
     while len(data) < size:
         assert time.monotonic() < deadline
@@ -32,7 +32,7 @@ def reset(peer: socket.socket) -> None:
 
 
 def wait_on(transport: Transport) -> None:
-    """Read and wait until it fails."""
+    """Read and wait until the transport fails."""
     while True:
         transport.wait(10)
         transport.read()

@@ -1,4 +1,4 @@
-"""Taking messages from a subscription, and calls that are to fail at last."""
+"""Receives messages from a subscription, and repeats calls until they fail."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def receiving(client: Client, *, credit: int = 1000) -> Subscription:
-    """A subscription of the queue ``q`` for which the broker may send so many messages."""
+    """A subscription of the queue ``q`` with credit for this many messages."""
     subscription = client.subscribe("q")
     subscription.grant(credit)
     return subscription
 
 
 def bodies(subscription: Subscription, count: int) -> list[bytes]:
-    """Take so many messages as blocks; return their bodies."""
+    """Take this many messages as blocks; return their bodies."""
     found: list[bytes] = []
     while len(found) < count:
         blocks = subscription.take_blocks(10.0)
@@ -31,7 +31,7 @@ def bodies(subscription: Subscription, count: int) -> list[bytes]:
 
 
 def take(subscription: Subscription, count: int) -> list[Message]:
-    """Take so many messages as objects, in as many rounds as it takes."""
+    """Take this many messages as objects, in as many rounds as needed."""
     found: list[Message] = []
     while len(found) < count:
         more = subscription.take(count - len(found))
@@ -41,6 +41,6 @@ def take(subscription: Subscription, count: int) -> list[Message]:
 
 
 def again(call: Callable[[], object]) -> None:
-    """Call until it raises."""
+    """Repeat the call until it raises."""
     while True:
         call()

@@ -1,4 +1,4 @@
-"""Keys and certificates for tests, made when needed: nothing of the kind is committed, so nothing expires."""
+"""Keys and certificates for tests, made on demand: none are committed, so none expire."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class KeyPair:
 
 @dataclass(frozen=True)
 class TlsMaterial:
-    """What a broker and its clients need, and what they must refuse.
+    """Certificates of a broker and its clients, and ones that they must refuse.
 
     Args:
         ca_file: the authority of ``server`` and ``client``.
         server: valid for ``localhost`` and ``127.0.0.1``.
-        client: of the user ``client``; its common name is what EXTERNAL reports.
+        client: of the user ``client``; EXTERNAL reports its common name.
         wrong_name: signed by the same authority, for another host.
         other_ca_file: an authority that signed none of these.
         stranger: a client certificate of that other authority.
@@ -50,7 +50,7 @@ class TlsMaterial:
 
     @classmethod
     def make(cls, directory: Path) -> Self:
-        """Write everything into ``directory``, which is made."""
+        """Write all files into ``directory``, which is created."""
         directory.mkdir(parents=True)
         ca, other = trustme.CA(), trustme.CA()
         ca_file, other_ca_file = directory / "ca.pem", directory / "other-ca.pem"

@@ -1,7 +1,7 @@
-"""Where in a stream of bytes a fault strikes.
+"""Triggers: offsets in a stream of bytes at which a fault strikes.
 
-A trigger is a function from all that has passed so far, in one direction of one connection, to the offset at which
-to strike, or None for not yet. Frames are found here without any of the code under test.
+A trigger is a function from all bytes passed so far, in one direction of one connection, to the offset at which to
+strike, or None for not yet. Frames are found here without any of the code under test.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Frame(NamedTuple):
 
     @property
     def code(self) -> int | None:
-        """Class code and code of the control or command that begins here, as ``class << 8 | code``; else None."""
+        """Code of the control or command that begins in this frame, as ``class << 8 | code``; else None."""
         if self.kind in (_CONTROL, _COMMAND) and self.flags & _FIRST_SEGMENT_AND_FRAME == _FIRST_SEGMENT_AND_FRAME:
             return int.from_bytes(self.payload[:2])
         return None
@@ -49,12 +49,12 @@ def frames(stream: bytes) -> Iterator[Frame]:
 
 
 def after(count: int) -> Trigger:
-    """When ``count`` bytes have passed."""
+    """Strike when ``count`` bytes have passed."""
     return lambda stream: count if len(stream) >= count else None
 
 
 def pattern(wanted: bytes, *, nth: int = 1, past: bool = False) -> Trigger:
-    """Before (or ``past``) the ``nth`` place where ``wanted`` occurs."""
+    """Strike before (or ``past``) the ``nth`` occurrence of ``wanted``."""
 
     def find(stream: bytes) -> int | None:
         position = -1
@@ -68,7 +68,7 @@ def pattern(wanted: bytes, *, nth: int = 1, past: bool = False) -> Trigger:
 
 
 def frame(wanted: Callable[[Frame], bool], *, nth: int = 1, past: bool = False, inside: int = 0) -> Trigger:
-    """Before (or ``past``) the ``nth`` frame that is ``wanted``, or ``inside`` bytes after its start."""
+    """Strike before (or ``past``) the ``nth`` frame that ``wanted`` accepts, or ``inside`` bytes after its start."""
 
     def find(stream: bytes) -> int | None:
         left = nth
@@ -83,5 +83,5 @@ def frame(wanted: Callable[[Frame], bool], *, nth: int = 1, past: bool = False, 
 
 
 def operation(code: int, *, nth: int = 1, past: bool = False, inside: int = 0) -> Trigger:
-    """At the control or command with this ``CODE`` (``class << 8 | code``, as in the generated classes)."""
+    """Strike at the control or command with this ``CODE`` (``class << 8 | code``, as in the generated classes)."""
     return frame(lambda found: found.code == code, nth=nth, past=past, inside=inside)

@@ -1,6 +1,6 @@
-"""A Spark session; with the master ``two-hosts[memory in MB]`` over executors on two hosts, as speculation needs them.
+"""A Spark session; with the master ``two-hosts[memory in MB]`` over executors on two hosts, as needed for speculation.
 
-The workers of ``local-cluster`` are all on one host, and Spark starts the copy of a slow task on another one only. Here
+The workers of ``local-cluster`` are all on one host, and Spark starts the copy of a slow task only on another one. Here
 master and two workers with one core each live in the driver's JVM, at 127.0.0.1 and 127.0.0.2.
 """
 
@@ -24,7 +24,7 @@ _MASTER = re.compile(r"two-hosts\[(\d+)\]")
 
 
 def start_session(name: str, settings: Mapping[str, str]) -> SparkSession:
-    """Start Spark with these settings; without the master of this module it is an ordinary one."""
+    """Start Spark with these settings; with any other master it is an ordinary session."""
     found = _MASTER.fullmatch(settings["spark.master"])
     if found is None:
         builder = SparkSession.builder.appName(name)
@@ -35,7 +35,7 @@ def start_session(name: str, settings: Mapping[str, str]) -> SparkSession:
     for key, value in settings.items():
         if key != "spark.master":
             conf = conf.set(key, value)
-    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))  # what starts an executor wants to know
+    os.environ.setdefault("SPARK_HOME", str(Path(pyspark.__file__).parent))  # needed to start an executor
     gateway = launch_gateway(conf)  # type: ignore[no-untyped-call]
     url = _start_cluster(gateway, int(found[1]), Path(settings["spark.sql.warehouse.dir"]).parent)
     return SparkSession(SparkContext(conf=conf.setMaster(url), gateway=gateway))

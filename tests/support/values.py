@@ -77,7 +77,7 @@ SCALARS: dict[str, st.SearchStrategy[Any]] = {
     "byte-ranges": _pairs(64, 2**63),
     "struct32": st.one_of(st.just(b""), st.binary(min_size=2, max_size=60)),
 }
-"""Every type but the containers, by its name in the specification."""
+"""Strategies of all types but the containers, by name in the specification."""
 
 CODES = {name: getattr(v, name.replace("-", "_").upper() if name != "uuid" else "UUID_", None) for name in SCALARS}
 
@@ -92,7 +92,7 @@ _scalars = st.one_of([_coded(code, SCALARS[name]) for name, code in CODES.items(
 
 
 def _arrays(elements: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
-    """Arrays of one element type that has octets: equal codes are drawn by drawing one value and repeating it."""
+    """Arrays of one element type with at least one byte; equal codes come from one drawn value, repeated."""
     some = elements.filter(lambda item: item.code not in {v.VOID, v.BIT})
     return st.builds(lambda item, count: Typed(v.ARRAY, [item] * count), some, st.integers(0, 3))
 
@@ -125,7 +125,7 @@ natural_values: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.one_of(st.dictionaries(_keys, inner, max_size=3), st.lists(inner, max_size=3)),
     max_leaves=8,
 )
-"""Python values that come back equal from a map."""
+"""Python values that a map preserves."""
 
 natural_maps = st.dictionaries(_keys, natural_values, max_size=4)
 

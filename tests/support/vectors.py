@@ -1,8 +1,8 @@
 """Captured frames as data files: the form of ``tests/vectors/*.toml``, read and written.
 
-Expected fields are plain TOML where that says everything; what it cannot say is a table with one key: ``hex`` (bytes),
-``uuid``, ``decimal``, ``datetime``, ``struct`` with ``fields``, ``map`` whose entries have ``type`` and ``value``.
-An absent field is left out.
+Expected fields are plain TOML where that suffices; other values are a table with one key: ``hex`` (bytes), ``uuid``,
+``decimal``, ``datetime``, ``struct`` with ``fields``, ``map`` whose entries have ``type`` and ``value``. An absent
+field is left out.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _CLASSES: dict[str, Any] = {
 class Vector:
     """One segment as it was on the wire.
 
-    ``kind`` is control, command, header, map or list (the last two: bodies). ``canonical`` says that the encoder of
-    this project writes the same bytes for ``expected``; ``note`` says why not, or what is remarkable.
+    ``kind`` is control, command, header, map or list (the last two: bodies). ``canonical``: the encoder of this project
+    writes the same bytes for ``expected``; ``note`` explains why not, or a peculiarity.
     """
 
     name: str
@@ -76,7 +76,7 @@ def type_code(name: str) -> int:
 
 
 def natural(value: Any) -> Any:
-    """A value without :class:`Typed`: what the generated decoders return."""
+    """A value without :class:`Typed`, as returned by the generated decoders."""
     if isinstance(value, Typed):
         return natural(value.value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):

@@ -1,7 +1,7 @@
 """An AMQP 0-10 peer that shares no code with this project: the JMS client of Apache Qpid, run as a Java program.
 
-``expected.json`` lists what ``publish_all`` sends: for each message its name, what the Java peer says about it when
-it receives it, and what it is on the wire. ``sink_expected.json`` lists what it says about messages of the sink.
+``expected.json`` lists the messages of ``publish_all``: for each its name, the report of the Java peer on receiving
+it, and its form on the wire. ``sink_expected.json`` lists the reports about messages of the sink.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ def jars() -> Path:
 
 
 def expected() -> list[dict[str, Any]]:
-    """Return what ``publish_all`` sends, in order."""
+    """Return the messages that ``publish_all`` sends, in order."""
     rows: list[dict[str, Any]] = json.loads((_HERE / "expected.json").read_text(encoding="utf-8"))
     return rows
 
 
 def expected_of_sink() -> list[dict[str, Any]]:
-    """Return what the Java peer says about what ``tests/broker/test_java_sink.py`` writes, in order."""
+    """Return the Java peer's reports about the messages of ``tests/broker/test_java_sink.py``, in order."""
     rows: list[dict[str, Any]] = json.loads((_HERE / "sink_expected.json").read_text(encoding="utf-8"))
     return rows
 

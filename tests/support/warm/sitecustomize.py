@@ -1,6 +1,7 @@
-"""First on ``PYTHONPATH`` of a driver: what forks Spark's Python workers imports at once what they all need.
+"""First on ``PYTHONPATH`` of a driver: preloads the workers' common imports in the process that forks Python workers.
 
-Each of the many workers that plan, write and commit would import it anew, which is most of what a small query costs.
+Otherwise each of the many workers that plan, write and commit would import them anew, most of the cost of a small
+query.
 """
 
 from __future__ import annotations
