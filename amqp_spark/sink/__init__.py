@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AmqpBatchSink", "Statistics", "check"]
 
-_MODULES = {"AmqpBatchSink": "batch_sink", "Statistics": "statistics", "check": "checking"}
+_MODULES = {"AmqpBatchSink": "batch_sink", "Statistics": "statistics", "check": "validation"}
 
 
 def __getattr__(name: str) -> object:
