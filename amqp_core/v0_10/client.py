@@ -7,6 +7,7 @@ Not thread-safe, except :meth:`Client.wake`.
 from __future__ import annotations
 
 import re
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from amqp_core.address import format_address
@@ -156,7 +157,7 @@ class Client:
         """Whether the broker identifies itself as Apache Qpid C++."""
         return str(self.server_properties.get("product", "")).startswith("qpid-cpp")
 
-    @property
+    @cached_property
     def capabilities(self) -> Capabilities:
         """Capabilities of AMQP 0-10, and the behaviour of this broker.
 

@@ -54,7 +54,7 @@ _ASK_EVERY_S = 5.0
 _WARN_EVERY_S = 60.0
 # A broker that completes nothing for so long, although it was asked, has stopped the publisher.
 _STOPPED_AFTER_S = 1.0
-# Without heartbeats, a broker that is silent for so long, although it is asked, is taken for lost.
+# Without heartbeats, a broker that answers no sync for so many seconds counts as lost.
 _SILENCE_S = 60.0
 
 _log = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown
 from amqp_spark import crashpoints
-from amqp_spark.errors import PublishFailed, place_text
+from amqp_spark.errors import PublishFailed
 from amqp_spark.retry import RetryPolicy
 from amqp_spark.sink.connections import shared
 from amqp_spark.sink.origins import origin_of
@@ -41,7 +41,6 @@ class AtLeastOnceWriter(TaskWriter):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(plan, options, task_id, connections=connections or shared(), sleep=sleep)
-        self._where = place_text(task_id.partition, task_id.batch_id)
         self._policy = RetryPolicy(self._where, options.retry_max_attempts, options.retry_max_delay, _log)
         self._unknown = 0
         """Transfers at the front of ``_waiting`` that were sent before and not completed."""

@@ -12,7 +12,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
 
 from amqp_spark import crashpoints
-from amqp_spark.errors import PublishFailed, Unroutable
+from amqp_spark.errors import PublishFailed, Unroutable, place_text
 from amqp_spark.options import DISCARD
 from amqp_spark.sink.origins import Origin, origin_of, run_of, without_accept
 from amqp_spark.sink.routes import Routes
@@ -97,6 +97,7 @@ class TaskWriter(ABC):
         self._plan = plan
         self._options = options
         self._task_id = task_id
+        self._where = place_text(task_id.partition, task_id.batch_id)
         self._connections = connections
         self._sleep = sleep
         self._discards = options.on_unroutable == DISCARD

@@ -26,7 +26,7 @@ from amqp_core.errors import (
     TransactionFailed,
 )
 from amqp_spark import crashpoints
-from amqp_spark.errors import PublishFailed, StateError, place_text
+from amqp_spark.errors import PublishFailed, StateError
 from amqp_spark.retry import RetryPolicy, pause_before
 from amqp_spark.sink.connections import shared
 from amqp_spark.sink.errors import MOST_TASKS, too_many_tasks
@@ -185,7 +185,7 @@ class TransactionalWriter(TaskWriter):
         _log.warning(
             "%s: the broker has rolled the transaction back (%s), as qpidd does when a queue is too full; attempt %d "
             "to send its rows again follows in %.1f s. %s",
-            place_text(self._task_id.partition, self._batch), error, attempt, delay, _ROOM,
+            self._where, error, attempt, delay, _ROOM,
         )  # fmt: skip
         self._link = None
         self._roll_back(link)
@@ -207,7 +207,7 @@ class TransactionalWriter(TaskWriter):
         _log.warning(
             "%s: the broker has rolled the transaction back (%s), as qpidd does when a queue is too full; the task "
             "fails in %.1f s, so that Spark may run it again",
-            place_text(self._task_id.partition, self._batch), error, delay,
+            self._where, error, delay,
         )  # fmt: skip
         with link.lease.resting():
             self._sleep(delay)
@@ -268,8 +268,7 @@ class TransactionalWriter(TaskWriter):
 
     def _open(self) -> Link:
         """Open a connection with an open branch, with as many attempts as the options permit: nothing was sent yet."""
-        where = place_text(self._task_id.partition, self._batch)
-        policy = RetryPolicy(where, self._options.retry_max_attempts, self._options.retry_max_delay, _log)
+        policy = RetryPolicy(self._where, self._options.retry_max_attempts, self._options.retry_max_delay, _log)
         while True:
             lease: Lease | None = None
             try:

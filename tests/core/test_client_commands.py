@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,9 +21,23 @@ from tests.support.fakepeer import QPIDD, FakePeer, Peer, serve
 from tests.support.taking import again, bodies, take
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from amqp_core.v0_10.client import Client
+
+
+@contextmanager
+def recorded(seen: list[spec.Command], **settings: Any) -> Iterator[Client]:
+    """A client of a peer that answers everything; ``seen`` has the commands after the client has closed."""
+
+    def script(peer: Peer) -> None:
+        serve(peer)
+        seen.extend(command for _, command in peer.commands)
+
+    with FakePeer(script, **settings) as server:
+        client = server.connect()
+        yield client
+        client.close()
 
 
 # -------------------------------------------------------------------------------------------------------------- credit
@@ -266,21 +281,14 @@ def test_destinations_are_not_used_again() -> None:
 
 
 def test_many_ranges_are_split_to_what_fits_a_frame() -> None:
-    seen: list[spec.Command] = []
-
-    def script(peer: Peer) -> None:
-        serve(peer)
-        seen.extend(command for _, command in peer.commands)
-
     ranges = [(i, i) for i in range(0, 40_000, 2)]
-    with FakePeer(script) as server:
-        client = server.connect()
+    seen: list[spec.Command] = []
+    with recorded(seen) as client:
         client.accept(ranges, sync=True)
         client.reject(ranges, code=1, text="no", sync=True)
         client.release(ranges, set_redelivered=True)
         client.accept([])
         client.accept([], sync=True)
-        client.close()
     for kind in (spec.MessageAccept, spec.MessageReject, spec.MessageRelease):
         commands = [command for command in seen if isinstance(command, kind)]
         assert len(commands) == 3
@@ -291,18 +299,11 @@ def test_many_ranges_are_split_to_what_fits_a_frame() -> None:
 # ----------------------------------------------------------------------------------------------- one broker or another
 def test_qpidd_gets_what_qpidd_reads() -> None:
     seen: list[spec.Command] = []
-
-    def script(peer: Peer) -> None:
-        serve(peer)
-        seen.extend(command for _, command in peer.commands)
-
-    with FakePeer(script, server_properties=QPIDD) as server:
-        client = server.connect()
+    with recorded(seen, server_properties=QPIDD) as client:
         assert client.is_qpidd
         client.subscribe("q", selector="a = 1", arguments={"x": 1})
         client.publish(Message(b"x"))
         client.confirm()
-        client.close()
     subscribe = next(command for command in seen if isinstance(command, spec.MessageSubscribe))
     assert subscribe.arguments == {"x": 1, "x-apache-selector": "a = 1"}
     transfer = next(command for command in seen if isinstance(command, spec.MessageTransfer))
@@ -312,16 +313,9 @@ def test_qpidd_gets_what_qpidd_reads() -> None:
 @pytest.mark.parametrize("properties", [{}, {"qpid.features": ["qpid.jms-selector"]}, {"qpid.features": "odd"}])
 def test_a_selector_is_given_so_that_the_broker_reads_it(properties: dict[str, object]) -> None:
     seen: list[spec.Command] = []
-
-    def script(peer: Peer) -> None:
-        serve(peer)
-        seen.extend(command for _, command in peer.commands)
-
-    with FakePeer(script, server_properties=properties) as server:
-        client = server.connect()
+    with recorded(seen, server_properties=properties) as client:
         assert not client.is_qpidd
         client.subscribe("q", selector="a = 1")
-        client.close()
     (subscribe,) = (command for command in seen if isinstance(command, spec.MessageSubscribe))
     assert subscribe.arguments is not None
     assert subscribe.arguments["x-filter-jms-selector"] == "a = 1"
@@ -350,30 +344,16 @@ def test_what_is_known_of_a_broker(product: str, expected: Capabilities) -> None
 @pytest.mark.parametrize("acquire", [True, False])
 def test_the_modes_of_a_subscription(accept: bool, acquire: bool) -> None:
     seen: list[spec.Command] = []
-
-    def script(peer: Peer) -> None:
-        serve(peer)
-        seen.extend(command for _, command in peer.commands)
-
-    with FakePeer(script) as server:
-        client = server.connect()
+    with recorded(seen) as client:
         client.subscribe("q", accept=accept, acquire=acquire)
-        client.close()
     (subscribe,) = (command for command in seen if isinstance(command, spec.MessageSubscribe))
     assert (subscribe.accept_mode, subscribe.acquire_mode) == (0 if accept else 1, 0 if acquire else 1)
 
 
 def test_the_text_of_a_reject_is_cut_to_what_str8_holds() -> None:
     seen: list[spec.Command] = []
-
-    def script(peer: Peer) -> None:
-        serve(peer)
-        seen.extend(command for _, command in peer.commands)
-
-    with FakePeer(script) as server:
-        client = server.connect()
+    with recorded(seen) as client:
         client.reject([(0, 0)], text="x" * 254 + "\u20ac" * 20, sync=True)
-        client.close()
     (reject,) = (command for command in seen if isinstance(command, spec.MessageReject))
     assert reject.text == "x" * 254
 

@@ -1,4 +1,4 @@
-"""The consumers and the receiver: what crosses threads, and what the broker is asked."""
+"""The consumers and the receiver: the state that threads share, and the queries sent to the broker."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ def test_the_backlog_is_asked_for_on_a_connection_that_receives_nothing(
 def test_a_survey_that_fails_costs_nothing_but_the_backlog(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
     receiver = make()
     receiver.start()
-    fake.wait(lambda: receiver._consumers[0].connected)  # else nobody is asked for
+    fake.wait(lambda: receiver._consumers[0].connected)  # the survey leaves out queues without a connection
     (receiving,) = fake.clients
     fake.refuse.append(ConnectionLost("no more connections"))
     receiver.touch()

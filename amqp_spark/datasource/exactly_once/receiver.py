@@ -324,9 +324,9 @@ class OwningReceiver(Receiver):
     def assure(self, *, anew: bool = False) -> None:
         """Return when it is certain that this process still owns its batches; raise when it does not.
 
-        A process does not notice that it was suspended. The broker gives up a silent one after two heartbeats, which
-        are a second at least, so a session that has just answered holds the lock. Otherwise the broker is asked, and
-        always with ``anew``: a connection that was cut frees the lock at once.
+        A process does not notice its own suspension. The broker drops a silent connection after two heartbeats, which
+        take at least one second. So a session that has just received an answer still holds the lock. If the last
+        answer is older, or with ``anew``, the broker has to answer a sync: a cut connection frees the lock at once.
         """
         begun = now()
         told = False

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import types as t
 
-from amqp_spark.arrow.v0_10.decode import ALLOWED as READABLE
+from amqp_spark.arrow.v0_10.decode.plan import ALLOWED as READABLE
 from amqp_spark.arrow.v0_10.encode.values import unsendable
 
 if TYPE_CHECKING:
