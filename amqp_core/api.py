@@ -232,10 +232,10 @@ class Transactions(Protocol):
     """Local and distributed transactions on the session of a client.
 
     Attributes:
-        patience_s: seconds for which the broker may be silent while it ends a transaction.
+        silence_timeout_s: seconds for which the broker may be silent while it ends a transaction.
     """
 
-    patience_s: float
+    silence_timeout_s: float
 
     @property
     def is_local(self) -> bool:
@@ -244,12 +244,12 @@ class Transactions(Protocol):
     def select(self) -> None:
         """Make the session transactional, permanently."""
 
-    def commit(self, sent: Callable[[], None] | None = None, *, patience_s: float | None = None) -> None:
+    def commit(self, sent: Callable[[], None] | None = None, *, silence_timeout_s: float | None = None) -> None:
         """Commit everything since the last commit.
 
-        Parameters:
+        Args:
             sent: called when the commit was sent and its outcome is not known.
-            patience_s: for this commit, instead of the attribute.
+            silence_timeout_s: for this commit, instead of the attribute.
         """
 
     def dtx_select(self) -> None:
@@ -347,7 +347,7 @@ class Client(Protocol):
     ) -> Subscription:
         """Start a subscription without credit.
 
-        Parameters:
+        Args:
             queue: its name.
             accept: messages must be accepted by :meth:`accept`; else they are settled when they are sent.
             acquire: messages are acquired by this consumer; else it browses.
@@ -355,17 +355,17 @@ class Client(Protocol):
             selector: the broker's filter.
         """
 
-    def accept(self, ranges: Sequence[tuple[int, int]], *, patience_s: float = 0.0) -> None:
-        """Accept transfers by inclusive ranges of ids; the broker may be silent for ``patience_s`` seconds then."""
+    def accept(self, ranges: Sequence[tuple[int, int]], *, silence_timeout_s: float = 0.0) -> None:
+        """Accept transfers by inclusive ranges of ids; it may be silent for ``silence_timeout_s`` seconds."""
 
-    def reject(self, ranges: Sequence[tuple[int, int]], *, text: str = "", patience_s: float = 0.0) -> None:
+    def reject(self, ranges: Sequence[tuple[int, int]], *, text: str = "", silence_timeout_s: float = 0.0) -> None:
         """Reject transfers: they go to the queue's alternate exchange, if it has one. A long ``text`` is cut."""
 
     def release(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False) -> None:
         """Return transfers to their queue."""
 
-    def sync(self, *, patience_s: float = 0.0) -> None:
-        """Wait until the broker has completed everything sent; it may be silent for ``patience_s`` seconds."""
+    def sync(self, *, silence_timeout_s: float = 0.0) -> None:
+        """Wait until the broker has completed everything sent; it may be silent for ``silence_timeout_s`` seconds."""
 
     def publish_to_queue(self, queue: str, body: bytes, *, content_type: str) -> None:
         """Send a durable message to a queue; :meth:`confirm` waits until the broker has taken it."""

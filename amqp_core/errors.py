@@ -9,11 +9,18 @@ from __future__ import annotations
 
 from typing import ClassVar, Final
 
+from amqp_core.conditions import condition_of
+
 
 class AmqpError(Exception):
     """Base of all errors of this library."""
 
     retryable: ClassVar[bool] = False
+
+    @property
+    def condition(self) -> str | None:
+        """Name of the error's condition (docs/errors.md), such as ``AMQP_QUEUE_NOT_FOUND``."""
+        return condition_of(self)
 
 
 class UsageError(AmqpError):
@@ -330,7 +337,7 @@ def command_failure(
 ) -> CommandFailed:
     """Build the typed error for an ``execution.exception``.
 
-    Parameters:
+    Args:
         error_code: its error-code.
         command_id: id of the command that failed; ``None`` if it is not given.
         description: its description.

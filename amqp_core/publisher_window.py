@@ -22,7 +22,7 @@ _SLOWLY = 0.125
 class Window:
     """Most transfers, and most bytes, that may be sent and not completed.
 
-    Parameters:
+    Args:
         most_transfers, most_bytes: upper bounds; small ones are the size from the start.
         small: start with ``FIRST_TRANSFERS`` and ``FIRST_BYTES`` instead of the upper bounds.
 

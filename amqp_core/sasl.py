@@ -247,7 +247,7 @@ def choose(
 ) -> Mechanism:
     """Choose the first mechanism of ``allowed`` that the broker offers and that the given credentials can serve.
 
-    Parameters:
+    Args:
         offered: the mechanisms of ``connection.start``.
         username, password: the login, if given.
         tls: whether the connection uses TLS.
@@ -317,7 +317,7 @@ def _unusable(name: str, *, login: bool, partial_login: bool, certificate: bool,
 def saslprep(text: str, what: str) -> str:
     """Prepare text by RFC 4013 as a query string (code points unassigned in Unicode 3.2 are allowed).
 
-    Parameters:
+    Args:
         text: the value; it appears in no error.
         what: name of the value for the error.
 

@@ -39,7 +39,7 @@ def wire_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def unwrap_ranges(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[int, int]]:
     """Convert inclusive wire ranges to unbounded ones; the width of a range is its serial distance.
 
-    Parameters:
+    Args:
         ranges: ranges of wire numbers.
         near: an unbounded id near them.
 

@@ -22,7 +22,7 @@ _UNROUTABLE = 1
 class Transfers:
     """A run: concatenated, encoded message.transfer assemblies on channel 0, without the sync bit.
 
-    Parameters:
+    Args:
         frames: the bytes; any object with the buffer protocol. They must not change until they are completed.
         ends: end offset of each transfer in ``frames``, ascending; the first begins at 0, the last ends with
             ``frames``.
@@ -166,7 +166,7 @@ class Ledger:
     def settle(self, told: RangeSet, completed: RangeSet | None) -> None:
         """Count completed transfers, and free the bytes of every part that is wholly completed.
 
-        Parameters:
+        Args:
             told: ids that the broker has reported as completed.
             completed: those of them that are completed for certain; ``None`` if they have not changed.
         """
@@ -257,7 +257,7 @@ class Ledger:
     def unfinished(self, completed: RangeSet, unsent: Iterable[tuple[Transfers, int]]) -> list[Transfers]:
         """Return transfers that are neither completed nor rejected, in order, then unsent ones; no bytes are copied.
 
-        Parameters:
+        Args:
             completed: ids that the broker has completed.
             unsent: runs, each with the number of transfers at its front that were sent.
         """

@@ -147,7 +147,7 @@ class Transport:
     def write(self, data: bytes | memoryview, *, bounded: bool = False) -> None:
         """Send ``data``; buffer the part that the peer does not take yet (see ``pending_bytes``).
 
-        Parameters:
+        Args:
             data: the bytes; must not change until they are sent.
             bounded: the caller limits the amount itself, so that it does not count in ``pending_own_bytes``.
 
@@ -196,7 +196,7 @@ class Transport:
     def wait(self, timeout: float, *, reading: bool = True) -> bool:
         """Wait until there is data to read, room to write pending data, or a wake-up.
 
-        Parameters:
+        Args:
             timeout: seconds.
             reading: ``False`` leaves arriving data in the socket; only writing, waking and a reset are noticed.
 

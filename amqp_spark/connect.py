@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def connect(options: ConnectOptions, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S) -> Client:
     """Connect, log in and open a session; each host of the list is tried once.
 
-    Parameters:
+    Args:
         options: broker, login and TLS.
         call_timeout_s: seconds that any later call may wait for its answer.
 

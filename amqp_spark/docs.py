@@ -1,4 +1,4 @@
-"""Writes the tables of docs/options.md and docs/columns.md from those in the code.
+"""Writes the tables of docs/options.md and docs/columns.md, and docs/errors.md, from those in the code.
 
 ``python -m amqp_spark.docs [--check]``; a table stands between ``<!-- table name: ... -->`` and ``<!-- end -->``.
 
@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
+from amqp_core.conditions import CoreCondition
 from amqp_spark.arrow import encode as sink
 from amqp_spark.arrow.decode import ALLOWED, DEFAULT_SCHEMA
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.options import CONNECTION, SINK, SOURCE
 
 if TYPE_CHECKING:
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import DataType
 
+    from amqp_core.conditions import Condition
     from amqp_spark.options import Option
 
 #: Contents of each column of the default schema.
@@ -55,6 +58,7 @@ MEANINGS = {
     "application_headers": "The application headers, each value as text.",
 }
 
+_FIELD = re.compile(r"\{(\w+)[^}]*\}")
 _TABLE = re.compile(r"(<!-- table (\w+): [^\n]*-->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
@@ -88,6 +92,12 @@ def wire_types_table() -> str:
     return "".join(["| type of Spark | type on the wire | how |\n|---|---|---|\n", *rows])
 
 
+def conditions_list() -> str:
+    """Format all conditions of errors, by name."""
+    every: list[Condition] = [*CoreCondition, *SparkCondition]
+    return "\n".join(map(_condition_section, sorted(every, key=lambda condition: condition.title)))
+
+
 def written(text: str) -> str:
     """Return a document with its tables replaced by the current ones of the code."""
     tables = {
@@ -97,8 +107,18 @@ def written(text: str) -> str:
         "columns": columns_table(),
         "sink_columns": sink_columns_table(),
         "wire_types": wire_types_table(),
+        "conditions": conditions_list(),
     }
     return _TABLE.sub(lambda match: match[1] + tables[match[2]] + match[3], text)
+
+
+def _condition_section(condition: Condition) -> str:
+    texts = (f"{_FIELD.sub(_shown, condition.what)} {_FIELD.sub(_shown, condition.action)}", condition.detail)
+    return "\n".join([f"### {condition.title}\n", *(f"{text}\n" for text in texts if text)])
+
+
+def _shown(field: re.Match[str]) -> str:
+    return f"`<{field[1]}>`"
 
 
 def _option_row(option: Option) -> str:
@@ -122,7 +142,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--directory", type=Path, default=Path("docs"), help="where they are (default: docs)")
     arguments = parser.parse_args(argv)
     differ = False
-    for name in ("options.md", "columns.md"):
+    for name in ("options.md", "columns.md", "errors.md"):
         path: Path = arguments.directory / name
         found = path.read_text(encoding="utf-8")
         text = written(found)

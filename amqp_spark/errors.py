@@ -141,7 +141,7 @@ class TransferError(AmqpSparkError):
 class PublishFailed(AmqpSparkError):
     """The broker did not take messages of a task; the task fails, and Spark retries it as often as configured.
 
-    Parameters:
+    Args:
         reason: the broker's reason, or the missing condition, and the remedy.
         partition, batch_id: the task; ``batch_id`` is ``None`` if the batch has no id.
         row: index in the partition, from 0, of the first affected message; ``None`` if the broker does not report it.

@@ -6,7 +6,7 @@ from __future__ import annotations
 def shown(place: str) -> str:
     """Return the place without secrets: without the query and the login of a URI.
 
-    Parameters:
+    Args:
         place: an absolute path, which is returned unchanged, or a URI.
     """
     if place.startswith("/"):

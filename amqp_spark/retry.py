@@ -25,7 +25,7 @@ def pause_before(attempt: int, longest: float) -> float:
 class RetryPolicy:
     """Counts the consecutive failures of one user of connections. Not thread-safe.
 
-    Parameters:
+    Args:
         user: name for the log: a queue, a task, a transactionalId.
         most: consecutive failures after which there is no further attempt (``retry.maxAttempts``).
         longest_s: longest pause in seconds (``retry.maxDelay``).
@@ -48,7 +48,7 @@ class RetryPolicy:
     ) -> float | None:
         """Decide what follows an error, and log it.
 
-        Parameters:
+        Args:
             error: the error that ended the connection.
             worked: the connection was useful before: this is the first failure in a row.
             lasted: it was useful for long enough that the pause starts small again; default: ``worked``.

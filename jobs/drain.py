@@ -180,7 +180,7 @@ def metrics_of(schema: StructType, unit: str) -> list[Column]:
 def reading(arguments: argparse.Namespace, corrupt: str | None) -> tuple[StructType, list[str]]:
     """The schema to read with, and the columns of it to write: the report needs timestamps and bodies in any case.
 
-    Parameters:
+    Args:
         arguments: of the command line.
         corrupt: option ``columnNameOfCorruptRecord``, a column of every schema that is not the user's own.
     """

@@ -32,7 +32,7 @@ def locate(frames: bytes, begin: int, end: int) -> Segments:
 
     Controls, frames of other channels and other commands are skipped.
 
-    Parameters:
+    Args:
         frames: the frames of a block.
         begin, end: byte offsets of the transfer in ``frames``.
 

@@ -126,7 +126,7 @@ class _Pieces:
 class Scanner:
     """Splits the frames of one channel into blocks of transfers and single other frames, in order of arrival.
 
-    Parameters:
+    Args:
         channel: the channel of the transfers.
         max_message_bytes: the largest accepted transfer, in bytes of all its frames.
     """

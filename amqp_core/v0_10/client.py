@@ -92,7 +92,7 @@ class Client:
     def connect(cls, options: ConnectOptions, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S) -> Client:
         """Connect, log in and attach a session; try each host of the list once and follow redirects.
 
-        Parameters:
+        Args:
             options: hosts, login and TLS.
             call_timeout_s: seconds that any later call may wait for its answer.
 
@@ -330,7 +330,7 @@ class Client:
     ) -> Subscription:
         """Subscribe to a queue in credit mode; no message arrives before :meth:`Subscription.grant`.
 
-        Parameters:
+        Args:
             queue: name of the queue.
             destination: name of the subscription in this session; generated if absent.
             accept: accept-mode explicit; else none: the broker removes each message when it sends it.
@@ -373,17 +373,17 @@ class Client:
             raise
         return subscription
 
-    def accept(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False, patience_s: float = 0.0) -> None:
+    def accept(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False, silence_timeout_s: float = 0.0) -> None:
         """Accept transfers by inclusive ranges of command ids (message.accept): the broker removes them.
 
-        Parameters:
+        Args:
             ranges: may include ids of other commands, which the broker ignores. If empty, no command is sent.
             sync: wait until the broker has completed it.
-            patience_s: seconds for which the broker may be silent while it works on it, if that is longer than two
-                heartbeats. Broker-J removes durable messages from its store on the thread that sends heartbeats.
+            silence_timeout_s: seconds for which the broker may be silent while it works on it, if that is longer than
+                two heartbeats. Broker-J removes durable messages from its store on the thread that sends heartbeats.
         """
         commands = [spec.MessageAccept(transfers=part) for part in self._parts(ranges)]
-        self._dispose(commands, sync=sync, patience_s=patience_s)
+        self._dispose(commands, sync=sync, silence_timeout_s=silence_timeout_s)
 
     def reject(
         self,
@@ -392,18 +392,18 @@ class Client:
         code: int = 0,
         text: str = "",
         sync: bool = False,
-        patience_s: float = 0.0,
+        silence_timeout_s: float = 0.0,
     ) -> None:
         """Reject transfers (message.reject): to the queue's alternate exchange, or dropped if it has none.
 
-        Parameters:
-            ranges, sync, patience_s: as in :meth:`accept`.
+        Args:
+            ranges, sync, silence_timeout_s: as in :meth:`accept`.
             code: the reason (domain reject-code).
             text: the reason as text; it is cut to 255 bytes of UTF-8 (str8).
         """
         text = text.encode()[:_MOST_TEXT].decode(errors="ignore")
         commands = [spec.MessageReject(transfers=part, code=code, text=text) for part in self._parts(ranges)]
-        self._dispose(commands, sync=sync, patience_s=patience_s)
+        self._dispose(commands, sync=sync, silence_timeout_s=silence_timeout_s)
 
     def release(self, ranges: Sequence[tuple[int, int]], *, set_redelivered: bool = False, sync: bool = False) -> None:
         """Return transfers to their queue (message.release)."""
@@ -419,31 +419,31 @@ class Client:
             acquired += unwrap_ranges(result.transfers or [], self._driver.session.received_next)
         return acquired
 
-    def sync(self, *, patience_s: float = 0.0) -> None:
+    def sync(self, *, silence_timeout_s: float = 0.0) -> None:
         """Wait until the broker has completed all commands sent (execution.sync).
 
-        Parameters:
-            patience_s: seconds for which it may be silent meanwhile, if that is longer than two heartbeats.
+        Args:
+            silence_timeout_s: seconds for which it may be silent meanwhile, if that is longer than two heartbeats.
         """
-        self._driver.call(spec.ExecutionSync(), patience_s=patience_s)
+        self._driver.call(spec.ExecutionSync(), silence_timeout_s=silence_timeout_s)
 
     def _parts(self, ranges: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
         """Split into lists of wire ranges that each fit one frame: qpidd takes no command of several frames."""
         most = (self._driver.connection.max_frame_size - _ROOM_BESIDES_RANGES) // 8
         return [wire_ranges(ranges[at : at + most]) for at in range(0, len(ranges), most)]
 
-    def _dispose(self, commands: Sequence[spec.Command], *, sync: bool, patience_s: float = 0.0) -> None:
+    def _dispose(self, commands: Sequence[spec.Command], *, sync: bool, silence_timeout_s: float = 0.0) -> None:
         if not commands:
             return
         for command in commands[:-1]:
             self._driver.send(command)
         if sync:
-            self._driver.call(commands[-1], patience_s=patience_s)
+            self._driver.call(commands[-1], silence_timeout_s=silence_timeout_s)
         else:
             # qpidd reports the completion of a command only if its sync bit is set
-            command_id = self._driver.send(commands[-1], sync=patience_s > 0)
-            if patience_s > 0:
-                self._driver.expect_silence(command_id, patience_s)
+            command_id = self._driver.send(commands[-1], sync=silence_timeout_s > 0)
+            if silence_timeout_s > 0:
+                self._driver.expect_silence(command_id, silence_timeout_s)
 
     # ----------------------------------------------------------------------------------------------------- publishing
     def publish(
@@ -451,7 +451,7 @@ class Client:
     ) -> int:
         """Send a message (message.transfer); it is safe only once :meth:`confirm` has returned.
 
-        Parameters:
+        Args:
             message: body and properties.
             exchange: name of the exchange; empty is the default exchange, which routes by queue name.
             routing_key: overrides the message's own.
@@ -518,7 +518,7 @@ class Client:
 
         :meth:`publish` and :meth:`confirm` use it, too.
 
-        Parameters:
+        Args:
             max_in_flight: most transfers that may be sent and not completed (see :mod:`amqp_core.publisher_window`).
             max_bytes_in_flight: bytes, likewise; a larger transfer is sent alone. By default 32 MiB; 4 MiB for qpidd,
                 which refuses transfers under way to a full queue.

@@ -83,7 +83,7 @@ class Connection:
     Pass received bytes to :meth:`receive_data`, write the bytes that :meth:`data_to_send` returns, call :meth:`tick`
     with a monotonic time in seconds.
 
-    Parameters:
+    Args:
         role: client or server.
         login: client role only: answers for SASL.
         virtual_host: client role only: sent in connection.open.
@@ -192,7 +192,7 @@ class Connection:
     def tick(self, now: float, *, reading: bool = True) -> tuple[float | None, bool]:
         """Send a heartbeat if one is due, and notice a silent peer.
 
-        Parameters:
+        Args:
             now: monotonic time, seconds.
             reading: ``False`` while the caller deliberately leaves the socket unread: silence then proves nothing.
 

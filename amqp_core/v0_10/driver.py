@@ -52,7 +52,7 @@ _CLOSE_TIMEOUT_S = 5.0
 # Longest delay of an idle receiver's completion report; a busy one reports by count (session.COMPLETE_EVERY).
 _COMPLETE_WITHIN_S = 1.0
 # Interval of the checks while a silent peer is tolerated; heartbeats are still sent in time.
-_PATIENT_TICK_S = 0.5
+_SILENT_TICK_S = 0.5
 # While more bytes than this wait for a peer that does not read, nothing is read from it: its data causes more answers.
 _MOST_PENDING = 1 << 24
 # The answer to a call arrives after the data under way: each time that so many bytes arrive, the wait starts anew.
@@ -127,7 +127,7 @@ class Driver:
         self._closed = False
         self._opened = False
         self._next_tick: float | None = 0.0
-        self._patient_until = 0.0
+        self._silence_allowed_until = 0.0
         self._silent_command: int | None = None
         self._silent_until = 0.0
         self._woken = False
@@ -265,37 +265,37 @@ class Driver:
         self._silent_command = command_id
         self._silent_until = max(now, begin) + seconds
 
-    def call(self, command: spec.Command, *, patience_s: float = 0.0) -> None:
+    def call(self, command: spec.Command, *, silence_timeout_s: float = 0.0) -> None:
         """Send a command with its sync bit set and wait until it is complete.
 
-        Parameters:
+        Args:
             command: the command.
-            patience_s: seconds for which the peer may be silent while it works on it, if that is longer than two
+            silence_timeout_s: seconds for which the peer may be silent while it works on it, if that is longer than two
                 heartbeats or the call timeout.
         """
         session = self.session
-        command_id = self._call(command, session.is_complete, patience_s)
+        command_id = self._call(command, session.is_complete, silence_timeout_s)
         session.forget_names(command_id + 1)
 
-    def ask(self, command: spec.Command, kind: type[Result], *, patience_s: float = 0.0) -> Result:
+    def ask(self, command: spec.Command, kind: type[Result], *, silence_timeout_s: float = 0.0) -> Result:
         """Send a command that has a result with its sync bit set, and wait for the result.
 
-        Parameters:
+        Args:
             command: the command.
             kind: type of its result (``spec.RESULT_TYPES``).
-            patience_s: as in :meth:`call`.
+            silence_timeout_s: as in :meth:`call`.
 
         Raises:
             ProtocolError: it completed without a result, or the result is of another type.
         """
-        command_id = self._call(command, self.is_answered, patience_s, result=True)
-        return result_of(command, self.take_results([command_id], patience_s=patience_s)[0], kind)
+        command_id = self._call(command, self.is_answered, silence_timeout_s, result=True)
+        return result_of(command, self.take_results([command_id], silence_timeout_s=silence_timeout_s)[0], kind)
 
     def is_answered(self, command_id: int) -> bool:
         """Whether a command that has a result was answered, or is completed without its result so far."""
         return command_id in self.session.results or self.session.is_complete(command_id)
 
-    def take_results(self, command_ids: Sequence[int], *, patience_s: float = 0.0) -> list[object]:
+    def take_results(self, command_ids: Sequence[int], *, silence_timeout_s: float = 0.0) -> list[object]:
         """Take the results of commands that are answered (:meth:`is_answered`), in ascending order of their ids.
 
         Returns:
@@ -303,21 +303,23 @@ class Driver:
         """
         session = self.session
         if any(command_id not in session.results for command_id in command_ids):
-            self.call(spec.ExecutionSync(), patience_s=patience_s)  # a result may arrive after the completion
+            self.call(
+                spec.ExecutionSync(), silence_timeout_s=silence_timeout_s
+            )  # a result may arrive after the completion
         results = [session.take_result(command_id) for command_id in command_ids]
         if command_ids:
             session.forget_names(command_ids[-1] + 1)
         return results
 
     def _call(
-        self, command: spec.Command, done: Callable[[int], bool], patience_s: float, *, result: bool = False
+        self, command: spec.Command, done: Callable[[int], bool], silence_timeout_s: float, *, result: bool = False
     ) -> int:
         """Send a command with its sync bit set, wait until ``done(its id)``, and return the id."""
         self.check()
         command_id = self.session.send(command, sync=True, result=result)
         now = monotonic()
-        deadline = now + max(self.call_timeout_s, patience_s)
-        self._patient_until = now + patience_s
+        deadline = now + max(self.call_timeout_s, silence_timeout_s)
+        self._silence_allowed_until = now + silence_timeout_s
         try:
             seen = self._taken
             while not done(command_id):
@@ -325,7 +327,7 @@ class Driver:
                     seen, deadline = self._taken, max(deadline, monotonic() + self.call_timeout_s)
                 self.pump_until(deadline, f"the answer to {command.NAME}")
         finally:
-            self._patient_until = 0.0
+            self._silence_allowed_until = 0.0
         return command_id
 
     def is_broken(self) -> bool:
@@ -414,14 +416,14 @@ class Driver:
             return limit
         if self._next_tick is not None and now >= self._next_tick:
             self._next_tick, silent = self.connection.tick(now, reading=reading)
-            if silent and self._is_patient(now):
-                self._next_tick = now + _PATIENT_TICK_S
+            if silent and self._is_silence_allowed(now):
+                self._next_tick = now + _SILENT_TICK_S
             elif silent:
                 raise ConnectionLost(f"{self.transport.peer} was silent for two heartbeat intervals")
         return limit if self._next_tick is None else min(limit, self._next_tick)
 
-    def _is_patient(self, now: float) -> bool:
-        if now < self._patient_until:
+    def _is_silence_allowed(self, now: float) -> bool:
+        if now < self._silence_allowed_until:
             return True
         command_id = self._silent_command
         return command_id is not None and now < self._silent_until and not self.is_complete(command_id)

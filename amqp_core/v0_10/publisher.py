@@ -63,7 +63,7 @@ _log = logging.getLogger(__name__)
 class Publisher:
     """Publishes runs of transfers on a client's session; made by :meth:`Client.publisher`. Not thread-safe.
 
-    Parameters:
+    Args:
         driver: driver of the client.
         accept_mode: accept-mode with which this broker reports most; the transfers must have it.
         trusting: trust a completion of the broker at once, without the answer to a later sync.
@@ -130,7 +130,7 @@ class Publisher:
         Waits while the window, the broker's flow control or the socket is full: without limit by default, as long as
         the broker lives. The log has a warning once a minute with the reason of the wait.
 
-        Parameters:
+        Args:
             transfers: the run.
             timeout_s: seconds until a live broker that accepts nothing is given up.
 
@@ -168,7 +168,7 @@ class Publisher:
     def finish(self, *, timeout_s: float = math.inf) -> None:
         """Wait until the broker has completed every transfer (execution.sync). Look at ``rejected`` then.
 
-        Parameters:
+        Args:
             timeout_s: seconds until a live broker that does not complete is given up.
 
         Raises:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class Questions:
     """Queries that were sent; made by :meth:`Client.ask`.
 
-    Parameters:
+    Args:
         driver: driver of the client.
         questions: the commands, sent at once.
 
@@ -67,7 +67,7 @@ class Questions:
 class RouteQueries:
     """Queries about targets of messages that were sent together; made by :meth:`Client.query_routes`.
 
-    Parameters:
+    Args:
         driver: driver of the client.
         targets: one query is sent for each, at once.
 

@@ -19,7 +19,7 @@ Result = TypeVar("Result", bound="spec.Struct")
 def result_of(command: spec.Command, value: object, kind: type[Result]) -> Result:
     """Return the result of a command.
 
-    Parameters:
+    Args:
         command: the command.
         value: the value of execution.result; ``None`` if it has none, or did not arrive.
         kind: the result type of the command in the specification.

@@ -55,7 +55,7 @@ class _Partial:
 class Assembler:
     """Joins frames into assemblies, one at a time per (channel, track).
 
-    Parameters:
+    Args:
         limit: most bytes of one command with its content, all frames counted.
         option: name of the option that raises the limit, for the error.
     """

@@ -74,7 +74,7 @@ TRANSITIONS: dict[tuple[SessionState, type], SessionState] = {
 class Session:
     """One side of a session.
 
-    Parameters:
+    Args:
         wire: output for controls and commands.
         channel: its channel of the connection.
         name: name in bytes; unique per user on the broker.
@@ -236,7 +236,7 @@ class Session:
     ) -> int:
         """Send a command; return its id.
 
-        Parameters:
+        Args:
             command: the command.
             sync: ask the peer to complete it, and to report that, at once.
             result: keep its result until :meth:`take_result`, even if the command completes before the result arrives.

@@ -106,7 +106,7 @@ class Subscription:
         Messages that the broker sent before it processes this still arrive: they count in :attr:`credit` and
         :attr:`credit_bytes` until the broker has answered. 0 messages revoke all credit.
 
-        Parameters:
+        Args:
             messages: number that may arrive from now on; with ``nbytes`` at most 16,384.
             nbytes: bytes that may arrive from now on; ``None``: no limit. The broker sends no message larger than the
                 rest of them.

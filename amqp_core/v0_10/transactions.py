@@ -26,23 +26,23 @@ _FORGOTTEN = (spec.DtxPrepare.NAME, spec.DtxXaStatus.XA_RBTIMEOUT)
 class _Caller(Protocol):
     def send(self, command: spec.Command, *, sync: bool = False) -> int: ...
 
-    def call(self, command: spec.Command, *, patience_s: float = 0.0) -> None: ...
+    def call(self, command: spec.Command, *, silence_timeout_s: float = 0.0) -> None: ...
 
-    def ask(self, command: spec.Command, kind: type[Result], *, patience_s: float = 0.0) -> Result: ...
+    def ask(self, command: spec.Command, kind: type[Result], *, silence_timeout_s: float = 0.0) -> Result: ...
 
 
 class Transactions:
     """The transactional commands of one client's session.
 
     Attributes:
-        patience_s: seconds for which the broker may be silent when a transaction ends, and in commands about any
+        silence_timeout_s: seconds for which the broker may be silent when a transaction ends, and in commands about any
             branch, if that is longer than two heartbeats. Broker-J stores the contents of a branch inside dtx.prepare,
             on the thread that sends heartbeats (up to 10 s for 100,000 durable messages on a busy machine), and other
             commands about branches of the virtual host wait for that. Set it by the size of the transaction.
     """
 
     def __init__(self, client: _Caller) -> None:
-        self.patience_s = 0.0
+        self.silence_timeout_s = 0.0
         self._client = client
         self._selected = ""
 
@@ -57,21 +57,21 @@ class Transactions:
         self._run(spec.TxSelect())
         self._selected = "tx"
 
-    def commit(self, sent: Callable[[], None] | None = None, *, patience_s: float | None = None) -> None:
+    def commit(self, sent: Callable[[], None] | None = None, *, silence_timeout_s: float | None = None) -> None:
         """Commit everything published and accepted since the last commit or rollback (tx.commit).
 
-        Parameters:
+        Args:
             sent: called when the command was sent and its outcome is not known.
-            patience_s: for this commit, instead of the attribute.
+            silence_timeout_s: for this commit, instead of the attribute.
         """
-        patience_s = self.patience_s if patience_s is None else patience_s
+        silence_timeout_s = self.silence_timeout_s if silence_timeout_s is None else silence_timeout_s
         if sent is None:
-            self._client.call(spec.TxCommit(), patience_s=patience_s)
+            self._client.call(spec.TxCommit(), silence_timeout_s=silence_timeout_s)
         else:
             self._client.send(spec.TxCommit(), sync=True)
             sent()
             # it completes only after everything before it
-            self._client.call(spec.ExecutionSync(), patience_s=patience_s)
+            self._client.call(spec.ExecutionSync(), silence_timeout_s=silence_timeout_s)
 
     def rollback(self) -> None:
         """Roll back (tx.rollback). qpidd keeps accepted messages acquired by the session until they are released."""
@@ -100,23 +100,23 @@ class Transactions:
 
     def start(self, xid: Xid, *, join: bool = False, resume: bool = False) -> None:
         """Associate the session with a branch (dtx.start)."""
-        self._xa(spec.DtxStart(xid=_wire(xid), join=join, resume=resume), patiently=True)
+        self._xa(spec.DtxStart(xid=_wire(xid), join=join, resume=resume), may_be_slow=True)
 
     def end(self, xid: Xid, *, fail: bool = False, suspend: bool = False) -> None:
         """End the association (dtx.end). ``suspend`` without an active branch crashes qpidd: avoid it."""
-        self._xa(spec.DtxEnd(xid=_wire(xid), fail=fail, suspend=suspend), patiently=True)
+        self._xa(spec.DtxEnd(xid=_wire(xid), fail=fail, suspend=suspend), may_be_slow=True)
 
     def prepare(self, xid: Xid) -> None:
         """Prepare a branch after :meth:`end` (dtx.prepare)."""
-        self._xa(spec.DtxPrepare(xid=_wire(xid)), patiently=True)
+        self._xa(spec.DtxPrepare(xid=_wire(xid)), may_be_slow=True)
 
     def commit_branch(self, xid: Xid, *, one_phase: bool = False) -> None:
         """Commit a prepared branch, or in one phase a branch that is only ended (dtx.commit)."""
-        self._xa(spec.DtxCommit(xid=_wire(xid), one_phase=one_phase), patiently=True)
+        self._xa(spec.DtxCommit(xid=_wire(xid), one_phase=one_phase), may_be_slow=True)
 
     def rollback_branch(self, xid: Xid) -> None:
         """Roll a branch back (dtx.rollback)."""
-        self._xa(spec.DtxRollback(xid=_wire(xid)), patiently=True)
+        self._xa(spec.DtxRollback(xid=_wire(xid)), may_be_slow=True)
 
     def forget(self, xid: Xid) -> None:
         """Forget a heuristically completed branch (dtx.forget); qpidd does not implement it."""
@@ -125,7 +125,7 @@ class Transactions:
     def get_timeout(self, xid: Xid) -> int:
         """Return the branch's timeout in seconds (dtx.get-timeout)."""
         result = self._client.ask(
-            spec.DtxGetTimeout(xid=_wire(xid)), spec.DtxGetTimeoutResult, patience_s=self.patience_s
+            spec.DtxGetTimeout(xid=_wire(xid)), spec.DtxGetTimeoutResult, silence_timeout_s=self.silence_timeout_s
         )
         if result.timeout is None:
             raise ProtocolError("the broker answered dtx.get-timeout without a timeout")
@@ -133,7 +133,7 @@ class Transactions:
 
     def set_timeout(self, xid: Xid, seconds: int) -> None:
         """Set the branch's timeout in seconds (dtx.set-timeout). 0: ends at once on qpidd, no timeout on Broker-J."""
-        self._run(spec.DtxSetTimeout(xid=_wire(xid), timeout=seconds), patiently=True)
+        self._run(spec.DtxSetTimeout(xid=_wire(xid), timeout=seconds), may_be_slow=True)
 
     def recover(self) -> list[Xid]:
         """Return the xids of the prepared branches of all clients (dtx.recover): of the whole qpidd, or of the virtual
@@ -142,7 +142,7 @@ class Transactions:
         Raises:
             ProtocolError: the answer contains no list of branches, not even an empty one.
         """
-        result = self._client.ask(spec.DtxRecover(), spec.DtxRecoverResult, patience_s=self.patience_s)
+        result = self._client.ask(spec.DtxRecover(), spec.DtxRecoverResult, silence_timeout_s=self.silence_timeout_s)
         if result.in_doubt is None:
             raise ProtocolError("the broker answered dtx.recover without its list of branches")
         return [Xid(each.format, each.global_id, each.branch_id) for each in result.in_doubt]
@@ -174,7 +174,7 @@ class Transactions:
     def abandon(self, xid: Xid, *, ended: bool) -> bool:
         """Roll back a branch that failed, if the session lives; else Broker-J keeps its messages locked forever.
 
-        Parameters:
+        Args:
             xid: id of the branch.
             ended: whether ``dtx.end`` was sent. Ending a branch twice would end the session, and then it could not be
                 rolled back here.
@@ -193,11 +193,13 @@ class Transactions:
             return False  # the session is gone, or the branch had expired
         return True
 
-    def _run(self, command: spec.Command, *, patiently: bool = False) -> None:
-        self._client.call(command, patience_s=self.patience_s if patiently else 0.0)
+    def _run(self, command: spec.Command, *, may_be_slow: bool = False) -> None:
+        self._client.call(command, silence_timeout_s=self.silence_timeout_s if may_be_slow else 0.0)
 
-    def _xa(self, command: spec.Command, *, patiently: bool = False) -> None:
-        result = self._client.ask(command, spec.XaResult, patience_s=self.patience_s if patiently else 0.0)
+    def _xa(self, command: spec.Command, *, may_be_slow: bool = False) -> None:
+        result = self._client.ask(
+            command, spec.XaResult, silence_timeout_s=self.silence_timeout_s if may_be_slow else 0.0
+        )
         status = result.status
         if status is None:
             raise ProtocolError(f"the broker answered {command.NAME} without an xa-status")

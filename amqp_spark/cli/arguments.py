@@ -42,7 +42,7 @@ TO = Side("to-", "AMQP_TO_", "broker to publish to")
 def add_connection_arguments(parser: argparse.ArgumentParser, side: Side = HERE, *, positional: bool = False) -> None:
     """Add ``--url``, ``--username``, ``--password-file``; environment variables replace missing arguments.
 
-    Parameters:
+    Args:
         parser: of the job.
         side: prefixes of the arguments.
         positional: the URL is an argument without a flag.

@@ -72,7 +72,7 @@ class Turns:
 
     So no queue waits forever while the budget has room, and the buffer exceeds the budget by one message at most.
 
-    Parameters:
+    Args:
         clock: seconds.
     """
 
@@ -86,7 +86,7 @@ class Turns:
     def take(self, queue: str, *, idle: bool = False) -> str:
         """Join the line; return the queue whose turn it is.
 
-        Parameters:
+        Args:
             queue: its name.
             idle: the queue only probes for a message. Queues with a known message go first, unless no idle queue had
                 a turn for ``LOOK_SECONDS``.

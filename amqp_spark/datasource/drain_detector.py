@@ -33,7 +33,7 @@ early, and an answer of qpidd may give the message count before a session ended 
 class DrainDetector:
     """Detects the end of one queue.
 
-    Parameters:
+    Args:
         queue: its name.
         selector: whether the subscription selects only a part of the queue: the broker counts the rest, too.
         clock: seconds.
@@ -61,7 +61,7 @@ class DrainDetector:
     def begin(self, there: int | None, *, received: int, confirmed: int, lost_for: float = 0.0) -> int:
         """Begin an incarnation; return the target.
 
-        Parameters:
+        Args:
             there: messages that the broker counts, again including those planned and not accepted. ``None``: it does
                 not report a count; then the end is reached when it sends no more.
             received: the position now.
@@ -115,10 +115,10 @@ class DrainDetector:
         count = left()
         self._empty_since = now if self._empty_since is None else self._empty_since
         self._look_for_lost_session(count, received)
-        patience = 0.0
+        settling = 0.0
         if count and not self._selector:
-            patience = HELD_BY_NOBODY_SECONDS if self.alone else HELD_ELSEWHERE_SECONDS
-        until = self._empty_since + patience
+            settling = HELD_BY_NOBODY_SECONDS if self.alone else HELD_ELSEWHERE_SECONDS
+        until = self._empty_since + settling
         if now < (until if self._lost_until is None else max(until, self._lost_until)):
             self._next_flush = now + min(_LONGEST_PAUSE_SECONDS, QUIET_SECONDS * 2**self._empty_rounds)
             return False

@@ -45,7 +45,7 @@ def spark_settings() -> dict[str, str]:
 def read_settings(command: list[str], environment: Mapping[str, str], directory: Path) -> dict[str, str]:
     """Merge settings as spark-submit does: the command line overrides the file it names, which overrides the defaults.
 
-    Parameters:
+    Args:
         command: words of the driver's command line.
         environment: environment variables of that process.
         directory: working directory in which it was started.
@@ -177,7 +177,7 @@ class PullPlace:
 def pull_place(settings: Mapping[str, str], host: str | None) -> PullPlace:
     """Choose the place; message bytes are unencrypted only on this machine, and only if Spark is not known to encrypt.
 
-    Parameters:
+    Args:
         settings: settings of Spark, as far as known.
         host: the option ``transferHost``.
     """
@@ -200,17 +200,17 @@ class ParentWatch(threading.Thread):
     def __init__(self, parent: int) -> None:
         super().__init__(name="amqp-parent-watch", daemon=True)
         self._parent = parent
-        self._patient_until = 0.0
+        self._paused_until = 0.0
 
-    def patient_for(self, seconds: float) -> None:
+    def pause_for(self, seconds: float) -> None:
         """Let this process outlive its parent by so many seconds: it is about to end by itself."""
-        self._patient_until = time.monotonic() + seconds
+        self._paused_until = time.monotonic() + seconds
 
     def run(self) -> None:
         """Watch."""
         never = threading.Event()
         while not never.wait(PARENT_CHECK_SECONDS):
-            if os.getppid() != self._parent and time.monotonic() >= self._patient_until:
+            if os.getppid() != self._parent and time.monotonic() >= self._paused_until:
                 os._exit(1)
 
 

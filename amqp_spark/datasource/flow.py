@@ -64,7 +64,7 @@ class FlowControl:
         with self._lock:  # the one message of a turn may exceed the budget
             self._held.awaited[self._queue] = 0 if may_come == float("inf") else int(may_come)
 
-    def patience(self) -> float:
+    def take_timeout(self) -> float:
         """Seconds to wait for transfers before credit is regulated again."""
         with self._lock:
             contended = self._held.turns.is_contended()
@@ -78,7 +78,7 @@ class FlowControl:
     def regulate(self, client: Client, subscription: Subscription, *, left: int, idles: bool) -> None:
         """Grant credit from the free part of the budget; when it is used up, stop reading the socket (design: credit).
 
-        Parameters:
+        Args:
             left: messages that are still wanted.
             idles: whether a queue that receives nothing gets credit for a message larger than its share.
         """

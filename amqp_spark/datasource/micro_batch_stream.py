@@ -152,7 +152,7 @@ class MicroBatchStream:
 
     def stop(self) -> None:
         """See :meth:`AmqpStreamReader.stop`."""
-        self._watch.patient_for(driver_env.STOPPING_SECONDS)
+        self._watch.pause_for(driver_env.STOPPING_SECONDS)
         self._accept_committed()
         self._receiver.stop()
         if self._pull is not None:

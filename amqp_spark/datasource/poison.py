@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def advice(options: SourceOptions, error: MessageFormatError, epoch: int) -> str:
     """Text that continues the message of the error.
 
-    Parameters:
+    Args:
         options: options of the query.
         error: names queue and position.
         epoch: epoch of that position.

@@ -144,7 +144,7 @@ class QueueConsumer:
             client.wake()
 
     @property
-    def sync_patience_s(self) -> float:
+    def sync_silence_timeout_s(self) -> float:
         """Seconds that the broker may need for the accepts that it has not confirmed."""
         return accept_timeout(self.buffer.accepted - self._confirmed)
 
@@ -261,7 +261,7 @@ class QueueConsumer:
         self._flow.regulate(client, subscription, left=left, idles=not self.bounded)
         self._asked = True
         # A wake-up during one of the previous calls may have ended a wait inside it: it must not be lost.
-        self._store(subscription.take_blocks(self._patience() if wakes == self._wakes else 0))
+        self._store(subscription.take_blocks(self._take_timeout() if wakes == self._wakes else 0))
         if self.bounded and not self.exhausted:
             self._look_for_end(client, subscription)
 
@@ -271,10 +271,10 @@ class QueueConsumer:
             asked = self._owner is not None and self._owner.is_asked()
             return asked or self._looks_deleted or self.sync_wanted != self.sync_done
 
-    def _patience(self) -> float:
+    def _take_timeout(self) -> float:
         if self.bounded and not self.exhausted:
             return QUIET_SECONDS / 2
-        return self._flow.patience()
+        return self._flow.take_timeout()
 
     def _settle(self, client: Client) -> None:
         """Send the settlements of transfers that Spark has processed; drop those of a session that is gone."""
@@ -296,7 +296,7 @@ class QueueConsumer:
                 add_range(reject.setdefault(text, []), *ids)
         for text, ranges in reject.items():
             for part, silence in self._parts(ranges):
-                client.reject(part, text=text, patience_s=silence)
+                client.reject(part, text=text, silence_timeout_s=silence)
         if accept:
             self._accept(client, accept)
         asked = now()
@@ -307,7 +307,7 @@ class QueueConsumer:
             accepted = self.buffer.accepted
         if wanted != self.sync_done:
             asked = now()
-            client.sync(patience_s=self.sync_patience_s)
+            client.sync(silence_timeout_s=self.sync_silence_timeout_s)
             self.answered = asked
             crashpoints.reached(crashpoints.ACCEPT_CONFIRMED)
             self._confirmed = accepted
@@ -332,7 +332,7 @@ class QueueConsumer:
     def _accept(self, client: Client, ranges: Sequence[tuple[int, int]]) -> None:
         crashpoints.reached(crashpoints.ACCEPT_UNSENT)
         for part, silence in self._parts(ranges):
-            client.accept(part, patience_s=silence)
+            client.accept(part, silence_timeout_s=silence)
         crashpoints.reached(crashpoints.ACCEPT_SENT)
 
     def _store(self, blocks: Sequence[Block]) -> None:

@@ -120,7 +120,7 @@ class Receiver:
                 consumer.sync_wanted += 1
         for consumer in self._consumers:
             consumer.wake()
-        deadline = self._clock() + SYNC_SECONDS + max(consumer.sync_patience_s for consumer in self._consumers)
+        deadline = self._clock() + SYNC_SECONDS + max(consumer.sync_silence_timeout_s for consumer in self._consumers)
         with self._lock:
             while any(consumer.sync_done < consumer.sync_wanted and consumer.connected for consumer in self._consumers):
                 left = deadline - self._clock()

@@ -19,7 +19,7 @@ SERVICES_PER_HEARTBEAT: Final = 4
 class Resting:
     """A context manager that services a client on a thread while its user does not use it (:meth:`rest`).
 
-    Parameters:
+    Args:
         client: used by one thread at a time. An error that ends its connection meanwhile is raised by its next use.
     """
 

@@ -20,7 +20,7 @@ _log = logging.getLogger(__name__)
 class Retries:
     """Connection attempts of one consumer.
 
-    Parameters:
+    Args:
         queue: its name.
         options: its options ``retry.*``.
         clock: seconds.
@@ -40,7 +40,7 @@ class Retries:
     def pause_after(self, error: AmqpError, *, worked: bool, lasted: bool, dying_s: float) -> float | None:
         """Return the seconds from the error that ended an incarnation until the next one; None to give up.
 
-        Parameters:
+        Args:
             error: the error that ended it.
             worked: whether it does not count as a failed attempt.
             lasted: whether it was useful.

@@ -101,7 +101,7 @@ class ConnectionSettings:
 class Given:
     """The given options, each checked against a table; ``problems`` collects the errors.
 
-    Parameters:
+    Args:
         table: the known options.
         others: options of the other side only, so that an error can say so.
         other_side: ``source`` or ``sink``: the side of ``others``.

@@ -14,18 +14,18 @@ if TYPE_CHECKING:
     from amqp_spark.state.xids import Run
 
 _seen: dict[tuple[str, str], tuple[str, int, str]] = {}
-"""Last work of this process by writer (url, id): lineage, batch, token of the run."""
+"""Last work of this process by writer (url, id): query id, batch, token of the run."""
 
 
-def sweep_once(options: SinkOptions, lineage: str, batch: int, run: Run) -> None:
+def sweep_once(options: SinkOptions, query_id: str, batch: int, run: Run) -> None:
     """Roll back branches of earlier runs of a batch, unless this process knows that there are hardly any.
 
-    A batch that follows another one of the same lineage begins only after that one is finished. Only a process that has
+    A batch that follows another one of the same query begins only after that one is finished. Only a process that has
     no history of the writer, or sees a batch again, has to look.
 
-    Parameters:
+    Args:
         options: of the sink, with ``transactionalId``.
-        lineage, batch, run: of the task that begins.
+        query id, batch, run: of the task that begins.
 
     Raises:
         TooManyPrepared: see :meth:`CommitCoordinator.sweep_before`.
@@ -34,9 +34,9 @@ def sweep_once(options: SinkOptions, lineage: str, batch: int, run: Run) -> None
 
     assert options.transactional_id is not None
     key = options.url, options.transactional_id
-    if not _follows(_seen.get(key), lineage, batch, run):
-        CommitCoordinator(options).sweep_before(lineage, batch, run)
-    _seen[key] = lineage, batch, run.token
+    if not _follows(_seen.get(key), query_id, batch, run):
+        CommitCoordinator(options).sweep_before(query_id, batch, run)
+    _seen[key] = query_id, batch, run.token
 
 
 def forget_all() -> None:
@@ -44,7 +44,7 @@ def forget_all() -> None:
     _seen.clear()
 
 
-def _follows(seen: tuple[str, int, str] | None, lineage: str, batch: int, run: Run) -> bool:
-    if seen is None or seen[0] != lineage:
+def _follows(seen: tuple[str, int, str] | None, query_id: str, batch: int, run: Run) -> bool:
+    if seen is None or seen[0] != query_id:
         return False
     return batch > seen[1] or (batch, run.token) == seen[1:]

@@ -26,7 +26,7 @@ _COUNTS: Final = (
     "messages BIGINT, nbytes BIGINT, seconds DOUBLE, retries BIGINT, resent BIGINT, discarded BIGINT, started DOUBLE"
 )
 _NAMES: Final = tuple(column.split()[0] for column in _COUNTS.split(", "))
-_PREPARED: Final = "lineage STRING, batch BIGINT, partition INT, xid STRING, rows BIGINT, digest STRING"
+_PREPARED: Final = "query_id STRING, batch BIGINT, partition INT, xid STRING, rows BIGINT, digest STRING"
 """Columns that a task adds with exactly-once."""
 _NO_QUERY: Final = (
     "deliveryGuarantee=exactly-once, and Spark does not say which streaming query this is: nothing was sent. A batch "
@@ -56,7 +56,7 @@ class AmqpBatchSink:
         last: statistics of the last batch.
         total: statistics of all batches published by this object.
 
-    Parameters:
+    Args:
         options: sink options (``docs/options.md``) whose names are not Python names: ``{"retry.maxDelay": 5}``.
         on_batch: called with the batch id and the statistics after each batch, for example for a display; it runs in
             the process that runs the batch function.
@@ -85,7 +85,7 @@ class AmqpBatchSink:
     def __call__(self, frame: DataFrame, batch_id: int) -> None:
         """Publish every row of a frame; return when the broker has completed all of them.
 
-        Parameters:
+        Args:
             frame: static, as ``foreachBatch`` passes it.
             batch_id: for the log, and for ``stampHeaders``.
 
@@ -128,7 +128,7 @@ class AmqpBatchSink:
             decided = tasks or [PreparedBranch(query_id, batch_id, 0)]
             return rows, decide(self._options, decided, batch_id, alone=True)
         except BaseException:
-            undo(self._options, tasks, batch_id, lineage=query_id, run=run)
+            undo(self._options, tasks, batch_id, query_id=query_id, run=run)
             raise
 
 

@@ -38,14 +38,14 @@ POOL: Final = "decisions"
 """Name of a separate connection pool: its sessions are transactional (tx)."""
 LOCK_SLACK_SECONDS: Final = 5.0
 """Seconds to wait for the lock beyond the time that a broker takes to detect a dead peer (two heartbeats)."""
-ABORT_PATIENCE_SECONDS: Final = 5.0
+ABORT_LOCK_TIMEOUT_SECONDS: Final = 5.0
 """Seconds that ``abort`` waits for the lock: the session that just failed may still hold it."""
 LISTS_LOST: Final = 2
 """This many consecutive connections lost while qpidd listed its prepared branches are no coincidence."""
 MOST_NAMED: Final = 100
 """Maximum number of branches named in the log when they could not be rolled back and the broker cannot list them."""
 _settled: dict[tuple[str, str], tuple[str, int]] = {}
-"""Lineage and batch of the latest decision by writer (url, id), if this process has finished it and no other process
+"""Query id and batch of the latest decision by writer (url, id), if this process has finished it and no other process
 decides.
 """
 
@@ -62,7 +62,7 @@ def forget_all() -> None:
 class CommitCoordinator:
     """Commits and aborts the batches of one writer.
 
-    Parameters:
+    Args:
         options: of the sink, with ``transactionalId``.
         alone: this process decides all batches of the query, so an empty batch after a finished one needs no broker
             request.
@@ -92,7 +92,7 @@ class CommitCoordinator:
     def commit(self, tasks: Sequence[PreparedBranch], batch: int) -> bool:
         """Decide that a batch is published, and publish it: commit the branches of its tasks.
 
-        Parameters:
+        Args:
             tasks: the results of all tasks, at least one; tasks without rows have no branch.
             batch: the id of the batch.
 
@@ -103,35 +103,35 @@ class CommitCoordinator:
             StateError: the batch must not or cannot be committed; the text says which part of it is committed.
             AmqpError: the broker cannot be reached (retry.*). The next commit completes any decision already made.
         """
-        lineage, latest = _settled.pop(self._key, ("", -1))
-        if lineage == tasks[0].lineage and batch > latest and not any(task.xid for task in tasks):
-            _settled[self._key] = lineage, batch
+        query_id, latest = _settled.pop(self._key, ("", -1))
+        if query_id == tasks[0].query_id and batch > latest and not any(task.xid for task in tasks):
+            _settled[self._key] = query_id, batch
             return True  # nothing to decide, and nothing left of the batch before
-        patience = 2 * self._options.heartbeat + LOCK_SLACK_SECONDS
-        fresh = self._under_lock(lambda protocol: protocol.commit(tasks, batch), patience)
+        lock_timeout = 2 * self._options.heartbeat + LOCK_SLACK_SECONDS
+        fresh = self._under_lock(lambda protocol: protocol.commit(tasks, batch), lock_timeout)
         if self._alone:
-            _settled[self._key] = tasks[0].lineage, batch
+            _settled[self._key] = tasks[0].query_id, batch
         return fresh
 
     def abort(
-        self, tasks: Sequence[PreparedBranch], batch: int, *, lineage: str | None = None, run: Run | None = None
+        self, tasks: Sequence[PreparedBranch], batch: int, *, query_id: str | None = None, run: Run | None = None
     ) -> None:
         """Roll back the branches of all runs of a batch, unless it is decided: then finish it. Errors are only logged.
 
         Spark also calls this after a partly failed commit. The next run rolls back branches prepared later
         (:meth:`sweep_before`). If no task has reported, only one connection attempt is made.
 
-        Parameters:
+        Args:
             tasks: the tasks that have reported their branches; others may have prepared branches as well.
             batch: the id of the batch.
-            lineage, run: of the batch, if they are known without the tasks.
+            query_id, run: of the batch, if they are known without the tasks.
         """
-        failed = FailedBatch.of(tasks, batch, lineage=lineage, run=run)
+        failed = FailedBatch.of(tasks, batch, query_id=query_id, run=run)
         crashpoints.reached(crashpoints.ABORT_ENTERED)
         attempts = self._options.retry_max_attempts if failed.xids else 0
         try:
             try:
-                self._under_lock(lambda protocol: protocol.abort(failed), ABORT_PATIENCE_SECONDS, attempts)
+                self._under_lock(lambda protocol: protocol.abort(failed), ABORT_LOCK_TIMEOUT_SECONDS, attempts)
             except (TooManyPrepared, ListLost):
                 if not failed.xids:
                     raise
@@ -150,7 +150,9 @@ class CommitCoordinator:
         while True:
             before = len(done)
             try:
-                self._under_lock(lambda protocol: protocol.roll_back(failed, done), ABORT_PATIENCE_SECONDS, attempts)
+                self._under_lock(
+                    lambda protocol: protocol.roll_back(failed, done), ABORT_LOCK_TIMEOUT_SECONDS, attempts
+                )
             except Raced:
                 if len(done) == before:
                     raise
@@ -171,14 +173,14 @@ class CommitCoordinator:
             lease.give_back()
         return _few_tasks[self._options.url]
 
-    def sweep_before(self, lineage: str, batch: int, run: Run) -> None:
+    def sweep_before(self, query_id: str, batch: int, run: Run) -> None:
         """Roll back the branches of earlier runs of a batch when a run begins; called by one of its tasks.
 
         Does nothing while another process holds the lock: that process sweeps as well, or decides. Errors are only
             logged because the commit meets them again.
 
-        Parameters:
-            lineage, batch, run: of the run that begins.
+        Args:
+            query id, batch, run: of the run that begins.
 
         Raises:
             TooManyPrepared: the batch could not be committed.
@@ -186,7 +188,7 @@ class CommitCoordinator:
         pool = self._connections.apart()  # a worker needs it only once
         one = CommitCoordinator(self._options, connections=pool, sleep=self._sleep, clock=self._clock)
         try:
-            one._under_lock(lambda protocol: protocol.sweep_before(lineage, batch, run), patience=0.0, attempts=1)
+            one._under_lock(lambda protocol: protocol.sweep_before(query_id, batch, run), lock_timeout=0.0, attempts=1)
         except TooManyPrepared:
             raise
         except AmqpError as error:
@@ -194,7 +196,7 @@ class CommitCoordinator:
         finally:
             pool.close()
 
-    def _under_lock(self, work: Callable[[CommitProtocol], T], patience: float, attempts: int | None = None) -> T:
+    def _under_lock(self, work: Callable[[CommitProtocol], T], lock_timeout: float, attempts: int | None = None) -> T:
         """Run ``work`` under the lock; repeat it on a new connection if one breaks: the state records the progress.
 
         ``attempts``: number of connections that may break; by default as the options say.
@@ -207,7 +209,7 @@ class CommitCoordinator:
         while True:
             lease: Lease | None = None
             try:
-                lease, queue = self._locked(patience)
+                lease, queue = self._locked(lock_timeout)
                 protocol = CommitProtocol(lease.client, queue, self._options, committed)
                 result = work(protocol)
             except BaseException as error:
@@ -226,9 +228,9 @@ class CommitCoordinator:
                 self._let_go(lease, protocol)
                 return result
 
-    def _locked(self, patience: float) -> tuple[Lease, StateQueue]:
+    def _locked(self, lock_timeout: float) -> tuple[Lease, StateQueue]:
         """Lease a connection that holds the lock, and its state queue."""
-        deadline = self._clock() + patience
+        deadline = self._clock() + lock_timeout
         while True:
             lease = self._connections.lease(self._options.connect_options())
             queue = lease.notes.get(self._names.state)
@@ -242,8 +244,8 @@ class CommitCoordinator:
                 if self._clock() >= deadline:
                     raise StateError(
                         f"transactionalId {self._options.transactional_id!r} is in use: another query or process has "
-                        f"held its lock, the queue {self._names.lock!r}, for {patience:.0f} s. Stop it, or give one of "
-                        "them another transactionalId; after a crash the broker lets go within two heartbeats"
+                        f"held its lock, the queue {self._names.lock!r}, for {lock_timeout:.0f} s. Stop it, or give "
+                        "one of them another transactionalId; after a crash the broker lets go within two heartbeats"
                     ) from error
                 self._sleep(LOCK_RETRY_SECONDS)
             except BaseException:

@@ -21,7 +21,7 @@ from amqp_spark.sink.errors import CommitErrors, named
 from amqp_spark.sink.markers import MarkerLate, Markers
 from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch, same_rows
 from amqp_spark.sink.prepared_transactions import PreparedTransactions
-from amqp_spark.state.names import lineage_key
+from amqp_spark.state.names import query_key
 from amqp_spark.state.queue import EXCHANGE, loaded
 from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
 
@@ -41,13 +41,13 @@ MARKER_SECONDS: Final = 10.0
 TERMS_PER_WAIT: Final = 4
 """The wait is shorter than the timeout of the branches that may be needed after it, by this factor."""
 MOST_PAST: Final = 100
-"""Number of earlier lineages that are remembered."""
+"""Number of earlier queries that are remembered."""
 
 
 class CommitProtocol:
     """The protocol on one connection: the client holds the lock, and ``queue`` holds its state.
 
-    Parameters:
+    Args:
         client: connected; do not use this object after an error of the client.
         queue: of the same client, locked.
         options: of the sink.
@@ -67,7 +67,7 @@ class CommitProtocol:
         self._kept = True
         """Whether the marker queue is still the one that existed when the state was last written."""
         self._replaced: str | None = None
-        """A replaced lineage whose mark is to be removed."""
+        """A replaced query id whose mark is to be removed."""
 
     # --- operations of the coordinator
 
@@ -75,55 +75,55 @@ class CommitProtocol:
         """See :meth:`CommitCoordinator.commit`."""
         crashpoints.reached(crashpoints.SINK_LOCK_TAKEN)
         branches = [task for task in tasks if task.xid]
-        lineage = self._lineage(tasks, batch)
-        self._branches.be_patient_with(task.rows for task in branches)
+        query_id = self._query_id(tasks, batch)
+        self._branches.allow_silence_for(task.rows for task in branches)
         state = self._state(create=bool(branches))
         if state is None:
             return True
         if state.state == OPEN:
-            repeated = branches if (state.lineage, state.batch) == (lineage, batch) else []
+            repeated = branches if (state.query_id, state.batch) == (query_id, batch) else []
             if repeated:  # they may be needed, and finding out takes time
                 self._branches.listed()
                 self._renew(repeated)
             state = self._finish(state, {each.partition: each for each in repeated})
-        if lineage == state.lineage:
+        if query_id == state.query_id:
             if batch < state.batch:
                 raise self._refuse.gone_back(state, batch)
             if batch == state.batch:
                 return self._repeated(state, branches)
         else:
-            self._check_lineage(state, lineage)
+            self._check_query(state, query_id)
         if not branches:
             return True
-        decided = self._decide(state, branches, lineage, batch)
+        decided = self._decide(state, branches, query_id, batch)
         self._sweep_after(self._finish(decided, {}, seen=True))
         return True
 
     def abort(self, failed: FailedBatch) -> None:
         """See :meth:`CommitCoordinator.abort`."""
         crashpoints.reached(crashpoints.SINK_LOCK_TAKEN)
-        self._branches.be_patient_with(task.rows for task in failed.tasks)
+        self._branches.allow_silence_for(task.rows for task in failed.tasks)
         state = self._state(create=False)
         if state is not None and state.state == OPEN:
             try:
                 self._finish(state, {})
             except StateError as error:
                 _log.warning("transactionalId %r: %s", self._writer, error)
-        self._branches.sweep_batch(failed.batch, _decided(state), lineage=failed.lineage, run=failed.run)
+        self._branches.sweep_batch(failed.batch, _decided(state), query_id=failed.query_id, run=failed.run)
 
     def roll_back(self, failed: FailedBatch, done: set[str]) -> None:
         """Do the work of :meth:`abort` for its own tasks if the broker cannot list prepared branches.
 
         ``done``: see :meth:`Branches.roll_back_unlisted`.
         """
-        self._branches.be_patient_with(task.rows for task in failed.tasks)
+        self._branches.allow_silence_for(task.rows for task in failed.tasks)
         decided = _decided(self._state(create=False))
         self._branches.roll_back_unlisted([xid for xid in failed.xids if xid not in decided], done)
 
-    def sweep_before(self, lineage: str, batch: int, run: Run) -> None:
+    def sweep_before(self, query_id: str, batch: int, run: Run) -> None:
         """See :meth:`CommitCoordinator.sweep_before`."""
         decided = _decided(self._state(create=False))
-        self._branches.sweep_before(batch, decided, lineage=lineage, run=run)
+        self._branches.sweep_before(batch, decided, query_id=query_id, run=run)
 
     def close(self) -> None:
         """Return all markers and release the lock.
@@ -136,11 +136,11 @@ class CommitProtocol:
         self._queue.unlock()
 
     def _unmark(self) -> None:
-        """Remove the mark of a replaced lineage. This is the last step, because a refusal ends the session."""
+        """Remove the mark of a replaced query id. This is the last step, because a refusal ends the session."""
         if self._replaced is None:
             return
         try:
-            self._queue.unmark(lineage_key(self._replaced))
+            self._queue.unmark(query_key(self._replaced))
         except (StateError, UnauthorizedAccess) as error:
             _log.warning(
                 "transactionalId %r: the mark of %s, which this query has replaced, stays at %s, where it does no "
@@ -149,7 +149,7 @@ class CommitProtocol:
             )  # fmt: skip
             raise
 
-    # --- state and lineage
+    # --- state and query id
 
     def _state(self, *, create: bool) -> WriterState | None:
         body = self._queue.take()
@@ -168,7 +168,7 @@ class CommitProtocol:
                 f"{state.transactional_id[:200]!r}, not of {self._writer!r}: somebody has copied or moved its message. "
                 f"Nothing was changed; {self._queue.names.tool()} shows what there is"
             )
-        if not self._kept and not state.lineage and self._markers.exist():  # nothing was decided yet
+        if not self._kept and not state.query_id and self._markers.exist():  # nothing was decided yet
             self._keep()  # if it is missing, it was deleted: every task with rows has declared it
         return state
 
@@ -176,25 +176,25 @@ class CommitProtocol:
         self._markers.keep()
         self._kept = True
 
-    def _lineage(self, tasks: Sequence[PreparedBranch], batch: int) -> str:
-        lineage = tasks[0].lineage
-        if any((task.lineage, task.batch) != (lineage, batch) for task in tasks):
+    def _query_id(self, tasks: Sequence[PreparedBranch], batch: int) -> str:
+        query_id = tasks[0].query_id
+        if any((task.query_id, task.batch) != (query_id, batch) for task in tasks):
             raise StateError(f"tasks of several queries or batches came together as batch {batch}")
         if len({task.partition for task in tasks}) < len(tasks):
             raise StateError(f"several tasks of one partition came together as batch {batch}")
-        return lineage
+        return query_id
 
-    def _check_lineage(self, state: WriterState, lineage: str) -> None:
-        """Check that a lineage other than that of the state is a new one."""
-        if lineage in state.past:
-            raise self._refuse.shared(state, lineage)
-        key = lineage_key(lineage)
-        if lineage != BATCH_WRITES and self._queue.marked_anywhere(key) and not self._queue.marked(key):
-            raise self._refuse.published_elsewhere(lineage)
+    def _check_query(self, state: WriterState, query_id: str) -> None:
+        """Check that a query id other than that of the state is a new one."""
+        if query_id in state.past:
+            raise self._refuse.shared(state, query_id)
+        key = query_key(query_id)
+        if query_id != BATCH_WRITES and self._queue.marked_anywhere(key) and not self._queue.marked(key):
+            raise self._refuse.published_elsewhere(query_id)
 
     # --- deciding
 
-    def _decide(self, state: WriterState, branches: Sequence[PreparedBranch], lineage: str, batch: int) -> WriterState:
+    def _decide(self, state: WriterState, branches: Sequence[PreparedBranch], query_id: str, batch: int) -> WriterState:
         """Check all branches and write the decision to commit them: none is committed before, all will be after."""
         if not self._kept:
             self._keep()
@@ -202,36 +202,36 @@ class CommitProtocol:
                 f"the queue {self._queue.names.markers!r} was deleted, and with it what proves the commit of this "
                 f"batch. Nothing of batch {batch} was committed; it is there again now: run the batch again"
             )
-        published = state.batch if lineage == state.lineage else -1
+        published = state.batch if query_id == state.query_id else -1
         keep = {branch.xid for branch in branches} | {branch.xid for branch in state.branches}
-        self._branches.sweep(lineage, published, keep)
+        self._branches.sweep(query_id, published, keep)
         self._markers.look()
         self._tell_strays(state)
-        chosen = self._chosen(branches, lineage, batch)
+        chosen = self._chosen(branches, query_id, batch)
         self._keep_prepared([branch for branch in chosen if branch.xid not in self._markers.found])
         crashpoints.reached(crashpoints.VERIFIED)
         past = dict(state.past)
-        key = lineage_key(lineage)
-        if lineage != state.lineage:
-            if state.lineage:
-                past[state.lineage] = state.batch
+        key = query_key(query_id)
+        if query_id != state.query_id:
+            if state.query_id:
+                past[state.query_id] = state.batch
                 past = dict(list(past.items())[-MOST_PAST:])
-            if lineage != BATCH_WRITES and not self._queue.marked(key):
+            if query_id != BATCH_WRITES and not self._queue.marked(key):
                 self._queue.mark(key)
-        decided = WriterState(self._writer, lineage, batch, OPEN, tuple(chosen), past)
+        decided = WriterState(self._writer, query_id, batch, OPEN, tuple(chosen), past)
         self._queue.swap(decided.dump(), sent=_decision_sent)
         crashpoints.reached(crashpoints.DECISION_COMMITTED)
-        if state.lineage not in {"", BATCH_WRITES, lineage}:
-            self._replaced = state.lineage
+        if state.query_id not in {"", BATCH_WRITES, query_id}:
+            self._replaced = state.query_id
         return decided
 
-    def _chosen(self, branches: Sequence[PreparedBranch], lineage: str, batch: int) -> list[DecidedBranch]:
+    def _chosen(self, branches: Sequence[PreparedBranch], query_id: str, batch: int) -> list[DecidedBranch]:
         """The branches to decide for: the new ones, unless the broker has committed an earlier attempt by itself."""
         done: dict[int, PreparedBranch] = {}
         for marker in self._markers.found.values():
-            if (marker.lineage, marker.batch) == (lineage, batch) and done.setdefault(marker.partition, marker) is not (
-                marker
-            ):
+            if (marker.query_id, marker.batch) == (query_id, batch) and done.setdefault(
+                marker.partition, marker
+            ) is not (marker):
                 raise self._refuse.twice(batch, marker, done[marker.partition].xid)
         chosen = []
         superfluous = set()
@@ -273,7 +273,7 @@ class CommitProtocol:
     def _finish(self, state: WriterState, repeated: Mapping[int, PreparedBranch], *, seen: bool = False) -> WriterState:
         """Commit the decided branches, verify the commits by their markers, and write that the batch is done.
 
-        Parameters:
+        Args:
             state: open.
             repeated: new attempts at the same batch, by partition: they may replace lost branches.
             seen: the branches of the state were just seen to be prepared.
@@ -282,7 +282,7 @@ class CommitProtocol:
             The state that was written.
         """
         wanted = {branch.xid for branch in state.branches}
-        self._branches.be_patient_with(branch.rows for branch in state.branches)
+        self._branches.allow_silence_for(branch.rows for branch in state.branches)
         self._markers.look()
         self._check_markers(state)
         committed = self._branches.commit(wanted - self._markers.found.keys(), seen=seen)
@@ -327,7 +327,7 @@ class CommitProtocol:
         """Check that no partition of the batch was committed twice."""
         wanted = {branch.partition: branch.xid for branch in state.branches}
         for marker in self._markers.found.values():
-            is_of_batch = (marker.lineage, marker.batch) == (state.lineage, state.batch)
+            is_of_batch = (marker.query_id, marker.batch) == (state.query_id, state.batch)
             if is_of_batch and wanted.get(marker.partition) != marker.xid:
                 raise self._refuse.twice(state.batch, marker, wanted.get(marker.partition, "nothing"))
 
@@ -335,13 +335,13 @@ class CommitProtocol:
         """Warn of markers of finished batches: their own were accepted, so other branches were published too."""
         for xid in self._finished_markers(state):
             marker = self._markers.found[xid]
-            if (marker.lineage, marker.batch) == (state.lineage, state.batch):
+            if (marker.query_id, marker.batch) == (state.query_id, state.batch):
                 _log.error("%s", self._refuse.twice(state.batch, marker, "another"))
             else:
                 _log.error(
                     "partition %d of batch %d of %s with transactionalId %r was committed by %s, which nobody has "
                     "decided for: its %d row(s) may be there twice",
-                    marker.partition, marker.batch, named(marker.lineage), self._writer, xid, marker.rows,
+                    marker.partition, marker.batch, named(marker.query_id), self._writer, xid, marker.rows,
                 )  # fmt: skip
 
     def _finished_markers(self, state: WriterState) -> list[str]:
@@ -349,7 +349,7 @@ class CommitProtocol:
         return [
             xid
             for xid, marker in self._markers.found.items()
-            if (marker.lineage == state.lineage and marker.batch <= state.batch) or marker.lineage in state.past
+            if (marker.query_id == state.query_id and marker.batch <= state.batch) or marker.query_id in state.past
         ]
 
     def _substituted(
@@ -364,7 +364,7 @@ class CommitProtocol:
                 why = "its repetition has other rows" if again else "Spark has not run it again yet: restart the query"
                 raise StateError(
                     f"the transaction {branch.xid} of partition {branch.partition} in batch {state.batch} of "
-                    f"{named(state.lineage)} was to be committed, and is neither prepared nor committed: {len(lost)} "
+                    f"{named(state.query_id)} was to be committed, and is neither prepared nor committed: {len(lost)} "
                     f"of {len(state.branches)} transactions of that batch are lost, the others are published. The "
                     "broker has rolled them back, since a timer ended or since it does not keep them over a restart, "
                     f"or another client has. The same rows would take their place, but {why}. See docs/operations.md; "
@@ -408,7 +408,7 @@ class CommitProtocol:
     def _sweep_after(self, state: WriterState) -> None:
         """Sweep at the end, when all essential work is done."""
         try:
-            self._branches.sweep(state.lineage, state.batch, {branch.xid for branch in state.branches})
+            self._branches.sweep(state.query_id, state.batch, {branch.xid for branch in state.branches})
         except AmqpError as error:
             _log.warning("transactionalId %r: rolling back orphans failed: %s", self._writer, error)
 

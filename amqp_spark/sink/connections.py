@@ -78,7 +78,7 @@ class Lease:
 class Connections:
     """The connection pool of a process; thread-safe. Connections are keyed by their options only.
 
-    Parameters:
+    Args:
         connector: makes a client; the host list is tried once and a password file is read each time.
         idle_seconds: how long an unused connection is kept.
         clock: monotonic seconds.

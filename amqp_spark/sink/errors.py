@@ -26,20 +26,20 @@ class CommitErrors:
         self._writer = names.identity
         self._forget = names.tool("--forget")
 
-    def shared(self, state: WriterState, lineage: str) -> StateError:
-        """Error: a lineage returns after another one."""
+    def shared(self, state: WriterState, query_id: str) -> StateError:
+        """Error: a query id returns after another one."""
         return StateError(
-            f"two queries share transactionalId {self._writer!r}: {named(lineage)} has published with it until "
-            f"batch {state.past[lineage]}, then {named(state.lineage)} did, and now the first comes back. Give "
+            f"two queries share transactionalId {self._writer!r}: {named(query_id)} has published with it until "
+            f"batch {state.past[query_id]}, then {named(state.query_id)} did, and now the first comes back. Give "
             f"each its own transactionalId. If the other one is gone for good: stop the query, and let "
             f"{self._forget} remove what is known of this transactionalId; batches that it has published and "
             "Spark has not logged then come twice"
         )
 
-    def published_elsewhere(self, lineage: str) -> StateError:
-        """Error: another writer has begun this lineage."""
+    def published_elsewhere(self, query_id: str) -> StateError:
+        """Error: another writer has begun this query id."""
         return StateError(
-            f"{named(lineage)} has published under another transactionalId before, and would now under "
+            f"{named(query_id)} has published under another transactionalId before, and would now under "
             f"{self._writer!r}: its latest batch may come twice. Set option transactionalId back to what it was; a "
             "new checkpoint makes a new query, which may have any. Or the query has two sinks with exactly-once on "
             "this broker, which is not possible: write both with one of them (exchangeFromColumn), or let each "
@@ -48,13 +48,13 @@ class CommitErrors:
 
     def gone_back(self, state: WriterState, batch: int) -> StateError:
         """Error: the batch is older than the latest published one."""
-        if state.lineage == BATCH_WRITES:
+        if state.query_id == BATCH_WRITES:
             return StateError(
                 f"option batchId is {batch}, and transactionalId {self._writer!r} has published {state.batch} already: "
                 f"allowed are {state.batch} with the same rows (a repetition: it publishes nothing), and greater ones"
             )
         return StateError(
-            f"Spark runs batch {batch} of {named(state.lineage)}, and transactionalId {self._writer!r} has published "
+            f"Spark runs batch {batch} of {named(state.query_id)}, and transactionalId {self._writer!r} has published "
             f"batch {state.batch} of it already: the checkpoint was rolled back, or a copy of it is in use. Restore "
             f"the checkpoint of batch {state.batch}, or start with a new one, which publishes all that it reads"
         )
@@ -70,7 +70,7 @@ class CommitErrors:
     def unknown(self, state: WriterState, lost: Sequence[DecidedBranch]) -> StateError:
         """Error: the proofs of these branches were deleted with the marker queue."""
         return StateError(
-            f"the queue {self._names.markers!r} was deleted while batch {state.batch} of {named(state.lineage)} "
+            f"the queue {self._names.markers!r} was deleted while batch {state.batch} of {named(state.query_id)} "
             f"was being committed: whether {len(lost)} of its {len(state.branches)} transactions are committed cannot "
             f"be known, the first is {lost[0].xid} of partition {lost[0].partition} with {lost[0].rows:,} row(s). Look "
             f"whether these rows are there. {self._forget} then removes the decision: the batch is published again, "
@@ -98,9 +98,9 @@ class CommitErrors:
         )
 
 
-def named(lineage: str) -> str:
-    """Describe a lineage within a sentence."""
-    return "a batch write" if lineage == BATCH_WRITES else f"the query {lineage}"
+def named(query_id: str) -> str:
+    """Describe a query id within a sentence."""
+    return "a batch write" if query_id == BATCH_WRITES else f"the query {query_id}"
 
 
 def too_many_tasks(batch: int, count: int | None = None) -> StateError:

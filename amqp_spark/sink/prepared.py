@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from amqp_spark.errors import StateError
-from amqp_spark.state.records import DecidedBranch
+from amqp_spark.state.records import STORED_QUERY_ID, DecidedBranch, stored
 from amqp_spark.state.xids import parse_branch, parse_xid
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 VERSION: Final = 1
 BATCH_WRITES: Final = "batch write"
-"""Lineage of batch writes (outside of streams)."""
-_TYPES: Final = {"lineage": str, "batch": int, "partition": int, "xid": str, "rows": int, "digest": str}
+"""Query id of batch writes (outside of streams)."""
+_TYPES: Final = {STORED_QUERY_ID: str, "batch": int, "partition": int, "xid": str, "rows": int, "digest": str}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +26,14 @@ class PreparedBranch:
     """The transaction branch of one task.
 
     Attributes:
-        lineage: Spark's query id, or :data:`BATCH_WRITES`.
+        query_id: Spark's query id, or :data:`BATCH_WRITES`.
         batch, partition: the task.
         xid: as text; empty if there were no rows, and hence no branch.
         rows: number of rows of the task, including discarded ones.
         digest: of their encoded frames, in order.
     """
 
-    lineage: str
+    query_id: str
     batch: int
     partition: int
     xid: str = ""
@@ -47,7 +47,7 @@ class PreparedBranch:
 
     def dump(self) -> bytes:
         """The body of its marker."""
-        return json.dumps({"version": VERSION, **asdict(self)}, separators=(",", ":")).encode()
+        return json.dumps({"version": VERSION} | stored(self), separators=(",", ":")).encode()
 
     @classmethod
     def load(cls, body: bytes) -> Self:
@@ -64,7 +64,7 @@ class PreparedBranch:
             raise StateError(f"a marker ({len(body)} bytes) was not written by amqp_spark, or by a newer version of it")
         if {name: type(each) for name, each in value.items()} != _TYPES:
             raise StateError(f"a marker does not have exactly {', '.join(_TYPES)}, each of its type")
-        return cls(**value)
+        return cls(value.pop(STORED_QUERY_ID), **value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,25 +74,25 @@ class FailedBatch:
     Attributes:
         batch: its id.
         tasks: those of its tasks that have reported their branches to the driver.
-        lineage, run: of the batch; ``None`` if neither the driver nor a task knows them.
+        query_id, run: of the batch; ``None`` if neither the driver nor a task knows them.
     """
 
     batch: int
     tasks: tuple[PreparedBranch, ...] = ()
-    lineage: str | None = None
+    query_id: str | None = None
     run: Run | None = None
 
     @classmethod
     def of(
-        cls, tasks: Sequence[PreparedBranch], batch: int, *, lineage: str | None = None, run: Run | None = None
+        cls, tasks: Sequence[PreparedBranch], batch: int, *, query_id: str | None = None, run: Run | None = None
     ) -> Self:
-        """Make one; take a missing lineage or run from the tasks."""
-        if tasks and lineage is None:
-            lineage = tasks[0].lineage
+        """Make one; take a missing query id or run from the tasks."""
+        if tasks and query_id is None:
+            query_id = tasks[0].query_id
         runs = [branch.run for task in tasks if task.xid and (branch := parse_branch(parse_xid(task.xid))) is not None]
         if run is None and runs:
             run = max(runs, key=lambda each: each.begun)
-        return cls(batch, tuple(tasks), lineage, run)
+        return cls(batch, tuple(tasks), query_id, run)
 
     @property
     def xids(self) -> tuple[str, ...]:

@@ -32,9 +32,9 @@ class Raced(AmqpError):
 class PreparedTransactions:
     """Prepared branches, named by the text of their xid (:func:`amqp_spark.state.xids.xid_text`).
 
-    Every method but :meth:`be_patient_with` queries the broker, and may raise its errors or :class:`Raced`.
+    Every method but :meth:`allow_silence_for` queries the broker, and may raise its errors or :class:`Raced`.
 
-    Parameters:
+    Args:
         client: connected.
         writer: the transactionalId; branches of other writers are never touched.
 
@@ -46,12 +46,12 @@ class PreparedTransactions:
         self._client = client
         self._writer = writer
         self.seen: dict[str, Xid] = {}
-        client.transactions.patience_s = branch_timeout(0)  # the previous user of the connection had its own
+        client.transactions.silence_timeout_s = branch_timeout(0)  # the previous user of the connection had its own
 
-    def be_patient_with(self, rows: Iterable[int]) -> None:
+    def allow_silence_for(self, rows: Iterable[int]) -> None:
         """Raise the client's wait: resolving a branch of so many rows, or another attempt at it, takes time."""
         transactions = self._client.transactions
-        transactions.patience_s = max([transactions.patience_s, *(branch_timeout(each) for each in rows)])
+        transactions.silence_timeout_s = max([transactions.silence_timeout_s, *(branch_timeout(each) for each in rows)])
 
     def listed(self) -> dict[str, Xid]:
         """List the prepared branches of all writers, by xid text."""
@@ -61,7 +61,7 @@ class PreparedTransactions:
     def renew(self, xids: Iterable[str], seconds: int) -> None:
         """Restart the timers of the named prepared branches in :attr:`seen`.
 
-        Parameters:
+        Args:
             xids: the branches; those that are not prepared are left out.
             seconds: their timeout, at brokers that need one.
         """
@@ -86,7 +86,7 @@ class PreparedTransactions:
     def commit(self, xids: Collection[str], *, seen: bool = False) -> set[str]:
         """Commit the branches that are prepared.
 
-        Parameters:
+        Args:
             xids: the branches.
             seen: :attr:`seen` is current: it was listed after every change.
 
@@ -117,7 +117,7 @@ class PreparedTransactions:
     def roll_back_unlisted(self, xids: Collection[str], done: set[str]) -> None:
         """Roll back branches without knowing whether they are prepared.
 
-        Parameters:
+        Args:
             xids: the branches.
             done: branches to skip; each answered branch is added, so that the next call, on another connection,
                 continues behind a branch that the broker does not know.
@@ -138,39 +138,39 @@ class PreparedTransactions:
         except TransactionFailed:
             pass  # its timer expired first
 
-    def sweep(self, lineage: str, batch: int, keep: Collection[str]) -> None:
+    def sweep(self, query_id: str, batch: int, keep: Collection[str]) -> None:
         """Roll back the branches that no decision will ever name.
 
         Spark does not report lost attempts to the driver: they are found by their names. Branches of later batches and
             of other writers are left alone.
 
-        Parameters:
-            lineage, batch: the latest published batch; branches of other lineages are all swept.
+        Args:
+            query_id, batch: the latest published batch; branches of other queries are all swept.
             keep: branches that may still be needed.
         """
-        self._sweep(keep, lambda branch: not branch.is_of_lineage(lineage) or branch.batch <= batch)
+        self._sweep(keep, lambda branch: not branch.is_of_query(query_id) or branch.batch <= batch)
 
-    def sweep_batch(self, batch: int, keep: Collection[str], *, lineage: str | None, run: Run | None) -> None:
+    def sweep_batch(self, batch: int, keep: Collection[str], *, query_id: str | None, run: Run | None) -> None:
         """Roll back the branches of the runs of a batch, up to a failed one.
 
-        Parameters:
+        Args:
             batch: its id.
             keep: decided branches.
-            lineage, run: of the failed run, as far as they are known. A run that began later may be at work.
+            query_id, run: of the failed run, as far as they are known. A run that began later may be at work.
         """
 
         def is_over(branch: Branch) -> bool:
-            same = branch.batch == batch and (lineage is None or branch.is_of_lineage(lineage))
+            same = branch.batch == batch and (query_id is None or branch.is_of_query(query_id))
             return same and (run is None or not run.is_followed_by(branch.run))
 
         self._sweep(keep, is_over)
 
-    def sweep_before(self, batch: int, keep: Collection[str], *, lineage: str, run: Run) -> None:
+    def sweep_before(self, batch: int, keep: Collection[str], *, query_id: str, run: Run) -> None:
         """Roll back the branches of earlier runs of a batch; ``run`` is at work."""
 
         def is_over(branch: Branch) -> bool:
             earlier = branch.run.token != run.token and not run.is_followed_by(branch.run)
-            return earlier and branch.batch == batch and branch.is_of_lineage(lineage)
+            return earlier and branch.batch == batch and branch.is_of_query(query_id)
 
         self._sweep(keep, is_over)
 

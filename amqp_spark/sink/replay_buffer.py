@@ -48,7 +48,7 @@ class ReplayBuffer:
     def add(self, transfers: Transfers, *, may_spill: bool) -> None:
         """Keep one more run.
 
-        Parameters:
+        Args:
             transfers: a whole run.
             may_spill: whether frames above the memory limit go into an unnamed file in a local directory of Spark. If
                 not, or if the directory has no room, nothing is kept from then on.

@@ -83,7 +83,7 @@ class Routes:
 
     Exchanges and routing keys are one value for all rows, or a string column; null is the empty string.
 
-    Parameters:
+    Args:
         transaction: messages reach their queues at the commit, later than the broker receives them.
         clock: monotonic seconds.
     """
@@ -104,7 +104,7 @@ class Routes:
     def connected(self, client: Client, settle: Callable[[], object]) -> None:
         """Use this connection for queries from now on. Answers of another one are queried again before they count.
 
-        Parameters:
+        Args:
             client: the connection.
             settle: waits without limit until the broker has completed all transfers: it answers queries only after
                 them, and the waits for answers have a deadline.
@@ -119,7 +119,7 @@ class Routes:
     def missing(self, exchange: Values, start: int, stop: int) -> tuple[int, str] | None:
         """The first row whose exchange is missing, and the name of the exchange; ``None`` if all exist.
 
-        Parameters:
+        Args:
             exchange: of every row.
             start, stop: range of rows.
 
@@ -142,7 +142,7 @@ class Routes:
         cannot be queried. An empty key is never queried, since qpidd reads the query as "is anything bound?"; as
         nothing shows that a queue is bound with it, the row counts as unroutable.
 
-        Parameters:
+        Args:
             exchange, routing_key: of every row.
             start, stop: range of rows.
 
@@ -162,7 +162,7 @@ class Routes:
     def sent(self, exchange: Values, routing_key: Values, start: int, stop: int, first_row: int) -> None:
         """Record that these rows are sent now, so that they rest on the known answers for their targets.
 
-        Parameters:
+        Args:
             exchange, routing_key, start, stop: as of :meth:`unbound`, which was called before.
             first_row: position in the partition of row 0.
         """

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Statistics:
     """Counts of one task, one batch or one writer; the sum of two covers both.
 
-    Parameters:
+    Args:
         messages: messages that the broker has completed, without discarded ones.
         nbytes: bytes of their frames, headers included.
         seconds: from the start of the first task to the end of the last one.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 class Targets:
     """The distinct pairs of exchange and routing key in a range of rows.
 
-    Parameters:
+    Args:
         exchange, routing_key: of every row.
         start, stop: range of rows.
 

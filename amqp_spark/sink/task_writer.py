@@ -77,7 +77,7 @@ def link_of(lease: Lease, max_in_flight: int, routes: Routes) -> Link:
 class TaskWriter(ABC):
     """Publishes the rows of one task; use it once.
 
-    Parameters:
+    Args:
         plan: how rows become messages.
         options: of the sink.
         task_id: which task this is, for errors and stamped headers.
@@ -120,7 +120,7 @@ class TaskWriter(ABC):
     def run(self, batches: Iterable[pa.RecordBatch]) -> Statistics:
         """Publish every row; return when the broker has completed all of them. Without rows no connection is made.
 
-        Parameters:
+        Args:
             batches: the rows of the task, as record batches of the planned schema.
 
         Raises:

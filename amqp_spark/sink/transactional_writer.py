@@ -67,11 +67,11 @@ _ROOM: Final = (
 class TransactionalWriter(TaskWriter):
     """Publishes the rows of one task into a branch and prepares it; see :class:`TaskWriter`.
 
-    Parameters:
+    Args:
         plan, options, task_id, connections, sleep: as there; ``task_id`` needs a batch id.
         attempt: Spark's number of this attempt at the task.
         run: of the batch; without one the task is a run of its own.
-        before: called once, before the task connects, with lineage, batch and run.
+        before: called once, before the task connects, with query id, batch and run.
 
     Attributes:
         prepared: after ``run``: the report to the driver.
@@ -99,13 +99,13 @@ class TransactionalWriter(TaskWriter):
         self._attempt = attempt
         self._run = Run.new() if run is None else run
         self._before = before
-        self._lineage = task_id.query_id or BATCH_WRITES
+        self._query_id = task_id.query_id or BATCH_WRITES
         self._digest = hashlib.sha256(usedforsecurity=False)
         self._xid: Xid | None = None
         """The branch, as long as this task has to roll it back."""
         self._is_ended = False
         self._kept = ReplayBuffer()
-        self.prepared = PreparedBranch(self._lineage, self._batch, task_id.partition)
+        self.prepared = PreparedBranch(self._query_id, self._batch, task_id.partition)
 
     def _new_routes(self) -> Routes:
         return Routes(transaction=True)
@@ -124,7 +124,7 @@ class TransactionalWriter(TaskWriter):
     def _drive(self, *, finish: bool = False) -> None:
         if self._link is None:
             if self._before is not None:
-                self._before(self._lineage, self._batch, self._run)
+                self._before(self._query_id, self._batch, self._run)
             self._link = self._open()
         try:
             self._send_waiting(self._link, finish=finish)
@@ -153,11 +153,11 @@ class TransactionalWriter(TaskWriter):
         client, xid = link.lease.client, self._xid
         assert xid is not None
         self.prepared = PreparedBranch(
-            self._lineage, self._batch, self._task_id.partition, xid_text(xid), self._rows, self._digest.hexdigest()
+            self._query_id, self._batch, self._task_id.partition, xid_text(xid), self._rows, self._digest.hexdigest()
         )
         try:
             self._publish_marker(client)
-            client.transactions.patience_s = branch_timeout(self._rows, self._nbytes)
+            client.transactions.silence_timeout_s = branch_timeout(self._rows, self._nbytes)
             self._is_ended = True  # also if it ends with another status
             client.transactions.end(xid)
             crashpoints.reached(crashpoints.ENDED)
@@ -245,7 +245,7 @@ class TransactionalWriter(TaskWriter):
             except AmqpError:
                 return
             try:
-                lease.client.transactions.patience_s = branch_timeout(self._rows, self._nbytes)
+                lease.client.transactions.silence_timeout_s = branch_timeout(self._rows, self._nbytes)
                 lease.client.transactions.rollback_branch(xid)
             except IllegalState:
                 lease.abort()  # the broker has not noticed the end of the other session
@@ -299,11 +299,11 @@ class TransactionalWriter(TaskWriter):
         if client.capabilities.lists_branches_in_one_frame and self._task_id.partition >= MOST_TASKS:
             raise too_many_tasks(self._batch)
         markers, timeout = self._names.markers, self._options.transaction_timeout
-        transactions.patience_s = branch_timeout(0)  # the previous task had its own
+        transactions.silence_timeout_s = branch_timeout(0)  # the previous task had its own
         with allowed(f"declare the queue {markers!r}", f"transactionalId {self._writer!r}"):
             client.declare_queue(markers, durable=True)
         xid = new_branch(
-            self._writer, self._lineage, self._batch, self._task_id.partition, self._attempt, run=self._run
+            self._writer, self._query_id, self._batch, self._task_id.partition, self._attempt, run=self._run
         )
         try:
             if not lease.notes.get(_SELECTED):

@@ -114,7 +114,7 @@ def publish(
 ) -> tuple[Statistics, PreparedBranch | None]:
     """Publish the rows of one task, in each of the three ways to write.
 
-    Parameters:
+    Args:
         run: of the batch, as begun by the driver.
 
     Returns:
@@ -158,7 +158,7 @@ def undo(
     tasks: Sequence[PreparedBranch],
     batch_id: int | None,
     *,
-    lineage: str | None = None,
+    query_id: str | None = None,
     run: Run | None = None,
 ) -> None:
     """With exactly-once, undo a failed batch; see :meth:`CommitCoordinator.abort`."""
@@ -167,13 +167,13 @@ def undo(
     assert batch_id is not None
     _be_heard()
     _log.warning("%s: failed; what it has prepared is rolled back unless it was decided", _name(batch_id))
-    CommitCoordinator(options).abort(tasks, batch_id, lineage=lineage, run=run)
+    CommitCoordinator(options).abort(tasks, batch_id, query_id=query_id, run=run)
 
 
 def current_task_id(batch_id: int | None = None, query_id: str | None = None) -> TaskId:
     """Identify the current task by the properties that Spark gives its Python worker.
 
-    Parameters:
+    Args:
         batch_id, query_id: used outside streaming queries, and where Spark gives them elsewhere.
     """
     context = TaskContext.get()

@@ -24,7 +24,7 @@ _EMPTY_SECONDS: Final = 0.1
 class Identity:
     """The file :data:`IDENTITY` of one consumer; problems with it raise a SpoolError.
 
-    Parameters:
+    Args:
         location: for the text of errors.
         consumer_id: the consumer that must own the directory.
     """

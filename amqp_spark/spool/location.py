@@ -24,7 +24,7 @@ _PLAIN: Final = frozenset({"endpoint_override", "scheme", "region", "allow_bucke
 class Location:
     """The value of option ``spoolLocation``.
 
-    Parameters:
+    Args:
         text: an absolute path, or a URI.
 
     Attributes:
@@ -46,7 +46,7 @@ class Location:
     def told(self, what: str, consequence: str = "", *, but_missing: bool = False) -> Iterator[None]:
         """Turn errors of the file system into a SpoolError with the failed action, the reason and advice.
 
-        Parameters:
+        Args:
             what: continues "the spool …".
             consequence: the consequence for the messages.
             but_missing: FileNotFoundError passes unchanged: the caller handles it.

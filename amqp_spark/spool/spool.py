@@ -70,7 +70,7 @@ class Spool:
     Every method but :meth:`open` needs an open spool, does I/O and may be called from any thread. Every failure raises
     a SpoolError that names the directory, the cause and the remedy.
 
-    Parameters:
+    Args:
         location: an absolute path, or a URI that ``pyarrow.fs`` supports.
         consumer_id, queue: owner of the files.
         resolve: turns a URI into a file system and a path on it.
@@ -125,7 +125,7 @@ class Spool:
     ) -> Written:
         """Write a new file. On return it is complete and durable; after a SpoolError it does not exist.
 
-        Parameters:
+        Args:
             epoch, sequence, begin: identify the batch; ``begin`` is the position of its first transfer.
             parts: its frames, as bytes; only small ones are copied.
             ends: end offset of each transfer in the concatenation; an array is processed without a Python loop.
@@ -221,7 +221,7 @@ class Spool:
         Valid as long as the lock is held. Names are random, so deleting exactly these files affects no successor, even
         if the lock was lost meanwhile.
 
-        Parameters:
+        Args:
             owned: the files that the state owns.
             instance: instance of that state; empty: only incomplete files.
         """

@@ -34,7 +34,7 @@ def lock_queue(digest: str) -> str:
 class Names:
     """The queue names of one identity.
 
-    Parameters:
+    Args:
         kind: ``CONSUMER`` or ``WRITER``.
         identity: the value of the option.
         index: position of the queue among the consumer's queues, sorted by name: each queue has its own state.
@@ -81,6 +81,6 @@ class Names:
         return f"{text}.{self.index}" if self.index else text
 
 
-def lineage_key(lineage: str) -> str:
-    """Binding key at ``amq.direct`` that identifies the state queue of a lineage."""
-    return f"amqp-spark.lineage.{hashed(lineage)}"
+def query_key(query_id: str) -> str:
+    """Binding key at ``amq.direct`` that identifies the state queue of a query id."""
+    return f"amqp-spark.lineage.{hashed(query_id)}"

@@ -79,7 +79,7 @@ class StateQueue:
     def take(self, *, timeout: float = TAKE_SECONDS) -> bytes | None:
         """Acquire the state message; ``None`` if there never was one.
 
-        Parameters:
+        Args:
             timeout: seconds to wait for it, if the queue exists.
 
         Returns:
@@ -130,7 +130,7 @@ class StateQueue:
     ) -> None:
         """Replace the state message and accept transfers of this session, all in one transaction (tx).
 
-        Parameters:
+        Args:
             body: of the new state message.
             accept: inclusive ranges of command ids.
             sent: called when everything was sent, including the commit, while its outcome is still unknown.
@@ -151,12 +151,12 @@ class StateQueue:
         assert self._held is not None
         if self.body != expected:
             raise self._several("another one came")
-        patience_s = accept_timeout(sum(last - first + 1 for first, last in accept))
+        silence_timeout_s = accept_timeout(sum(last - first + 1 for first, last in accept))
         self._client.accept([*accept, _id_range(self._held)])
         if accept:  # a broker may store them before it answers anything else
-            self._client.sync(patience_s=patience_s)
+            self._client.sync(silence_timeout_s=silence_timeout_s)
         self._publish(body)
-        self._client.transactions.commit(sent, patience_s=patience_s)
+        self._client.transactions.commit(sent, silence_timeout_s=silence_timeout_s)
         self._held, self.body = None, body
         assert self._subscription is not None
         self._subscription.grant(1)  # the message arrives while other work is done
@@ -265,7 +265,7 @@ class StateQueue:
 def allowed(what: str, whose: str) -> Iterator[None]:
     """Turn a refusal of the broker into an error that names its purpose and the required permission.
 
-    Parameters:
+    Args:
         what: the action and its queue.
         whose: the owner of the queue.
 
@@ -289,7 +289,7 @@ def allowed(what: str, whose: str) -> Iterator[None]:
 def loaded(names: Names, load: Callable[[bytes], T], body: bytes) -> T:
     """Parse a state message.
 
-    Parameters:
+    Args:
         names: of the queue that it came from.
         load: parses the body; its StateError describes the defect, without naming the queue.
         body: of the message.

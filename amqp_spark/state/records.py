@@ -15,9 +15,13 @@ from amqp_spark.state.names import CONSUMER, WRITER
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from _typeshed import DataclassInstance
+
 T = TypeVar("T")
 
 VERSION: Final = 1
+STORED_QUERY_ID: Final = "lineage"
+"""Name of ``query_id`` in the JSON on the broker, kept so that versions can read each other's state."""
 OPEN: Final = "open"
 """State of a writer's decision: branches of the batch may still have to be committed."""
 DONE: Final = "done"
@@ -129,15 +133,15 @@ class WriterState:
 
     Attributes:
         transactional_id: the writer.
-        lineage: Spark's query id or its substitute; empty before the first decision.
+        query_id: Spark's query id or its substitute; empty before the first decision.
         batch: the latest batch that was decided; -1 before the first.
         state: ``OPEN`` or ``DONE``.
         branches: of that batch.
-        past: earlier lineages, each with its last batch: if one returns, another query shares its transactionalId.
+        past: earlier queries, each with its last batch: if one returns, another query shares its transactionalId.
     """
 
     transactional_id: str
-    lineage: str = ""
+    query_id: str = ""
     batch: int = -1
     state: str = DONE
     branches: tuple[DecidedBranch, ...] = ()
@@ -153,6 +157,8 @@ class WriterState:
         value = _load(WRITER, body)
         branches = _list(value.pop("branches", None), "branches")
         past = value.pop("past", None)
+        if STORED_QUERY_ID in value:
+            value["query_id"] = value.pop(STORED_QUERY_ID)
         if not isinstance(past, dict) or not all(type(batch) is int for batch in past.values()):
             raise StateError("the state message has no readable 'past'")
         state = _make(cls, value | {"branches": (), "past": past})
@@ -161,8 +167,13 @@ class WriterState:
         return replace(state, branches=tuple(_make(DecidedBranch, each) for each in branches))
 
 
+def stored(record: DataclassInstance) -> dict[str, Any]:
+    """Fields of a record by the names that they have on the broker, in order."""
+    return {STORED_QUERY_ID if name == "query_id" else name: value for name, value in asdict(record).items()}
+
+
 def _dump(kind: str, state: ConsumerState | WriterState) -> bytes:
-    value = asdict(state)
+    value = stored(state)
     for batch in value.get("owned", ()):
         if not batch["skipped"]:  # so that a version without this field can read all other states
             del batch["skipped"]

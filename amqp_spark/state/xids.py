@@ -1,6 +1,6 @@
 """Names of transaction branches (0-10 domain xid): ours, and the text form of any xid.
 
-The global id identifies the owner (writer and lineage), the branch id the attempt and the task. They are short: qpidd
+The global id identifies the owner (writer and query id), the branch id the attempt and the task. They are short: qpidd
 lists all prepared branches in one frame or not at all. Both stay below 64 bytes, since some stores have no more room,
 and all three fields are always sent, since brokers compare encoded bytes.
 """
@@ -24,10 +24,10 @@ FORMAT: Final = 0x414D5153
 LISTED_NBYTES: Final = 65
 """Usual bytes of one of our xids in the answer to dtx.recover: 50 for its ids, and 14 or 15 around them."""
 _PREFIX: Final = "as2k"
-_LINEAGE_CHARACTERS: Final = 12
-"""Characters of the lineage's hash: enough to distinguish the few queries of one writer."""
+_QUERY_CHARACTERS: Final = 12
+"""Characters of the query id's hash: enough to distinguish the few queries of one writer."""
 _WRITER_NBYTES: Final = HASH_CHARACTERS // 2
-_GLOBAL_NBYTES: Final = _WRITER_NBYTES + _LINEAGE_CHARACTERS // 2
+_GLOBAL_NBYTES: Final = _WRITER_NBYTES + _QUERY_CHARACTERS // 2
 _TOKEN_NBYTES: Final = 3
 _BEGUN_NBYTES: Final = 4
 _FIRST_PREFIX: Final = "as1k"
@@ -64,13 +64,13 @@ class Branch:
 
     Attributes:
         writer: hash of the transactional id.
-        lineage: beginning of the hash of the lineage.
+        query_hash: beginning of the hash of the query id.
         batch, partition, attempt: the task.
         run: of the batch.
     """
 
     writer: str
-    lineage: str
+    query_hash: str
     batch: int
     partition: int
     attempt: int
@@ -81,22 +81,22 @@ class Branch:
         """Seconds since 1970."""
         return self.run.begun
 
-    def is_of(self, transactional_id: str, lineage: str | None = None) -> bool:
-        """Whether the branch belongs to a writer, and to one of its lineages if that is given."""
+    def is_of(self, transactional_id: str, query_id: str | None = None) -> bool:
+        """Whether the branch belongs to a writer, and to one of its queries if that is given."""
         ours = self.writer == hashed(WRITER, transactional_id)
-        return ours and (lineage is None or self.is_of_lineage(lineage))
+        return ours and (query_id is None or self.is_of_query(query_id))
 
-    def is_of_lineage(self, lineage: str) -> bool:
-        """Whether the branch belongs to that lineage of its writer."""
-        return hashed(lineage).startswith(self.lineage)
+    def is_of_query(self, query_id: str) -> bool:
+        """Whether the branch belongs to that query id of its writer."""
+        return hashed(query_id).startswith(self.query_hash)
 
 
 def new_branch(
-    transactional_id: str, lineage: str, batch: int, partition: int, attempt: int, *, run: Run | None = None
+    transactional_id: str, query_id: str, batch: int, partition: int, attempt: int, *, run: Run | None = None
 ) -> Xid:
     """Make a unique xid for an attempt; without ``run`` the attempt is a run of its own."""
     run = Run.new() if run is None else run
-    whose = hashed(WRITER, transactional_id) + hashed(lineage)[:_LINEAGE_CHARACTERS]
+    whose = hashed(WRITER, transactional_id) + hashed(query_id)[:_QUERY_CHARACTERS]
     branch = (
         run.begun.to_bytes(_BEGUN_NBYTES)
         + bytes.fromhex(run.token)
@@ -131,8 +131,8 @@ def _parsed(whose: bytes, branch: bytes) -> Branch:
     batch, at = _unpacked(branch, at)
     if at != len(branch):
         raise ValueError(branch)
-    writer, lineage = whose[:_WRITER_NBYTES], whose[_WRITER_NBYTES:]
-    return Branch(writer.hex(), lineage.hex(), batch, partition, attempt, run)
+    writer, query_hash = whose[:_WRITER_NBYTES], whose[_WRITER_NBYTES:]
+    return Branch(writer.hex(), query_hash.hex(), batch, partition, attempt, run)
 
 
 def _parsed_first(hashes: str, text: str) -> Branch | None:

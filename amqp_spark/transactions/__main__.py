@@ -169,7 +169,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def connect() -> Client:
         client = connect_to(options, call_timeout_s=_CALL_SECONDS)
-        client.transactions.patience_s = branch_timeout(_MOST_ROWS if wanted else 0)
+        client.transactions.silence_timeout_s = branch_timeout(_MOST_ROWS if wanted else 0)
         return client
 
     if arguments.export is not None or arguments.skip is not None:

@@ -80,7 +80,7 @@ class Resolution:
 def choose(client: Client, wanted: Sequence[tuple[str, Xid]], *, under_lock: bool = False) -> list[Resolution]:
     """Identify the branches to be resolved, without a list of all branches: a broker may be unable to make one.
 
-    Parameters:
+    Args:
         client: for queries; unusable after an error.
         wanted: actions and branches.
         under_lock: the client itself holds the locks of their writers.
@@ -297,7 +297,7 @@ def _lost_of_writer(writer: Writer) -> Iterator[str]:
     if state is None:
         yield f"what the state says cannot be read ({printable(writer.found.problem)})"
     elif state.batch >= 0:
-        yield f"it is no longer known that batch {state.batch} of lineage {quoted(state.lineage)} was published"
+        yield f"it is no longer known that batch {state.batch} of query {quoted(state.query_id)} was published"
     yield "the next start begins anew: a batch that Spark replays is published again, also if it was published before"
     yield "stop its query first: between two batches nobody can see that it runs"
 

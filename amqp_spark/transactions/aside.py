@@ -107,7 +107,7 @@ class OwnedMessage:
 def find(client: Client, consumer_id: str, queue: str | None, place: Place, *, spool: str | None) -> OwnedMessage:
     """Find the message at a position.
 
-    Parameters:
+    Args:
         client: for queries.
         consumer_id: the consumer's id.
         queue: one of its queues; ``None`` if it has only one.

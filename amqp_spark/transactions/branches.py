@@ -85,7 +85,7 @@ class Branches:
 def look_at_branches(client: Client, *, transactional_id: str | None = None) -> Branches:
     """List all prepared branches (dtx.recover), and read the state of each writer of ours that has some.
 
-    Parameters:
+    Args:
         client: for queries.
         transactional_id: a writer whose state is read even if it has no branches.
     """
@@ -156,9 +156,9 @@ def standing_of(xid: Xid, branch: Branch, state: WriterState) -> str:
     """Standing of a branch according to the state of its writer."""
     if key(xid) in decided(state):
         return DECIDED
-    if branch.is_of_lineage(state.lineage):
+    if branch.is_of_query(state.query_id):
         return UNDECIDED if branch.batch > state.batch else ORPHAN
-    return ORPHAN if any(map(branch.is_of_lineage, state.past)) else UNDECIDED
+    return ORPHAN if any(map(branch.is_of_query, state.past)) else UNDECIDED
 
 
 def decided(state: WriterState) -> frozenset[tuple[bytes | None, bytes | None]]:

@@ -59,7 +59,7 @@ class ConsumerQueue:
 def look_at_consumer(client: Client, consumer_id: str, *, spool: str | None = None) -> list[ConsumerQueue]:
     """Read every state of a consumer.
 
-    Parameters:
+    Args:
         client: for queries.
         consumer_id: its id.
         spool: where its spool is as seen from here; ``None``: as the states say.

@@ -49,7 +49,7 @@ class Found(Generic[S]):
 def find(client: Client, queue: str, lock: str, record: _Record[S], *, begun: str | None = None) -> Found[S]:
     """Browse a state queue.
 
-    Parameters:
+    Args:
         client: for queries.
         queue, lock: their names.
         record: the class that parses the message.
@@ -84,7 +84,7 @@ def _empty(client: Client, count: int | None, begun: str | None) -> str:
 def browse(client: Client, queue: str, *, wait: float = 0.0) -> list[bytes]:
     """Bodies of the messages of a queue, oldest first, without acquiring them. Acquired messages are passed over.
 
-    Parameters:
+    Args:
         client: for queries.
         queue: its name.
         wait: seconds to wait for the first one.

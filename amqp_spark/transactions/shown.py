@@ -161,18 +161,18 @@ def state_lines(writer: Writer) -> list[str]:
         lines += indented(["nothing was decided yet"])
     elif state is not None:
         done = "open: branches may still have to be committed" if state.state == OPEN else "done"
-        lines += indented([f"batch {state.batch} of lineage {quoted(state.lineage)}: {done}"])
+        lines += indented([f"batch {state.batch} of query {quoted(state.query_id)}: {done}"])
         rows = [(each.branch.partition, f"{each.branch.rows:,}", each.standing) for each in writer.decisions]
         below = [printable(each.branch.xid) for each in writer.decisions]
         lines += indented(table(("partition", "rows", "branch"), rows, below=below), 4) if rows else []
     if state is not None and state.past:
-        lines += indented([f"earlier lineages: {len(state.past)}"])
+        lines += indented([f"earlier queries: {len(state.past)}"])
     if writer.markers:
         lines += ["", f"markers left: {len(writer.markers)}"]
         known = [each for each in writer.markers if each.xid]
-        marked = [(each.batch, each.partition, f"{each.rows:,}", quoted(each.lineage)) for each in known]
+        marked = [(each.batch, each.partition, f"{each.rows:,}", quoted(each.query_id)) for each in known]
         below = [printable(each.xid) for each in known]
-        lines += indented(table(("batch", "partition", "rows", "lineage"), marked, below=below)) if known else []
+        lines += indented(table(("batch", "partition", "rows", "query"), marked, below=below)) if known else []
         if len(known) < len(writer.markers):
             lines += indented([f"{len(writer.markers) - len(known)} of them are not of amqp_spark"])
     return lines

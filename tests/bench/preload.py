@@ -45,7 +45,7 @@ def publish(
     Each has a body of ``body_bytes``, routing key, message id, timestamp and three headers (``HEADERS_DDL``), and is
     not durable. ``qty`` counts from 0; so do the last eight bytes of the message id.
 
-    Parameters:
+    Args:
         driver: of a session that does nothing else.
         queue: its name.
         count: how many.
@@ -76,7 +76,7 @@ def body_of(size: int) -> bytes:
 class Frames:
     """Blocks of messages that are equal except for their number (and, if ``stamped``, the time of sending).
 
-    Parameters:
+    Args:
         queue: the routing key, for the default exchange.
         body_bytes: size of every body.
         accept_mode: of the transfers.

@@ -61,7 +61,7 @@ def drain(
 ) -> Drained:
     """Run ``schema`` of a queue through an AvailableNow query into the noop sink, or to a broker.
 
-    Parameters:
+    Args:
         env: where the queue is.
         queue: its name.
         expected: how many messages it has.
@@ -111,7 +111,7 @@ def against_raw(
 ) -> tuple[list[float], list[Drained]]:
     """Drain a queue in turn with the bare socket loop and with the query, round after round.
 
-    Parameters:
+    Args:
         env: where the queue is.
         queue: its name; it is empty before and after.
         count: messages of each drain.

@@ -46,7 +46,7 @@ class Writer:
     queue: str
     vhost: str = "default"
     identity: str = field(default_factory=lambda: f"writer-{uuid.uuid4().hex[:8]}")
-    lineage: str | None = field(default_factory=lambda: str(uuid.uuid4()))
+    query_id: str | None = field(default_factory=lambda: str(uuid.uuid4()))
     given: dict[str, Any] = field(default_factory=dict)
     run_of_batch: Run = field(default_factory=Run.new)
     timeout_s: int | None = None
@@ -85,7 +85,7 @@ class Writer:
         """A task that has not run."""
         options = self.options
         plan = MessagePlan.build(SCHEMA, options)
-        place = TaskId(self.lineage, batch, partition)
+        place = TaskId(self.query_id, batch, partition)
         run = self.run_of_batch
         return TransactionalWriter(plan, options, place, attempt=attempt, run=run, connections=self.tasks)
 

@@ -54,15 +54,15 @@ def proxy(victim: BrokerJ) -> Iterator[FaultProxy]:
         yield proxy
 
 
-def connect(victim: BrokerJ, port: int = 0, *, patience_s: float = 30.0, heartbeat: int = 0) -> Client:
+def connect(victim: BrokerJ, port: int = 0, *, silence_timeout_s: float = 30.0, heartbeat: int = 0) -> Client:
     options = ConnectOptions(
         hosts=((victim.host, port or victim.port),),
         username=victim.username,
         password=victim.password,
-        connect_timeout=patience_s,
+        connect_timeout=silence_timeout_s,
         heartbeat=heartbeat,
     )
-    return Client.connect(options, call_timeout_s=patience_s)
+    return Client.connect(options, call_timeout_s=silence_timeout_s)
 
 
 @dataclass
@@ -76,10 +76,10 @@ class Conversation:
     closed: bool = False
     error: AmqpError | None = None
 
-    def run(self, victim: BrokerJ, port: int, patience_s: float) -> None:
+    def run(self, victim: BrokerJ, port: int, silence_timeout_s: float) -> None:
         client = None
         try:
-            client = connect(victim, port, patience_s=patience_s)
+            client = connect(victim, port, silence_timeout_s=silence_timeout_s)
             info = client.query_queue(QUEUE)
             assert info is not None
             for number in range(COUNT):
@@ -88,7 +88,7 @@ class Conversation:
             self.confirmed = True
             subscription = client.subscribe(QUEUE)
             subscription.grant(2 * COUNT)
-            deadline = time.monotonic() + patience_s
+            deadline = time.monotonic() + silence_timeout_s
             first = None
             while len(self.received) < COUNT and time.monotonic() < deadline:
                 for block in subscription.take_blocks(max(0.0, deadline - time.monotonic())):
@@ -192,9 +192,9 @@ def test_a_fault_at_every_step_loses_nothing(
         order = direction.cut(at, how=fault)
     # a fault that shows by nothing but silence is noticed by the deadline alone
     conversation = Conversation()
-    for patience_s in (0.3, 2.0, 8.0, 30.0) if fault in ("stall", "garbage") else (30.0,):
+    for silence_timeout_s in (0.3, 2.0, 8.0, 30.0) if fault in ("stall", "garbage") else (30.0,):
         conversation = Conversation()
-        conversation.run(victim, proxy.port, patience_s)
+        conversation.run(victim, proxy.port, silence_timeout_s)
         if order.struck.wait(1.0):  # it is said a moment after it has happened
             break
         # the machine was too slow to get that far: nothing has been seen yet
@@ -283,7 +283,7 @@ def test_a_frozen_broker_is_noticed_and_its_return_survived(victim: BrokerJ) -> 
         with pytest.raises(ConnectionLost, match="silent for two heartbeat intervals"):
             _take_until_it_fails(subscription, [])
         with pytest.raises(AmqpError):
-            connect(victim, patience_s=0.3)
+            connect(victim, silence_timeout_s=0.3)
     finally:
         victim.resume()
     client.close()

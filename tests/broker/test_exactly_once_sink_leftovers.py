@@ -49,7 +49,7 @@ def test_fifty_runs_that_are_aborted_leave_the_branches_of_one_at_most(client: C
     for _ in range(FAILING_RUNS):
         anew(writer)
         writer.task(0, 0, range(3))
-        writer.decision.abort([], 0, lineage=writer.lineage, run=writer.run_of_batch)
+        writer.decision.abort([], 0, query_id=writer.query_id, run=writer.run_of_batch)
         assert prepared_of(client, writer) == []
         writer.task(0, 1, range(3, 6))
         assert len(prepared_of(client, writer)) == 1
@@ -60,10 +60,10 @@ def test_fifty_runs_that_are_aborted_leave_the_branches_of_one_at_most(client: C
 
 
 def test_fifty_drivers_that_are_killed_leave_the_branches_of_one_at_most(client: Client, writer: Writer) -> None:
-    assert writer.lineage is not None
+    assert writer.query_id is not None
     for _ in range(FAILING_RUNS):
         anew(writer)
-        writer.decision.sweep_before(writer.lineage, 0, writer.run_of_batch)
+        writer.decision.sweep_before(writer.query_id, 0, writer.run_of_batch)
         assert prepared_of(client, writer) == []
         writer.run(0, range(3), range(3, 6))
     assert len(prepared_of(client, writer)) == 2
@@ -85,12 +85,12 @@ def test_a_run_that_is_at_work_is_left_alone_by_those_before_it(client: Client, 
 
 
 def test_a_decided_batch_survives_a_run_that_begins(client: Client, writer: Writer) -> None:
-    assert writer.lineage is not None
+    assert writer.query_id is not None
     assert writer.publish(0, range(3))
     anew(writer)
     stray = writer.task(0, 0, range(3))
     anew(writer)
-    writer.decision.sweep_before(writer.lineage, 0, writer.run_of_batch)
+    writer.decision.sweep_before(writer.query_id, 0, writer.run_of_batch)
     assert stray.xid not in prepared_of(client, writer)
     assert not writer.publish(0, range(3))
     assert taken(client, writer.queue) == rows(range(3))
@@ -100,7 +100,7 @@ def test_branches_of_the_first_version_are_swept(
     client: Client, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an older amqp_spark has left is rolled back by the next commit, as before."""
-    old = Writer(writer.broker, writer.queue, identity=writer.identity, lineage=writer.lineage)
+    old = Writer(writer.broker, writer.queue, identity=writer.identity, query_id=writer.query_id)
     monkeypatch.setattr("amqp_spark.sink.transactional_writer.new_branch", first_version)
     stray = old.task(0, 0, range(3))
     assert ":as1k" in stray.xid
@@ -112,10 +112,10 @@ def test_branches_of_the_first_version_are_swept(
     assert taken(client, writer.queue) == rows(range(3))
 
 
-def first_version(identity: str, lineage: str, batch: int, partition: int, attempt: int, *, run: Run) -> Xid:
+def first_version(identity: str, query_id: str, batch: int, partition: int, attempt: int, *, run: Run) -> Xid:
     """A branch's name as the first version made it."""
     del run
-    gid = f"as1k{hashed(WRITER, identity)}{hashed(lineage)}".encode()
+    gid = f"as1k{hashed(WRITER, identity)}{hashed(query_id)}".encode()
     return Xid(format=FORMAT, global_id=gid, branch_id=f"{batch}.{partition}.{attempt}.65f00000.0123abcd".encode())
 
 

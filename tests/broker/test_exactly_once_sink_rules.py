@@ -70,7 +70,7 @@ def test_batches_are_published_one_after_the_other(client: Client, writer: Write
     nothing_is_left(client, writer)
     assert taken(client, writer.queue) == rows(range(320))
     state = state_of(client, writer)
-    assert (state.lineage, state.batch, state.state) == (writer.lineage, 3, DONE)
+    assert (state.query_id, state.batch, state.state) == (writer.query_id, 3, DONE)
     assert [(branch.partition, branch.rows) for branch in state.branches] == [(0, 10)]
 
 
@@ -148,7 +148,7 @@ def test_a_driver_is_killed_and_the_batch_run_again(client: Client, writer: Writ
 @memory_only
 def test_a_driver_is_killed_twice(client: Client, writer: Writer, fate: Fate, point: str) -> None:
     for first in (crashpoints.VERIFIED, crashpoints.DECISION_COMMITTED, crashpoints.SOME_COMMITTED):
-        writer.lineage = str(uuid.uuid4())
+        writer.query_id = str(uuid.uuid4())
         for number, at in enumerate((first, point)):
             tasks = writer.run(0, range(10), range(10, 20))
             orphan(writer, 0)
@@ -261,23 +261,23 @@ def test_orphans_are_swept_and_strangers_are_not(
 
 
 @memory_only
-def test_orphans_of_an_earlier_lineage_are_swept(client: Client, writer: Writer) -> None:
+def test_orphans_of_an_earlier_query_are_swept(client: Client, writer: Writer) -> None:
     writer.publish(3, range(10))
     orphan(writer, 4)
-    writer.lineage = str(uuid.uuid4())
+    writer.query_id = str(uuid.uuid4())
     assert writer.publish(0, range(10, 20))
     nothing_is_left(client, writer)
     assert taken(client, writer.queue) == rows(range(20))
 
 
-# -------------------------------------------------------------------------------------------------------------- lineage
+# ---------------------------------------------------------------------------------------------------------- query ids
 @memory_only
 def test_two_queries_may_not_share_a_transactional_id(client: Client, writer: Writer) -> None:
     first, second = str(uuid.uuid4()), str(uuid.uuid4())
-    for lineage in (first, second):
-        writer.lineage = lineage
+    for query_id in (first, second):
+        writer.query_id = query_id
         assert writer.publish(0, range(10))
-    writer.lineage = first
+    writer.query_id = first
     tasks = writer.run(1, range(10))
     with pytest.raises(StateError, match=f"two queries share transactionalId .*{first} has published .*until batch 0"):
         writer.decision.commit(tasks, 1)
@@ -287,15 +287,15 @@ def test_two_queries_may_not_share_a_transactional_id(client: Client, writer: Wr
 
 
 @memory_only
-def test_a_lineage_may_not_change_its_transactional_id(client: Client, writer: Writer, broker: Broker) -> None:
+def test_a_query_may_not_change_its_transactional_id(client: Client, writer: Writer, broker: Broker) -> None:
     writer.publish(0, range(10))
-    other = Writer(broker, writer.queue, writer.vhost, lineage=writer.lineage)
+    other = Writer(broker, writer.queue, writer.vhost, query_id=writer.query_id)
     tasks = other.run(1, range(10))
     with pytest.raises(StateError, match="has published under another transactionalId before"):
         other.decision.commit(tasks, 1)
     other.decision.abort(tasks, 1)
     assert prepared_of(client, other) == []
-    other.lineage = None  # a batch write
+    other.query_id = None  # a batch write
     assert other.publish(0, range(10, 20))
     other.close()
     assert writer.publish(1, range(20, 30))
@@ -307,7 +307,7 @@ def test_batches_do_not_go_back(writer: Writer) -> None:
     writer.publish(5, range(10))
     with pytest.raises(StateError, match=r"Spark runs batch 4 .* has published batch 5 of it already"):
         writer.publish(4, range(10))
-    writer.lineage = None
+    writer.query_id = None
     writer.publish(9, range(10))
     with pytest.raises(
         StateError, match=r"option batchId is 8, .* has published 9 already: allowed are 9 with the same"

@@ -109,7 +109,7 @@ def test_what_is_not_committed_is_undone(
     state = taken(client, names)
     accept = fill(client, queue, 5)
 
-    def die(_sent: object, *, patience_s: float) -> None:
+    def die(_sent: object, *, silence_timeout_s: float) -> None:
         raise RuntimeError("here the process would have died")
 
     monkeypatch.setattr(client.transactions, "commit", die)

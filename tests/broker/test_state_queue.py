@@ -96,9 +96,9 @@ def test_a_connection_that_ends_before_the_commit_changes_nothing(
     ranges = received(client, durable_queue, 10)
     commit = client.transactions.commit
 
-    def cut_off(sent: Callable[[], None] | None, *, patience_s: float) -> None:
+    def cut_off(sent: Callable[[], None] | None, *, silence_timeout_s: float) -> None:
         client.abort()
-        commit(sent, patience_s=patience_s)
+        commit(sent, silence_timeout_s=silence_timeout_s)
 
     monkeypatch.setattr(client.transactions, "commit", cut_off)
     with pytest.raises(AmqpError):

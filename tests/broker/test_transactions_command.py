@@ -70,9 +70,9 @@ class Things:
         client.close()
         return xid
 
-    def branch(self, batch: int, partition: int = 0, *, lineage: str = "lineage", identity: str | None = None) -> Xid:
+    def branch(self, batch: int, partition: int = 0, *, query_id: str = "lineage", identity: str | None = None) -> Xid:
         """A prepared branch of a writer."""
-        return self.prepare(new_branch(self.identity if identity is None else identity, lineage, batch, partition, 0))
+        return self.prepare(new_branch(self.identity if identity is None else identity, query_id, batch, partition, 0))
 
     def prepared(self) -> set[str]:
         """What is still prepared of what was made here."""
@@ -230,11 +230,11 @@ def test_a_writer_is_shown_with_its_decision_its_markers_and_its_branches(comman
     assert xid_text(foreign) in {each["xid"] for each in found["others"]}
     assert command("--transactional-id", things.identity) == EXIT_DONE
     for each in (
-        "batch 7 of lineage 'lineage': open",
+        "batch 7 of query 'lineage': open",
         "gone",
         "markers left: 2",
         "not of amqp_spark",
-        "earlier lineages: 1",
+        "earlier queries: 1",
     ):
         assert each in command.out
     assert depth(things.client, markers) == 2

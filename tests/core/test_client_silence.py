@@ -78,7 +78,7 @@ def test_a_broker_that_commits_may_be_silent_as_long_as_patience_lasts() -> None
             return found
 
         connection.tick = ticking  # type: ignore[method-assign]
-        client.transactions.patience_s = 60.0
+        client.transactions.silence_timeout_s = 60.0
         client.transactions.commit()
         assert sum(ticks) >= 3
         assert len(ticks) < 50, "the client waits, and does not poll without a pause"
@@ -93,7 +93,7 @@ def test_patience_is_for_what_commits_and_has_an_end() -> None:
     with FakePeer(_busy_with_commit(busy), heartbeat=1) as server:
         client = server.connect(heartbeat=1)
         client.transactions.select()
-        client.transactions.patience_s = 0.5
+        client.transactions.silence_timeout_s = 0.5
         with pytest.raises(ConnectionLost, match="silent for two heartbeat intervals"):
             client.transactions.commit()
         busy.set()
@@ -162,7 +162,7 @@ def test_a_broker_may_be_silent_while_it_stores_accepts_and_no_longer() -> None:
     with FakePeer(script, heartbeat=1) as server:
         client = server.connect(heartbeat=1)
         subscription = client.subscribe("q")
-        client.accept([(0, 299_999)], patience_s=60.0)
+        client.accept([(0, 299_999)], silence_timeout_s=60.0)
         until = time.monotonic() + 3.0  # longer than two heartbeats
         while time.monotonic() < until:
             subscription.take_blocks(0.1)

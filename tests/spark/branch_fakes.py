@@ -94,7 +94,7 @@ class BranchTransactions:
     def __init__(self, client: BranchClient) -> None:
         self.client = client
         self.open = ""
-        self.patience_s = 0.0
+        self.silence_timeout_s = 0.0
 
     # --- the session that publishes
 

@@ -60,15 +60,15 @@ class FakeBroker(BranchBroker):
         batch: int,
         partition: int = 0,
         *,
-        lineage: str = "q",
+        query_id: str = "q",
         rows: int = 1,
         digest: str = "d",
         writer: str = "w",
         run: Run | None = None,
     ) -> PreparedBranch:
         """A task that has prepared its branch."""
-        xid = new_branch(writer, lineage, batch, partition, 0, run=run)
-        task = PreparedBranch(lineage, batch, partition, xid_text(xid), rows, digest)
+        xid = new_branch(writer, query_id, batch, partition, 0, run=run)
+        task = PreparedBranch(query_id, batch, partition, xid_text(xid), rows, digest)
         self.prepared[task.xid] = xid
         self.holds[task.xid] = task
         return task
@@ -97,7 +97,7 @@ class FakeTransactions(BranchTransactions):
     def commit_branch(self, xid: Xid) -> None:
         text, broker = xid_text(xid), self.client.broker
         self.client.call("commit")
-        assert self.patience_s >= broker.holds[text].rows / 1000, "it may be silent meanwhile"
+        assert self.silence_timeout_s >= broker.holds[text].rows / 1000, "it may be silent meanwhile"
         broker.visible[text] = broker.holds[text]
         del broker.prepared[text]
 
@@ -106,7 +106,7 @@ class FakeTransactions(BranchTransactions):
         if text not in broker.prepared:
             broker.fails.setdefault("rollback", []).append(NotFound(404, 0, "no such branch"))
         super().rollback_branch(xid)
-        assert self.patience_s >= broker.holds[text].rows / 1000, "it may be silent meanwhile"
+        assert self.silence_timeout_s >= broker.holds[text].rows / 1000, "it may be silent meanwhile"
 
 
 class FakeQueue(StateQueue):

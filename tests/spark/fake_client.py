@@ -121,7 +121,7 @@ class FakeBroker:
         self.subscriptions: list[dict[str, object]] = []
         self.queries = 0
         self.syncs = 0
-        self.patience: list[float] = []
+        self.silence_timeouts: list[float] = []
         """How long each accept and sync lets the broker be silent."""
         self.states: dict[str, bytes] = {}
         self.locks: dict[str, FakeClient] = {}
@@ -264,26 +264,26 @@ class FakeClient:
             self.subscription = FakeSubscription(self, queue, accept=accept, acquire=acquire)
             return self.subscription
 
-    def accept(self, ranges: Sequence[tuple[int, int]], *, patience_s: float = 0.0) -> None:
+    def accept(self, ranges: Sequence[tuple[int, int]], *, silence_timeout_s: float = 0.0) -> None:
         with self.broker.changed:
             self._command("accept")
-            self.broker.patience.append(patience_s)
+            self.broker.silence_timeouts.append(silence_timeout_s)
             for message in self._settled(ranges):
                 self.broker.accepted.append(message.body)
             self.broker.changed.notify_all()
 
-    def reject(self, ranges: Sequence[tuple[int, int]], *, text: str, patience_s: float = 0.0) -> None:
+    def reject(self, ranges: Sequence[tuple[int, int]], *, text: str, silence_timeout_s: float = 0.0) -> None:
         with self.broker.changed:
             self._command("reject")
-            self.broker.patience.append(patience_s)
+            self.broker.silence_timeouts.append(silence_timeout_s)
             for message in self._settled(ranges):
                 self.broker.rejected.append((message.body, text))
             self.broker.changed.notify_all()
 
-    def sync(self, *, patience_s: float = 0.0) -> None:
+    def sync(self, *, silence_timeout_s: float = 0.0) -> None:
         with self.broker.changed:
             self._command("sync")
-            self.broker.patience.append(patience_s)
+            self.broker.silence_timeouts.append(silence_timeout_s)
             self.broker.syncs += 1
 
     def service(self) -> None:

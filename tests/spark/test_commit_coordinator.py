@@ -11,7 +11,7 @@ from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
 from amqp_spark.sink import commit_coordinator, commit_protocol
 from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch
-from amqp_spark.state.names import lineage_key
+from amqp_spark.state.names import query_key
 from amqp_spark.state.records import DONE, OPEN, WriterState
 from tests.spark.commit_fakes import FakeBroker, FakeClient, FakeMarkers, FakeQueue, driver
 
@@ -169,9 +169,9 @@ def test_empty_batches_are_compared_where_others_may_have_decided(fake: FakeBrok
 # --------------------------------------------------------------------------------------------------- what is remembered
 def test_earlier_lineages_are_remembered_and_their_marks_are_not(fake: FakeBroker) -> None:
     for number in range(commit_protocol.MOST_PAST + 5):
-        lineage = f"q{number}"
-        assert driver(fake).commit([fake.task(number, lineage=lineage)], number)
-        assert fake.marks == {lineage_key(lineage)}
+        query_id = f"q{number}"
+        assert driver(fake).commit([fake.task(number, query_id=query_id)], number)
+        assert fake.marks == {query_key(query_id)}
     past = fake.writer.past
     assert list(past.items()) == [(f"q{number}", number) for number in range(4, commit_protocol.MOST_PAST + 4)]
 
@@ -184,37 +184,37 @@ def test_a_login_that_may_not_unbind_has_published_all_the_same(
     fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusal: AmqpError
 ) -> None:
     """The mark is taken away last: the refusal ends the session, and then there is nothing left to lose."""
-    assert driver(fake).commit([fake.task(0, lineage="old")], 0)
+    assert driver(fake).commit([fake.task(0, query_id="old")], 0)
 
     def refuse(_: FakeQueue, key: str) -> None:
-        assert key == lineage_key("old")
+        assert key == query_key("old")
         assert (fake.writer.state, fake.prepared) == (DONE, {})
         fake.fails["unlock"] = [ConnectionLost("the session has ended")]
         raise refusal
 
     monkeypatch.setattr(FakeQueue, "unmark", refuse)
-    assert driver(fake).commit([fake.task(0, lineage="new")], 0)
-    assert (fake.writer.lineage, fake.writer.state) == ("new", DONE)
+    assert driver(fake).commit([fake.task(0, query_id="new")], 0)
+    assert (fake.writer.query_id, fake.writer.state) == ("new", DONE)
     assert (
         "the mark of the query old, which this query has replaced, stays at amq.direct, where it does no" in caplog.text
     )
     assert str(refusal) in caplog.text
     del fake.fails["unlock"]
-    assert driver(fake).commit([fake.task(1, lineage="new")], 1)
-    assert fake.marks == {lineage_key("old"), lineage_key("new")}
+    assert driver(fake).commit([fake.task(1, query_id="new")], 1)
+    assert fake.marks == {query_key("old"), query_key("new")}
 
 
 def test_batch_writes_leave_no_mark(fake: FakeBroker) -> None:
-    """All of them have one lineage, whatever their transactionalId."""
-    fake.elsewhere.add(lineage_key(BATCH_WRITES))
-    assert driver(fake).commit([fake.task(0, lineage=BATCH_WRITES)], 0)
+    """All of them have one query id, whatever their transactionalId."""
+    fake.elsewhere.add(query_key(BATCH_WRITES))
+    assert driver(fake).commit([fake.task(0, query_id=BATCH_WRITES)], 0)
     assert fake.marks == set()
     assert driver(fake).commit([fake.task(0)], 0)
     assert fake.writer.past == {BATCH_WRITES: 0}
 
 
-def test_a_lineage_of_another_writer(fake: FakeBroker) -> None:
-    fake.elsewhere.add(lineage_key("q"))
+def test_a_query_of_another_writer(fake: FakeBroker) -> None:
+    fake.elsewhere.add(query_key("q"))
     with pytest.raises(StateError, match="published under another transactionalId before"):
         driver(fake).commit([fake.task(0)], 0)
 
@@ -239,7 +239,7 @@ def test_what_is_known_to_be_done_costs_nothing(fake: FakeBroker) -> None:
 
 
 def test_tasks_must_belong_together(fake: FakeBroker) -> None:
-    for tasks in ([fake.task(0), fake.task(1, 1)], [fake.task(0), fake.task(0, 1, lineage="r")]):
+    for tasks in ([fake.task(0), fake.task(1, 1)], [fake.task(0), fake.task(0, 1, query_id="r")]):
         with pytest.raises(StateError, match="several queries or batches came together"):
             driver(fake).commit(tasks, 0)
     with pytest.raises(StateError, match="several tasks of one partition"):

@@ -54,10 +54,10 @@ def test_abort_leaves_alone_what_is_not_of_the_batch(fake: FakeBroker, known: bo
         fake.task(5, run=run),
         fake.task(3, run=run),
         fake.task(4, writer="another", run=run),
-        *([fake.task(4, lineage="r", run=run)] if known else []),
+        *([fake.task(4, query_id="r", run=run)] if known else []),
     ]
     failed = fake.task(4, run=run)
-    driver(fake).abort([], 4, lineage="q" if known else None, run=run if known else None)
+    driver(fake).abort([], 4, query_id="q" if known else None, run=run if known else None)
     assert set(fake.prepared) == {each.xid for each in left}
     assert failed.xid not in fake.prepared
 
@@ -76,7 +76,7 @@ def test_abort_rolls_nothing_back_that_is_decided(fake: FakeBroker) -> None:
     with pytest.raises(ConnectionLost):
         driver(fake).commit(decided, 4)
     fake.task(4, run=run_at(100))  # an attempt that lost
-    driver(fake).abort([], 4, lineage="q", run=run_at(100))
+    driver(fake).abort([], 4, query_id="q", run=run_at(100))
     assert (fake.writer.state, fake.prepared) == (DONE, {})
     assert {branch.xid for branch in fake.writer.branches} == {task.xid for task in decided}
 
@@ -95,7 +95,7 @@ def test_fifty_failing_runs_leave_the_branches_of_one_at_most(fake: FakeBroker, 
     for number in range(50):
         run = run_at(1000 + number)
         early = fake.task(7, 0, run=run)
-        driver(fake).abort([early] if told else [], 7, lineage="q" if told else None, run=run if told else None)
+        driver(fake).abort([early] if told else [], 7, query_id="q" if told else None, run=run if told else None)
         fake.task(7, 1, run=run)
         assert len(fake.prepared) == 1
     tasks = [fake.task(7, partition, run=run_at(2000)) for partition in range(2)]
@@ -120,7 +120,7 @@ def test_a_run_that_begins_rolls_back_earlier_runs_of_its_batch_only(fake: FakeB
         fake.task(4, run=mine),
         fake.task(4, 1, run=run_at(101)),
         fake.task(5, run=run_at(90)),
-        fake.task(4, lineage="r", run=run_at(90)),
+        fake.task(4, query_id="r", run=run_at(90)),
         fake.task(4, writer="another", run=run_at(90)),
     ]
     fake.task(4, run=run_at(90))
@@ -158,11 +158,11 @@ def test_a_process_looks_once_unless_a_batch_comes_again(monkeypatch: pytest.Mon
     monkeypatch.setattr(
         commit_coordinator.CommitCoordinator,
         "sweep_before",
-        lambda _self, lineage, batch, run: looked.append((lineage, batch, run)),
+        lambda _self, query_id, batch, run: looked.append((query_id, batch, run)),
     )
     options = driver(FakeBroker())._options
     first, second = run_at(1), run_at(2)
-    for lineage, batch, run, times in (
+    for query_id, batch, run, times in (
         ("q", 3, first, 1),
         ("q", 3, first, 1),
         ("q", 4, second, 1),
@@ -170,8 +170,8 @@ def test_a_process_looks_once_unless_a_batch_comes_again(monkeypatch: pytest.Mon
         ("q", 2, run_at(4), 3),
         ("r", 5, run_at(5), 4),
     ):
-        abandoned_branches.sweep_once(options, lineage, batch, run)
-        assert len(looked) == times, (lineage, batch, run)
+        abandoned_branches.sweep_once(options, query_id, batch, run)
+        assert len(looked) == times, (query_id, batch, run)
 
 
 # ------------------------------------------------------------------------------------------- too many to be listed

@@ -29,7 +29,7 @@ def test_the_generated_tables_are_those_of_the_code(capsys: pytest.CaptureFixtur
 
 
 def test_a_table_that_differs_is_shown_and_mended(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name in ("options.md", "columns.md"):
+    for name in ("options.md", "columns.md", "errors.md"):
         text = (ROOT / "docs" / name).read_text(encoding="utf-8")
         (tmp_path / name).write_text(text.replace("| `queue` |", "| `Queue` |"), encoding="utf-8")
     where = ["--directory", str(tmp_path)]

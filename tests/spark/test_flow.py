@@ -76,7 +76,7 @@ def received(flow: FlowControl, held: ReceiveBuffer, subscription: Subscription,
     got, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
         flow.regulate(client, subscription, left=16_384, idles=True)  # type: ignore[arg-type] # the client itself
-        for block in subscription.take_blocks(flow.patience()):
+        for block in subscription.take_blocks(flow.take_timeout()):
             with held.changed:
                 held.buffers["q"].append(block)
                 flow.arrived(block)

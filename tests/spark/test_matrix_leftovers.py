@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 CONSUMER = ConsumerState(consumer_id="c", queue="q", spool="file:///spool", epoch=3, sequence=9)
 OWNED = OwnedBatch(epoch=3, sequence=8, begin=0, end=5, nbytes=100, file="a.spool", checksum="crc32:0")
-WRITER = WriterState(transactional_id="t", lineage="l", batch=4)
+WRITER = WriterState(transactional_id="t", query_id="l", batch=4)
 
 
 def owning(*owned: OwnedBatch) -> bytes:
@@ -64,7 +64,7 @@ def test_a_writer_without_just_one_state_is_told(states: list[bytes] | None) -> 
 
 
 def test_an_open_decision_and_markers_are_told() -> None:
-    state = WriterState(transactional_id="t", lineage="l", batch=4, state=OPEN)
+    state = WriterState(transactional_id="t", query_id="l", batch=4, state=OPEN)
     assert writer_left([state.dump()], [b"m", b"n"], locked=False) == [
         "the decision of batch 4 is open",
         "2 markers are left: [b'm', b'n']",

@@ -15,8 +15,9 @@ from amqp_core.v0_10.spec import DtxRecoverResult
 from amqp_core.v0_10.spec import Xid as WireXid
 from amqp_spark.errors import StateError
 from amqp_spark.sink.errors import MOST_TASKS
+from amqp_spark.sink.prepared import PreparedBranch
 from amqp_spark.state.listing import MOST_LISTED
-from amqp_spark.state.names import CONSUMER, WRITER, Names, hashed, lineage_key
+from amqp_spark.state.names import CONSUMER, WRITER, Names, hashed, query_key
 from amqp_spark.state.records import OPEN, ConsumerState, DecidedBranch, Mark, OwnedBatch, WriterState
 from amqp_spark.state.xids import FORMAT, Run, new_branch, parse_branch, parse_xid, xid_text
 
@@ -36,6 +37,12 @@ def test_a_consumers_state_comes_back(state: ConsumerState) -> None:
 @pytest.mark.parametrize("state", [_WRITER, WriterState("t")])
 def test_a_writers_state_comes_back(state: WriterState) -> None:
     assert WriterState.load(state.dump()) == state
+
+
+def test_the_query_id_keeps_its_stored_name() -> None:
+    """State messages and markers of earlier versions stay readable."""
+    assert json.loads(_WRITER.dump())["lineage"] == "lineage"
+    assert json.loads(PreparedBranch("q", 1, 2).dump())["lineage"] == "q"
 
 
 def test_messages_that_were_set_aside_are_written_only_where_there_are_any() -> None:
@@ -104,7 +111,7 @@ def test_names_differ_by_kind_identity_and_index_and_say_nothing() -> None:
         Names(kind, identity, index) for kind in (CONSUMER, WRITER) for identity in ("a", "b") for index in (0, 1)
     ]
     names = [name for each in several for name in (each.state, each.lock, each.markers, each.begun)]
-    names.append(lineage_key("a"))
+    names.append(query_key("a"))
     assert len(set(names)) == len(names)
     assert all(name.startswith("amqp-spark.") and len(name) < 64 for name in names)
 

@@ -62,9 +62,9 @@ class Tasks:
         self.pool = Connections(broker.connect)
         self.waits: list[float] = []
 
-    def task(self, *, lineage: str | None = "query", partition: int = 3, attempt: int = 0) -> TransactionalWriter:
+    def task(self, *, query_id: str | None = "query", partition: int = 3, attempt: int = 0) -> TransactionalWriter:
         plan = MessagePlan.build(SCHEMA, self.options)
-        place = TaskId(lineage, 12, partition)
+        place = TaskId(query_id, 12, partition)
         pool, sleep = self.pool, self.waits.append
         return TransactionalWriter(plan, self.options, place, attempt=attempt, connections=pool, sleep=sleep)
 
@@ -89,7 +89,7 @@ def test_rows_and_marker_are_prepared_in_one_branch(fake: BranchBroker) -> None:
     prepared = task.prepared
     [marker] = fake.markers
     assert marker == prepared
-    assert (prepared.lineage, prepared.batch, prepared.partition, prepared.rows) == ("query", 12, 5, 5003)
+    assert (prepared.query_id, prepared.batch, prepared.partition, prepared.rows) == ("query", 12, 5, 5003)
     assert prepared.digest == hashlib.sha256(b"".join(fake.taken)).hexdigest()
     assert list(fake.prepared) == [prepared.xid]
     branch = parse_branch(parse_xid(prepared.xid))
@@ -99,7 +99,7 @@ def test_rows_and_marker_are_prepared_in_one_branch(fake: BranchBroker) -> None:
     assert list(fake.timers.values()) == [[100]]
     [client] = fake.clients
     assert isinstance(client, BranchClient)
-    assert client.transactions.patience_s > 300.0 + 5.0, "the broker may be silent while it stores 5003 rows"
+    assert client.transactions.silence_timeout_s > 300.0 + 5.0, "the broker may be silent while it stores 5003 rows"
 
 
 def test_connections_are_kept_for_tasks_of_this_kind(fake: BranchBroker) -> None:
@@ -116,10 +116,10 @@ def test_without_rows_there_is_no_branch(fake: BranchBroker) -> None:
     assert fake.clients == []
 
 
-def test_what_is_no_stream_has_a_lineage_too(fake: BranchBroker) -> None:
-    task = Tasks(fake).task(lineage=None)
+def test_what_is_no_stream_has_a_query_too(fake: BranchBroker) -> None:
+    task = Tasks(fake).task(query_id=None)
     task.run([rows(1)])
-    assert task.prepared.lineage == BATCH_WRITES
+    assert task.prepared.query_id == BATCH_WRITES
 
 
 def test_a_digest_is_that_of_the_rows_and_their_order(fake: BranchBroker) -> None:
@@ -393,7 +393,7 @@ def test_all_that_is_asked_about_branches_waits_for_those_of_others(fake: Branch
     start = BranchTransactions.start
 
     def starting(self: BranchTransactions, xid: Xid) -> None:
-        patience.append(self.patience_s)
+        patience.append(self.silence_timeout_s)
         start(self, xid)
 
     with pytest.MonkeyPatch.context() as patch:

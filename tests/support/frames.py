@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def assert_rows(actual: DataFrame, rows: Iterable[Any], schema: str | t.StructType, *, any_order: bool = False) -> None:
     """Fail unless a frame has these rows and columns of these names and types; nullability is ignored.
 
-    Parameters:
+    Args:
         actual: the frame, df1 in the table.
         rows: the expected rows, df2: tuples, or dictionaries by column, in which NULL values may be left out.
         schema: of the rows, as for ``createDataFrame``.

@@ -41,7 +41,7 @@ class _SteppedTransport(Transport):
 class SimulatedBroker:
     """The broker: reads a little, completes some in any order, rejects some, stops and resumes the publisher.
 
-    Parameters:
+    Args:
         chance: the random generator of all choices.
         first_id: the id of the client's first transfer.
         lost_after: bytes of the session after which it closes the connection, ``None`` for never.

@@ -19,7 +19,7 @@ _log = logging.getLogger(__name__)
 class SpoolCleaner:
     """Deletes files that are no longer needed. Files left over are deleted at the next start: no state owns them.
 
-    Parameters:
+    Args:
         spool: must be open when the first file is given.
         shown: the owner of the files, for warnings.
     """

@@ -81,7 +81,7 @@ class TransactionalState:
         state: the state as stored on the broker; ``None`` until it was taken. Changed under the lock of ``held``.
         entries: the batches of that state, oldest first. Changed under the same lock.
 
-    Parameters:
+    Args:
         held, buffer: the received transfers of all queues, and of this one.
         first: the state of the consumer's first queue, if it has several and this is not the first.
     """

@@ -33,7 +33,7 @@ RECORD_SCHEMA: Final = "reasons MAP<STRING,STRING>, body BINARY, application_hea
 def records(batch: Batch, wrong: Mapping[int, Mapping[str, str]]) -> Array:
     """Make the column of a batch.
 
-    Parameters:
+    Args:
         batch: the decoded messages.
         wrong: by row that does not fit, the reason of each column.
 

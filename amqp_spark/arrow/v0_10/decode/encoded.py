@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:
     """Decode encoded maps (BINARY, each with its size; NULL stays NULL) to STRUCT or MAP, by the rules of the source.
 
-    Parameters:
+    Args:
         column: the encoded maps.
         kind: the type to decode to.
         unit: of numbers that become TIMESTAMP: ``s``, ``ms``, or ``auto`` by magnitude.

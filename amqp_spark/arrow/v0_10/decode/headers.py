@@ -122,7 +122,7 @@ class _Walk:
 def pick(wire: Wire, spans: Spans, keys: list[bytes], broken: Errors) -> list[Positions]:
     """Per key, the positions of its value's type code; 0 if the map or the key is absent.
 
-    Parameters:
+    Args:
         wire: the bytes of the block.
         spans: the encoded maps. Each is read up to the last of the keys only; of a repeated key the first counts.
         keys: their bytes.

@@ -158,7 +158,7 @@ class ColumnPlan:
     ) -> ColumnPlan:
         """Check a schema; column names are compared without case.
 
-        Parameters:
+        Args:
             schema: of the query.
             mode: the option.
             timestamp_unit: the option.
@@ -193,7 +193,7 @@ class ColumnPlan:
     ) -> Iterator[pa.RecordBatch]:
         """Decode chunks of transfers that have consecutive positions from ``first_position`` on.
 
-        Parameters:
+        Args:
             chunks: the transfers, in order.
             queue: their queue.
             first_position: position of the first transfer.

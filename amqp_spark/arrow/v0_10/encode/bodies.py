@@ -73,7 +73,7 @@ def frame(kind: int, flags: Size, size: Size) -> tuple[Any, ...]:
 def assemble(head: RowBytes, octets: Array, room: int) -> tuple[pa.Buffer, Numbers]:
     """Whole assemblies of all rows, and the end of each. Every body is copied once.
 
-    Parameters:
+    Args:
         head: the bytes before the body.
         octets: the bodies as BINARY, none null.
         room: maximum bytes of body per frame.

@@ -80,7 +80,7 @@ def stamped(
 ) -> Array:
     """Add stamps to every map; existing stamps are replaced, and rows without a map get one.
 
-    Parameters:
+    Args:
         maps: encoded maps as BINARY; ``None``: no row has one.
         rows: number of rows.
         query_id, batch_id: of the batch; ``None`` leaves the stamp out.

@@ -153,7 +153,7 @@ class MessagePlan:
     def encoder(self, *, accept_mode: int, max_frame_size: int, task_id: TaskId) -> Encoder:
         """An encoder for a connection and a task.
 
-        Parameters:
+        Args:
             accept_mode: of the transfers (0 explicit, 1 none).
             max_frame_size: of the connection, in bytes, frame header included.
             task_id: for errors and stamps.
@@ -174,7 +174,7 @@ class Encoder:
     def blocks(self, batch: pa.RecordBatch, first_row: int) -> Iterator[EncodedBlock]:
         """Encode a batch in blocks.
 
-        Parameters:
+        Args:
             batch: rows of the planned schema.
             first_row: position in the partition of the first row.
 
@@ -359,7 +359,7 @@ def _cuts(columns: dict[str, Array], rows: int) -> Iterator[tuple[int, int]]:
 def clear_accept_mode(frames: bytearray, ends: Iterable[int]) -> None:
     """Set accept-mode none in every transfer.
 
-    Parameters:
+    Args:
         frames: consecutive transfers made by :class:`Encoder`; changed in place.
         ends: end of each transfer in ``frames``.
     """

@@ -34,7 +34,7 @@ _OCTETS: Final = _table()
 def parse(column: Array) -> tuple[Numbers, Mask]:
     """Parse UUIDs in the usual text form, either case: ``f81d4fae-7dec-11d0-a765-00a0c91e6bf6``.
 
-    Parameters:
+    Args:
         column: the texts, a binary array (:func:`.pieces.binary`).
 
     Returns:

@@ -1,0 +1,77 @@
+"""Conditions of errors: their grammar, and that every use in the code gives the fields of its sentences."""
+
+from __future__ import annotations
+
+import ast
+import string
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqp_core.conditions import Condition, CoreCondition, condition_of, reason
+from amqp_core.errors import AmqpError
+from amqp_spark.conditions import SparkCondition
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[2]
+TABLES: dict[str, type[Condition]] = {table.__name__: table for table in (CoreCondition, SparkCondition)}
+EVERY = [condition for table in TABLES.values() for condition in table]
+LONGEST = 40
+
+
+class _Sample(Condition):
+    QUEUE_NOT_FOUND = "Queue {queue!r} does not exist.", "Create it, or set {option}=ifMissing."
+
+
+def fields(condition: Condition) -> set[str]:
+    found = string.Formatter().parse(f"{condition.what} {condition.action}")
+    return {name for _, name, _, _ in found if name is not None}
+
+
+def uses() -> Iterator[tuple[str, str, str, ast.Call | None]]:
+    """Place, table, condition and call of each mention in the code."""
+    for package in ("amqp_core", "amqp_spark", "jobs"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            calls = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in TABLES:
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", node.value.id, node.attr, calls.get(id(node))
+
+
+def test_text_of_a_condition() -> None:
+    text = _Sample.QUEUE_NOT_FOUND(queue="ticks", option="declare")
+    assert text == "[AMQP_QUEUE_NOT_FOUND] Queue 'ticks' does not exist. Create it, or set declare=ifMissing."
+    error = AmqpError(text)
+    assert error.condition == condition_of(text) == "AMQP_QUEUE_NOT_FOUND"
+    assert reason(error) == "Queue 'ticks' does not exist. Create it, or set declare=ifMissing"
+    assert AmqpError("without one").condition is None
+
+
+@pytest.mark.parametrize("condition", EVERY, ids=lambda condition: condition.title)
+def test_grammar(condition: Condition) -> None:
+    """One sentence what, one what to do, at most 40 words together."""
+    for sentence in (condition.what, condition.action):
+        assert sentence.endswith("."), sentence
+        assert ". " not in sentence.removesuffix("."), sentence
+        assert sentence[0].isupper() or sentence[0] in "{'", sentence
+    assert len(f"{condition.what} {condition.action}".split()) <= LONGEST
+
+
+def test_every_use_gives_the_fields_of_its_condition() -> None:
+    wrong = []
+    for place, table, name, call in uses():
+        condition = TABLES[table].__members__.get(name)
+        if condition is None:
+            wrong.append(f"{place}: no condition {table}.{name}")
+        elif call is not None and (call.args or {each.arg for each in call.keywords} != fields(condition)):
+            wrong.append(f"{place}: {table}.{name} takes {sorted(fields(condition))}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_every_condition_is_used() -> None:
+    used = {(table, name) for _, table, name, _ in uses()}
+    assert [c.title for c in EVERY if (type(c).__name__, c.name) not in used] == []
