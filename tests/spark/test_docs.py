@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pkgutil
 import re
 import tomllib
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import amqp_spark
+from amqp_core.conditions import CoreCondition
 from amqp_spark import docs
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.options import CONNECTION, SINK, SOURCE
 from tests.support.dial import address
 from tests.support.jobs import load
@@ -22,6 +25,9 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DEVELOPERS = [ROOT / "tests" / "README.md", ROOT / "tests" / "bench" / "README.md", ROOT / "specs" / "README.md"]
+CONDITIONS = {condition.title for condition in (*CoreCondition, *SparkCondition)}
+VARIABLES = re.compile(r"AMQP_(TEST|FROM|TO)_\w*|AMQP_(URL|USERNAME|PASSWORD|NAME)")
 
 
 def test_the_generated_tables_are_those_of_the_code(capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,10 +65,35 @@ def test_options_that_the_documents_name_exist() -> None:
     assert found >= {"url", "queue", "tls.caFile", "retry.maxAttempts"}, "or nothing was looked for"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def anchors(path: Path) -> set[str]:
+    """Anchors of a document's headings, as the usual renderers make them."""
+    heads = re.findall(r"^#+ (.+)$", path.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *DEVELOPERS], ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_lead_somewhere(path: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)\)", path.read_text(encoding="utf-8")):
-        assert target.startswith("https://") or (path.parent / target).exists(), target
+    for target in re.findall(r"\]\(([^)]+)\)", path.read_text(encoding="utf-8")):
+        if not target.startswith("https://"):
+            file, _, anchor = target.partition("#")
+            linked = path.parent / file if file else path
+            assert linked.exists(), target
+            assert not anchor or anchor in anchors(linked), target
+
+
+@pytest.mark.parametrize("path", [*DOCUMENTS, *DEVELOPERS], ids=lambda path: str(path.relative_to(ROOT)))
+def test_files_and_python_names_that_the_documents_name_exist(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for file in set(re.findall(r"\b(?:amqp_core|amqp_spark|jobs|specs|tests|docs)/[\w./]*\w", text)):
+        assert (ROOT / file).exists(), file
+    for name in set(re.findall(r"(?<![\w./])(?:amqp_core|amqp_spark)(?:\.\w+)+", text)) - {"amqp_spark.whl"}:
+        pkgutil.resolve_name(name)
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+def test_conditions_that_the_documents_name_exist(path: Path) -> None:
+    named = set(re.findall(r"\bAMQP_[A-Z_0-9]+\b", path.read_text(encoding="utf-8")))
+    assert {name for name in named if not VARIABLES.fullmatch(name)} <= CONDITIONS
 
 
 def test_the_version_is_said_once() -> None:
@@ -92,13 +123,13 @@ def pieces_of(fragment: str) -> list[str]:
 
 
 def test_the_errors_that_have_ways_out_are_those_of_the_code() -> None:
-    """Those of Spark are marked."""
+    """A name of a condition is looked up in the table, a quoted text in the code. Errors of Spark are marked."""
     operations = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
     section = operations.partition("\n### Ways out\n")[2].partition("\n## ")[0]
     firsts = [row.split(" | ")[0] for row in section.splitlines() if row.startswith("| ")][1:]
     quoted = [found for first in firsts for found in re.findall(r"`([^`]+)`( \(Spark\))?", first)]
-    fragments = [fragment for fragment, foreign in quoted if not foreign]
-    assert len(fragments) > len(firsts) > 20
+    fragments = [fragment for fragment, foreign in quoted if not foreign and fragment not in CONDITIONS]
+    assert len(quoted) > len(firsts) > 20
     texts = texts_of_the_code()
     missing = []
     for fragment in fragments:
