@@ -10,6 +10,7 @@ from amqp_core.errors import IllegalArgument, InvalidArgument, NotFound, Resourc
 if TYPE_CHECKING:
     from amqp_core.api import Client, QueueInfo, Subscription
     from amqp_spark.datasource.receive_buffer import ConsumerOptions
+    from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
 
@@ -22,11 +23,10 @@ def dying_seconds(client: Client) -> float:
     return 2 * client.heartbeat_s + DYING_SECONDS
 
 
-def longest_seconds(options: ConsumerOptions) -> float:
+def longest_seconds(options: SourceOptions) -> float:
     """Seconds that the first subscription may take: each host in turn, plus the lost session of a killed query."""
-    connect = options.connect
-    waits = 2 * connect.heartbeat + DYING_SECONDS if options.exclusive else 0.0
-    return connect.connect_timeout * len(connect.hosts) + waits
+    waits = 2 * options.heartbeat + DYING_SECONDS if options.exclusive else 0.0
+    return options.connect_timeout * len(options.hosts) + waits
 
 
 def prepare(client: Client, queue: str, options: ConsumerOptions) -> QueueInfo | None:

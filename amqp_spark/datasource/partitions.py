@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from amqp_spark.arrow.decode import Chunk, joined
 from amqp_spark.compat import InputPartition
 from amqp_spark.errors import TransferError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
+    from threading import Condition
 
     from amqp_spark.datasource.block_server import Endpoint
+    from amqp_spark.datasource.queue_buffer import QueueBuffer
 
 SMALL_BATCH_BYTES: Final = 1 << 20
 """Below this a batch is one inline partition: pulling costs as much as it saves, and every task costs 10 ms or more."""
@@ -75,49 +77,71 @@ class Range:
         return tuple(position for position in self.skipped if begin <= position < end)
 
 
-class Holder(Protocol):
-    """Holds the bytes of planned ranges."""
+class PlannedRanges:
+    """The bytes of planned ranges. Methods may be called from any thread.
+
+    Args:
+        lock: guards the buffers.
+        buffer_of: returns the buffer with the range of a queue and an epoch that ends at a position; or OffsetError.
+    """
+
+    def __init__(self, lock: Condition, buffer_of: Callable[[str, int, int], QueueBuffer]) -> None:
+        self._lock = lock
+        self._buffer_of = buffer_of
 
     def bytes_of(self, queue: str, epoch: int, begin: int, end: int) -> int:
         """Bytes of a planned range."""
+        with self._lock:
+            return self._buffer_of(queue, epoch, end).bytes_of(begin, end)
 
-    def cut(self, queue: str, epoch: int, begin: int, end: int, pieces: int) -> Sequence[tuple[int, int, int]]:
+    def cut(self, queue: str, epoch: int, begin: int, end: int, pieces: int) -> list[tuple[int, int, int]]:
         """Cut a planned range into pieces of about equal bytes: begin, end, bytes."""
+        with self._lock:
+            return self._buffer_of(queue, epoch, end).cut(begin, end, pieces)
 
-    def chunks(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[Chunk]:
-        """The transfers of a planned range."""
+    def chunks(self, queue: str, epoch: int, begin: int, end: int) -> list[Chunk]:
+        """The transfers of a planned range, one chunk per block received."""
+        with self._lock:
+            return self._buffer_of(queue, epoch, end).chunks(begin, end)
+
+    def reject(self, queue: str, epoch: int, positions: Sequence[int], text: str) -> None:
+        """Record positions that did not fit the schema; they are rejected when Spark has committed the batch."""
+        with self._lock:
+            self._buffer_of(queue, epoch, 0).reject(positions, text)
 
 
 def inline_partitions(
-    holder: Holder, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint | None
+    planned: PlannedRanges, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint | None
 ) -> list[InlinePartition]:
     """Partitions with the bytes of a batch: one if it is small, else at most ``pieces`` per queue (more where they
     would be too large to send)."""
-    sizes = [holder.bytes_of(each.queue, each.epoch, each.begin, each.end) for each in ranges]
+    sizes = [planned.bytes_of(each.queue, each.epoch, each.begin, each.end) for each in ranges]
     if sum(sizes) < SMALL_BATCH_BYTES:
-        slices = tuple(_slice(holder, each, each.begin, each.end) for each in ranges)
+        slices = tuple(_slice(planned, each, each.begin, each.end) for each in ranges)
         return [InlinePartition(slices, endpoint)] if slices else []
     partitions = []
     for each, size in zip(ranges, sizes, strict=True):
         wanted = max(_pieces(size, pieces), -(-size // INLINE_PIECE_BYTES))
-        for begin, end, length in holder.cut(each.queue, each.epoch, each.begin, each.end, wanted):
+        for begin, end, length in planned.cut(each.queue, each.epoch, each.begin, each.end, wanted):
             if length > INLINE_LIMIT_BYTES:
                 raise TransferError(
                     f"queue {each.queue!r}: a message of {length} bytes is too large to travel inside a partition "
                     f"({INLINE_LIMIT_BYTES} bytes at most): option transfer=pull can carry it"
                 )
-            partitions.append(InlinePartition((_slice(holder, each, begin, end),), endpoint))
+            partitions.append(InlinePartition((_slice(planned, each, begin, end),), endpoint))
     return partitions
 
 
-def pull_partitions(holder: Holder, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint) -> list[PullPartition]:
+def pull_partitions(
+    planned: PlannedRanges, ranges: Sequence[Range], *, pieces: int, endpoint: Endpoint
+) -> list[PullPartition]:
     """Partitions that refer to a batch: at most ``pieces`` per queue, of about equal bytes."""
     partitions = []
     for each in ranges:
-        wanted = _pieces(holder.bytes_of(each.queue, each.epoch, each.begin, each.end), pieces)
+        wanted = _pieces(planned.bytes_of(each.queue, each.epoch, each.begin, each.end), pieces)
         partitions += [
             PullPartition(endpoint, each.queue, each.epoch, begin, end, each.skipped_in(begin, end))
-            for begin, end, _size in holder.cut(each.queue, each.epoch, each.begin, each.end, wanted)
+            for begin, end, _size in planned.cut(each.queue, each.epoch, each.begin, each.end, wanted)
         ]
     return partitions
 
@@ -126,6 +150,6 @@ def _pieces(size: int, most: int) -> int:
     return max(1, min(most, size // LEAST_PIECE_BYTES))
 
 
-def _slice(holder: Holder, whole: Range, begin: int, end: int) -> Slice:
-    chunk = joined(holder.chunks(whole.queue, whole.epoch, begin, end))
+def _slice(planned: PlannedRanges, whole: Range, begin: int, end: int) -> Slice:
+    chunk = joined(planned.chunks(whole.queue, whole.epoch, begin, end))
     return Slice(whole.queue, whole.epoch, begin, chunk, whole.skipped_in(begin, end))

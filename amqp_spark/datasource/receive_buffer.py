@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from amqp_spark.datasource.credit import Turns
 from amqp_spark.datasource.queue_buffer import QueueBuffer
+from amqp_spark.options import AT_MOST_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from amqp_core.address import ConnectOptions
+    from amqp_spark.options import SourceOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,20 @@ class ConsumerOptions:
     bind: tuple[tuple[str, str], ...] = ()
     max_attempts: int = 10
     max_delay: float = 30.0
+
+    @classmethod
+    def of(cls, options: SourceOptions) -> ConsumerOptions:
+        """The part of these options."""
+        return cls(
+            connect=options.connect_options(),
+            exclusive=options.exclusive,
+            selector=options.selector,
+            accept=options.delivery_guarantee != AT_MOST_ONCE,
+            declare=options.declare == "ifMissing",
+            bind=options.bind,
+            max_attempts=options.retry_max_attempts,
+            max_delay=options.retry_max_delay,
+        )
 
 
 class ReceiveBuffer:

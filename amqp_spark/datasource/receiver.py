@@ -1,8 +1,7 @@
 """The receiver of a query: one consumer per queue, one byte budget, and the plan of each batch.
 
-Runs in the reader process on the driver. Receiving (:mod:`queue_consumer`), planning (:mod:`planner`) and the calls of
-Spark (:mod:`micro_batch_stream`) are separate: :mod:`exactly_once` adds a spool and a transaction between a plan and
-the offset that names it.
+Runs in the reader process on the driver. Receiving (:mod:`queue_consumer`), planning (:mod:`planner`), the calls of
+Spark (:mod:`micro_batch_stream`) and the policies of the delivery guarantees are separate.
 """
 
 from __future__ import annotations
@@ -15,17 +14,14 @@ from amqp_spark import crashpoints
 from amqp_spark.datasource.backlog import BacklogSurvey
 from amqp_spark.datasource.planner import plan_batch
 from amqp_spark.datasource.queue_consumer import QueueConsumer
-from amqp_spark.datasource.receive_buffer import ReceiveBuffer
-from amqp_spark.errors import OffsetError
+from amqp_spark.datasource.receive_buffer import ConsumerOptions, ReceiveBuffer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from amqp_spark.arrow.decode import Chunk
     from amqp_spark.connect import Connector
-    from amqp_spark.datasource.queue_buffer import QueueBuffer
     from amqp_spark.datasource.queue_consumer import Owner
-    from amqp_spark.datasource.receive_buffer import ConsumerOptions
+    from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
 
@@ -40,37 +36,56 @@ TRICKLE_SECONDS: Final = 2.0
 
 
 class Receiver:
-    """Holds the transfers received from all queues of a query. Methods may be called from any thread."""
+    """Holds the transfers received from all queues of a query. Methods may be called from any thread.
+
+    Attributes:
+        held: the transfers, and the lock that guards them.
+        consumers: one per queue.
+    """
 
     def __init__(
         self,
         queues: Sequence[str],
         options: ConsumerOptions,
         *,
-        epoch: int,
         buffer_bytes: int,
         connector: Connector,
         clock: Callable[[], float] = time.monotonic,
         owners: Callable[[str, ReceiveBuffer], Owner] | None = None,
     ) -> None:
-        self.epoch = epoch
-        self._held = ReceiveBuffer(queues, buffer_bytes, clock)
-        self._consumers = [
-            QueueConsumer(queue, options, self._held, connector, None if owners is None else owners(queue, self._held))
+        self.held = ReceiveBuffer(queues, buffer_bytes, clock)
+        self.consumers = [
+            QueueConsumer(queue, options, self.held, connector, None if owners is None else owners(queue, self.held))
             for queue in queues
         ]
-        self._survey = BacklogSurvey(self._consumers, self._held, options.connect, connector)
-        self._lock = self._held.changed
+        self._survey = BacklogSurvey(self.consumers, self.held, options.connect, connector)
+        self._lock = self.held.changed
         self._clock = clock
         self._turn = 0
         self._started = False
+
+    @classmethod
+    def of(
+        cls,
+        options: SourceOptions,
+        connector: Connector,
+        owners: Callable[[str, ReceiveBuffer], Owner] | None = None,
+    ) -> Receiver:
+        """Make the receiver for the options of a source."""
+        return cls(
+            sorted(options.queues),
+            ConsumerOptions.of(options),
+            buffer_bytes=options.buffer_bytes,
+            connector=connector,
+            owners=owners,
+        )
 
     def start(self, *, bounded: bool = False) -> None:
         """Start receiving, once. ``bounded``: only the messages that are there now (AvailableNow)."""
         if self._started:
             return
         self._started = True
-        for consumer in self._consumers:
+        for consumer in self.consumers:
             consumer.bounded = bounded
             consumer.start()
         self._survey.start()
@@ -78,24 +93,24 @@ class Receiver:
     def stop(self) -> None:
         """Close the connections cleanly; messages not accepted go back to their queue."""
         with self._lock:
-            self._held.stopping = True
-        for consumer in self._consumers:
+            self.held.stopping = True
+        for consumer in self.consumers:
             consumer.wake()
         deadline = time.monotonic() + STOP_SECONDS
-        for consumer in self._consumers:
+        for consumer in self.consumers:
             if not consumer.join(max(0.0, deadline - time.monotonic())):
                 _log.warning("queue %r: the connection did not close within %.0f s", consumer.queue, STOP_SECONDS)
         self._survey.stop(max(0.0, deadline - time.monotonic()))
 
     def touch(self) -> None:
         """Record a call of Spark."""
-        self._held.last_call = self._clock()
+        self.held.last_call = self._clock()
 
     def accept(self, positions: Mapping[str, int]) -> bool:
         """Accept everything below these positions, which Spark has processed; return whether any was new."""
         news = []
         with self._lock:
-            for consumer in self._consumers:
+            for consumer in self.consumers:
                 position = positions.get(consumer.queue, 0)
                 if position > consumer.buffer.accepted:
                     crashpoints.reached(crashpoints.COMMIT_LOGGED)
@@ -104,7 +119,7 @@ class Receiver:
                         consumer.settlements.extend(settlements)
                     news.append(consumer)
         if news:
-            for consumer in self._consumers:  # all of them: they may wait for a part of the budget
+            for consumer in self.consumers:  # all of them: they may wait for a part of the budget
                 consumer.wake()
         return bool(news)
 
@@ -115,49 +130,49 @@ class Receiver:
         previous one.
         """
         with self._lock:
-            asked = [consumer.buffer.incarnation for consumer in self._consumers]
-            for consumer in self._consumers:
+            asked = [consumer.buffer.incarnation for consumer in self.consumers]
+            for consumer in self.consumers:
                 consumer.sync_wanted += 1
-        for consumer in self._consumers:
+        for consumer in self.consumers:
             consumer.wake()
-        deadline = self._clock() + SYNC_SECONDS + max(consumer.sync_silence_timeout_s for consumer in self._consumers)
+        deadline = self._clock() + SYNC_SECONDS + max(consumer.sync_silence_timeout_s for consumer in self.consumers)
         with self._lock:
-            while any(consumer.sync_done < consumer.sync_wanted and consumer.connected for consumer in self._consumers):
+            while any(consumer.sync_done < consumer.sync_wanted and consumer.connected for consumer in self.consumers):
                 left = deadline - self._clock()
                 if left <= 0:
                     break
                 self._lock.wait(left)
             done = all(
-                consumer.sync_done >= consumer.sync_wanted and consumer.error is None for consumer in self._consumers
+                consumer.sync_done >= consumer.sync_wanted and consumer.error is None for consumer in self.consumers
             )
-            same = asked == [consumer.buffer.incarnation for consumer in self._consumers]
-            return (done and same) or self._held.stopping
+            same = asked == [consumer.buffer.incarnation for consumer in self.consumers]
+            return (done and same) or self.held.stopping
 
     def planned(self) -> dict[str, int]:
         """The end of the planned ranges, per queue."""
         with self._lock:
-            return {queue: buffer.planned for queue, buffer in self._held.buffers.items()}
+            return {queue: buffer.planned for queue, buffer in self.held.buffers.items()}
 
     def plan(self, *, max_messages: int | None, max_bytes: int) -> bool:
         """Plan the next batch from the received transfers; return whether there is one."""
         with self._lock:
             self._turn += 1
-            buffers = tuple(self._held.buffers.values())
+            buffers = tuple(self.held.buffers.values())
             count = plan_batch(buffers, max_messages=max_messages, max_bytes=max_bytes, turn=self._turn)
         return count > 0
 
     def waiting(self) -> bool:
         """Whether any received transfer is not planned."""
-        return any(buffer.waiting for buffer in self._held.buffers.values())
+        return any(buffer.waiting for buffer in self.held.buffers.values())
 
     def has_enough(self, *, min_messages: int, max_bytes: int) -> bool:
         """Whether ``min_messages`` wait to be planned, or some do and waiting brings no more: the batch has reached
         half of the budget or its own bound in bytes, or a consumer gave up."""
         with self._lock:
-            waiting = self._held.waiting
-            full = self._held.bytes >= self._held.enough_bytes(max_bytes)
+            waiting = self.held.waiting
+            full = self.held.bytes >= self.held.enough_bytes(max_bytes)
             return waiting >= min_messages or (
-                waiting > 0 and (full or any(consumer.error is not None for consumer in self._consumers))
+                waiting > 0 and (full or any(consumer.error is not None for consumer in self.consumers))
             )
 
     def wait_for_begin(self, connecting: float, *, max_messages: int | None, max_bytes: int) -> None:
@@ -166,22 +181,22 @@ class Receiver:
         With an interval trigger, the next call comes an interval later. ``connecting``: most seconds until all queues
         are subscribed; after that it takes a few seconds at most.
         """
-        enough_bytes = self._held.enough_bytes(max_bytes)
+        enough_bytes = self.held.enough_bytes(max_bytes)
         with self._lock:
             seen, since = self._received(), self._clock()
             until, subscribed = since + connecting, False
-            while self.failure() is None and not self._held.stopping:
+            while self.failure() is None and not self.held.stopping:
                 now = self._clock()
                 if not subscribed and all(
-                    consumer.connected or consumer.error is not None for consumer in self._consumers
+                    consumer.connected or consumer.error is not None for consumer in self.consumers
                 ):
                     until, subscribed = now + BEGIN_SECONDS, True
                 if self._received() != seen:
                     seen, since = self._received(), now
-                full = self._held.waiting_bytes >= enough_bytes
-                if full or all(consumer.caught_up or consumer.error is not None for consumer in self._consumers):
+                full = self.held.waiting_bytes >= enough_bytes
+                if full or all(consumer.caught_up or consumer.error is not None for consumer in self.consumers):
                     return
-                if max_messages is not None and self._held.waiting >= max_messages:
+                if max_messages is not None and self.held.waiting >= max_messages:
                     return
                 left = (min(until, since + GROWTH_SECONDS) if self.waiting() else until) - now
                 if left <= 0:
@@ -202,14 +217,14 @@ class Receiver:
         """AvailableNow: return when there is enough to plan, no message arrives for a while, or all is taken."""
         # Wait for a whole batch: receiving goes on while Spark works, and a batch costs some 0.1 s of processor time
         # whatever its size; with half batches a drain was 6 % slower. The buffer must have room for the next one, too.
-        enough_bytes = self._held.enough_bytes(max_bytes)
+        enough_bytes = self.held.enough_bytes(max_bytes)
         with self._lock:
             seen = self._received()
             since = begun = self._clock()
-            while not self.all_taken() and not self._held.stopping:
-                if self._held.waiting_bytes >= enough_bytes:
+            while not self.all_taken() and not self.held.stopping:
+                if self.held.waiting_bytes >= enough_bytes:
                     return
-                if max_messages is not None and self._held.waiting >= max_messages:
+                if max_messages is not None and self.held.waiting >= max_messages:
                     return
                 now = self._clock()
                 if self._received() != seen:
@@ -221,62 +236,41 @@ class Receiver:
                 until = min(since + GROWTH_SECONDS, begun + TRICKLE_SECONDS)
                 if now >= until:
                     return
-                self._held.want(enough_bytes, max_messages)
+                self.held.want(enough_bytes, max_messages)
                 self._lock.wait(until - now)
-                self._held.want(0)
+                self.held.want(0)
 
     def all_taken(self) -> bool:
         """AvailableNow: whether every queue was read to its end, or failed."""
-        return all(consumer.exhausted or consumer.error is not None for consumer in self._consumers)
+        return all(consumer.exhausted or consumer.error is not None for consumer in self.consumers)
 
     def finished(self) -> bool:
         """AvailableNow: whether all messages are received and planned. Also true while the query is being stopped."""
-        return (self.all_taken() and not self.waiting()) or self._held.stopping
+        return (self.all_taken() and not self.waiting()) or self.held.stopping
 
     def failure(self) -> Exception | None:
         """The error of a consumer that gave up and has no transfers left to plan."""
-        for consumer in self._consumers:
+        for consumer in self.consumers:
             if consumer.error is not None and not consumer.buffer.waiting:
                 return consumer.error
         return None
 
+    def raise_failure(self) -> None:
+        """Raise :meth:`failure`, if any."""
+        failure = self.failure()
+        if failure is not None:
+            raise failure
+
     def begin_of(self, queue: str, end: int) -> int:
         """Begin of the planned range that ends at ``end``."""
         with self._lock:
-            return self._held.buffers[queue].begin_of(end)
-
-    def cut(self, queue: str, epoch: int, begin: int, end: int, pieces: int) -> list[tuple[int, int, int]]:
-        """Cut a planned range into pieces of about equal bytes: begin, end, bytes."""
-        with self._lock:
-            return self._holder(queue, epoch, end).cut(begin, end, pieces)
-
-    def bytes_of(self, queue: str, epoch: int, begin: int, end: int) -> int:
-        """Bytes of a planned range."""
-        with self._lock:
-            return self._holder(queue, epoch, end).bytes_of(begin, end)
-
-    def chunks(self, queue: str, epoch: int, begin: int, end: int) -> list[Chunk]:
-        """The transfers of a planned range of this epoch, one chunk per block received."""
-        with self._lock:
-            return self._holder(queue, epoch, end).chunks(begin, end)
-
-    def reject(self, queue: str, epoch: int, positions: Sequence[int], text: str) -> None:
-        """Record positions that did not fit the schema; they are rejected when Spark has committed the batch."""
-        with self._lock:
-            self._holder(queue, epoch, 0).reject(positions, text)
-
-    def nothing_to_plan(self) -> None:
-        """Handle a call of Spark that gets no batch."""
-
-    def epoch_of(self, queue: str) -> int | None:
-        """The current epoch; None as long as it is not known."""
-        return self.epoch if queue in self._held.buffers else None
+            return self.held.buffers[queue].begin_of(end)
 
     def report(self) -> dict[str, tuple[int, int | None]]:
         """Per queue: the received position, and the backlog (messages in no batch yet) if known."""
         found: dict[str, tuple[int, int | None]] = {}
         with self._lock:
-            for consumer in self._consumers:
+            for consumer in self.consumers:
                 buffer = consumer.buffer
                 end = consumer.end_estimate
                 backlog = None if end is None else max(end, buffer.received) - buffer.planned
@@ -284,10 +278,4 @@ class Receiver:
         return found
 
     def _received(self) -> int:
-        return sum(buffer.received for buffer in self._held.buffers.values())
-
-    def _holder(self, queue: str, epoch: int, _end: int) -> QueueBuffer:
-        """The buffer with the bytes of a range that ends at or before ``end``."""
-        if epoch != self.epoch or queue not in self._held.buffers:
-            raise OffsetError(f"queue {queue!r}: epoch {epoch} is not the one of this reader ({self.epoch})")
-        return self._held.buffers[queue]
+        return sum(buffer.received for buffer in self.held.buffers.values())

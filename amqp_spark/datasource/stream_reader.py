@@ -23,6 +23,7 @@ from amqp_spark.compat import (
 )
 from amqp_spark.connect import connect
 from amqp_spark.datasource import poison
+from amqp_spark.datasource.at_least_once import AtLeastOncePolicy
 from amqp_spark.datasource.block_server import Endpoint, fetch, report_rejects
 from amqp_spark.datasource.micro_batch_stream import MicroBatchStream
 from amqp_spark.datasource.partitions import InlinePartition, PullPartition
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
     from amqp_spark.arrow.decode import Chunk, ColumnPlan
     from amqp_spark.connect import Connector
+    from amqp_spark.datasource.micro_batch_stream import DeliveryPolicy
     from amqp_spark.datasource.partitions import Slice
     from amqp_spark.options import SourceOptions
 
@@ -117,11 +119,14 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._stream
 
     def _new_stream(self, *, bounded: bool) -> MicroBatchStream:
+        policy: DeliveryPolicy
         if self._options.exactly_once:
-            from amqp_spark.datasource.exactly_once.stream import ExactlyOnceStream  # noqa: PLC0415  others do not pay for it
+            from amqp_spark.datasource.exactly_once.policy import ExactlyOncePolicy  # noqa: PLC0415  others do not pay for it
 
-            return ExactlyOnceStream(self._options, self._connector, bounded=bounded)
-        return MicroBatchStream(self._options, self._connector, bounded=bounded)
+            policy = ExactlyOncePolicy(self._options, self._connector)
+        else:
+            policy = AtLeastOncePolicy(self._options, self._connector)
+        return MicroBatchStream(self._options, policy, bounded=bounded)
 
     # --- on executors
 

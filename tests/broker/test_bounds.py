@@ -81,7 +81,7 @@ def most_held(driver: Driver, count: int) -> int:
         while not ended.wait(0.001):
             run = driver.reader._stream
             if run is not None:
-                most = max(most, run._receiver._held.bytes)
+                most = max(most, run._receiver.held.bytes)
 
     watcher = threading.Thread(target=watch)
     watcher.start()

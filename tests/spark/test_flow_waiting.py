@@ -81,7 +81,7 @@ def receiving(script: Callable[[Peer], None], queues: int, budget: int) -> Itera
     with FakePeer(script) as server:
         options = ConsumerOptions(connect=ConnectOptions(hosts=(("127.0.0.1", server.port),), heartbeat=0))
         names = [f"q{number}" for number in range(queues)]
-        receiver = Receiver(names, options, epoch=1, buffer_bytes=budget, connector=connect)
+        receiver = Receiver(names, options, buffer_bytes=budget, connector=connect)
         receiver.start()
         try:
             yield receiver
@@ -106,13 +106,13 @@ def test_what_came_while_a_sync_was_waited_for_counts_for_the_next_credit() -> N
         peer.serve()
 
     with receiving(script, 1, budget) as receiver:
-        for consumer in receiver._consumers:
+        for consumer in receiver.consumers:
             wait_until(lambda consumer=consumer: consumer.connected, "the subscription", 20)  # type: ignore[misc] # of this round
         wait_until(lambda: receiver.sync() and bool(credited[-1]), "a sync with credit", 20)
-        wait_until(lambda: receiver._held.bytes > 0, "what came before the answer", 20)
+        wait_until(lambda: receiver.held.bytes > 0, "what came before the answer", 20)
         for _ in range(3):
             assert receiver.sync()
-        assert receiver._held.bytes <= budget + size + SLACK
+        assert receiver.held.bytes <= budget + size + SLACK
 
 
 def test_what_may_come_to_links_that_wait_for_an_answer_is_no_credit_for_others(
@@ -140,7 +140,7 @@ def test_what_may_come_to_links_that_wait_for_an_answer_is_no_credit_for_others(
         peer.serve()
 
     with receiving(script, queues, budget) as receiver:
-        held = receiver._held
+        held = receiver.held
         wait_until(lambda: sum(each.messages > 0 for each in senders) == queues, "credit for all", 20)
         syncing = threading.Thread(target=receiver.sync)
         syncing.start()
@@ -179,8 +179,8 @@ def test_a_message_under_way_when_a_turn_begins_leaves_no_credit_for_one_of_any_
             together[0] = max(together[0], sum(each.has_any_size() for each in senders))
 
     with receiving(script, queues, budget) as receiver:
-        wait_until(lambda: all(consumer.connected for consumer in receiver._consumers), "the subscriptions", 20)
+        wait_until(lambda: all(consumer.connected for consumer in receiver.consumers), "the subscriptions", 20)
         wait_until(lambda: any(each.has_any_size() for each in senders), "a turn", 20)
         producing.set()
-        wait_until(lambda: receiver._held.bytes > 20 * 100, "some small messages", 60)
+        wait_until(lambda: receiver.held.bytes > 20 * 100, "some small messages", 60)
     assert together == [1]

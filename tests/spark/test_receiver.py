@@ -29,9 +29,7 @@ def make(fake: FakeBroker) -> Iterator[Callable[..., Receiver]]:
 
     def build(*queues: str, buffer_bytes: int = 1 << 20, **options: object) -> Receiver:
         consumer_options = ConsumerOptions(connect=CONNECT, max_delay=0.02, **options)  # type: ignore[arg-type]
-        receiver = Receiver(
-            queues or ("q",), consumer_options, epoch=1, buffer_bytes=buffer_bytes, connector=fake.connect
-        )
+        receiver = Receiver(queues or ("q",), consumer_options, buffer_bytes=buffer_bytes, connector=fake.connect)
         made.append(receiver)
         return receiver
 
@@ -91,7 +89,7 @@ def test_an_accept_that_is_signalled_during_a_query_is_not_forgotten(
                 client.woken = False  # as when the query's own wait had taken the wake-up
 
     fake.on_command = signal
-    receiver._consumers[0].surveyed(None, counts_held=True)  # the session asks again whether the queue is there
+    receiver.consumers[0].surveyed(None, counts_held=True)  # the session asks again whether the queue is there
     fake.wait(lambda: fake.accepted == [b"a"])
 
 
@@ -132,7 +130,7 @@ def test_the_backlog_is_asked_for_only_when_spark_asks(
 ) -> None:
     receiver = make()
     receiver.start()
-    fake.wait(lambda: receiver._consumers[0].connected)  # it has asked for the queue itself
+    fake.wait(lambda: receiver.consumers[0].connected)  # it has asked for the queue itself
     queries = fake.queries
     fake.publish("q", *[b"x"] * 500)
     fake.wait(lambda: fake.held() == 500)
@@ -152,7 +150,7 @@ def test_the_backlog_is_not_asked_for_too_often(
     monkeypatch.setattr(backlog, "SURVEY_SECONDS", 0.1)  # every hundred rounds
     receiver = make()
     receiver.start()
-    fake.wait(lambda: receiver._consumers[0].connected)  # it has asked for the queue itself
+    fake.wait(lambda: receiver.consumers[0].connected)  # it has asked for the queue itself
     queries = fake.queries
 
     def asks_again_and_again() -> bool:
@@ -184,7 +182,7 @@ def test_the_backlog_is_asked_for_on_a_connection_that_receives_nothing(
 def test_a_survey_that_fails_costs_nothing_but_the_backlog(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
     receiver = make()
     receiver.start()
-    fake.wait(lambda: receiver._consumers[0].connected)  # the survey leaves out queues without a connection
+    fake.wait(lambda: receiver.consumers[0].connected)  # the survey leaves out queues without a connection
     (receiving,) = fake.clients
     fake.refuse.append(ConnectionLost("no more connections"))
     receiver.touch()
@@ -204,13 +202,13 @@ def test_another_broker_that_does_not_know_the_queue_ends_nothing(
     """Of a host list the survey may reach another broker than the receiving session."""
     receiver = make()
     receiver.start()
-    fake.wait(lambda: receiver._consumers[0].connected)
+    fake.wait(lambda: receiver.consumers[0].connected)
     queries = fake.queries
-    receiver._consumers[0].surveyed(None, counts_held=True)
+    receiver.consumers[0].surveyed(None, counts_held=True)
     fake.wait(lambda: fake.queries > queries)
     assert receiver.failure() is None
     del fake.queues["q"]
-    receiver._consumers[0].surveyed(None, counts_held=True)
+    receiver.consumers[0].surveyed(None, counts_held=True)
     fake.wait(lambda: isinstance(receiver.failure(), ResourceDeleted))
 
 
@@ -261,7 +259,7 @@ def test_large_rejects_let_the_broker_be_silent_for_longer(
     fake.publish("q", *[b"x"] * 8000)
     plan_all(receiver, fake, 8000)
     monkeypatch.setattr(queue_consumer, "MOST_RANGES", 100)
-    receiver.reject("q", 1, range(0, 8000, 2), "is not what it should be")
+    receiver.held.buffers["q"].reject(range(0, 8000, 2), "is not what it should be")
     receiver.accept({"q": 8000})
     fake.wait(lambda: len(fake.rejected) == len(fake.accepted) == 4000)
     assert sum(fake.silence_timeouts) == pytest.approx(8.0), "not once for each command"
@@ -282,7 +280,7 @@ def test_no_queue_starves_although_its_messages_exceed_its_share(
     def goes_on() -> bool:
         nonlocal most, seen
         fake.publish("r", b"s" * 2000)
-        most = max(most, receiver._held.bytes)
+        most = max(most, receiver.held.bytes)
         receiver.plan(max_messages=None, max_bytes=1 << 30)
         receiver.accept(receiver.planned())
         seen += 1
@@ -317,7 +315,7 @@ def test_what_is_not_retryable_ends_the_consumer_and_not_the_others(
     fake.wait(lambda: isinstance(receiver.failure(), LimitExceeded))
     fake.publish("r", b"still here")
     plan_all(receiver, fake, 1, "r")
-    (chunk,) = receiver.chunks("r", 1, 0, 1)
+    (chunk,) = receiver.held.buffers["r"].chunks(0, 1)
     assert list(bodies_of(bytes(chunk.frames))) == [b"still here"]
 
 
@@ -341,7 +339,7 @@ def test_settlements_of_many_ranges_go_in_several_commands(
     receiver.start()
     fake.publish("q", *[b"%d" % number for number in range(100)])
     plan_all(receiver, fake, 100)
-    receiver.reject("q", 1, range(0, 100, 2), "even")
+    receiver.held.buffers["q"].reject(range(0, 100, 2), "even")
     commands: list[str] = []
     fake.on_command = commands.append
     receiver.accept({"q": 100})
@@ -359,7 +357,7 @@ def test_a_run_of_rejects_is_one_range(
     receiver.start()
     fake.publish("q", *[b"%d" % number for number in range(100)])
     plan_all(receiver, fake, 100)
-    receiver.reject("q", 1, range(100), "all")
+    receiver.held.buffers["q"].reject(range(100), "all")
     commands: list[str] = []
     fake.on_command = commands.append
     receiver.accept({"q": 100})
@@ -372,7 +370,6 @@ def test_stopping_while_the_broker_is_away_does_not_wait_for_the_next_attempt(fa
     receiver = Receiver(
         ("q",),
         ConsumerOptions(connect=CONNECT, max_delay=1e6, max_attempts=1000),
-        epoch=1,
         buffer_bytes=1000,
         connector=fake.connect,
     )
@@ -403,7 +400,7 @@ def test_a_session_confirms_nothing_for_the_one_before_it(fake: FakeBroker, make
             fake.cut()
 
     fake.on_command = lose
-    changed, queue_consumer = receiver._held.changed, receiver._consumers[0]
+    changed, queue_consumer = receiver.held.changed, receiver.consumers[0]
     wait = changed.wait
     asking = threading.get_ident()
 
@@ -447,7 +444,7 @@ def test_who_waits_for_a_batch_is_woken_when_there_is_enough(monkeypatch: pytest
     fake = FakeBroker("q", block_messages=5)
     fake.held_elsewhere["q"] = 100  # never sent, so that the end is not reached
     fake.publish("q", b"first")
-    receiver = Receiver(("q",), ConsumerOptions(connect=CONNECT), epoch=1, buffer_bytes=1 << 20, connector=fake.connect)
+    receiver = Receiver(("q",), ConsumerOptions(connect=CONNECT), buffer_bytes=1 << 20, connector=fake.connect)
     receiver.start(bounded=True)
     try:
         waiting = threading.Thread(
@@ -490,12 +487,12 @@ def test_queues_whose_messages_exceed_their_share_pass_the_bound_by_one_message_
     size = len(transfer_frames(b"x" * 700_000))
     for queue in queues:
         fake.publish(queue, *(b"x" * 700_000 for _ in range(3)))
-    receiver = Receiver(queues, ConsumerOptions(connect=CONNECT), epoch=1, buffer_bytes=1 << 20, connector=fake.connect)
+    receiver = Receiver(queues, ConsumerOptions(connect=CONNECT), buffer_bytes=1 << 20, connector=fake.connect)
     receiver.start(bounded=bounded)
     try:
-        fake.wait(lambda: receiver._held.bytes >= 2 * size)
+        fake.wait(lambda: receiver.held.bytes >= 2 * size)
         looked.clear()
         fake.wait(lambda: all(looked[queue] >= 5 for queue in queues))
-        assert receiver._held.bytes <= (1 << 20) + size
+        assert receiver.held.bytes <= (1 << 20) + size
     finally:
         receiver.stop()

@@ -238,7 +238,7 @@ def test_batches_and_offsets_pickle_without_secrets(fake: FakeBroker, readers: R
 
 def held_bytes(driver: Driver) -> int:
     run = driver.reader._stream
-    return 0 if run is None else run._receiver._held.bytes
+    return 0 if run is None else run._receiver.held.bytes
 
 
 def most_held_bytes(driver: Driver, count: int) -> int:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_spark import crashpoints
-from amqp_spark.datasource.exactly_once import entries, receiver
+from amqp_spark.datasource.exactly_once import entries, policy
 from amqp_spark.errors import OffsetError, StateError
 from amqp_spark.spool import spool
 from tests.spark.driver import Driver, bodies
@@ -85,7 +85,7 @@ def test_a_broker_that_answers_late_is_waited_for(
     fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Later than a session counts as certain, and sooner than the broker would give it up."""
-    monkeypatch.setattr(receiver, "CERTAIN_SECONDS", 0.0)
+    monkeypatch.setattr(policy, "CERTAIN_SECONDS", 0.0)
     fake.publish("q", *numbers(30))
     driver = Driver(consumers(maxMessagesPerTrigger=10))
     assert sorted(bodies(driver.rows(30))) == numbers(30)
@@ -124,17 +124,17 @@ def test_a_batch_that_was_owned_before_has_its_room_in_the_buffer(
     def slow(batch: OwnedBatch, where: spool.Spool) -> QueueBuffer:
         run = again.reader._stream
         assert run is not None
-        held = run._receiver._held
+        held = run._receiver.held
         assert sum(each() for each in held.elsewhere) == batch.nbytes, "its room is kept before it is in memory"
         return entries.load(batch, where)
 
-    monkeypatch.setattr(receiver, "load", slow)
+    monkeypatch.setattr(policy, "load", slow)
     replayed = again.restart_batch()
     assert replayed
     rows = len(replayed)
     while rows < 500:
         run = again.reader._stream
         assert run is not None
-        most = max(most, run._receiver._held.bytes)
+        most = max(most, run._receiver.held.bytes)
         rows += len(again.trigger() or [])
     assert most <= buffer + 2 * len(body)

@@ -1,4 +1,9 @@
-"""The receiver of exactly-once: batches are planned into the spool and the state, and served from there."""
+"""Exactly-once: batches are owned before Spark receives them, and served from memory or from the spool.
+
+A batch is measured, written to the spool, and owned in one transaction that accepts its messages; then its end is
+returned. So every batch that Spark has logged is in the spool, whatever happens to the broker's copy, and messages
+that are not in the state are still on their queue.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +35,7 @@ if TYPE_CHECKING:
     from amqp_spark.connect import Connector
     from amqp_spark.datasource.queue_buffer import QueueBuffer
     from amqp_spark.datasource.queue_consumer import QueueConsumer
-    from amqp_spark.datasource.receive_buffer import ConsumerOptions, ReceiveBuffer
+    from amqp_spark.datasource.receive_buffer import ReceiveBuffer
     from amqp_spark.offsets import QueueOffset
     from amqp_spark.options import SourceOptions
 
@@ -45,55 +50,53 @@ SLOW_SECONDS: Final = 10.0
 """A wait for an answer of the broker is logged after this time."""
 ASSURE_SECONDS: Final = 1.0
 """Interval between two checks whether a session has answered."""
-_NO_EPOCH: Final = 0
-"""Epoch of the receiver as a whole: with exactly-once every queue has its own epoch."""
 
 
-class OwningReceiver(Receiver):
-    """Holds transfers received and not accepted, and batches owned and not finished."""
+class ExactlyOncePolicy:
+    """See :class:`.DeliveryPolicy`. Messages are received and not accepted, or in batches owned and not finished."""
 
-    def __init__(self, options: SourceOptions, consumer_options: ConsumerOptions, *, connector: Connector) -> None:
+    starts_late = True
+    unconfirmed = (
+        "the broker did not confirm in time that the last batches are finished: they stay in the state and the spool "
+        "until the query is started again, which does not read them twice"
+    )
+
+    def __init__(self, options: SourceOptions, connector: Connector) -> None:
+        self._options = options
         self._owners: dict[str, TransactionalState] = {}
         self._planning = threading.Lock()
         self._pace = CommitPace()
-        self._least_messages = options.min_messages_per_trigger
+        self._turn = 0
         self._decided: set[str] = set()
         """Queues whose first offset from Spark was checked against the state."""
-        queues = sorted(options.queues)
+        self.receiver = Receiver.of(options, connector, self._owner)
+        self._held = self.receiver.held
+        self._lock = self._held.changed
+        self._ahead = Lookahead(self._held)
+
+    def _owner(self, queue: str, held: ReceiveBuffer) -> TransactionalState:
+        options = self._options
         assert options.consumer_id is not None
         assert options.spool_location is not None
-        consumer_id, spool_location = options.consumer_id, options.spool_location
-
-        def owner(queue: str, held: ReceiveBuffer) -> TransactionalState:
-            consumer = Consumer(
-                consumer_id=consumer_id,
-                queue=queue,
-                index=queues.index(queue),
-                count=len(queues),
-                spool=spool_location,
-                adopt=options.adopt_state,
-                heartbeat=options.heartbeat,
-            )
-            spool = Spool(spool_location, consumer_id=consumer_id, queue=queue)
-            self._owners[queue] = owner = TransactionalState(
-                consumer, spool, held, held.buffers[queue], self._owners.get(queues[0])
-            )
-            held.elsewhere.append(lambda: owner.held_bytes)
-            return owner
-
-        super().__init__(
-            queues,
-            consumer_options,
-            epoch=_NO_EPOCH,
-            buffer_bytes=options.buffer_bytes,
-            connector=connector,
-            owners=owner,
+        queues = sorted(options.queues)
+        consumer = Consumer(
+            consumer_id=options.consumer_id,
+            queue=queue,
+            index=queues.index(queue),
+            count=len(queues),
+            spool=options.spool_location,
+            adopt=options.adopt_state,
+            heartbeat=options.heartbeat,
         )
-        self._ahead = Lookahead(self._held)
+        spool = Spool(options.spool_location, consumer_id=options.consumer_id, queue=queue)
+        owner = TransactionalState(consumer, spool, held, held.buffers[queue], self._owners.get(queues[0]))
+        self._owners[queue] = owner
+        held.elsewhere.append(lambda: owner.held_bytes)
+        return owner
 
     # --- position of Spark
 
-    def finish(self, offsets: Mapping[str, QueueOffset]) -> None:
+    def committed(self, offsets: Mapping[str, QueueOffset]) -> None:
         """Finish everything up to these offsets, which Spark has committed. The first call gives its start position."""
         self._wait_until_ready()
         for queue, offset in offsets.items():
@@ -110,11 +113,11 @@ class OwningReceiver(Receiver):
                     if not entry.finished:
                         entry.finish()
             if news:
-                for consumer in self._consumers:  # all of them: they may wait for a part of the budget
+                for consumer in self.receiver.consumers:  # all of them: they may wait for a part of the budget
                     consumer.wake()
-        self._raise_error()
+        self.receiver.raise_failure()
 
-    def unfinished(self) -> dict[str, QueueOffset]:
+    def uncommitted(self, _offsets: Mapping[str, QueueOffset]) -> dict[str, QueueOffset]:
         """The ends, per queue, of the first batch that Spark has not committed."""
         with self._lock:
             first = {
@@ -124,8 +127,15 @@ class OwningReceiver(Receiver):
         turn = min((entry.turn for entry in first.values() if entry is not None), default=0)
         return {queue: entry.offset for queue, entry in first.items() if entry is not None and entry.turn == turn}
 
-    def owned_between(self, queue: str, start: QueueOffset, end: QueueOffset) -> list[Range]:
-        """The batches after ``start`` up to ``end``, which Spark has logged; loads their bytes into memory."""
+    def ranges(self, starts: Mapping[str, QueueOffset], ends: Mapping[str, QueueOffset]) -> list[Range]:
+        """See :class:`.DeliveryPolicy`; loads the bytes of the batches into memory."""
+        ranges: list[Range] = []
+        for queue, end in ends.items():
+            if end != starts[queue]:
+                ranges += self._owned_between(queue, starts[queue], end)
+        return ranges
+
+    def _owned_between(self, queue: str, start: QueueOffset, end: QueueOffset) -> list[Range]:
         self._wait_until_ready()
         owner = self._owners[queue]
         with self._lock:
@@ -215,41 +225,48 @@ class OwningReceiver(Receiver):
         with self._planning:
             return self._plan(max_messages, max_bytes)
 
-    def wait_for_batch(self, *, max_messages: int | None, max_bytes: int) -> None:
-        """As for other guarantees; additionally, a batch has no more messages than one transaction may accept."""
-        super().wait_for_batch(max_messages=self._most_messages(max_messages), max_bytes=max_bytes)
-
-    def _most_messages(self, max_messages: int | None) -> int:
-        """Most messages of the next batch, by the option and by the commit pace."""
-        most = max(self._pace.limit, self._least_messages)
+    def most_messages(self, max_messages: int | None) -> int:
+        """Most messages of the next batch, by the option and by what one transaction may accept."""
+        most = max(self._pace.limit, self._options.min_messages_per_trigger)
         return most if max_messages is None else min(most, max_messages)
 
-    def plan_ahead(self, *, max_messages: int | None, max_bytes: int) -> None:
+    def asked(self) -> None:
+        """Begin no further batch ahead, and wait for the one that is being planned."""
+        self._ahead.stop()
+        with self._planning:
+            pass
+
+    def answered(self, *, batch: bool) -> None:
+        """Check that this process still owns the batch, and plan the next one ahead; or drop finished batches."""
+        if batch:
+            self.assure()
+            self._plan_ahead()
+            return
+        with self._lock:  # without waiting for the outcome
+            wanted = [owner for owner in self._owners.values() if owner.drop_finished()]
+        for owner in wanted:
+            self._consumer(owner).wake()
+
+    def _plan_ahead(self) -> None:
         """Own the next batch while Spark works on the current one, as soon as all of it has arrived."""
+        max_messages, max_bytes = self._options.max_messages_per_trigger, self._options.max_bytes_per_trigger
         enough = self._held.enough_bytes(max_bytes)
 
         def full() -> bool:
-            return self._held.waiting >= self._most_messages(max_messages) or self._held.waiting_bytes >= enough
+            return self._held.waiting >= self.most_messages(max_messages) or self._held.waiting_bytes >= enough
 
         def plan() -> None:
             with self._planning:
                 if self._ahead.wanted:
-                    self._plan(max_messages, max_bytes)
+                    self._plan(self.most_messages(max_messages), max_bytes)
 
-        self._ahead.start(full, plan, enough, self._most_messages(max_messages))
-
-    def no_more_ahead(self) -> None:
-        """Begin no further batch ahead, and wait for the one that is being planned: Spark asks for a batch."""
-        self._ahead.stop()
-        with self._planning:
-            pass
+        self._ahead.start(full, plan, enough, self.most_messages(max_messages))
 
     def _plan(self, max_messages: int | None, max_bytes: int) -> bool:
         with self._lock:
             self._turn += 1
             buffers = tuple(self._held.buffers.values())
-            most = self._most_messages(max_messages)
-            measured = measure_batch(buffers, max_messages=most, max_bytes=max_bytes, turn=self._turn)
+            measured = measure_batch(buffers, max_messages=max_messages, max_bytes=max_bytes, turn=self._turn)
             slices = [BatchPart(self._owners[each.queue], each, end, size, self._turn) for each, end, size in measured]
         try:
             for each in slices:
@@ -277,27 +294,20 @@ class OwningReceiver(Receiver):
         for each in slices:
             if each.change.done and not each.change.committed:
                 each.discard()
-        self._raise_error()
+        self.receiver.raise_failure()
         return any(owned)
 
-    def nothing_to_plan(self) -> None:
-        """Drop finished batches, without waiting for the outcome."""
-        with self._lock:
-            wanted = [owner for owner in self._owners.values() if owner.drop_finished()]
-        for owner in wanted:
-            self._consumer(owner).wake()
-
-    def stop(self) -> None:
-        """Close the connections cleanly. Owned batches stay in the spool, other messages go back to their queue."""
-        super().stop()
-        self._ahead.join(STOP_SECONDS)
-        self._wait_for_disposal(STOP_SECONDS)
-
     def sync(self) -> bool:
-        """As for other guarantees; also waits until finished batches are deleted from the spool, for a bounded time."""
-        done = super().sync()
+        """Wait for the broker, then until finished batches are deleted from the spool; each for a bounded time."""
+        done = self.receiver.sync()
         self._wait_for_disposal(SYNC_SECONDS)
         return done
+
+    def stop(self, _uncommitted: set[str]) -> None:
+        """Close the connections cleanly. Owned batches stay in the spool, other messages go back to their queue."""
+        self.receiver.stop()
+        self._ahead.join(STOP_SECONDS)
+        self._wait_for_disposal(STOP_SECONDS)
 
     def _wait_for_disposal(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -309,7 +319,7 @@ class OwningReceiver(Receiver):
             owner.ask(change)
         self._consumer(owner).wake()
         committed = self._outcome(owner, change)
-        self._raise_error()
+        self.receiver.raise_failure()
         return committed
 
     def _outcome(self, owner: TransactionalState, change: Change) -> bool:
@@ -330,10 +340,11 @@ class OwningReceiver(Receiver):
         """
         begun = now()
         told = False
+        consumers = self.receiver.consumers
         with self._lock:
             while not self._held.stopping:
-                self._raise_error()
-                silent = [consumer for consumer in self._consumers if not _is_certain(consumer, begun, anew=anew)]
+                self.receiver.raise_failure()
+                silent = [consumer for consumer in consumers if not _is_certain(consumer, begun, anew=anew)]
                 if not silent:
                     return
                 for consumer in silent:
@@ -353,14 +364,8 @@ class OwningReceiver(Receiver):
         state = self._owners[queue].state
         return None if state is None else state.epoch
 
-    def failure(self) -> Exception | None:
-        """The error of a consumer that gave up: another process may own its batches by now."""
-        for consumer in self._consumers:
-            if consumer.error is not None:
-                return consumer.error
-        return None
-
-    def _holder(self, queue: str, epoch: int, end: int) -> QueueBuffer:
+    def buffer_of(self, queue: str, epoch: int, end: int) -> QueueBuffer:
+        """See :class:`.DeliveryPolicy`."""
         owner = self._owners.get(queue)
         if owner is None:
             raise OffsetError(f"queue {queue!r} is not one of this reader")
@@ -375,20 +380,15 @@ class OwningReceiver(Receiver):
     # --- inside
 
     def _consumer(self, owner: TransactionalState) -> QueueConsumer:
-        return next(consumer for consumer in self._consumers if consumer.queue == owner.consumer.queue)
+        return next(consumer for consumer in self.receiver.consumers if consumer.queue == owner.consumer.queue)
 
     def _wait_until_ready(self) -> None:
         with self._lock:
             while any(owner.state is None for owner in self._owners.values()):
-                if self.failure() is not None or self._held.stopping:
+                if self.receiver.failure() is not None or self._held.stopping:
                     break
                 self._lock.wait()
-        self._raise_error()
-
-    def _raise_error(self) -> None:
-        failure = self.failure()
-        if failure is not None:
-            raise failure
+        self.receiver.raise_failure()
 
 
 def _is_certain(consumer: QueueConsumer, begun: float, *, anew: bool) -> bool:
