@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 DEVELOPERS = [ROOT / "tests" / "README.md", ROOT / "tests" / "bench" / "README.md", ROOT / "specs" / "README.md"]
+CODE = ("amqp_core", "amqp_spark", "jobs", "specs", "tests")
 CONDITIONS = {condition.title for condition in (*CoreCondition, *SparkCondition)}
 VARIABLES = re.compile(r"AMQP_(TEST|FROM|TO)_\w*|AMQP_(URL|USERNAME|PASSWORD|NAME)")
 
@@ -60,6 +61,7 @@ def test_options_that_the_documents_name_exist() -> None:
     for path in DOCUMENTS:
         text = path.read_text(encoding="utf-8")
         named = set(re.findall(r"\.option\(\"([\w.]+)\"", text)) | set(re.findall(r"`((?:tls|retry)\.\w+)", text))
+        named |= set(re.findall(r"[{ ]\"([\w.]+)\": \"", text))  # a dict of options
         assert named - {"checkpointLocation"} <= known, path.name
         found |= named
     assert found >= {"url", "queue", "tls.caFile", "retry.maxAttempts"}, "or nothing was looked for"
@@ -86,6 +88,8 @@ def test_files_and_python_names_that_the_documents_name_exist(path: Path) -> Non
     text = path.read_text(encoding="utf-8")
     for file in set(re.findall(r"\b(?:amqp_core|amqp_spark|jobs|specs|tests|docs)/[\w./]*\w", text)):
         assert (ROOT / file).exists(), file
+    for module in set(re.findall(r"(?<![\w./])\w+\.py\b", text)):
+        assert any(module in {path.name for path in (ROOT / top).rglob("*.py")} for top in CODE), module
     for name in set(re.findall(r"(?<![\w./])(?:amqp_core|amqp_spark)(?:\.\w+)+", text)) - {"amqp_spark.whl"}:
         pkgutil.resolve_name(name)
 
@@ -122,10 +126,10 @@ def pieces_of(fragment: str) -> list[str]:
     return [piece.strip() for piece in plain.split("…") if piece.strip()]
 
 
-def test_the_errors_that_have_ways_out_are_those_of_the_code() -> None:
+def test_errors_with_remedies_are_those_of_the_code() -> None:
     """A name of a condition is looked up in the table, a quoted text in the code. Errors of Spark are marked."""
     operations = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    section = operations.partition("\n### Ways out\n")[2].partition("\n## ")[0]
+    section = operations.partition("\n### Remedies\n")[2].partition("\n## ")[0]
     firsts = [row.split(" | ")[0] for row in section.splitlines() if row.startswith("| ")][1:]
     quoted = [found for first in firsts for found in re.findall(r"`([^`]+)`( \(Spark\))?", first)]
     fragments = [fragment for fragment, foreign in quoted if not foreign and fragment not in CONDITIONS]
