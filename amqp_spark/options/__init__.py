@@ -1,23 +1,11 @@
-"""The options of source and sink: tables, and the checked values made from them."""
+"""The options of source and sink: declared as fields of the classes of their checked values."""
 
 from __future__ import annotations
 
-from amqp_spark.options.sink import SinkOptions
-from amqp_spark.options.source import SourceOptions
-from amqp_spark.options.table import (
-    AT_LEAST_ONCE,
-    AT_MOST_ONCE,
-    CONNECTION,
-    DISCARD,
-    EXACTLY_ONCE,
-    FAIL,
-    FAILFAST,
-    PERMISSIVE,
-    REJECT,
-    SINK,
-    SOURCE,
-    Option,
-)
+from amqp_spark.options.connection import AT_LEAST_ONCE, AT_MOST_ONCE, CONNECTION, EXACTLY_ONCE
+from amqp_spark.options.parsing import Option
+from amqp_spark.options.sink import DISCARD, FAIL, SINK, SinkOptions
+from amqp_spark.options.source import FAILFAST, PERMISSIVE, REJECT, SOURCE, SourceOptions
 
 __all__ = [
     "AT_LEAST_ONCE",

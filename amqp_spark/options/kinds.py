@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+T = TypeVar("T")
 
 _SIZE = re.compile(r"([0-9]{1,15})\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -30,15 +32,15 @@ _CREDENTIALS = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Generic[T]):
     """A type of option: its name in the documentation, the allowed values, and its parser."""
 
     name: str
     allowed: str
-    parse: Callable[[str], object]
+    parse: Callable[[str], T]
 
 
-def text(allowed: str = "not empty") -> Kind:
+def text(allowed: str = "not empty") -> Kind[str]:
     """Any non-empty text; spaces are kept."""
 
     def parse(value: str) -> str:
@@ -49,7 +51,7 @@ def text(allowed: str = "not empty") -> Kind:
     return Kind("text", allowed, parse)
 
 
-def host() -> Kind:
+def host() -> Kind[str]:
     """A host name or address; not resolved."""
     allowed = "host name or address"
 
@@ -65,7 +67,7 @@ def host() -> Kind:
     return Kind("text", allowed, parse)
 
 
-def path(allowed: str) -> Kind:
+def path(allowed: str) -> Kind[str]:
     """A path of a file."""
 
     def parse(value: str) -> str:
@@ -76,7 +78,7 @@ def path(allowed: str) -> Kind:
     return Kind("text", allowed, parse)
 
 
-def identity() -> Kind:
+def identity() -> Kind[str]:
     """A name that stays the same over restarts; appears in logs and, hashed, in names on the broker."""
     allowed = f"1 to {MAX_IDENTITY_BYTES} bytes of UTF-8, no control characters, no blanks at its ends"
 
@@ -90,7 +92,7 @@ def identity() -> Kind:
     return Kind("text", allowed, parse)
 
 
-def directory_uri() -> Kind:
+def directory_uri() -> Kind[str]:
     """An absolute path, or a URI without credentials: Spark shows it in plans."""
     allowed = "an absolute path, or a URI of a directory such as file:///data/spool or s3://bucket/spool"
 
@@ -119,12 +121,12 @@ class SecretGivenError(ValueError):
     """The value contains a secret and must not be shown; the text describes the allowed values."""
 
 
-def secret() -> Kind:
+def secret() -> Kind[str]:
     """Any text, including the empty one."""
     return Kind("text", "any text", str)
 
 
-def boolean() -> Kind:
+def boolean() -> Kind[bool]:
     """``true`` or ``false``."""
     allowed = "true or false"
 
@@ -137,7 +139,7 @@ def boolean() -> Kind:
     return Kind("boolean", allowed, parse)
 
 
-def integer(low: int, high: int) -> Kind:
+def integer(low: int, high: int) -> Kind[int]:
     """A decimal integer between two bounds, both included."""
     allowed = f"an integer from {low} to {high}"
 
@@ -150,7 +152,7 @@ def integer(low: int, high: int) -> Kind:
     return Kind("integer", allowed, parse)
 
 
-def seconds(low: float, high: float) -> Kind:
+def seconds(low: float, high: float) -> Kind[float]:
     """A number of seconds, fractions allowed, between two bounds, both included."""
     allowed = f"a number of seconds from {low:g} to {high:g}"
 
@@ -166,7 +168,7 @@ def seconds(low: float, high: float) -> Kind:
     return Kind("seconds", allowed, parse)
 
 
-def duration() -> Kind:
+def duration() -> Kind[float]:
     """A duration as in Spark's settings: a whole number and a unit, default milliseconds. Parsed to seconds."""
     allowed = (
         "a time of at least 1ms: a whole number with the unit ms, s, m (or min), h or d; without one ms (90s, 15m)"
@@ -181,7 +183,7 @@ def duration() -> Kind:
     return Kind("duration", allowed, parse)
 
 
-def size(low: int = 1, high: int | None = None) -> Kind:
+def size(low: int = 1, high: int | None = None) -> Kind[int]:
     """A number of bytes, with a binary suffix: ``64m`` is 64 MiB; the bounds are included."""
     bounds = f"of at least {low}" if high is None else f"from {low} to {high}"
     allowed = f"a size in bytes {bounds}, with or without the suffix k, m, g or t (64m, 1g)"
@@ -197,7 +199,7 @@ def size(low: int = 1, high: int | None = None) -> Kind:
     return Kind("size", allowed, parse)
 
 
-def choice(*values: str) -> Kind:
+def choice(*values: str) -> Kind[str]:
     """One of a few words, case-insensitive; parsed to the canonical spelling."""
     allowed = ", ".join(values)
     canonical = {value.lower(): value for value in values}
@@ -211,7 +213,13 @@ def choice(*values: str) -> Kind:
     return Kind("word", allowed, parse)
 
 
-def words(values: Sequence[str]) -> Kind:
+def number_of(*values: str) -> Kind[int]:
+    """One of a few words; parsed to its number, from 1."""
+    words = choice(*values)
+    return Kind(words.name, words.allowed, lambda value: values.index(words.parse(value)) + 1)
+
+
+def words(values: Sequence[str]) -> Kind[tuple[str, ...]]:
     """Distinct words of a list, in order of preference, separated by commas or spaces."""
     allowed = f"one or more different names, best first, out of {', '.join(values)}"
 
@@ -224,7 +232,7 @@ def words(values: Sequence[str]) -> Kind:
     return Kind("names", allowed, parse)
 
 
-def queue_names() -> Kind:
+def queue_names() -> Kind[tuple[str, ...]]:
     """A comma list of queue names."""
     allowed = f"one queue name, or several different ones separated by commas, each of 1 to {MAX_NAME_BYTES} bytes"
 
@@ -237,7 +245,7 @@ def queue_names() -> Kind:
     return Kind("names", allowed, parse)
 
 
-def exchange_name() -> Kind:
+def exchange_name() -> Kind[str]:
     """The name of an exchange; the empty name is the default exchange."""
     allowed = f"the name of an exchange, of at most {MAX_NAME_BYTES} bytes, or nothing for the default exchange"
 
@@ -249,7 +257,7 @@ def exchange_name() -> Kind:
     return Kind("name", allowed, parse)
 
 
-def short_text() -> Kind:
+def short_text() -> Kind[str]:
     """Text sent as str8; may be empty."""
     allowed = f"text of at most {MAX_NAME_BYTES} bytes in UTF-8"
 
@@ -265,7 +273,7 @@ def short_text() -> Kind:
     return Kind("text", allowed, parse)
 
 
-def bindings() -> Kind:
+def bindings() -> Kind[tuple[tuple[str, str], ...]]:
     """``exchange/binding-key[;exchange/binding-key...]``; the first ``/`` ends the exchange, the key may be empty."""
     allowed = "exchange/binding-key, or several of them separated by ';' (the key may be empty: amq.fanout/)"
 

@@ -1,4 +1,4 @@
-"""Check a dictionary of options against a table and convert the values; all problems are reported at once.
+"""Declare options; check a dictionary of options and convert the values. All problems are reported at once.
 
 No I/O: a password file is read for each connection.
 """
@@ -6,19 +6,20 @@ No I/O: a password file is read for each connection.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from amqp_core.address import ConnectOptions, parse_url
+from amqp_core.address import parse_url
 from amqp_core.errors import UsageError
 from amqp_core.sasl import DEFAULT_MECHANISMS
 from amqp_core.text import NOT_UTF8, is_utf8
-from amqp_spark.options.kinds import SecretGivenError
+from amqp_spark.options.kinds import Kind, SecretGivenError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from amqp_spark.options.table import Option
+T = TypeVar("T")
 
 _PASSWORD_MECHANISMS = frozenset({"SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN"})
 
@@ -37,65 +38,67 @@ _OTHER_NAMES = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConnectionSettings:
-    """Checked options of the connection; base of those of source and sink.
+class _Default(Enum):
+    REQUIRED = "required"
+    DERIVED = "derived"
 
-    Sizes in bytes, times in seconds. ``repr`` shows no secret; pickles whole.
+
+REQUIRED: Final = _Default.REQUIRED
+"""The option must be given."""
+DERIVED: Final = _Default.DERIVED
+"""The default is derived from other options, after all are parsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A declared option. ``default`` is the default as documented, ``absent`` the value if the option is absent."""
+
+    name: str
+    field: str
+    kind: Kind[Any]
+    default: str
+    absent: object
+    meaning: str
+    secret: bool = False
+
+
+@overload
+def option(
+    name: str, kind: Kind[T], absent: T | _Default, meaning: str, *, shown: str = ..., secret: bool = ...
+) -> T: ...
+@overload
+def option(
+    name: str, kind: Kind[T], absent: None, meaning: str, *, shown: str = ..., secret: bool = ...
+) -> T | None: ...
+def option(name: str, kind: Kind[T], absent: object, meaning: str, *, shown: str = "", secret: bool = False) -> Any:
+    """Declare an option as a field of a dataclass: parsing, documents and ``--help`` follow from this.
+
+    Args:
+        name: name for users.
+        kind: type and allowed values; its values have the type of the field.
+        absent: value if the option is absent, or REQUIRED, or DERIVED.
+        meaning: its meaning, for docs/options.md.
+        shown: the default as documented, unless it is the text of ``absent``.
+        secret: the value must not be shown.
     """
+    value = None if isinstance(absent, _Default) else absent
+    default = shown or ("required" if absent is REQUIRED else _text(absent))
+    return field(metadata={"option": Option(name, "", kind, default, value, meaning, secret)})
 
-    url: str
-    hosts: tuple[tuple[str, int], ...]
-    virtual_host: str
-    tls: bool
-    username: str | None
-    password: str | None
-    password_file: str | None
-    sasl_mechanisms: tuple[str, ...]
-    in_clear: tuple[str, ...]
-    tls_ca_file: str | None
-    tls_cert_file: str | None
-    tls_key_file: str | None
-    tls_verify_hostname: bool
-    heartbeat: int
-    connect_timeout: float
-    max_message_bytes: int
-    retry_max_attempts: int
-    retry_max_delay: float
 
-    @property
-    def client_name(self) -> str:
-        """Client name sent to the broker."""
-        return "amqp_spark"
+def options_of(declared: type, base: Sequence[Option] = ()) -> tuple[Option, ...]:
+    """The options that a dataclass declares as fields, in their order, without those of its ``base``."""
+    known = {each.name for each in base}
+    rows = [replace(each.metadata["option"], field=each.name) for each in fields(declared) if each.metadata]
+    return tuple(row for row in rows if row.name not in known)
 
-    def connect_options(self) -> ConnectOptions:
-        """Connection options for the client of ``amqp_core``."""
-        return ConnectOptions(
-            hosts=self.hosts,
-            virtual_host=self.virtual_host,
-            tls=self.tls,
-            username=self.username,
-            password=self.password,
-            password_file=self.password_file,
-            sasl_mechanisms=self.sasl_mechanisms,
-            tls_ca_file=self.tls_ca_file,
-            tls_cert_file=self.tls_cert_file,
-            tls_key_file=self.tls_key_file,
-            tls_verify_hostname=self.tls_verify_hostname,
-            heartbeat=self.heartbeat,
-            connect_timeout=self.connect_timeout,
-            max_message_bytes=self.max_message_bytes,
-            client_name=self.client_name,
-            in_clear=self.in_clear,
-        )
 
-    def __repr__(self) -> str:
-        shown = (
-            f"{field.name}={'<redacted>' if field.name == 'password' and self.password is not None else repr(value)}"
-            for field in fields(self)
-            if (value := getattr(self, field.name)) is not None
-        )
-        return f"{type(self).__name__}({', '.join(shown)})"
+def _text(absent: object) -> str:
+    if isinstance(absent, bool):
+        return str(absent).lower()
+    if isinstance(absent, tuple):
+        return " ".join(absent) or "none"
+    return "none" if absent is None else f"{absent:g}" if isinstance(absent, float) else str(absent)
 
 
 class Given:

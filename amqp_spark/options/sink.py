@@ -6,18 +6,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from amqp_spark.errors import OptionError
-from amqp_spark.options.parsing import ConnectionSettings, Given
-from amqp_spark.options.table import (
-    BEYOND_HEARTBEATS_SECONDS,
-    CONNECTION,
-    DELIVERY_MODES,
-    EXACTLY_ONCE,
-    SINK,
-    SOURCE,
-)
+from amqp_spark.options import kinds
+from amqp_spark.options.connection import AT_LEAST_ONCE, CONNECTION, EXACTLY_ONCE, ConnectionSettings
+from amqp_spark.options.parsing import Given, option, options_of
+from amqp_spark.options.source import SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+FAIL = "fail"
+DISCARD = "discard"
+SHORTEST_TRANSACTION_SECONDS = 20
+"""Shortest ``transactionTimeout``: a restart may wait a quarter of it, to see which transactions were committed."""
+BEYOND_HEARTBEATS_SECONDS = 15
+"""A transaction lasts at least two heartbeats and so many seconds: a restart may wait as long for its lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -28,21 +30,84 @@ class SinkOptions(ConnectionSettings):
     Build it with :meth:`parse`. It is sent to executors with credentials, since they connect to the broker.
     """
 
-    exchange: str
-    exchange_from_column: bool
-    routing_key: str | None
-    delivery_mode: int | None
-    ttl: int | None
-    priority: int | None
-    content_type: str | None
-    timestamp_unit: str
-    delivery_guarantee: str
-    transactional_id: str | None
-    transaction_timeout: int
-    batch_id: int | None
-    on_unroutable: str
-    max_in_flight: int
-    stamp_headers: bool
+    # fmt: off
+    exchange: str = option(
+        "exchange", kinds.exchange_name(), "",
+        "The exchange to publish to. The default exchange (the empty name) routes by queue name.",
+        shown="the default exchange",
+    )
+    exchange_from_column: bool = option(
+        "exchangeFromColumn", kinds.boolean(), False,
+        "Whether the column `exchange` names the exchange of each row; NULL: that of the option `exchange`. "
+        "Otherwise that column is ignored, so that rows that were read can be written to another exchange.",
+    )
+    routing_key: str | None = option(
+        "routingKey", kinds.short_text(), None,
+        "Routing key of every message, instead of the column `routing_key`.",
+    )
+    delivery_mode: int | None = option(
+        "deliveryMode", kinds.number_of("non-persistent", "persistent"), None,
+        "Whether a durable queue keeps the message when the broker restarts. Instead of the column "
+        "`delivery_mode`.",
+        shown="persistent, unless there is a column",
+    )
+    ttl: int | None = option(
+        "ttl", kinds.integer(0, 2**63 - 1), None,
+        "Time to live in milliseconds, instead of the column `ttl`.",
+    )
+    priority: int | None = option(
+        "priority", kinds.integer(0, 9), None,
+        "Priority of every message, instead of the column `priority`; brokers take an absent one as 4.",
+    )
+    content_type: str | None = option(
+        "contentType", kinds.short_text(), None,
+        "MIME type of every body, instead of the column `content_type`.",
+        shown="none; amqp/map for a body that is a map",
+    )
+    timestamp_unit: str = option(
+        "timestampUnit", kinds.choice("auto", "s", "ms"), "auto",
+        "Unit in which TIMESTAMP columns `timestamp` and `expiration` are sent: `auto` is milliseconds, as the "
+        "Java client and Broker-J do; `s` is seconds, as in the specification and Qpid C++. BIGINT columns are "
+        "sent as they are.",
+    )
+    delivery_guarantee: str = option(
+        "deliveryGuarantee", kinds.choice(AT_LEAST_ONCE, EXACTLY_ONCE), AT_LEAST_ONCE,
+        "`at-least-once`: a task succeeds when the broker has completed every transfer of it; messages that are "
+        "sent again may arrive twice. `exactly-once`: each task prepares a transaction (dtx), which the driver "
+        "commits after it has recorded that decision on the broker (docs/delivery.md).",
+    )
+    transactional_id: str | None = option(
+        "transactionalId", kinds.identity(), None,
+        "Identity of this writer across restarts; for exactly-once only, where it is required, and where no two "
+        "queries may have the same one.",
+    )
+    transaction_timeout: int = option(
+        "transactionTimeout", kinds.integer(SHORTEST_TRANSACTION_SECONDS, 86_400), 3600,
+        "Exactly-once only: seconds from the first row of a task to the commit of its batch, after which the "
+        "broker rolls back. A broker that allows less (qpidd: option dtx-max-timeout, 3600) refuses more. A "
+        "restart may have to wait before it commits: twice the `heartbeat` and 15 seconds are the minimum.",
+    )
+    batch_id: int | None = option(
+        "batchId", kinds.integer(0, 2**63 - 1), None,
+        "Id of a batch write: for `stampHeaders`, and for exactly-once, where it is required and each new write "
+        "needs a greater one. Streams have their own.",
+    )
+    on_unroutable: str = option(
+        "onUnroutable", kinds.choice(FAIL, DISCARD), FAIL,
+        "Treatment of a message that the broker cannot route to any queue, as far as it reports (docs/delivery.md): "
+        "`fail` the task, or `discard` the message and count it.",
+    )
+    max_in_flight: int = option(
+        "maxInFlight", kinds.integer(1, 1_000_000), 10_000,
+        "Most transfers of a task that are sent and not completed by the broker; there are fewer while it is "
+        "slow, and at most 32 MiB of them (4 MiB with qpidd).",
+    )
+    stamp_headers: bool = option(
+        "stampHeaders", kinds.boolean(), False,
+        "Adds application headers by which a replay is recognized: `amqp-spark.query-id` (a stream's), "
+        "`amqp-spark.batch-id`, `amqp-spark.partition` and `amqp-spark.row` (place in the partition, from 0).",
+    )
+    # fmt: on
 
     @property
     def exactly_once(self) -> bool:
@@ -57,12 +122,13 @@ class SinkOptions(ConnectionSettings):
         """
         given = Given((*CONNECTION, *SINK), SOURCE, "source", options)
         values = given.values
-        mode = values["delivery_mode"]
-        values["delivery_mode"] = DELIVERY_MODES.index(mode) + 1 if isinstance(mode, str) else None
         given.problems += _guarantee_problems(values, given)
         if given.problems:
             raise OptionError(given.problems)
         return cls(**cast("dict[str, Any]", values))
+
+
+SINK = options_of(SinkOptions, CONNECTION)
 
 
 def _guarantee_problems(values: Mapping[str, object], given: Given) -> list[str]:

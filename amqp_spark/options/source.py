@@ -6,21 +6,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from amqp_spark.errors import OptionError
-from amqp_spark.options.parsing import ConnectionSettings, Given
-from amqp_spark.options.table import (
-    AT_LEAST_ONCE,
-    CONNECTION,
-    EXACTLY_ONCE,
-    FAILFAST,
-    PERMISSIVE,
-    REJECT,
-    SINK,
-    SOURCE,
-)
+from amqp_spark.options import kinds
+from amqp_spark.options.connection import AT_LEAST_ONCE, AT_MOST_ONCE, CONNECTION, EXACTLY_ONCE, ConnectionSettings
+from amqp_spark.options.parsing import DERIVED, REQUIRED, Given, option, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+FAILFAST = "FAILFAST"
+REJECT = "REJECT"
+PERMISSIVE = "PERMISSIVE"
 _DEFAULT_MAX_BYTES = 64 << 20
 
 
@@ -31,28 +26,126 @@ class SourceOptions(ConnectionSettings):
     Build it with :meth:`parse`. Send executors the copy of :meth:`for_executors`.
     """
 
-    queues: tuple[str, ...]
-    consumer_id: str | None
-    exclusive: bool
-    delivery_guarantee: str
-    spool_location: str | None
-    adopt_state: bool
-    query_checkpoint: str | None
-    max_messages_per_trigger: int | None
-    min_messages_per_trigger: int
-    max_trigger_delay: float
-    max_bytes_per_trigger: int
-    buffer_bytes: int
-    num_partitions: int
-    bind: tuple[tuple[str, str], ...]
-    declare: str
-    selector: str | None
-    mode: str
-    corrupt_column: str | None
-    timestamp_unit: str
-    transfer: str
-    transfer_host: str | None
-    transfer_port: int
+    # fmt: off
+    queues: tuple[str, ...] = option(
+        "queue", kinds.queue_names(), REQUIRED,
+        "The queue to read, or a comma list of queues.",
+    )
+    consumer_id: str | None = option(
+        "consumerId", kinds.identity(), None,
+        "Identity of this consumer across restarts and drivers. Required for exactly-once, where no two queries "
+        "may have the same one.",
+    )
+    exclusive: bool = option(
+        "exclusive", kinds.boolean(), False,
+        "Subscribe exclusively: a second consumer of the queue is refused, after 2 x `heartbeat` + 5 seconds in "
+        "which one that died may still be seen. Otherwise a queue that already has consumers is a warning, "
+        "because each consumer gets a part of the messages.",
+    )
+    delivery_guarantee: str = option(
+        "deliveryGuarantee", kinds.choice(AT_LEAST_ONCE, EXACTLY_ONCE, AT_MOST_ONCE), AT_LEAST_ONCE,
+        "`at-least-once`: accepted after Spark logged the batch, redelivered after a crash. `at-most-once`: "
+        "accepted on transfer. `exactly-once`: accepted into a spool, in one transaction with a record on the "
+        "broker (docs/delivery.md).",
+    )
+    spool_location: str | None = option(
+        "spoolLocation", kinds.directory_uri(), None,
+        "Directory for planned batches, as a path or a URI that Arrow supports (`file:`, `s3:`, `gs:`, `hdfs:`, "
+        "`abfs:`), without credentials; for exactly-once only, where it is required. The messages of a planned "
+        "batch are nowhere else: it must be as durable as the checkpoint, and reached by every driver that may "
+        "run the query. One directory for each `consumerId`.",
+    )
+    adopt_state: bool = option(
+        "adoptState", kinds.boolean(), False,
+        "Exactly-once only: take over the state of `consumerId` although it does not fit the checkpoint (rolled "
+        "back, copied, of another query), or the broker has lost it. Batches that are owned and not finished are "
+        "offered again; messages that the checkpoint lacks may be lost to it, or come twice. Remove the option "
+        "once a batch is committed.",
+    )
+    query_checkpoint: str | None = option(
+        "queryCheckpoint", kinds.directory_uri(), None,
+        "The `checkpointLocation` of the query (which Spark does not pass to a source), as a path or a URI that "
+        "Arrow supports. A query that is stopped between two batches (`query.stop()`, `processingTime`) reads "
+        "there whether its last batch is committed, and accepts it; otherwise the broker sends that batch again. "
+        "Not needed with exactly-once.",
+    )
+    max_messages_per_trigger: int | None = option(
+        "maxMessagesPerTrigger", kinds.integer(1, 2**31 - 1), None,
+        "Most messages of one micro-batch, over all queues.",
+        shown="no limit",
+    )
+    min_messages_per_trigger: int = option(
+        "minMessagesPerTrigger", kinds.integer(1, 2**31 - 1), 1,
+        "A micro-batch waits for this many messages, over all queues, but not longer than `maxTriggerDelay`, and "
+        "not when the buffer or the batch has no room for more. AvailableNow does not wait.",
+    )
+    max_trigger_delay: float = option(
+        "maxTriggerDelay", kinds.duration(), 900.0,
+        "Time after the last micro-batch (or the start) from which fewer than `minMessagesPerTrigger` are enough.",
+        shown="15m",
+    )
+    max_bytes_per_trigger: int = option(
+        "maxBytesPerTrigger", kinds.size(), DERIVED,
+        "Most bytes of one micro-batch, counted as received (frames included), over all queues. One larger "
+        "message passes alone.",
+        shown="64m, or bufferBytes if that is less",
+    )
+    buffer_bytes: int = option(
+        "bufferBytes", kinds.size(), DERIVED,
+        "Most bytes that the receiver holds, received and not accepted yet. Other consumers do not see these "
+        "messages. One larger message passes alone.",
+        shown="2 x maxBytesPerTrigger",
+    )
+    num_partitions: int = option(
+        "numPartitions", kinds.integer(1, 10_000), 2,
+        "Most partitions of one micro-batch and queue.",
+    )
+    bind: tuple[tuple[str, str], ...] = option(
+        "bind", kinds.bindings(), (),
+        "Bindings to make at start, for every queue of `queue`.",
+        shown="none",
+    )
+    declare: str = option(
+        "declare", kinds.choice("never", "ifMissing"), "never",
+        "`ifMissing` declares a queue that does not exist, durable. `never`: a missing queue is an error.",
+    )
+    selector: str | None = option(
+        "selector", kinds.text(), None,
+        "JMS message selector that the broker applies; the source sees matching messages only.",
+    )
+    mode: str = option(
+        "mode", kinds.choice(FAILFAST, REJECT, PERMISSIVE), FAILFAST,
+        "Treatment of a message that does not fit the schema: `FAILFAST` stops the query, `REJECT` rejects the "
+        "message (the queue's alternate exchange gets it), `PERMISSIVE` sets the column to NULL and writes the "
+        "reason to the column of `columnNameOfCorruptRecord`.",
+    )
+    corrupt_column: str | None = option(
+        "columnNameOfCorruptRecord", kinds.text("a name that no column of messages has"), None,
+        "With `PERMISSIVE`: the STRING column for the reason why a message did not fit, and for the values that "
+        "its columns could not take (docs/columns.md). Without the option it is `_corrupt_record`, where the "
+        "schema has that column. Without a schema the option adds the column to the default one.",
+    )
+    timestamp_unit: str = option(
+        "timestampUnit", kinds.choice("auto", "s", "ms"), "auto",
+        "Unit of the wire's `timestamp` and `expiration`: seconds, milliseconds, or `auto` by magnitude, since "
+        "clients disagree.",
+    )
+    transfer: str = option(
+        "transfer", kinds.choice("auto", "inline", "pull"), "auto",
+        "How a batch's bytes reach the executors: inside the partitions, pulled from the reader over a socket, or "
+        "`auto` by size. Bytes pulled from another machine are encrypted (docs/operations.md, Security).",
+    )
+    transfer_host: str | None = option(
+        "transferHost", kinds.host(), None,
+        "Host that executors connect to for pulling.",
+        shown="driver host",
+    )
+    transfer_port: int = option(
+        "transferPort", kinds.integer(0, 65535), 0,
+        "Port on the driver for pulling; 0 takes a free one. No two queries on a machine can have the same one.",
+        shown="0 (any free port)",
+    )
+    # fmt: on
 
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> SourceOptions:
@@ -60,6 +153,8 @@ class SourceOptions(ConnectionSettings):
 
         Raises OptionError that lists every problem.
         """
+        from amqp_spark.options.sink import SINK  # noqa: PLC0415  which needs SOURCE, for the same reason
+
         given = Given((*CONNECTION, *SOURCE), SINK, "sink", options)
         _set_sizes(given.values, given.problems)
         given.problems += _delay_problems(given.values, given)
@@ -81,6 +176,9 @@ class SourceOptions(ConnectionSettings):
     def for_executors(self) -> SourceOptions:
         """Return a copy without credentials, to be pickled for executors, which never connect to the broker."""
         return replace(self, username=None, password=None, password_file=None, tls_key_file=None)
+
+
+SOURCE = options_of(SourceOptions, CONNECTION)
 
 
 def _set_sizes(values: dict[str, object], problems: list[str]) -> None:

@@ -32,9 +32,9 @@ from typing import TYPE_CHECKING, Any, cast
 from amqp_spark import cli
 from amqp_spark.connect import connect as connect_to
 from amqp_spark.errors import OptionError, StateError
-from amqp_spark.options import CONNECTION
+from amqp_spark.options.connection import CONNECTION, ConnectionSettings
 from amqp_spark.options.kinds import directory_uri, identity
-from amqp_spark.options.parsing import ConnectionSettings, Given
+from amqp_spark.options.parsing import Given
 from amqp_spark.state.listing import TooManyPrepared
 from amqp_spark.state.xids import parse_xid
 from amqp_spark.timeouts import branch_timeout

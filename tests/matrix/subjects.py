@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from amqp_core.errors import AmqpError
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import DeliveryProperties
-from amqp_spark.options.table import SHORTEST_TRANSACTION_SECONDS
+from amqp_spark.options.sink import SHORTEST_TRANSACTION_SECONDS
 from amqp_spark.state.names import CONSUMER, WRITER, Names
 from tests.broker.sink_scenarios import put_file
 from tests.broker.stream_support import depth

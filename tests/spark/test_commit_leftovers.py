@@ -8,7 +8,7 @@ import pytest
 
 from amqp_core.errors import ConnectionLost, ResourceLocked
 from amqp_spark.errors import StateError
-from amqp_spark.options.table import SHORTEST_TRANSACTION_SECONDS
+from amqp_spark.options.sink import SHORTEST_TRANSACTION_SECONDS
 from amqp_spark.sink import abandoned_branches, commit_coordinator, commit_protocol
 from amqp_spark.state.listing import MOST_LISTED, TooManyPrepared
 from amqp_spark.state.records import DONE, OPEN
