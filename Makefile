@@ -1,5 +1,5 @@
-# From a fresh clone: `make demo`. Needs Python >= 3.11, Java >= 17, Maven and make; what is missing is named with
-# the command that installs it. Every target sets up .venv first, and again when pyproject.toml has changed.
+# From a fresh clone: `make demo`. Needs Python >= 3.11, Java >= 17, Maven and make; an error names missing programs with
+# the command that installs them. Every target sets up .venv first, and again when pyproject.toml has changed.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -8,23 +8,25 @@ SHELL := /bin/bash
 
 PY := .venv/bin/python
 STAMP := .venv/.setup-done
-# Processes that run tests, each with a Spark and a broker (2 to 3 GB). Most tests wait, so there is one more than cores.
+# Test processes, each with Spark and a broker (2 to 3 GB). Most tests wait, so there is one more than cores.
 WORKERS ?= $(shell n=$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )); echo $$(( n < 4 ? n : 4 )))
 BROKER_ARGS := $(if $(PORT),--port $(PORT)) $(if $(HEAP),--heap $(HEAP))
 
 .PHONY: help setup prerequisites broker demo test test-all lint format generate bench crash-matrix soak clean
 
 help:
-	@echo 'make setup                 .venv with the package (editable) and the development tools'
-	@echo 'make broker [PORT=n]       run a real broker in the foreground and print how to connect'
-	@echo 'make demo                  market data through a real broker and Spark into Parquet, a summary back'
-	@echo 'make test [ARGS="-k x"]    format, lint, types, layers, generated code, then all tests ($(WORKERS) at once: WORKERS=n)'
-	@echo 'make test-all               make test, with the cases of faults and kills that it leaves out'
-	@echo 'make crash-matrix [ARGS=]  every process of a query killed at every point: a table (ARGS=--help says more)'
-	@echo 'make soak [MINUTES=n]      a random killer against an exactly-once query, and a count of what arrived'
-	@echo 'make bench [BENCH=name]    benchmarks: a table and build/bench.json'
-	@echo 'make lint | format         what make test checks before the tests | put it right'
-	@echo 'make generate              write the code and documents that are made from facts'
+	@echo 'make setup                 create .venv with the package (editable) and the development tools'
+	@echo 'make broker [PORT=n]       run a real broker in the foreground; print URL and credentials'
+	@echo 'make demo                  stream market data through a real broker and Spark into Parquet, and a summary back'
+	@echo 'make test [ARGS="-k x"]    run make lint, then the tests ($(WORKERS) processes: WORKERS=n)'
+	@echo 'make test-all              run make lint, then all tests, with every case of faults and kills'
+	@echo 'make crash-matrix [ARGS=]  kill every process of a query at every crash point; print a table (ARGS=--help: options)'
+	@echo 'make soak [MINUTES=n]      run an exactly-once query under random kills; count lost and duplicate messages'
+	@echo 'make bench [BENCH=name]    run benchmarks; print a table and write build/bench.json'
+	@echo 'make lint                  check format, style, types, layers and generated files'
+	@echo 'make format                format the code and fix style errors'
+	@echo 'make generate              write generated code and documents'
+	@echo 'make clean                 remove .venv, build and caches'
 
 setup: $(STAMP)
 
