@@ -13,7 +13,7 @@ from amqp_spark.datasource import backlog
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.options import SourceOptions
 from tests.spark.driver import Driver
-from tests.spark.fake_client import BodyPlan
+from tests.spark.reader_support import BodyPlan
 from tests.support.dial import address, by_way_of
 from tests.support.slowlink import SlowLink
 

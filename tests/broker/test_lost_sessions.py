@@ -12,7 +12,7 @@ from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.options import SourceOptions
 from tests.broker.stream_support import depth, numbers, publish, subscribers
 from tests.spark.driver import Driver, bodies
-from tests.spark.fake_client import BodyPlan
+from tests.spark.reader_support import BodyPlan
 from tests.support.dial import address, by_way_of
 from tests.support.process import wait_until
 from tests.support.proxy import FaultProxy

@@ -10,28 +10,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.spark.fake_client import FakeBroker
     from tests.spark.reader_support import Readers
-    from tests.spark.sink_fakes import FakeBroker as SinkBroker
     from tests.spark.transactional_state_support import Consumers
+    from tests.support.fake_broker import FakeBroker
 
 
 @pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeBroker:
+def fake() -> FakeBroker:
     """A broker without a network that has the queues q and r, both empty."""
-    from amqp_spark.datasource.exactly_once import recovery, transactional_state  # noqa: PLC0415
-    from tests.spark.fake_client import FakeBroker  # noqa: PLC0415
-    from tests.spark.fake_owner import FakeOwner  # noqa: PLC0415
+    from tests.support.fake_broker import FakeBroker  # noqa: PLC0415
 
-    for module in (recovery, transactional_state):
-        monkeypatch.setattr(module, "StateQueue", FakeOwner)
     return FakeBroker("q", "r")
 
 
 @pytest.fixture
-def fake_sink() -> SinkBroker:
+def fake_sink() -> FakeBroker:
     """A broker without a network that takes what is published."""
-    from tests.spark.sink_fakes import FakeBroker  # noqa: PLC0415
+    from tests.support.fake_broker import FakeBroker  # noqa: PLC0415
 
     return FakeBroker()
 

@@ -9,18 +9,69 @@ late, 4 the accept signal, 5 epochs, 6 incarnations, 7 transport of bytes, 8 cre
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
 
 from amqp_spark.datasource import flow
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
+from amqp_spark.errors import MessageFormatError
 from amqp_spark.options import SourceOptions
-from tests.spark.fake_client import BodyPlan
+from tests.support.fake_broker import bodies_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
     import pytest
 
-    from amqp_spark.arrow.decode import ColumnPlan
-    from tests.spark.fake_client import FakeBroker
+    from amqp_spark.arrow.decode import Chunk, ColumnPlan
+    from tests.support.fake_broker import FakeBroker
+
+_FIELDS: list[pa.Field[Any]] = [
+    pa.field("queue", pa.string()),
+    pa.field("position", pa.int64()),
+    pa.field("body", pa.binary()),
+]
+SCHEMA = pa.schema(_FIELDS)
+
+
+@dataclass
+class BodyPlan:
+    """Stands in for a ColumnPlan: queue, position and body; a body that begins with ``bad`` does not fit."""
+
+    reads: list[int] = field(default_factory=list)
+
+    def batches(
+        self,
+        chunks: Iterable[Chunk],
+        *,
+        queue: str,
+        first_position: int,
+        on_reject: Callable[[list[int], str], None] | None = None,
+        skipped: Iterable[int] = (),
+    ) -> Iterator[pa.RecordBatch]:
+        position = first_position
+        left_out = set(skipped)
+        for chunk in chunks:
+            rows = list(enumerate(bodies_of(bytes(chunk.frames)), position))
+            assert len(chunk.ends) == 4 * len(rows)
+            position += len(rows)
+            rows = [row for row in rows if row[0] not in left_out]
+            bad = [number for number, body in rows if body.startswith(b"bad")]
+            if bad:
+                if on_reject is None:
+                    raise MessageFormatError(queue, bad[0], "body", "a bad body")
+                on_reject(bad, "a bad body")
+            good = [row for row in rows if row[0] not in bad]
+            yield pa.RecordBatch.from_arrays(
+                [
+                    pa.array([queue] * len(good), pa.string()),
+                    pa.array([row[0] for row in good], pa.int64()),
+                    pa.array([row[1] for row in good], pa.binary()),
+                ],
+                schema=SCHEMA,
+            )
 
 
 class Readers:

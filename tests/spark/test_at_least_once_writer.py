@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,7 +24,7 @@ from amqp_spark.errors import PublishFailed, RowError, Unroutable
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.at_least_once_writer import AtLeastOnceWriter
 from amqp_spark.sink.connections import Connections
-from tests.spark.sink_fakes import FakeBroker, Script
+from tests.support.fake_broker import FakeBroker, Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -151,7 +152,7 @@ def test_a_broker_that_stays_away_after_a_loss_leaves_the_same_doubt() -> None:
     broker = FakeBroker(Script(breaks_after=5, completes=2))
     task = Task(broker, {"retry.maxAttempts": 1})
     task.pool.lease(task.options.connect_options()).give_back()
-    broker.refuse = [ConnectionFailed("nobody is there")]
+    broker.fails["connect"] = [ConnectionFailed("nobody is there")]
     with pytest.raises(OutcomeUnknown, match=r"3 messages were sent .* nobody is there"):
         task.run(rows(8))
 
@@ -166,7 +167,7 @@ def test_what_was_completed_later_is_no_longer_in_doubt() -> None:
 
 
 def test_nothing_in_doubt_gives_the_error_itself(fake_sink: FakeBroker) -> None:
-    fake_sink.refuse = [ConnectionFailed("nobody is there")] * 3
+    fake_sink.fails["connect"] = [ConnectionFailed("nobody is there")] * 3
     task = Task(fake_sink, {"retry.maxAttempts": 2})
     with pytest.raises(ConnectionFailed, match="nobody is there"):
         task.run(rows(1))
@@ -175,7 +176,7 @@ def test_nothing_in_doubt_gives_the_error_itself(fake_sink: FakeBroker) -> None:
 
 @pytest.mark.parametrize("error", [AuthenticationFailed("no"), VirtualHostRefused("no")])
 def test_what_trying_again_cannot_mend_is_not_tried_again(fake_sink: FakeBroker, error: Any) -> None:
-    fake_sink.refuse = [error]
+    fake_sink.fails["connect"] = [error]
     task = Task(fake_sink)
     with pytest.raises(type(error)):
         task.run(rows(1))
@@ -263,7 +264,7 @@ def test_qpidd_is_asked_for_bindings_since_it_tells_nothing() -> None:
 def test_an_empty_key_is_not_taken_for_a_bound_one(exchange: str, key: str | None) -> None:
     """qpidd answers the question for the empty key with yes as soon as anything is bound."""
     broker = FakeBroker(qpidd=True)
-    broker.queues.add("k")
+    broker.queues["k"] = deque()
     with pytest.raises(Unroutable, match=rf"row 2 .* exchange '{exchange}' with routing key '': its routing key is em"):
         Task(broker, exchange=exchange).run(rows(4, routing_key=["k", "k", key, "k"]))
     assert broker.taken == []
@@ -282,7 +283,7 @@ def test_a_row_without_a_key_column_has_an_empty_key() -> None:
 def test_a_key_that_is_no_text_is_not_taken_for_another_one() -> None:
     """The broker would be asked for the replacement character, and drop what is sent with the octet."""
     broker = FakeBroker(qpidd=True)
-    broker.bound.add(("amq.direct", "\ufffd"))
+    broker.bindings.add(("q", "amq.direct", "\ufffd"))
     schema = StructType().add("body", "string").add("routing_key", "binary")
     batch = rows(1).set_column(1, "routing_key", pa.array([b"\xff"], pa.binary()))
     with pytest.raises(Unroutable, match=r"row 0 .*its routing key is empty or not UTF-8"):
@@ -295,7 +296,7 @@ def vanish(broker: FakeBroker, after: int, *, exchange: bool = False) -> None:
 
     def look() -> None:
         if len(broker.taken) == after:
-            broker.bound.clear()
+            broker.bindings.clear()
             if exchange:
                 broker.exchanges.clear()
 

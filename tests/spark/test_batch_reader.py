@@ -12,7 +12,8 @@ from amqp_core.v0_10 import spec
 from amqp_spark.datasource import batch_reader
 from amqp_spark.datasource.batch_reader import AmqpBatchReader, BrowsePartition
 from amqp_spark.options import SourceOptions
-from tests.spark.fake_client import BodyPlan, FakeBlock, FakeBroker, FakeSubscription
+from tests.spark.reader_support import BodyPlan
+from tests.support.fake_broker import FakeBlock, FakeBroker, FakeSubscription
 from tests.support.fakepeer import FakePeer, Peer
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def test_every_queue_is_browsed_and_nothing_consumed(fake: FakeBroker) -> None:
         assert rows(reader) == [("q", number, b"%d" % number) for number in range(300)] + [("r", 0, b"x")]
     assert (len(fake.queues["q"]), len(fake.queues["r"])) == (300, 1)
     assert {(each["accept"], each["acquire"]) for each in fake.subscriptions} == {(False, False)}
-    assert fake.clients == []
+    assert fake.live == []
 
 
 def test_what_comes_after_the_plan_is_not_read(fake: FakeBroker) -> None:
@@ -106,9 +107,9 @@ def test_an_abandoned_read_closes_its_connection(fake: FakeBroker) -> None:
     reader = make(fake)
     iterator = reader.read(BrowsePartition("q", 500))
     next(iterator)
-    assert len(fake.clients) == 1
+    assert len(fake.live) == 1
     del iterator
-    assert fake.clients == []
+    assert fake.live == []
 
 
 def test_credentials_are_not_shown(fake: FakeBroker) -> None:

@@ -6,42 +6,42 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_core.errors import ConnectionLost, NotFound, TransactionFailed, UnauthorizedAccess
+from amqp_core.errors import ConnectionLost, NotFound, ResourceLocked, TransactionFailed, UnauthorizedAccess
 from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
 from amqp_spark.sink import commit_coordinator, commit_protocol
 from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch
 from amqp_spark.state.names import query_key
+from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import DONE, OPEN, WriterState
-from tests.spark.commit_fakes import FakeBroker, FakeClient, FakeMarkers, FakeQueue, driver
+from tests.spark.commit_support import WriterBroker, driver
 
 if TYPE_CHECKING:
+    from amqp_core.address import ConnectOptions
     from amqp_core.errors import AmqpError
 
 
 @pytest.fixture(autouse=True)
-def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_protocol, "Markers", FakeMarkers)
-    monkeypatch.setattr(commit_coordinator, "StateQueue", FakeQueue)
+def _fresh_process() -> None:
     commit_coordinator.forget_all()
 
 
 @pytest.fixture
-def fake() -> FakeBroker:
-    return FakeBroker()
+def fake() -> WriterBroker:
+    return WriterBroker()
 
 
 # -------------------------------------------------------------------------------------------------------------- timers
 def test_qpidd_gets_a_changed_timeout_and_never_zero() -> None:
     """There 0 ends a branch at once, and an unchanged value starts no new term."""
-    fake = FakeBroker(qpidd=True)
+    fake = WriterBroker(qpidd=True)
     fake.term = 600
     tasks = [fake.task(0), fake.task(0, 1)]
     assert driver(fake, transactionTimeout=600).commit(tasks, 0)
     assert fake.timers == {task.xid: [599] for task in tasks}
 
 
-def test_broker_j_gets_no_timer(fake: FakeBroker) -> None:
+def test_broker_j_gets_no_timer(fake: WriterBroker) -> None:
     task = fake.task(0)
     assert driver(fake).commit([task], 0)
     assert fake.timers == {task.xid: [0]}
@@ -51,7 +51,7 @@ def test_broker_j_gets_no_timer(fake: FakeBroker) -> None:
 @pytest.mark.parametrize("qpidd", [True, False])
 def test_a_branch_that_expires_while_its_timer_is_renewed(qpidd: bool) -> None:
     """Its timer can be set all the same; only the list of prepared branches tells."""
-    fake = FakeBroker(qpidd=qpidd)
+    fake = WriterBroker(qpidd=qpidd)
     tasks = [fake.task(0), fake.task(0, 1)]
 
     def expire() -> None:
@@ -67,7 +67,7 @@ def test_a_branch_that_expires_while_its_timer_is_renewed(qpidd: bool) -> None:
 
 # --------------------------------------------------------------------------------------------------------------- races
 @pytest.mark.parametrize(("call", "fate"), [("set_timeout", "gone"), ("commit", "committed"), ("rollback", "gone")])
-def test_somebody_resolves_a_branch_between_look_and_command(fake: FakeBroker, call: str, fate: str) -> None:
+def test_somebody_resolves_a_branch_between_look_and_command(fake: WriterBroker, call: str, fate: str) -> None:
     """The 404 ends the session; what is true is found out on the next one."""
     driver(fake).commit([fake.task(0)], 0)
     commit_coordinator.forget_all()
@@ -76,14 +76,14 @@ def test_somebody_resolves_a_branch_between_look_and_command(fake: FakeBroker, c
     gone = stray if call == "rollback" else task
     fake.fails[call] = [NotFound(404, 0, "no such branch")]
 
-    def connect(options: object) -> Any:
+    def connect(options: ConnectOptions) -> Any:
         if call in fake.calls[calls:]:  # that is the second connection
             fake.prepared.pop(gone.xid, None)
             if fate == "committed":
-                fake.visible[gone.xid] = gone
-        return FakeClient(fake)
+                fake.show(gone)
+        return connected(options)
 
-    calls = len(fake.calls)
+    calls, connected = len(fake.calls), fake.connect
     fake.connect = connect  # type: ignore[method-assign]
     if call == "set_timeout":
         with pytest.raises(StateError, match="no longer prepared"):
@@ -93,7 +93,7 @@ def test_somebody_resolves_a_branch_between_look_and_command(fake: FakeBroker, c
         assert (fake.writer.batch, fake.writer.state, fake.prepared, fake.visible) == (1, DONE, {}, {})
 
 
-def test_a_branch_that_cannot_be_committed_is_lost(fake: FakeBroker) -> None:
+def test_a_branch_that_cannot_be_committed_is_lost(fake: WriterBroker) -> None:
     fake.fails["commit"] = [TransactionFailed("dtx.commit", 2, "XA_RBTIMEOUT")]
     task = fake.task(0)
     with pytest.raises(StateError, match=f"{task.xid} of partition 0 .* neither prepared nor committed: 1 of 1"):
@@ -101,26 +101,26 @@ def test_a_branch_that_cannot_be_committed_is_lost(fake: FakeBroker) -> None:
     assert fake.writer.state == OPEN
 
 
-def test_an_orphan_whose_timer_was_faster(fake: FakeBroker) -> None:
+def test_an_orphan_whose_timer_was_faster(fake: WriterBroker) -> None:
     fake.task(0)
     fake.fails["rollback"] = [TransactionFailed("dtx.rollback", 2, "XA_RBTIMEOUT")]
     assert driver(fake).commit([fake.task(0)], 0)
     assert fake.writer.state == DONE
 
 
-def test_a_sweep_that_fails_is_no_failure_of_the_batch(fake: FakeBroker) -> None:
+def test_a_sweep_that_fails_is_no_failure_of_the_batch(fake: WriterBroker) -> None:
     fake.task(0)
     fake.fails["rollback"] = [ConnectionLost("cut")]
     fake.fails["close"] = [ConnectionLost("cut")]
     assert driver(fake).commit([fake.task(0)], 0)
-    assert (fake.writer.state, len(fake.prepared), fake.connections) == (DONE, 1, 1)
+    assert (fake.writer.state, len(fake.prepared), fake.connects) == (DONE, 1, 1)
 
 
 # ----------------------------------------------------------------------------------------------- batches without rows
 @pytest.mark.parametrize("alone", [True, False])
 @pytest.mark.parametrize("same_process", [True, False])
 def test_a_batch_that_comes_back_without_rows_is_not_taken_for_an_empty_one(
-    fake: FakeBroker, same_process: bool, alone: bool
+    fake: WriterBroker, same_process: bool, alone: bool
 ) -> None:
     def again() -> None:
         if not same_process:
@@ -135,7 +135,7 @@ def test_a_batch_that_comes_back_without_rows_is_not_taken_for_an_empty_one(
         driver(fake, alone=alone).commit([PreparedBranch("q", 3, 0)], 3)
 
 
-def test_an_open_decision_is_finished_by_a_batch_without_rows(fake: FakeBroker) -> None:
+def test_an_open_decision_is_finished_by_a_batch_without_rows(fake: WriterBroker) -> None:
     fake.fails["commit"] = [ConnectionLost("cut")] * 5
     with pytest.raises(ConnectionLost):
         driver(fake).commit([fake.task(5)], 5)
@@ -145,7 +145,7 @@ def test_an_open_decision_is_finished_by_a_batch_without_rows(fake: FakeBroker) 
     assert (fake.writer.state, len(fake.prepared)) == (DONE, 0)
 
 
-def test_empty_batches_ask_the_broker_nothing_once_the_last_one_is_done(fake: FakeBroker) -> None:
+def test_empty_batches_ask_the_broker_nothing_once_the_last_one_is_done(fake: WriterBroker) -> None:
     assert driver(fake, alone=True).commit([fake.task(5)], 5)
     before = list(fake.calls)
     for batch in (6, 7):
@@ -155,7 +155,7 @@ def test_empty_batches_ask_the_broker_nothing_once_the_last_one_is_done(fake: Fa
     assert fake.calls != before, "whether that query has published before is not known here"
 
 
-def test_empty_batches_are_compared_where_others_may_have_decided(fake: FakeBroker) -> None:
+def test_empty_batches_are_compared_where_others_may_have_decided(fake: WriterBroker) -> None:
     """The commits of a stream writer run in workers, any of which may get the next one."""
     assert driver(fake).commit([fake.task(5)], 5)
     settled = dict(commit_coordinator._settled)
@@ -167,7 +167,7 @@ def test_empty_batches_are_compared_where_others_may_have_decided(fake: FakeBrok
 
 
 # --------------------------------------------------------------------------------------------------- what is remembered
-def test_earlier_lineages_are_remembered_and_their_marks_are_not(fake: FakeBroker) -> None:
+def test_earlier_lineages_are_remembered_and_their_marks_are_not(fake: WriterBroker) -> None:
     for number in range(commit_protocol.MOST_PAST + 5):
         query_id = f"q{number}"
         assert driver(fake).commit([fake.task(number, query_id=query_id)], number)
@@ -181,18 +181,18 @@ def test_earlier_lineages_are_remembered_and_their_marks_are_not(fake: FakeBroke
     [UnauthorizedAccess(403, 0, "denied", "exchange.unbind"), StateError("the login may not ask for bindings")],
 )
 def test_a_login_that_may_not_unbind_has_published_all_the_same(
-    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusal: AmqpError
+    fake: WriterBroker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, refusal: AmqpError
 ) -> None:
     """The mark is taken away last: the refusal ends the session, and then there is nothing left to lose."""
     assert driver(fake).commit([fake.task(0, query_id="old")], 0)
 
-    def refuse(_: FakeQueue, key: str) -> None:
+    def refuse(_: StateQueue, key: str) -> None:
         assert key == query_key("old")
         assert (fake.writer.state, fake.prepared) == (DONE, {})
         fake.fails["unlock"] = [ConnectionLost("the session has ended")]
         raise refusal
 
-    monkeypatch.setattr(FakeQueue, "unmark", refuse)
+    monkeypatch.setattr(StateQueue, "unmark", refuse)
     assert driver(fake).commit([fake.task(0, query_id="new")], 0)
     assert (fake.writer.query_id, fake.writer.state) == ("new", DONE)
     assert (
@@ -204,33 +204,33 @@ def test_a_login_that_may_not_unbind_has_published_all_the_same(
     assert fake.marks == {query_key("old"), query_key("new")}
 
 
-def test_batch_writes_leave_no_mark(fake: FakeBroker) -> None:
+def test_batch_writes_leave_no_mark(fake: WriterBroker) -> None:
     """All of them have one query id, whatever their transactionalId."""
-    fake.elsewhere.add(query_key(BATCH_WRITES))
+    fake.mark_elsewhere(query_key(BATCH_WRITES))
     assert driver(fake).commit([fake.task(0, query_id=BATCH_WRITES)], 0)
     assert fake.marks == set()
     assert driver(fake).commit([fake.task(0)], 0)
     assert fake.writer.past == {BATCH_WRITES: 0}
 
 
-def test_a_query_of_another_writer(fake: FakeBroker) -> None:
-    fake.elsewhere.add(query_key("q"))
+def test_a_query_of_another_writer(fake: WriterBroker) -> None:
+    fake.mark_elsewhere(query_key("q"))
     with pytest.raises(StateError, match="published under another transactionalId before"):
         driver(fake).commit([fake.task(0)], 0)
 
 
-def test_a_state_of_another_writer(fake: FakeBroker) -> None:
-    fake.state = WriterState("other").dump()
+def test_a_state_of_another_writer(fake: WriterBroker) -> None:
+    fake.writer = WriterState("other")
     with pytest.raises(StateError, match="is that of transactionalId 'other', not of 'w'"):
         driver(fake).commit([fake.task(0)], 0)
 
 
-def test_what_is_known_to_be_done_costs_nothing(fake: FakeBroker) -> None:
+def test_what_is_known_to_be_done_costs_nothing(fake: WriterBroker) -> None:
     first = driver(fake)
     assert first.commit([PreparedBranch("q", 0, 0)], 0)
-    assert fake.connections == 1
+    assert fake.connects == 1
     assert first.commit([PreparedBranch("q", 1, 0)], 1)
-    assert fake.connections == 1, "a batch without rows after one that is done"
+    assert fake.connects == 1, "a batch without rows after one that is done"
     with pytest.raises(StateError):
         first.commit([fake.task(2), fake.task(2)], 2)
     calls = len(fake.calls)
@@ -238,7 +238,7 @@ def test_what_is_known_to_be_done_costs_nothing(fake: FakeBroker) -> None:
     assert len(fake.calls) > calls, "after a failure nothing is known"
 
 
-def test_tasks_must_belong_together(fake: FakeBroker) -> None:
+def test_tasks_must_belong_together(fake: WriterBroker) -> None:
     for tasks in ([fake.task(0), fake.task(1, 1)], [fake.task(0), fake.task(0, 1, query_id="r")]):
         with pytest.raises(StateError, match="several queries or batches came together"):
             driver(fake).commit(tasks, 0)
@@ -247,16 +247,15 @@ def test_tasks_must_belong_together(fake: FakeBroker) -> None:
     assert "swap open" not in fake.calls
 
 
-def test_markers_of_what_is_not_decided_stay(fake: FakeBroker) -> None:
+def test_markers_of_what_is_not_decided_stay(fake: WriterBroker) -> None:
     """qpidd's linear store has committed a batch that is still to come, while an earlier one is open."""
     first = fake.task(0)
     fake.fails["commit"] = [ConnectionLost("cut")] * 3
     with pytest.raises(ConnectionLost):
         driver(fake).commit([first], 0)
     later = fake.task(1)
-    for task in (first, later):
-        fake.visible[task.xid] = task
-        del fake.prepared[task.xid]
+    fake.show(first, later)
+    fake.prepared.clear()
     assert driver(fake).commit([PreparedBranch("q", 0, 1), fake.task(0)], 0) is False
     assert fake.visible == {later.xid: later}
     again = fake.task(1)
@@ -266,22 +265,22 @@ def test_markers_of_what_is_not_decided_stay(fake: FakeBroker) -> None:
 
 
 # ----------------------------------------------------------------------------------------------- lock and connections
-def test_the_lock_is_tried_for_on_fresh_connections(fake: FakeBroker) -> None:
-    fake.locked = 3
+def test_the_lock_is_tried_for_on_fresh_connections(fake: WriterBroker) -> None:
+    fake.fails["lock"] = [ResourceLocked(405, 0, "locked")] * 3
     waits: list[float] = []
     assert driver(fake, waits).commit([fake.task(0)], 0)
-    assert (waits, fake.connections) == ([0.5] * 3, 4)
+    assert (waits, fake.connects) == ([0.5] * 3, 4)
 
 
-def test_a_connection_is_kept_for_the_next_batch(fake: FakeBroker) -> None:
+def test_a_connection_is_kept_for_the_next_batch(fake: WriterBroker) -> None:
     one = driver(fake)
     for batch in range(3):
         assert one.commit([fake.task(batch)], batch)
-    assert (fake.connections, fake.calls.count("unlock")) == (1, 3)
+    assert (fake.connects, fake.calls.count("unlock")) == (1, 3)
 
 
 @pytest.mark.parametrize("call", ["connect", "lock", "recover", "set_timeout", "swap open", "commit", "swap done"])
-def test_lost_connections_are_made_again_until_it_is_too_often(fake: FakeBroker, call: str) -> None:
+def test_lost_connections_are_made_again_until_it_is_too_often(fake: WriterBroker, call: str) -> None:
     fake.fails[call] = [ConnectionLost("cut")] * 2
     waits: list[float] = []
     assert driver(fake, waits).commit([fake.task(0)], 0)
@@ -299,23 +298,23 @@ def test_lost_connections_are_made_again_until_it_is_too_often(fake: FakeBroker,
     assert (fake.writer.batch, fake.writer.state) == (1 if is_decided else 0, DONE)
 
 
-def test_what_will_not_get_better_is_not_tried_again(fake: FakeBroker) -> None:
+def test_what_will_not_get_better_is_not_tried_again(fake: WriterBroker) -> None:
     fake.fails["recover"] = [UnauthorizedAccess(403, 0, "no")]
     with pytest.raises(UnauthorizedAccess):
         driver(fake).commit([fake.task(0)], 0)
-    assert fake.connections == 1
+    assert fake.connects == 1
 
 
-def test_abort_only_logs(fake: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_abort_only_logs(fake: WriterBroker, caplog: pytest.LogCaptureFixture) -> None:
     task = fake.task(4)
     fake.fails["lock"] = [UnauthorizedAccess(403, 0, "no")]
     driver(fake).abort([task], 4)
     assert "batch 4: its transactions were not rolled back" in caplog.text
     driver(fake).abort([task], 4)
-    assert (fake.prepared, fake.state) == ({}, None)
+    assert (fake.prepared, fake.states) == ({}, {})
 
 
-def test_the_points_of_a_driver_are_passed_in_order(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_points_of_a_driver_are_passed_in_order(fake: WriterBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[str] = []
     monkeypatch.setattr(crashpoints, "reached", passed.append)
     fake.task(0)

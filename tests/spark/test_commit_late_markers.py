@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_spark.sink import commit_coordinator, commit_protocol
+from amqp_spark.sink import commit_coordinator
 from amqp_spark.sink.markers import MarkerLate
 from amqp_spark.state.records import DONE, OPEN, WriterState
 from amqp_spark.state.xids import xid_text
-from tests.spark.commit_fakes import FakeBroker, FakeMarkers, FakeQueue, FakeTransactions, driver
+from tests.spark.commit_support import WriterBroker, driver
+from tests.support.fake_broker import FakeTransactions
 
 if TYPE_CHECKING:
     from amqp_core.api import Xid
@@ -26,7 +27,7 @@ class Pause:
         waits: so many waits for markers end before they come.
     """
 
-    def __init__(self, fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, *, waits: int) -> None:
+    def __init__(self, fake: WriterBroker, monkeypatch: pytest.MonkeyPatch, *, waits: int) -> None:
         self.late: dict[str, PreparedBranch] = {}
         self.committed: list[str] = []
         self.waits = waits
@@ -37,7 +38,7 @@ class Pause:
             commit_branch(transactions, xid)
             text = xid_text(xid)
             self.committed.append(text)
-            self.late[text] = fake.visible.pop(text)
+            self.late[text] = fake.hide(text)
 
         def recovered(transactions: FakeTransactions) -> list[Xid]:
             self.end()  # it answers, so the pause is over
@@ -49,37 +50,35 @@ class Pause:
     def end(self) -> None:
         """The broker goes on."""
         if self.waits <= len(self._fake.waits):
-            self._fake.visible.update(self.late)
+            self._fake.show(*self.late.values())
             self.late.clear()
 
 
 @pytest.fixture(autouse=True)
-def _fakes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(commit_protocol, "Markers", FakeMarkers)
-    monkeypatch.setattr(commit_coordinator, "StateQueue", FakeQueue)
+def _fresh_process() -> None:
     commit_coordinator.forget_all()
 
 
 @pytest.fixture(params=[True, False], ids=["qpidd", "another"])
-def fake(request: pytest.FixtureRequest) -> FakeBroker:
-    broker = FakeBroker(qpidd=request.param)
+def fake(request: pytest.FixtureRequest) -> WriterBroker:
+    broker = WriterBroker(qpidd=request.param)
     broker.term = 600
     driver(broker).commit([broker.task(0)], 0)
     broker.waits.clear()
     return broker
 
 
-def opened(fake: FakeBroker) -> PreparedBranch:
+def opened(fake: WriterBroker) -> PreparedBranch:
     """Batch 1 is decided, its branch prepared, and its driver gone."""
     task = fake.task(1, rows=7, digest="x")
-    fake.state = WriterState("w", "q", 1, OPEN, (task.decided,), {}).dump()
+    fake.writer = WriterState("w", "q", 1, OPEN, (task.decided,), {})
     commit_coordinator.forget_all()
     return task
 
 
 @pytest.mark.parametrize("waits", [1, 2])
 def test_a_replay_takes_no_place_of_a_branch_whose_commit_was_confirmed(
-    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, waits: int
+    fake: WriterBroker, monkeypatch: pytest.MonkeyPatch, waits: int
 ) -> None:
     first = opened(fake)
     again = fake.task(1, rows=7, digest="x")
@@ -90,7 +89,7 @@ def test_a_replay_takes_no_place_of_a_branch_whose_commit_was_confirmed(
     assert again.xid not in fake.prepared
 
 
-def test_a_first_commit_waits_for_its_marker(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_commit_waits_for_its_marker(fake: WriterBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     task = fake.task(1, rows=7)
     pause = Pause(fake, monkeypatch, waits=2)
     assert driver(fake).commit([task], 1)
@@ -99,7 +98,7 @@ def test_a_first_commit_waits_for_its_marker(fake: FakeBroker, monkeypatch: pyte
 
 
 def test_a_marker_that_never_comes_is_named_and_nothing_takes_its_place(
-    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    fake: WriterBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = opened(fake)
     again = fake.task(1, rows=7, digest="x")
@@ -112,13 +111,13 @@ def test_a_marker_that_never_comes_is_named_and_nothing_takes_its_place(
 
 
 def test_a_marker_that_comes_while_a_replay_is_to_take_its_place(
-    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch
+    fake: WriterBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Another process has committed the branch, so that nobody here has seen the answer."""
     first = opened(fake)
     again = fake.task(1, rows=7, digest="x")
     pause = Pause(fake, monkeypatch, waits=1)
-    pause.late[first.xid] = fake.holds[first.xid]
+    pause.late[first.xid] = first
     del fake.prepared[first.xid]
     assert not driver(fake).commit([again], 1)
     assert pause.committed == []

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.spark.driver import Offset
-    from tests.spark.fake_client import FakeBroker
+    from tests.support.fake_broker import FakeBroker
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +162,7 @@ def test_spark_stops_a_query_with_two_signals_and_no_call(checkpoint: Checkpoint
         """
         import json, select, sys
         from tests.spark.driver import Driver
-        from tests.spark.fake_client import FakeBroker
+        from tests.support.fake_broker import FakeBroker
         from tests.spark.reader_support import Readers, numbers
         fake = FakeBroker("q")
         fake.publish("q", *numbers(50))

@@ -16,8 +16,8 @@ from tests.spark.reader_support import numbers
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.spark.fake_client import FakeBroker
     from tests.spark.transactional_state_support import Consumers
+    from tests.support.fake_broker import FakeBroker
 
 
 def linear_store(accepts: int) -> float:

@@ -13,8 +13,8 @@ from amqp_spark.datasource import flow as flow_module
 from amqp_spark.datasource.flow import FlowControl
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 from tests.spark.driver import Driver, bodies
-from tests.spark.fake_client import FakeBroker, FakeSubscription
 from tests.spark.reader_support import Readers, numbers
+from tests.support.fake_broker import FakeBroker, FakeSubscription
 from tests.support.fakepeer import FakePeer, Peer
 
 if TYPE_CHECKING:

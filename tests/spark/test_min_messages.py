@@ -11,8 +11,8 @@ from tests.spark.driver import Driver, bodies
 from tests.spark.reader_support import numbers
 
 if TYPE_CHECKING:
-    from tests.spark.fake_client import FakeBroker
     from tests.spark.reader_support import Readers
+    from tests.support.fake_broker import FakeBroker
 
 
 def received(fake: FakeBroker, driver: Driver, count: int) -> None:

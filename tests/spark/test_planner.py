@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from amqp_spark.datasource.planner import plan_batch
 from amqp_spark.datasource.queue_buffer import QueueBuffer
 from amqp_spark.errors import OffsetError
-from tests.spark.fake_client import FakeBlock, bodies_of, transfer_frames
+from tests.support.fake_broker import FakeBlock, bodies_of, transfer_frames
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

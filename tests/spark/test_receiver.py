@@ -13,8 +13,8 @@ from amqp_spark.datasource import backlog, drain_detector, flow, queue_consumer
 from amqp_spark.datasource import receiver as receivers
 from amqp_spark.datasource.receive_buffer import ConsumerOptions
 from amqp_spark.datasource.receiver import Receiver
-from tests.spark.fake_client import FakeBroker, FakeSubscription, bodies_of, transfer_frames
 from tests.spark.reader_support import count_looks
+from tests.support.fake_broker import FakeBroker, FakeSubscription, bodies_of, transfer_frames
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def test_nothing_happens_before_start(fake: FakeBroker, make: Callable[..., Rece
     assert fake.connects == 0
     receiver.start()
     receiver.start()
-    fake.wait(lambda: len(fake.clients) == 1)
+    fake.wait(lambda: len(fake.live) == 1)
     assert fake.connects == 1
 
 
@@ -85,7 +85,7 @@ def test_an_accept_that_is_signalled_during_a_query_is_not_forgotten(
             fake.changed.release()  # the fake holds its lock during a command; the signal needs it to wake the client
             accepting.join()
             fake.changed.acquire()
-            for client in fake.clients:
+            for client in fake.live:
                 client.woken = False  # as when the query's own wait had taken the wake-up
 
     fake.on_command = signal
@@ -174,7 +174,7 @@ def test_the_backlog_is_asked_for_on_a_connection_that_receives_nothing(
     receiver.touch()
     fake.wait(lambda: fake.queries > queries)
     assert receiver.report()["q"][1] == 100
-    assert len(fake.clients) == 2, "one more connection"
+    assert len(fake.live) == 2, "one more connection"
     assert fake.held() == 4, "nothing more was received for it"
 
 
@@ -183,16 +183,16 @@ def test_a_survey_that_fails_costs_nothing_but_the_backlog(fake: FakeBroker, mak
     receiver = make()
     receiver.start()
     fake.wait(lambda: receiver.consumers[0].connected)  # the survey leaves out queues without a connection
-    (receiving,) = fake.clients
-    fake.refuse.append(ConnectionLost("no more connections"))
+    (receiving,) = fake.live
+    fake.fails["connect"].append(ConnectionLost("no more connections"))
     receiver.touch()
-    fake.wait(lambda: not fake.refuse)
+    fake.wait(lambda: not fake.fails["connect"])
     fake.publish("q", b"a")
     fake.wait(lambda: receiver.report()["q"][0] == 1)
     assert receiver.failure() is None
     assert receiving.error is None
     receiver.touch()
-    fake.wait(lambda: len(fake.clients) == 2)
+    fake.wait(lambda: len(fake.live) == 2)
 
 
 @pytest.mark.usefixtures("surveys")
@@ -308,9 +308,9 @@ def test_what_is_not_retryable_ends_the_consumer_and_not_the_others(
 ) -> None:
     receiver = make("q", "r")
     receiver.start()
-    fake.wait(lambda: len(fake.clients) == 2 and all(client.subscription for client in fake.clients))
+    fake.wait(lambda: len(fake.live) == 2 and all(client.subscription for client in fake.live))
     with fake.changed:
-        (client,) = [c for c in fake.clients if c.subscription is not None and c.subscription.queue == "q"]
+        (client,) = [c for c in fake.live if c.subscription is not None and c.subscription.queue == "q"]
         client.end(LimitExceeded("a frame too large"))
     fake.wait(lambda: isinstance(receiver.failure(), LimitExceeded))
     fake.publish("r", b"still here")
@@ -373,7 +373,7 @@ def test_stopping_while_the_broker_is_away_does_not_wait_for_the_next_attempt(fa
         buffer_bytes=1000,
         connector=fake.connect,
     )
-    fake.refuse = [ConnectionLost("away") for _ in range(1000)]
+    fake.fails["connect"] = [ConnectionLost("away") for _ in range(1000)]
     receiver.start()
     fake.wait(lambda: fake.connects >= 2)
     receiver.stop()
@@ -381,7 +381,7 @@ def test_stopping_while_the_broker_is_away_does_not_wait_for_the_next_attempt(fa
 
 
 def test_a_broker_that_is_away_has_not_confirmed_anything(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
-    fake.refuse = [ConnectionLost("away")] * 1000
+    fake.fails["connect"] = [ConnectionLost("away")] * 1000
     receiver = make(max_attempts=3)
     receiver.start()
     assert not receiver.sync()  # while it is tried again
@@ -441,7 +441,8 @@ def test_who_waits_for_a_batch_is_woken_when_there_is_enough(monkeypatch: pytest
         (drain_detector, "HELD_ELSEWHERE_SECONDS"),
     ):
         monkeypatch.setattr(module, name, 1000.0)  # nothing else ends the wait
-    fake = FakeBroker("q", block_messages=5)
+    fake = FakeBroker("q")
+    fake.block_messages = 5
     fake.held_elsewhere["q"] = 100  # never sent, so that the end is not reached
     fake.publish("q", b"first")
     receiver = Receiver(("q",), ConsumerOptions(connect=CONNECT), buffer_bytes=1 << 20, connector=fake.connect)

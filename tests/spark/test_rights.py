@@ -12,11 +12,10 @@ from amqp_core.v0_10 import spec
 from amqp_spark.errors import PublishFailed, StateError
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import StateQueue
-from tests.spark.branch_fakes import BranchBroker
-from tests.spark.sink_fakes import FakeBroker, FakeClient
 from tests.spark.test_at_least_once_writer import Task, rows
 from tests.spark.test_transactional_writer import Tasks
 from tests.spark.test_transactional_writer import rows as branch_rows
+from tests.support.fake_broker import FakeBroker, FakeClient
 
 if TYPE_CHECKING:
     from amqp_core.api import Route
@@ -61,7 +60,7 @@ def refuse(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
 def test_a_sink_that_may_not_ask(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
     refuse(monkeypatch, command)
     exchange = "" if command == "queue.query" else "amq.direct"
-    broker, branches = FakeBroker(qpidd=True), BranchBroker(qpidd=True)
+    broker, branches = FakeBroker(qpidd=True), FakeBroker(qpidd=True)
     with pytest.raises(PublishFailed, match=HINT.format(QUERIES[command])):
         Task(broker, exchange=exchange).run(rows(3))
     with pytest.raises(PublishFailed, match=HINT.format(QUERIES[command])):

@@ -17,7 +17,7 @@ from tests.support.process import wait_until
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.spark.sink_fakes import FakeBroker
+    from tests.support.fake_broker import FakeBroker
 
 HERE = ConnectOptions(hosts=(("here", 5672),), password="s3cret", heartbeat=1)
 THERE = ConnectOptions(hosts=(("there", 5672),))
@@ -67,7 +67,7 @@ def test_an_aborted_one_is_never_used_again(fake_sink: FakeBroker, pool: Connect
 
 
 def test_a_failed_attempt_leaves_nothing(fake_sink: FakeBroker, pool: Connections) -> None:
-    fake_sink.refuse = [ConnectionFailed("nobody is there")]
+    fake_sink.fails["connect"] = [ConnectionFailed("nobody is there")]
     with pytest.raises(ConnectionFailed):
         pool.lease(HERE)
     assert not pool.lease(HERE).reused

@@ -11,7 +11,7 @@ from amqp_core.address import ConnectOptions
 from amqp_core.errors import ConnectionLost
 from amqp_spark.sink.routes import AGAIN_SECONDS, Gone, Routes
 from amqp_spark.sink.targets import value_at
-from tests.spark.sink_fakes import FakeBroker
+from tests.support.fake_broker import FakeBroker
 
 HERE = ConnectOptions(hosts=(("here", 5672),))
 
@@ -122,7 +122,7 @@ def test_in_a_transaction_a_broker_that_rejects_is_asked_for_bindings_as_well(fa
     fake.qpidd = False
     routes = Asking(fake, transaction=True)
     assert routes.send("amq.direct", texts("k", "x", "", None), 4) == [], "it says itself what it cannot route"
-    fake.bound.clear()
+    fake.bindings.clear()
     (gone,) = routes.at_the_end()
     assert (gone.exchange, gone.routing_key, gone.rows) == ("amq.direct", "k", 1)
     assert fake.asked == {"exchange amq.direct": 2, "bound amq.direct k": 2, "bound amq.direct x": 1}
@@ -137,7 +137,7 @@ def test_an_exchange_that_cannot_be_asked_costs_one_question_however_many_keys(
 
 def test_many_questions_share_a_round_trip_and_wait_once_for_what_was_sent(fake: FakeBroker, routes: Asking) -> None:
     keys = texts(*map(str, range(2500)))
-    fake.bound |= {("amq.direct", str(number)) for number in range(2500)}
+    fake.bindings |= {("q", "amq.direct", str(number)) for number in range(2500)}
     assert routes.send("amq.direct", keys, 2500) == []
     assert (fake.rounds, routes.settled) == (1 + 3, [0, 1])
     assert routes.send("amq.direct", keys, 2500) == []
@@ -147,11 +147,11 @@ def test_many_questions_share_a_round_trip_and_wait_once_for_what_was_sent(fake:
 # --------------------------------------------------------------------------------------------------------------- again
 @pytest.mark.parametrize("when", ["later", "at_the_end"])
 def test_what_is_gone_is_named_with_what_rests_on_it(fake: FakeBroker, routes: Asking, when: str) -> None:
-    fake.bound |= {("amq.direct", "l")}
+    fake.bindings |= {("q", "amq.direct", "l")}
     routes.send("amq.direct", texts("k", "l", "l"), 3)
     routes.send("amq.direct", texts("k", "l", "l"), 3, first_row=100)
     routes.send("", "q", 10, first_row=200)
-    fake.bound -= {("amq.direct", "l")}
+    fake.bindings -= {("q", "amq.direct", "l")}
     fake.queues.clear()
     assert sorted(getattr(routes, when)()) == [Gone("", "q", 10, 200), Gone("amq.direct", "l", 4, 1)]
     assert routes.at_the_end() == [], "said once"
@@ -183,7 +183,7 @@ def test_only_what_was_sent_since_it_was_last_seen_is_in_doubt(fake: FakeBroker,
     routes.send("amq.direct", "k", 10)
     assert routes.later() == []
     routes.send("amq.direct", "k", 3, first_row=10)
-    fake.bound.clear()
+    fake.bindings.clear()
     assert routes.later() == [Gone("amq.direct", "k", 3, 10)]
 
 
@@ -198,17 +198,17 @@ def test_what_is_sent_after_a_question_is_not_covered_by_its_answer(fake: FakeBr
     assert fake.asked["bound amq.direct k"] == 2, "it has not been answered"
     fake.arrives = True
     routes.look_again()
-    fake.bound.clear()
+    fake.bindings.clear()
     assert routes.at_the_end() == [Gone("amq.direct", "k", 4, 10)]
 
 
 def test_in_a_transaction_all_messages_rest_on_what_is_there_at_the_end(fake: FakeBroker) -> None:
     """They reach the queue when it is committed, however often it was seen before."""
-    fake.bound.add(("amq.direct", "k"))
+    fake.bindings.add(("q", "amq.direct", "k"))
     routes = Asking(fake, transaction=True)
     routes.send("amq.direct", "k", 5, 10)
     assert routes.later() == []
-    fake.bound.clear()
+    fake.bindings.clear()
     assert routes.at_the_end() == [Gone("amq.direct", "k", 5, 10)]
 
 
@@ -241,7 +241,7 @@ def test_of_very_many_targets_each_gets_its_turn(
     fake: FakeBroker, routes: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("amqp_spark.sink.routes.ASKED_TOGETHER", 2)
-    fake.bound |= {("amq.direct", key) for key in "abcde"}
+    fake.bindings |= {("q", "amq.direct", key) for key in "abcde"}
     routes.send("amq.direct", texts(*"abcde"), 5)
     for _ in range(3):
         routes.later()
@@ -252,12 +252,12 @@ def test_no_more_answers_are_kept_than_memory_should_hold_and_none_is_forgotten_
     fake: FakeBroker, routes: Asking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("amqp_spark.sink.routes.MOST_KNOWN", 4)
-    fake.bound |= {("amq.direct", key) for key in "abcdefgh"}
+    fake.bindings |= {("q", "amq.direct", key) for key in "abcdefgh"}
     routes.send("amq.direct", texts(*"abc"), 3)
     routes.send("amq.direct", texts(*"cde"), 3, first_row=3)
     assert {fake.asked[f"bound amq.direct {key}"] for key in "ab"} == {2}, "asked again before they were forgotten"
     assert len(routes._known) <= 4
-    fake.bound.clear()
+    fake.bindings.clear()
     routes.unbound("amq.direct", texts(*"fgh"), 0, 3)
     assert sorted((gone.routing_key, gone.rows, gone.first) for gone in routes.take_gone()) == [
         ("c", 1, 3), ("d", 1, 4), ("e", 1, 5)
@@ -268,16 +268,16 @@ def test_in_a_transaction_nothing_is_forgotten(fake: FakeBroker, monkeypatch: py
     """Its messages reach their queues at the commit: what was bound before that proves nothing."""
     monkeypatch.setattr("amqp_spark.sink.routes.MOST_KNOWN", 4)
     routes = Asking(fake, transaction=True)
-    fake.bound |= {("amq.direct", key) for key in "abcdefgh"}
+    fake.bindings |= {("q", "amq.direct", key) for key in "abcdefgh"}
     for first, keys in enumerate(("abc", "def", "gh")):
         routes.send("amq.direct", texts(*keys), len(keys), first_row=3 * first)
-    fake.bound.discard(("amq.direct", "a"))
+    fake.bindings.discard(("q", "amq.direct", "a"))
     assert routes.at_the_end() == [Gone("amq.direct", "a", 1, 0)]
 
 
 def test_on_another_connection_all_is_asked_for_before_it_counts(fake: FakeBroker, routes: Asking) -> None:
     routes.send("amq.direct", "k", 10)
-    fake.bound.clear()
+    fake.bindings.clear()
     routes.connect()
     routes.look_again()
     assert routes.take_gone() == [Gone("amq.direct", "k", 10, 0)]
@@ -292,5 +292,5 @@ def test_what_a_lost_connection_was_asked_is_asked_again(fake: FakeBroker, route
     with pytest.raises(ConnectionLost):
         routes.verify()
     routes.connect()
-    fake.bound.clear()
+    fake.bindings.clear()
     assert routes.at_the_end() == [Gone("amq.direct", "k", 10, 0)]

@@ -20,7 +20,7 @@ from amqp_spark.sink import AmqpBatchSink, Statistics, at_least_once_writer
 from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.writer import Published, current_task_id
 from tests.spark.driver import dumps, through_pickle
-from tests.spark.sink_fakes import FakeBroker
+from tests.support.fake_broker import FakeBroker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

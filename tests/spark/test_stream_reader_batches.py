@@ -17,8 +17,8 @@ from amqp_spark.datasource.credit import MAX_CREDIT
 from amqp_spark.datasource.partitions import SMALL_BATCH_BYTES, InlinePartition, PullPartition
 from amqp_spark.errors import TransferError
 from tests.spark.driver import Driver, Offset, bodies, dumps
-from tests.spark.fake_client import FakeBroker, transfer_frames
 from tests.spark.reader_support import Readers, numbers
+from tests.support.fake_broker import FakeBroker, transfer_frames
 
 # --- 2 a batch is fixed when it is planned
 
@@ -289,7 +289,7 @@ def test_point_8_credit_stays_below_what_brokers_can_count(fake: FakeBroker, rea
     driver = Driver(readers(bufferBytes="1g"))
     fake.publish("q", *numbers(200))
     driver.rows(200)
-    (client,) = fake.clients
+    (client,) = fake.live
     subscription = client.subscription
     assert subscription is not None
     assert 0 < subscription.credit <= MAX_CREDIT
@@ -301,9 +301,9 @@ def test_point_8_at_the_bound_the_socket_is_not_read_until_spark_accepts(fake: F
     fake.publish("q", *(b"x" * 10_000 for _ in range(300)))
     driver = Driver(readers(maxBytesPerTrigger=size, bufferBytes=3 * size))
     driver.latest()
-    fake.wait(lambda: all(client.paused for client in fake.clients) and bool(fake.clients))
+    fake.wait(lambda: all(client.paused for client in fake.live) and bool(fake.live))
     assert fake.held() == 3
     assert len(driver.rows(300)) == 300  # each accept makes room, and the socket is read again
     driver.latest()
     fake.wait(lambda: fake.depth("q") == 0)
-    fake.wait(lambda: not any(client.paused for client in fake.clients))
+    fake.wait(lambda: not any(client.paused for client in fake.live))

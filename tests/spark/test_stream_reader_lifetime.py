@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core.errors import (
+    AmqpError,
     AuthenticationFailed,
     ConnectionLost,
     DecodeError,
@@ -24,12 +25,12 @@ from amqp_core.errors import (
 )
 from amqp_spark.datasource import consumer_setup, drain_detector, queue_consumer, receiver
 from tests.spark.driver import Driver, bodies
-from tests.spark.fake_client import FakeClient, FakeInfo
 from tests.spark.reader_support import Readers, numbers
+from tests.support.fake_broker import FakeClient, FakeInfo
 
 if TYPE_CHECKING:
     from amqp_spark.datasource.stream_reader import AmqpStreamReader
-    from tests.spark.fake_client import FakeBroker
+    from tests.support.fake_broker import FakeBroker
 
 # --- options at the start of a session
 
@@ -43,7 +44,7 @@ def test_declare_and_bind(fake: FakeBroker, readers: Readers) -> None:
     driver = Driver(readers("new", declare="ifMissing", bind="amq.topic/a.#;amq.direct/b"))
     driver.latest()
     assert "new" in fake.queues
-    assert fake.bindings == [("new", "amq.topic", "a.#"), ("new", "amq.direct", "b")]
+    assert fake.bindings == {("new", "amq.topic", "a.#"), ("new", "amq.direct", "b")}
 
 
 def test_other_consumers_are_a_warning_that_names_the_effect(
@@ -107,7 +108,7 @@ def test_the_first_call_names_a_missing_queue(readers: Readers) -> None:
 
 
 def test_the_first_call_does_not_wait_longer_than_connecting_may_take(fake: FakeBroker, readers: Readers) -> None:
-    fake.refuse = [ConnectionLost("away")] * 100_000
+    fake.fails["connect"] = [ConnectionLost("away")] * 100_000
     assert Driver(readers(connectTimeout="0.2", retry__maxAttempts=1_000_000)).trigger() is None
     assert fake.connects > 1
 
@@ -162,7 +163,7 @@ def test_point_6_an_idle_queue_outlives_any_number_of_reconnects_that_work(
     driver = Driver(readers(retry__maxAttempts=2))
     driver.latest()
     while fake.connects < 8:
-        fake.wait(lambda: any(client.subscription and client.subscription.credit for client in fake.clients))
+        fake.wait(lambda: any(client.subscription and client.subscription.credit for client in fake.live))
         fake.cut()
     fake.publish("q", *numbers(5))
     assert bodies(driver.rows(5)) == numbers(5)
@@ -256,7 +257,7 @@ def test_point_6_while_disconnected_the_query_goes_on_and_connects_again(fake: F
     driver.rows(5)
     driver.latest()
     fake.wait(lambda: len(fake.accepted) == 5)
-    fake.refuse = [ConnectionLost("refused") for _ in range(3)]
+    fake.fails["connect"] = [ConnectionLost("refused") for _ in range(3)]
     fake.cut()
     fake.publish("q", *numbers(5, 5))
     assert bodies(driver.rows(10)) == numbers(10)
@@ -265,16 +266,16 @@ def test_point_6_while_disconnected_the_query_goes_on_and_connects_again(fake: F
 
 def test_point_6_attempts_end_with_the_reason(fake: FakeBroker, readers: Readers) -> None:
     driver = Driver(readers(retry__maxAttempts=2))
-    fake.refuse = [ConnectionLost(f"refused {number}") for number in range(9)]
+    fake.fails["connect"] = [ConnectionLost(f"refused {number}") for number in range(9)]
     with pytest.raises(ConnectionLost, match="refused 2"):
         driver.rows(1)
     assert fake.connects == 3
 
 
 @pytest.mark.parametrize("error", [AuthenticationFailed("login refused"), NotFound(404, None, "no such queue")])
-def test_point_6_what_a_retry_cannot_heal_fails_at_once(fake: FakeBroker, readers: Readers, error: Exception) -> None:
+def test_point_6_what_a_retry_cannot_heal_fails_at_once(fake: FakeBroker, readers: Readers, error: AmqpError) -> None:
     driver = Driver(readers())
-    fake.refuse = [error]
+    fake.fails["connect"] = [error]
     with pytest.raises(type(error)):
         driver.rows(1)
     assert fake.connects == 1
@@ -300,8 +301,8 @@ def test_point_6_a_queue_that_is_given_up_ends_the_query_although_another_one_is
     assert bodies(driver.rows(5)) == numbers(5)
     run = reader._stream
     assert run is not None
-    fake.wait(lambda: all(client.subscription for client in fake.clients) and len(fake.clients) == 2)
-    (client,) = [client for client in fake.clients if client.subscription and client.subscription.queue == "r"]
+    fake.wait(lambda: all(client.subscription for client in fake.live) and len(fake.live) == 2)
+    (client,) = [client for client in fake.live if client.subscription and client.subscription.queue == "r"]
     client.end(ResourceDeleted(408, None, "queue deleted"))
     fake.wait(lambda: run._receiver.failure() is not None)
     fake.publish("q", *numbers(5, 5))
@@ -457,7 +458,7 @@ def test_available_now_survives_a_reconnect(fake: FakeBroker, readers: Readers) 
 
 
 def test_available_now_raises_what_ended_the_receiver(fake: FakeBroker, readers: Readers) -> None:
-    fake.refuse = [AuthenticationFailed("login refused")]
+    fake.fails["connect"] = [AuthenticationFailed("login refused")]
     with pytest.raises(AuthenticationFailed):
         run_available_now(readers())
 
@@ -497,4 +498,4 @@ def test_point_9_stopping_gives_everything_back_in_order(fake: FakeBroker, reade
     reader.stop()
     assert fake.accepted == numbers(5)
     assert [message.body for message in fake.queues["q"]] == numbers(15, 5)
-    assert fake.clients == []
+    assert fake.live == []

@@ -12,8 +12,8 @@ from tests.spark.reader_support import Readers, numbers
 
 if TYPE_CHECKING:
     from tests.spark.driver import Row
-    from tests.spark.fake_client import FakeBroker
     from tests.spark.transactional_state_support import Consumers
+    from tests.support.fake_broker import FakeBroker
 
 COUNT = 300
 
@@ -29,6 +29,13 @@ def after_flushes(fake: FakeBroker, count: int) -> None:
                 fake.bury()
 
     fake.on_command = bury
+
+
+def lose_state(fake: FakeBroker) -> None:
+    """The broker gives the locks and the state messages of lost sessions to others before the rest."""
+    fake.locks.clear()
+    for ghost in fake.ghosts:
+        fake.requeue(ghost, [each for each, (queue, _) in ghost.held.items() if queue in fake.states])
 
 
 def drained(driver: Driver) -> list[Row]:
@@ -140,7 +147,10 @@ def test_exactly_once_available_now_waits_for_what_a_lost_session_holds(
 
     def free(name: str) -> None:
         if name == "lock" and fake.ghosts:
-            fake.locks.clear() if locks_end_first else fake.bury()
+            if locks_end_first:
+                lose_state(fake)
+            else:
+                fake.bury()
         seen(name)
 
     fake.on_command = free

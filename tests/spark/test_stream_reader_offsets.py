@@ -11,8 +11,8 @@ from amqp_spark.compat import ReadAllAvailable, ReadMaxRows
 from amqp_spark.datasource import backlog as backlog_survey
 from amqp_spark.errors import OffsetError, UnsupportedModeError
 from tests.spark.driver import Driver, bodies, dumps
-from tests.spark.fake_client import FakeBroker, transfer_frames
 from tests.spark.reader_support import Readers, numbers
+from tests.support.fake_broker import FakeBroker, transfer_frames
 
 # --- 1 receive where the accept must happen
 

@@ -18,9 +18,9 @@ from amqp_spark.errors import MessageFormatError, OffsetError, SpoolError, State
 from amqp_spark.spool import spool
 from amqp_spark.state.records import ConsumerState
 from tests.spark.driver import Driver, bodies
-from tests.spark.fake_client import FakeBroker, SwapOutcome
 from tests.spark.reader_support import numbers
 from tests.spark.transactional_state_support import Consumers, files, fresh, idle_until, planned, states, stopped
+from tests.support.fake_broker import CommitOutcome, FakeBroker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -164,7 +164,7 @@ def test_a_state_that_is_gone_is_no_reason_to_delete_files(fake: FakeBroker, con
     fake.publish("q", *numbers(30))
     first = planned(consumers)
     before = files(consumers)
-    fake.states.clear()
+    fake.forget_states()
     for _ in range(2):
         second = Driver(consumers(), first)
         with pytest.raises(StateError, match=r"no state of this consumer.*[12] batch.*adoptState=true"):
@@ -177,7 +177,7 @@ def test_a_state_that_is_gone_is_no_reason_to_delete_files(fake: FakeBroker, con
 def test_with_adopt_state_a_lost_state_is_made_of_the_spool(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
     first = planned(consumers)
-    fake.states.clear()
+    fake.forget_states()
     second = Driver(consumers(adoptState="true"), first)
     rows = second.restart_batch()
     assert rows is not None
@@ -204,7 +204,7 @@ def test_a_checkpoint_without_state_is_refused(fake: FakeBroker, consumers: Cons
     first.rows(30)
     idle_until(first, lambda: not files(consumers))
     stopped(first)
-    fake.states.clear()
+    fake.forget_states()
     second = Driver(consumers(), first)
     with pytest.raises(OffsetError, match=r"knows nothing of this consumer.*adoptState=true"):
         second.latest()
@@ -262,7 +262,6 @@ def test_files_that_nobody_owns_are_deleted_at_the_start(fake: FakeBroker, consu
 @pytest.mark.parametrize("queues", ["r", "a,q", "q"])
 def test_another_list_of_queues_is_refused(fake: FakeBroker, consumers: Consumers, queues: str) -> None:
     fake.queues["a"] = deque()
-    fake.held_elsewhere["a"] = fake.consumers["a"] = 0
     first = fresh(consumers, "q" if queues != "q" else "q,r")
     first.latest()
     stopped(first)
@@ -341,10 +340,10 @@ def test_a_transaction_whose_answer_never_came(fake: FakeBroker, consumers: Cons
     fake.publish("q", *numbers(60))
     driver = Driver(consumers(maxMessagesPerTrigger=10))
     driver.rows(10)
-    fake.swap_outcomes.append(SwapOutcome(commits, ConnectionLost("cut in the middle")))
+    fake.commit_outcomes.append(CommitOutcome(commits, ConnectionLost("cut in the middle")))
     rows = driver.rows(60)
     assert sorted(bodies(rows)) == numbers(60)
-    assert not fake.swap_outcomes
+    assert not fake.commit_outcomes
     assert sorted(fake.accepted) == numbers(60)
     idle_until(driver, lambda: not files(consumers))
     assert states(fake)[0].owned == ()
@@ -372,9 +371,9 @@ def test_a_state_that_is_deleted_while_the_query_runs(fake: FakeBroker, consumer
     fake.publish("q", *numbers(100))
     driver = Driver(consumers(maxMessagesPerTrigger=10))
     driver.rows(10)
-    fake.states.clear()
+    fake.forget_states()
     owned = len(fake.accepted)  # what is planned ahead may be among it
-    with pytest.raises(StateError, match="the state queue is gone"):
+    with pytest.raises(StateError, match="lost its message while it was in use"):
         driver.until(lambda rows: False)
     stopped(driver)
     assert sorted(fake.accepted) == numbers(owned)
@@ -386,7 +385,7 @@ def test_the_broker_has_forgotten_the_state_at_a_reconnect(fake: FakeBroker, con
     fake.publish("q", *numbers(10))
     driver = Driver(consumers())
     driver.rows(10)
-    fake.states.clear()
+    fake.forget_states()
     fake.cut()
     with pytest.raises(StateError, match="was deleted while the query ran"):
         driver.until(lambda rows: False)
@@ -503,7 +502,7 @@ def set_aside(fake: FakeBroker, *indexes: int) -> None:
     ((name, body),) = fake.states.items()
     state = ConsumerState.load(body)
     owned = (replace(state.owned[0], skipped=indexes), *state.owned[1:])
-    fake.states[name] = replace(state, owned=owned).dump()
+    fake.put_state(name, replace(state, owned=owned).dump())
 
 
 @pytest.mark.parametrize("transfer", ["inline", "pull"])

@@ -19,9 +19,9 @@ from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 from amqp_spark.errors import OffsetError, SpoolError, StateError, TransferError
 from amqp_spark.spool import directories, spool
 from tests.spark.driver import Driver, bodies
-from tests.spark.fake_client import FakeBroker
 from tests.spark.reader_support import Readers, numbers
 from tests.spark.transactional_state_support import Consumers, files, fresh, idle_until, planned, states, stopped
+from tests.support.fake_broker import FakeBroker
 
 if TYPE_CHECKING:
     import contextlib

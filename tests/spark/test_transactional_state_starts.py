@@ -19,7 +19,7 @@ from tests.spark.transactional_state_support import Consumers, files, fresh, idl
 if TYPE_CHECKING:
     from amqp_spark.datasource.queue_buffer import QueueBuffer
     from amqp_spark.state.records import OwnedBatch
-    from tests.spark.fake_client import FakeBroker
+    from tests.support.fake_broker import FakeBroker
 
 
 def test_a_start_that_was_overtaken_deletes_nothing_of_its_successor(
@@ -96,7 +96,7 @@ def test_a_damaged_file_is_given_up_with_a_state_that_was_lost(
 ) -> None:
     fake.publish("q", *numbers(40))
     driver = planned(consumers, 2)
-    fake.states.clear()
+    fake.forget_states()
     *_, last = files(consumers)
     path = consumers.spool / last
     path.write_bytes(path.read_bytes()[:-5])

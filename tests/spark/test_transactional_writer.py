@@ -31,8 +31,7 @@ from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch, same_rows
 from amqp_spark.sink.transactional_writer import TransactionalWriter
 from amqp_spark.state.xids import parse_branch, parse_xid
 from amqp_spark.timeouts import OTHERS_SECONDS
-from tests.spark.branch_fakes import BranchBroker, BranchClient, BranchTransactions
-from tests.spark.sink_fakes import Script
+from tests.support.fake_broker import FakeBroker, FakeClient, FakeTransactions, Script
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -55,7 +54,7 @@ def rows(count: int, begin: int = 0, **columns: list[str | None]) -> pa.RecordBa
 class Tasks:
     """Tasks of one process against a broker."""
 
-    def __init__(self, broker: BranchBroker, **options: object) -> None:
+    def __init__(self, broker: FakeBroker, **options: object) -> None:
         given: dict[str, object] = {"url": "amqp://broker", "exchange": "amq.direct", "transactionalId": "w"}
         self.options = SinkOptions.parse(given | {"deliveryGuarantee": "exactly-once"} | options)
         self.broker = broker
@@ -78,11 +77,11 @@ class Tasks:
 
 
 @pytest.fixture
-def fake() -> BranchBroker:
-    return BranchBroker()
+def fake() -> FakeBroker:
+    return FakeBroker()
 
 
-def test_rows_and_marker_are_prepared_in_one_branch(fake: BranchBroker) -> None:
+def test_rows_and_marker_are_prepared_in_one_branch(fake: FakeBroker) -> None:
     task = Tasks(fake, transactionTimeout=100).task(partition=5, attempt=2)
     statistics = task.run([rows(3), rows(0), rows(5000, 3)])
     assert fake.calls == BEGIN + END
@@ -98,11 +97,11 @@ def test_rows_and_marker_are_prepared_in_one_branch(fake: BranchBroker) -> None:
     assert (statistics.messages, statistics.nbytes) == (5003, sum(map(len, fake.taken)))
     assert list(fake.timers.values()) == [[100]]
     [client] = fake.clients
-    assert isinstance(client, BranchClient)
+    assert isinstance(client, FakeClient)
     assert client.transactions.silence_timeout_s > 300.0 + 5.0, "the broker may be silent while it stores 5003 rows"
 
 
-def test_connections_are_kept_for_tasks_of_this_kind(fake: BranchBroker) -> None:
+def test_connections_are_kept_for_tasks_of_this_kind(fake: FakeBroker) -> None:
     tasks = Tasks(fake)
     first, second = tasks.run(rows(2)), tasks.run(rows(2))
     assert fake.calls == [*BEGIN, *END, "declare", "start", "set_timeout", *END], "dtx is selected once"
@@ -111,18 +110,18 @@ def test_connections_are_kept_for_tasks_of_this_kind(fake: BranchBroker) -> None
     assert same_rows(first, second)
 
 
-def test_without_rows_there_is_no_branch(fake: BranchBroker) -> None:
+def test_without_rows_there_is_no_branch(fake: FakeBroker) -> None:
     assert Tasks(fake).run(rows(0), rows(0)) == PreparedBranch("query", 12, 3)
     assert fake.clients == []
 
 
-def test_what_is_no_stream_has_a_query_too(fake: BranchBroker) -> None:
+def test_what_is_no_stream_has_a_query_too(fake: FakeBroker) -> None:
     task = Tasks(fake).task(query_id=None)
     task.run([rows(1)])
     assert task.prepared.query_id == BATCH_WRITES
 
 
-def test_a_digest_is_that_of_the_rows_and_their_order(fake: BranchBroker) -> None:
+def test_a_digest_is_that_of_the_rows_and_their_order(fake: FakeBroker) -> None:
     tasks = Tasks(fake)
     digest = tasks.run(rows(4)).digest
     assert tasks.run(rows(1), rows(3, 1)).digest == digest, "how Spark cuts its batches means nothing"
@@ -131,30 +130,30 @@ def test_a_digest_is_that_of_the_rows_and_their_order(fake: BranchBroker) -> Non
 
 
 # ------------------------------------------------------------------------------------------------------------ beginning
-def test_a_connection_that_cannot_be_made_is_tried_again(fake: BranchBroker) -> None:
-    fake.refuse = [ConnectionFailed("nobody listens")] * 3
+def test_a_connection_that_cannot_be_made_is_tried_again(fake: FakeBroker) -> None:
+    fake.fails["connect"] = [ConnectionFailed("nobody listens")] * 3
     tasks = Tasks(fake)
     assert tasks.run(rows(2)).rows == 2
     assert len(tasks.waits) == 3
 
 
-def test_attempts_to_connect_end(fake: BranchBroker) -> None:
-    fake.refuse = [ConnectionFailed("nobody listens")] * 4
+def test_attempts_to_connect_end(fake: FakeBroker) -> None:
+    fake.fails["connect"] = [ConnectionFailed("nobody listens")] * 4
     tasks = Tasks(fake, **{"retry.maxAttempts": 3})
     with pytest.raises(ConnectionFailed, match="nobody listens"):
         tasks.run(rows(2))
-    assert (len(tasks.waits), fake.refuse) == (3, [])
+    assert (len(tasks.waits), fake.fails["connect"]) == (3, [])
 
 
-def test_a_login_that_is_refused_is_not_tried_again(fake: BranchBroker) -> None:
-    fake.refuse = [AuthenticationFailed("no"), ConnectionFailed("not asked")]
+def test_a_login_that_is_refused_is_not_tried_again(fake: FakeBroker) -> None:
+    fake.fails["connect"] = [AuthenticationFailed("no"), ConnectionFailed("not asked")]
     with pytest.raises(AuthenticationFailed):
         Tasks(fake).run(rows(2))
-    assert len(fake.refuse) == 1
+    assert len(fake.fails["connect"]) == 1
 
 
 @pytest.mark.parametrize("step", BEGIN)
-def test_a_connection_that_is_lost_before_the_first_row_is_made_again(fake: BranchBroker, step: str) -> None:
+def test_a_connection_that_is_lost_before_the_first_row_is_made_again(fake: FakeBroker, step: str) -> None:
     fake.fails[step] = [ConnectionLost("cut")]
     tasks = Tasks(fake)
     task = tasks.task()
@@ -164,7 +163,7 @@ def test_a_connection_that_is_lost_before_the_first_row_is_made_again(fake: Bran
     assert (fake.calls[-8:], len(fake.prepared)) == (BEGIN + END, 1)
 
 
-def test_a_kept_connection_that_broke_costs_no_attempt(fake: BranchBroker) -> None:
+def test_a_kept_connection_that_broke_costs_no_attempt(fake: FakeBroker) -> None:
     tasks = Tasks(fake, **{"retry.maxAttempts": 0})
     tasks.run(rows(1))
     fake.fails["declare"] = [ConnectionLost("cut while nobody looked")]
@@ -172,7 +171,7 @@ def test_a_kept_connection_that_broke_costs_no_attempt(fake: BranchBroker) -> No
     assert tasks.waits == [0.0]
 
 
-def test_a_login_that_may_not_declare(fake: BranchBroker) -> None:
+def test_a_login_that_may_not_declare(fake: FakeBroker) -> None:
     fake.fails["declare"] = [UnauthorizedAccess(403, 0, "Permission CREATE is denied")]
     with pytest.raises(StateError, match=r"may not declare the queue 'amqp-spark\.markers\..*transactionalId 'w'.*403"):
         Tasks(fake).run(rows(1))
@@ -180,7 +179,7 @@ def test_a_login_that_may_not_declare(fake: BranchBroker) -> None:
 
 
 @pytest.mark.parametrize("step", ["select", "start"])
-def test_a_broker_without_distributed_transactions(fake: BranchBroker, step: str) -> None:
+def test_a_broker_without_distributed_transactions(fake: FakeBroker, step: str) -> None:
     error = NotImplementedByPeer(540, 0, "no dtx") if step == "select" else CommandInvalid(503, 0, "not selected")
     fake.fails[step] = [error]
     with pytest.raises(StateError, match="does not let this login take part in distributed transactions"):
@@ -189,7 +188,7 @@ def test_a_broker_without_distributed_transactions(fake: BranchBroker, step: str
 
 
 def test_a_timeout_that_the_broker_does_not_take() -> None:
-    fake = BranchBroker(qpidd=True)
+    fake = FakeBroker(qpidd=True)
     fake.fails["set_timeout"] = [InvalidArgument(542, 0, "xid=..., timeout=7200")]
     with pytest.raises(StateError, match=r"option 'transactionTimeout' is 7200, .*dtx-max-timeout, 3600 s"):
         Tasks(fake, transactionTimeout=7200).run(rows(1))
@@ -198,7 +197,7 @@ def test_a_timeout_that_the_broker_does_not_take() -> None:
 
 # -------------------------------------------------------------------------------------------------------------- failing
 def test_a_connection_that_is_lost_among_the_rows_fails_the_task() -> None:
-    broker = BranchBroker(Script(breaks_after=3))
+    broker = FakeBroker(Script(breaks_after=3))
     with pytest.raises(
         PublishFailed, match=r"lost in the middle of the transaction, .*nothing of it is in doubt"
     ) as told:
@@ -211,7 +210,7 @@ def test_a_connection_that_is_lost_among_the_rows_fails_the_task() -> None:
 
 
 @pytest.mark.parametrize("step", ["connect", "rollback"])
-def test_a_branch_that_cannot_be_rolled_back_elsewhere_is_left_to_its_timer(fake: BranchBroker, step: str) -> None:
+def test_a_branch_that_cannot_be_rolled_back_elsewhere_is_left_to_its_timer(fake: FakeBroker, step: str) -> None:
     fake.fails["end"] = [ConnectionLost("cut")]
     fake.fails["rollback"] = [NotFound(404, 0, "no such branch")] if step == "rollback" else []
     tasks = Tasks(fake)
@@ -231,7 +230,7 @@ def test_a_branch_that_cannot_be_rolled_back_elsewhere_is_left_to_its_timer(fake
 
 
 @pytest.mark.parametrize("step", END)
-def test_a_connection_that_is_lost_at_the_end_fails_the_task(fake: BranchBroker, step: str) -> None:
+def test_a_connection_that_is_lost_at_the_end_fails_the_task(fake: FakeBroker, step: str) -> None:
     fake.fails[step] = [ConnectionLost("cut")]
     with pytest.raises(PublishFailed, match="lost in the middle of the transaction"):
         Tasks(fake).run(rows(2))
@@ -245,11 +244,11 @@ def test_a_target_that_is_deleted_among_the_rows_rolls_the_branch_back(gone: str
 
     A broker that rejects has taken all rows by then, and drops them when the branch is committed.
     """
-    fake = BranchBroker(qpidd=qpidd)
+    fake = FakeBroker(qpidd=qpidd)
 
     def delete() -> None:
         if len(fake.taken) == 100:
-            fake.bound.clear()
+            fake.bindings.clear()
             if gone == "exchange":
                 fake.exchanges.clear()
 
@@ -262,30 +261,30 @@ def test_a_target_that_is_deleted_among_the_rows_rolls_the_branch_back(gone: str
 
 @pytest.mark.parametrize("qpidd", [True, False])
 def test_a_marker_that_goes_nowhere_rolls_the_branch_back(*, qpidd: bool) -> None:
-    fake = BranchBroker(qpidd=qpidd)
+    fake = FakeBroker(qpidd=qpidd)
     tasks = Tasks(fake)
     task = tasks.task()
-    publish = BranchClient.publish_to_queue
+    publish = FakeClient.publish_to_queue
 
-    def lose(client: BranchClient, queue: str, body: bytes, *, content_type: str) -> None:
+    def lose(client: FakeClient, queue: str, body: bytes, *, content_type: str) -> None:
         publish(client, queue, body, content_type=content_type)
         fake.queues.clear()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BranchClient, "publish_to_queue", lose)
+        patch.setattr(FakeClient, "publish_to_queue", lose)
         with pytest.raises(PublishFailed, match=r"its marker went nowhere: the queue 'amqp-spark\.markers\..*deleted"):
             task.run([rows(2)])
     assert (fake.calls, fake.prepared) == ([*BEGIN, "marker", "confirm", "abandon"], {})
 
 
-def test_rows_that_cannot_be_sent_roll_the_branch_back(fake: BranchBroker) -> None:
+def test_rows_that_cannot_be_sent_roll_the_branch_back(fake: FakeBroker) -> None:
     with pytest.raises(RowError):
         Tasks(fake).run(rows(2), rows(1, 2, body=[None]))
     assert fake.calls == [*BEGIN, "abandon"]
     assert fake.clients[0].ended == "discarded"
 
 
-def test_rows_that_spark_does_not_compute_roll_the_branch_back(fake: BranchBroker) -> None:
+def test_rows_that_spark_does_not_compute_roll_the_branch_back(fake: FakeBroker) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield rows(2)
         raise ZeroDivisionError
@@ -296,29 +295,29 @@ def test_rows_that_spark_does_not_compute_roll_the_branch_back(fake: BranchBroke
 
 
 def test_what_the_broker_rejects_fails_the_task() -> None:
-    broker = BranchBroker(Script(rejects={1: 1}))
+    broker = FakeBroker(Script(rejects={1: 1}))
     with pytest.raises(Unroutable, match="row 1 of partition 3 in batch 12"):
         Tasks(broker).run(rows(3))
     assert broker.calls == [*BEGIN, "abandon"]
 
 
 def test_what_may_be_discarded_is_counted_and_the_digest_is_that_of_all_rows() -> None:
-    broker = BranchBroker(Script(rejects={1: 1}))
+    broker = FakeBroker(Script(rejects={1: 1}))
     task = Tasks(broker, onUnroutable="discard").task()
     assert task.run([rows(3)]).discarded == 1
-    other = BranchBroker()
+    other = FakeBroker()
     assert same_rows(task.prepared, Tasks(other).run(rows(3)))
     assert (len(broker.taken), len(other.taken)) == (4, 3), "it was sent once more, to learn whether a queue is full"
 
 
 def test_a_refused_row_fails_the_task_and_names_it() -> None:
-    broker = BranchBroker(Script(refuses=1))
+    broker = FakeBroker(Script(refuses=1))
     with pytest.raises(PublishFailed, match="row 1 of partition 3 in batch 12"):
         Tasks(broker).run(rows(3))
     assert broker.clients[0].ended == "discarded"
 
 
-def test_a_marker_that_is_rejected_fails_the_task(fake: BranchBroker) -> None:
+def test_a_marker_that_is_rejected_fails_the_task(fake: FakeBroker) -> None:
     fake.fails["confirm"] = [MessageRejected(1, 1, "Unroutable")]
     with pytest.raises(PublishFailed, match=r"its marker is not taken by the queue 'amqp-spark\.markers\."):
         Tasks(fake).run(rows(3))
@@ -334,7 +333,7 @@ def test_a_marker_that_is_rejected_fails_the_task(fake: BranchBroker) -> None:
     ],
 )
 def test_a_branch_that_the_broker_rolls_back(
-    fake: BranchBroker, step: str, status: int, told: str, abandoned: list[str]
+    fake: FakeBroker, step: str, status: int, told: str, abandoned: list[str]
 ) -> None:
     fake.fails[step] = [TransactionFailed(f"dtx.{step}", status, DtxXaStatus(status).name)]
     with pytest.raises(PublishFailed, match=told):
@@ -343,7 +342,7 @@ def test_a_branch_that_the_broker_rolls_back(
     assert (fake.prepared, fake.clients[0].ended) == ({}, "discarded")
 
 
-def test_the_points_of_a_task_are_passed_in_order(fake: BranchBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_points_of_a_task_are_passed_in_order(fake: FakeBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     passed: list[str] = []
     monkeypatch.setattr(crashpoints, "reached", passed.append)
     Tasks(fake).run(rows(3), rows(3))
@@ -372,14 +371,14 @@ def test_a_marker_with_a_wrong_type_is_refused() -> None:
 
 def test_a_command_that_is_refused_rolls_the_branch_back_elsewhere() -> None:
     """It has ended the session, with which Broker-J would keep the branch and all its rows until the timer ends."""
-    broker = BranchBroker(Script(refuses=1))
+    broker = FakeBroker(Script(refuses=1))
     with pytest.raises(PublishFailed):
         Tasks(broker).run(rows(3))
     assert (len(broker.rolled_back), [client.ended for client in broker.clients]) == (1, ["discarded", ""])
 
 
 @pytest.mark.parametrize("step", ["start", "set_timeout"])
-def test_a_branch_that_was_begun_without_a_timer_is_rolled_back(fake: BranchBroker, step: str) -> None:
+def test_a_branch_that_was_begun_without_a_timer_is_rolled_back(fake: FakeBroker, step: str) -> None:
     fake.fails[step] = [ConnectionLost("cut")]
     tasks = Tasks(fake)
     assert tasks.run(rows(2)).rows == 2
@@ -387,17 +386,17 @@ def test_a_branch_that_was_begun_without_a_timer_is_rolled_back(fake: BranchBrok
     assert fake.rolled_back[0] not in fake.prepared
 
 
-def test_all_that_is_asked_about_branches_waits_for_those_of_others(fake: BranchBroker) -> None:
+def test_all_that_is_asked_about_branches_waits_for_those_of_others(fake: FakeBroker) -> None:
     tasks = Tasks(fake)
     patience: list[float] = []
-    start = BranchTransactions.start
+    start = FakeTransactions.start
 
-    def starting(self: BranchTransactions, xid: Xid) -> None:
+    def starting(self: FakeTransactions, xid: Xid) -> None:
         patience.append(self.silence_timeout_s)
         start(self, xid)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BranchTransactions, "start", starting)
+        patch.setattr(FakeTransactions, "start", starting)
         tasks.run(rows(2))
         tasks.run(rows(2))
     assert patience == [OTHERS_SECONDS, OTHERS_SECONDS]

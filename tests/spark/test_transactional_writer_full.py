@@ -10,8 +10,8 @@ import pytest
 from amqp_core.errors import ConnectionLost, TransactionFailed
 from amqp_spark.errors import PublishFailed
 from amqp_spark.sink import replay_buffer
-from tests.spark.branch_fakes import BranchBroker
 from tests.spark.test_transactional_writer import BEGIN, END, Tasks, rows
+from tests.support.fake_broker import FakeBroker
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,12 +26,12 @@ def no_room(times: int) -> list[AmqpError]:
 
 
 @pytest.fixture
-def fake() -> BranchBroker:
-    return BranchBroker(qpidd=True)
+def fake() -> FakeBroker:
+    return FakeBroker(qpidd=True)
 
 
-def test_the_same_rows_go_into_a_new_branch_until_there_is_room(fake: BranchBroker) -> None:
-    digest = Tasks(BranchBroker(qpidd=True)).run(rows(5000)).digest
+def test_the_same_rows_go_into_a_new_branch_until_there_is_room(fake: FakeBroker) -> None:
+    digest = Tasks(FakeBroker(qpidd=True)).run(rows(5000)).digest
     fake.fails["prepare"] = no_room(3)
     tasks = Tasks(fake)
     task = tasks.task()
@@ -48,7 +48,7 @@ def test_the_same_rows_go_into_a_new_branch_until_there_is_room(fake: BranchBrok
     assert (len(fake.clients), fake.clients[0].ended) == (1, "")
 
 
-def test_it_is_tried_for_as_long_as_the_broker_answers(fake: BranchBroker, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_is_tried_for_as_long_as_the_broker_answers(fake: FakeBroker, caplog: pytest.LogCaptureFixture) -> None:
     """At-least-once waits for room in a queue as long; the warnings say what can be done."""
     fake.fails["prepare"] = no_room(50)
     tasks = Tasks(fake, **{"retry.maxAttempts": 4, "retry.maxDelay": 7})
@@ -59,7 +59,7 @@ def test_it_is_tried_for_as_long_as_the_broker_answers(fake: BranchBroker, caplo
 
 
 def test_rows_that_memory_should_not_hold_wait_on_disk(
-    fake: BranchBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(replay_buffer, "MOST_BYTES", 100_000)
     monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/elsewhere")
@@ -75,7 +75,7 @@ def test_rows_that_memory_should_not_hold_wait_on_disk(
 
 @pytest.mark.parametrize("reason", ["no room on disk", "a broker that says at once what it has no room for"])
 def test_rows_that_cannot_be_kept_are_left_to_spark_after_a_wait(
-    fake: BranchBroker, monkeypatch: pytest.MonkeyPatch, reason: str
+    fake: FakeBroker, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     def full() -> NoReturn:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -97,7 +97,7 @@ def test_rows_that_cannot_be_kept_are_left_to_spark_after_a_wait(
     assert fake.calls == [*BEGIN, *FULL]
 
 
-def test_a_connection_that_is_lost_while_the_branch_is_rolled_back(fake: BranchBroker) -> None:
+def test_a_connection_that_is_lost_while_the_branch_is_rolled_back(fake: FakeBroker) -> None:
     fake.fails["prepare"] = no_room(1)
     tasks = Tasks(fake)
     sleep = tasks.waits.append
@@ -113,13 +113,13 @@ def test_a_connection_that_is_lost_while_the_branch_is_rolled_back(fake: BranchB
     assert (len(fake.prepared), len(fake.taken)) == (1, 6)
 
 
-def test_what_is_discarded_is_counted_once(fake: BranchBroker) -> None:
+def test_what_is_discarded_is_counted_once(fake: FakeBroker) -> None:
     fake.fails["prepare"] = no_room(2)
     statistics = Tasks(fake, onUnroutable="discard").task().run([rows(4, routing_key=["k", "x", "", "k"])])
     assert (statistics.messages, statistics.discarded, len(fake.taken)) == (2, 2, 12)
 
 
-def test_another_broker_that_cannot_take_what_is_encoded(fake: BranchBroker) -> None:
+def test_another_broker_that_cannot_take_what_is_encoded(fake: FakeBroker) -> None:
     fake.fails["prepare"] = no_room(1)
     tasks = Tasks(fake)
     task = tasks.task()

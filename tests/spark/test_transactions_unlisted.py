@@ -24,8 +24,8 @@ from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.records import OPEN, DecidedBranch, WriterState
 from amqp_spark.state.xids import Run, new_branch, xid_text
 from amqp_spark.transactions.__main__ import main
-from tests.spark.branch_fakes import BranchBroker
 from tests.spark.test_transactional_writer import SCHEMA, rows
+from tests.support.fake_broker import FakeBroker
 from tests.support.fakepeer import QPIDD, FakePeer, Peer
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def test_a_run_is_refused_before_it_has_prepared_anything(full: FullQpidd) -> No
 # ------------------------------------------------------------------------------------------------------ too many tasks
 @pytest.mark.parametrize(("qpidd", "partition", "taken"), [(True, 499, True), (True, 500, False), (False, 5000, True)])
 def test_a_task_beyond_what_a_broker_can_list_begins_no_branch(qpidd: bool, partition: int, taken: bool) -> None:
-    broker = BranchBroker(qpidd=qpidd)
+    broker = FakeBroker(qpidd=qpidd)
     options = SinkOptions.parse(
         {"url": "amqp://b", "exchange": "amq.direct", "transactionalId": "w", "deliveryGuarantee": "exactly-once"}
     )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from amqp_spark.datasource.stream_reader import AmqpStreamReader
-    from tests.spark.fake_client import FakeBroker
+    from tests.support.fake_broker import FakeBroker
 
 
 class Consumers(Readers):
