@@ -13,33 +13,51 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from amqp_core.errors import AuthenticationFailed, UsageError
-from amqp_core.sasl import DEFAULT_MECHANISMS
-from amqp_core.text import NOT_UTF8, is_utf8
 
 DEFAULT_PORT = 5672
 DEFAULT_TLS_PORT = 5671
-
-#: Smallest frame limit of ``connection.tune`` (0-10 section 9.connection, constant MIN-MAX-FRAME-SIZE).
-MIN_MAX_FRAME_SIZE = 4096
-#: The frame header's size field has 16 bits.
-MAX_MAX_FRAME_SIZE = 65535
+#: SASL mechanisms that are allowed by default, best first.
+DEFAULT_MECHANISMS: tuple[str, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "EXTERNAL", "PLAIN", "ANONYMOUS")
 #: Bounds of ``max_message_bytes``: one frame, and the capacity of a block of frames.
 MIN_MAX_MESSAGE_BYTES = 64 << 10
 MAX_MAX_MESSAGE_BYTES = 4095 << 20
 DEFAULT_MAX_MESSAGE_BYTES = 512 << 20
 
+NOT_UTF8 = (
+    "is not text in UTF-8: it holds a byte that could not be decoded when it was read, from the environment as a rule; "
+    "write it in UTF-8"
+)
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _HOST_NAME = re.compile(r"[^\s\[\]/?#%\\:]+")
 _SECRET_FIELDS = frozenset({"password"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectOptions:
-    """Settings of a connection. Times in seconds. ``repr`` shows no secret.
+    """Settings of a connection; immutable. ``repr`` shows no secret.
 
-    ``in_clear`` lists the mechanisms, out of PLAIN and CRAM-MD5, that may be used without TLS to a host that is not a
-    loopback address; it should contain only mechanisms that the user named explicitly. ``password_file`` is read for
-    each connection. ``max_message_bytes`` limits a received message, all its frames counted; a larger one ends the
-    connection.
+    Args:
+        hosts: host names or addresses, with their ports; each is tried once.
+        virtual_host: name of the virtual host; empty: the broker's default.
+        tls: use TLS, with the certificates of the system, or of ``tls_ca_file``.
+        username, password: the login.
+        password_file: a file with the password, read for each connection; instead of ``password``.
+        sasl_mechanisms: allowed SASL mechanisms, best first.
+        tls_ca_file: PEM file with the certificates to trust.
+        tls_cert_file, tls_key_file: PEM files of the client certificate and its key, which has no passphrase.
+        tls_verify_hostname: whether the certificate must be for the name of the host.
+        heartbeat: seconds between heartbeats, 0 (off) to 65535.
+        connect_timeout: seconds for each host, from the resolution of its name to the open session.
+        client_name: shown by brokers in their lists of connections.
+        max_frame_size: bytes of the largest frame to agree on; ``None``: the largest that the protocol allows.
+        in_clear: mechanisms, out of PLAIN and CRAM-MD5, that may be used without TLS to a host that is not a loopback
+            address; only mechanisms that the user named explicitly.
+        max_message_bytes: bytes of the largest accepted message, all its frames counted; a larger one ends the
+            connection.
+
+    Raises:
+        UsageError: a value is outside its limits, or both a password and a password file are given.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -55,8 +73,8 @@ class ConnectOptions:
     tls_verify_hostname: bool = True
     heartbeat: int = 30
     connect_timeout: float = 10.0
-    client_name: str = "amqp_spark"
-    max_frame_size: int = MAX_MAX_FRAME_SIZE
+    client_name: str = "amqp_core"
+    max_frame_size: int | None = None
     in_clear: tuple[str, ...] = ()
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
 
@@ -67,10 +85,6 @@ class ConnectOptions:
             raise UsageError(f"heartbeat={self.heartbeat}: 0 (off) to 65535 seconds are allowed")
         if not self.connect_timeout > 0:
             raise UsageError(f"connect_timeout={self.connect_timeout}: a positive number of seconds is needed")
-        if not MIN_MAX_FRAME_SIZE <= self.max_frame_size <= MAX_MAX_FRAME_SIZE:
-            raise UsageError(
-                f"max_frame_size={self.max_frame_size}: {MIN_MAX_FRAME_SIZE} to {MAX_MAX_FRAME_SIZE} are allowed"
-            )
         for name in ("username", "password", "virtual_host"):
             value = getattr(self, name)
             if value is not None and not is_utf8(value):
@@ -153,6 +167,14 @@ def parse_url(url: str) -> tuple[tuple[tuple[str, int], ...], str, bool]:
     if len(virtual_host.encode()) > 255:
         raise UsageError(f"the virtual host in the URL has {len(virtual_host.encode())} bytes; 255 are allowed")
     return hosts, virtual_host, tls
+
+
+def is_utf8(text: str) -> bool:
+    """Whether ``text`` contains no surrogate, which Python uses for each byte that it cannot decode.
+
+    ``text.encode()`` would detect one, too, but with a UnicodeEncodeError whose ``repr`` contains the text.
+    """
+    return _SURROGATE.search(text) is None
 
 
 def is_loopback(host: str) -> bool:

@@ -1,13 +1,12 @@
-"""All errors of amqp_core, and the registry that maps wire codes to classes.
+"""All errors of amqp_core.
 
 Rules: a class states whether a retry can help (``retryable``); every argument goes to ``super().__init__`` so that
-errors can be pickled between workers; a message names the value, the limit and the place, and never a secret. Codes
-that are not in the registry become :class:`UnknownError`, never a ``KeyError``.
+errors can be pickled between workers; a message names the value, the limit and the place, and never a secret.
 """
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import ClassVar
 
 from amqp_core.conditions import condition_of
 
@@ -187,161 +186,88 @@ class SessionDetached(AmqpError):
         return f"the broker detached session {self.name!r} with code {self.code}"
 
 
-RIGHTS: Final[dict[str, tuple[str, str | None]]] = {
-    "queue.query": ("access queue", None),
-    "exchange.query": ("access exchange", None),
-    "exchange.bound": ("access exchange", None),
-    "exchange.bind": ("bind exchange", None),
-    "exchange.unbind": ("unbind exchange", "UNBIND EXCHANGE"),
-    "queue.declare": ("create queue", "CREATE QUEUE"),
-    "queue.delete": ("delete queue", "DELETE QUEUE"),
-    "message.subscribe": ("consume queue", "CONSUME QUEUE"),
-}
-"""Access right that each command needs: on qpidd, and on Broker-J (``None``: no specific one)."""
-
-
 class CommandFailed(AmqpError):
-    """The peer raised ``execution.exception`` for a command; the session has ended (0-10 section execution)."""
+    """The broker refused a command; the session has ended (0-10 section execution: exception).
 
-    error_code: ClassVar[int] = 0
+    Attributes:
+        wire_code: the broker's error code.
+        command_id: id of the command; ``None`` if the broker did not name it.
+        description: the broker's reason.
+        command: name of the command, if known.
+        remedy: one sentence: what ends the condition, if it is known.
+    """
 
-    def __init__(self, error_code: int, command_id: int | None, description: str, command: str | None = None) -> None:
-        super().__init__(error_code, command_id, description, command)
+    def __init__(
+        self, error_code: int, command_id: int | None, description: str, command: str | None = None, remedy: str = ""
+    ) -> None:
+        super().__init__(error_code, command_id, description, command, remedy)
         self.wire_code = error_code
         self.command_id = command_id
         self.description = description
         self.command = command
+        self.remedy = remedy
 
     def __str__(self) -> str:
         what = f" on {self.command}" if self.command else ""
-        return f"the broker refused{what} with {self.wire_code}: {self.description}"
+        remedy = f". {self.remedy}" if self.remedy else ""
+        return f"the broker refused{what} with {self.wire_code}: {self.description}{remedy}"
 
 
 class UnauthorizedAccess(CommandFailed):
-    """403: the login lacks a right. The text names the right that qpidd and Broker-J require."""
-
-    error_code: ClassVar[int] = 403
-
-    def __str__(self) -> str:
-        rights = RIGHTS.get(self.command or "")
-        if rights is None:
-            return super().__str__()
-        qpidd, brokerj = rights
-        there = "no right but ACCESS VIRTUALHOST" if brokerj is None else f"'ACL ALLOW USER {brokerj}'"
-        return (
-            f"{super().__str__()}. Let the broker's administrator grant the login what this takes (qpidd: "
-            f"'acl allow USER {qpidd}'; Broker-J: {there})"
-        )
+    """The login lacks a right. The text names the right that the broker requires, if it is known."""
 
 
 class NotFound(CommandFailed):
-    """404: no such queue, exchange or transaction branch."""
-
-    error_code: ClassVar[int] = 404
+    """No such queue, exchange or transaction branch."""
 
 
 class ResourceLocked(CommandFailed):
-    """405: another session holds the queue exclusively."""
+    """Another session holds the queue exclusively."""
 
-    error_code: ClassVar[int] = 405
     retryable: ClassVar[bool] = True
 
 
 class PreconditionFailed(CommandFailed):
-    """406: the resource is in a state that forbids the command."""
-
-    error_code: ClassVar[int] = 406
+    """The resource is in a state that forbids the command."""
 
 
 class ResourceDeleted(CommandFailed):
-    """408: the resource was deleted while it was in use."""
-
-    error_code: ClassVar[int] = 408
+    """The resource was deleted while it was in use."""
 
 
 class IllegalState(CommandFailed):
-    """409: the command is not allowed in the state of the session."""
-
-    error_code: ClassVar[int] = 409
+    """The command is not allowed in the state of the session."""
 
 
 class CommandInvalid(CommandFailed):
-    """503: the command is not valid where it was sent."""
-
-    error_code: ClassVar[int] = 503
+    """The command is not valid where it was sent."""
 
 
 class ResourceLimitExceeded(CommandFailed):
-    """506: a limit of the broker (queue length, message size) was reached."""
-
-    error_code: ClassVar[int] = 506
+    """A limit of the broker (queue length, message size) was reached."""
 
 
 class NotAllowed(CommandFailed):
-    """530: the broker's configuration forbids the command."""
-
-    error_code: ClassVar[int] = 530
+    """The broker's configuration forbids the command."""
 
 
 class IllegalArgument(CommandFailed):
-    """531: the broker does not accept the value of an argument."""
-
-    error_code: ClassVar[int] = 531
+    """The broker does not accept the value of an argument."""
 
 
 class NotImplementedByPeer(CommandFailed):
-    """540: the broker does not implement the command."""
-
-    error_code: ClassVar[int] = 540
+    """The broker does not implement the command."""
 
 
 class InternalError(CommandFailed):
-    """541: the broker had an internal error."""
+    """The broker had an internal error."""
 
-    error_code: ClassVar[int] = 541
     retryable: ClassVar[bool] = True
 
 
 class InvalidArgument(CommandFailed):
-    """542: an argument is not valid."""
-
-    error_code: ClassVar[int] = 542
+    """An argument is not valid."""
 
 
 class UnknownError(CommandFailed):
     """An error code that the specification does not list."""
-
-
-_COMMAND_FAILURES: dict[int, type[CommandFailed]] = {
-    cls.error_code: cls
-    for cls in (
-        UnauthorizedAccess,
-        NotFound,
-        ResourceLocked,
-        PreconditionFailed,
-        ResourceDeleted,
-        IllegalState,
-        CommandInvalid,
-        ResourceLimitExceeded,
-        NotAllowed,
-        IllegalArgument,
-        NotImplementedByPeer,
-        InternalError,
-        InvalidArgument,
-    )
-}
-
-
-def command_failure(
-    error_code: int, command_id: int | None, description: str, command: str | None = None
-) -> CommandFailed:
-    """Build the typed error for an ``execution.exception``.
-
-    Args:
-        error_code: its error-code.
-        command_id: id of the command that failed; ``None`` if it is not given.
-        description: its description.
-        command: name of the command, if known.
-    """
-    cls = _COMMAND_FAILURES.get(error_code, UnknownError)
-    return cls(error_code, command_id, description, command)

@@ -1,9 +1,9 @@
-"""SASL for ``connection.start``/``secure``: choice of the mechanism, and the steps of each. No I/O, no clock.
+"""SASL (RFC 4422): the login of a client, choice of the mechanism, and the steps of each. No I/O, no clock.
 
-A mechanism is driven by three calls: :meth:`Mechanism.initial` returns the ``response`` of ``connection.start-ok``
-(``None``: the field is *absent*, which brokers distinguish from empty), :meth:`Mechanism.respond` answers each
-``connection.secure`` challenge, and :meth:`Mechanism.finished` is called when ``connection.tune`` shows that the broker
-accepted the login: it raises if the mechanism requires a proof of the broker (SCRAM) and the proof is missing.
+A mechanism is driven by three calls: :meth:`Mechanism.initial` returns the initial response (``None``: it has none,
+which differs from an empty one), :meth:`Mechanism.respond` answers each challenge, and :meth:`Mechanism.finished` is
+called when the broker has accepted the login: it raises if the mechanism requires a proof of the broker (SCRAM) and the
+proof is missing.
 
 No mechanism here negotiates a security layer, so data after the login is not wrapped. Error texts contain no secret.
 """
@@ -17,16 +17,15 @@ import hmac
 import secrets
 import stringprep
 import unicodedata
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from amqp_core.errors import AuthenticationFailed, UsageError
-from amqp_core.text import NOT_UTF8, is_utf8
+from amqp_core.address import DEFAULT_MECHANISMS, NOT_UTF8, is_utf8
+from amqp_core.errors import AuthenticationFailed, ProtocolError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
 
-#: Mechanisms that are allowed by default, best first.
-DEFAULT_MECHANISMS: tuple[str, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "EXTERNAL", "PLAIN", "ANONYMOUS")
+    from amqp_core.address import ConnectOptions
 
 #: RFC 5802 section 5.1 and RFC 7677 section 4 ask servers for at least this many iterations; with fewer, an attacker in
 #: the broker's place could request a proof from which the password is cheap to guess.
@@ -35,17 +34,85 @@ MIN_ITERATIONS = 4096
 MAX_ITERATIONS = 2_000_000
 
 
+class Login(Protocol):
+    """The client's side of a login, for the state machine of a connection."""
+
+    def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
+        """Choose a mechanism; return its name and initial response (``None``: the mechanism has none)."""
+
+    def respond(self, challenge: bytes) -> bytes:
+        """Answer a challenge of the broker."""
+
+    def succeeded(self) -> None:
+        """Raise AuthenticationFailed if the broker has not given the proof that the mechanism requires."""
+
+
+class SaslLogin:
+    """A login with the mechanisms of this module. For one connection; not thread-safe. Secrets stay inside.
+
+    Args:
+        options: login, allowed mechanisms and TLS.
+        loopback: whether the connected peer has a loopback address.
+    """
+
+    def __init__(self, options: ConnectOptions, *, loopback: bool) -> None:
+        self._options = options
+        self._loopback = loopback
+        self._mechanism: Mechanism | None = None
+
+    def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
+        """Choose a mechanism; return its name and initial response (``None``: the mechanism has none).
+
+        Raises:
+            AuthenticationFailed: no mechanism suits, or the password file cannot be read.
+            UsageError: the login cannot be sent with the mechanism.
+        """
+        options = self._options
+        self._mechanism = choose(
+            mechanisms,
+            username=options.username,
+            password=options.read_password(),
+            tls=options.tls,
+            loopback=self._loopback,
+            allowed=options.sasl_mechanisms,
+            client_certificate=options.tls_cert_file is not None,
+            in_clear=options.in_clear,
+        )
+        return self._mechanism.name, self._mechanism.initial()
+
+    def respond(self, challenge: bytes) -> bytes:
+        """Answer a challenge of the broker.
+
+        Raises:
+            AuthenticationFailed: the challenge is not expected or not valid.
+        """
+        return self._chosen().respond(challenge)
+
+    def succeeded(self) -> None:
+        """Check the broker's proof after it has accepted the login.
+
+        Raises:
+            AuthenticationFailed: the mechanism requires a proof, and it is missing.
+        """
+        self._chosen().finished()
+
+    def _chosen(self) -> Mechanism:
+        if self._mechanism is None:
+            raise ProtocolError("the login goes on before a mechanism was chosen")
+        return self._mechanism
+
+
 class Mechanism:
-    """One SASL exchange, for one login attempt."""
+    """One SASL exchange, for one login attempt. Not thread-safe."""
 
     name: ClassVar[str] = ""
 
     def initial(self) -> bytes | None:
-        """Return the ``response`` of ``connection.start-ok``; ``None`` if the field must be absent."""
+        """Return the initial response; ``None`` if the mechanism has none, because the broker sends first."""
         return None
 
     def respond(self, challenge: bytes) -> bytes:
-        """Return the ``response`` of ``connection.secure-ok`` to one challenge.
+        """Return the response to one challenge.
 
         Raises:
             AuthenticationFailed: the challenge is not expected or not valid.
@@ -55,7 +122,7 @@ class Mechanism:
         )
 
     def finished(self) -> None:
-        """Check that the broker may accept the login now (``connection.tune``); else raise AuthenticationFailed."""
+        """Check that the broker may accept the login now; else raise AuthenticationFailed."""
 
 
 class Anonymous(Mechanism):
@@ -248,7 +315,7 @@ def choose(
     """Choose the first mechanism of ``allowed`` that the broker offers and that the given credentials can serve.
 
     Args:
-        offered: the mechanisms of ``connection.start``.
+        offered: the mechanisms of the broker.
         username, password: the login, if given.
         tls: whether the connection uses TLS.
         loopback: whether the address of the connected peer is a loopback address.
@@ -286,7 +353,7 @@ def choose(
             return _WITH_PASSWORD[name](username, password)
     text = (
         f"no SASL mechanism suits both sides: the broker offers {_names(offered)}; "
-        f"allowed here (sasl_mechanisms, option saslMechanisms) are {_names(allowed)}"
+        f"allowed here (sasl_mechanisms) are {_names(allowed)}"
     )
     if reasons:
         text += "; " + "; ".join(reasons)
@@ -308,7 +375,7 @@ def _unusable(name: str, *, login: bool, partial_login: bool, certificate: bool,
         (password and not login, "needs a user name and a password"),
         (
             name in _WEAK and not safe,
-            f"{_WEAK.get(name, '')}: use TLS (amqps://), or name {name} in saslMechanisms explicitly",
+            f"{_WEAK.get(name, '')}: use TLS (amqps://), or name {name} in sasl_mechanisms explicitly",
         ),
     )
     return next((reason for applies, reason in rules if applies), None)

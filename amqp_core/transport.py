@@ -17,9 +17,8 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from amqp_core.address import format_address
+from amqp_core.address import format_address, is_utf8
 from amqp_core.errors import ConnectionFailed, ConnectionLost, TlsError
-from amqp_core.text import is_utf8
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,11 +102,11 @@ class Transport:
             sock = _dial(host, port, deadline)
         except _NotResolved:
             raise ConnectionFailed(
-                f"the host name {host!r} was not resolved within {timeout:g} s (connectTimeout): "
-                "check the name and the name servers of this machine, or raise connectTimeout"
+                f"the host name {host!r} was not resolved within {timeout:g} s (connect_timeout): "
+                "check the name and the name servers of this machine, or raise connect_timeout"
             ) from None
         except TimeoutError as error:
-            raise ConnectionFailed(f"no answer from {where} within {timeout:g} s (connectTimeout)") from error
+            raise ConnectionFailed(f"no answer from {where} within {timeout:g} s (connect_timeout)") from error
         except socket.gaierror as error:
             raise ConnectionFailed(f"the host name {host!r} cannot be resolved: {error.strerror}") from error
         except OSError as error:
@@ -299,16 +298,16 @@ def _explain_tls(error: OSError, where: str, timeout: float) -> ConnectionFailed
         if error.verify_code in (62, 64):  # X509_V_ERR_HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH
             return TlsError(
                 f"the certificate of {where} is for another name: {error.verify_message} "
-                "(connect by the name in the certificate, or set tls.verifyHostname to false)"
+                "(connect by the name in the certificate, or set tls_verify_hostname to false)"
             )
         return TlsError(
             f"the certificate of {where} is not trusted: {error.verify_message} "
-            "(tls.caFile names the certificates to trust)"
+            "(tls_ca_file names the certificates to trust)"
         )
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return TlsError(_explain_alert((error.reason or str(error)).replace("_", " ").lower(), where))
     if isinstance(error, TimeoutError):
-        return ConnectionFailed(f"no TLS handshake with {where} within {timeout:g} s (connectTimeout)")
+        return ConnectionFailed(f"no TLS handshake with {where} within {timeout:g} s (connect_timeout)")
     return ConnectionLost(f"the connection to {where} broke during the TLS handshake: {error.strerror or error}")
 
 
@@ -316,5 +315,5 @@ def _explain_alert(reason: str, where: str) -> str:
     if any(sign in reason for sign in ("wrong version", "record layer", "http request")):
         return f"{where} does not speak TLS: use amqp:// for this port ({reason})"
     if any(sign in reason for sign in ("certificate required", "handshake failure", "bad certificate")):
-        return f"{where} refused our TLS handshake: {reason} (tls.certFile and tls.keyFile identify us)"
+        return f"{where} refused our TLS handshake: {reason} (tls_cert_file and tls_key_file identify us)"
     return f"TLS with {where} failed: {reason}"

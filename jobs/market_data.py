@@ -69,7 +69,7 @@ def publish(client: Client, arguments: argparse.Namespace, signals: cli.Signals)
     if arguments.exchange and client.query_exchange(arguments.exchange) is None:
         # Broker-J would report each tick as unroutable, and qpidd end the session
         reason = f"there is no exchange {arguments.exchange!r}: create it, or name another one"
-        raise NotFound(NotFound.error_code, None, reason, "exchange.query")
+        raise NotFound(404, None, reason, "exchange.query")
     confirmed = total = pending = pending_total = 0
     started = time.monotonic()
     for message, quantity in ticks(arguments.count, arguments.seed, arguments.symbols.split(",")):

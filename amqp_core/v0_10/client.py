@@ -6,15 +6,12 @@ Not thread-safe, except :meth:`Client.wake`.
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
-from amqp_core.address import format_address
 from amqp_core.api import Capabilities
 from amqp_core.errors import (
     AmqpError,
-    AuthenticationFailed,
     ConnectionFailed,
     DeadlineExceeded,
     DecodeError,
@@ -23,8 +20,8 @@ from amqp_core.errors import (
     ProtocolError,
     SessionDetached,
     UsageError,
-    VirtualHostRefused,
 )
+from amqp_core.failover import connect_any
 from amqp_core.publisher_window import Window
 from amqp_core.sequence_numbers import unwrap_ranges, wire_ranges
 from amqp_core.transport import tls_context
@@ -41,23 +38,20 @@ from amqp_core.v0_10.publisher import (
     Publisher,
     Transfers,
 )
-from amqp_core.v0_10.questions import Questions, RouteQueries
+from amqp_core.v0_10.queries import Questions, RouteQueries
 from amqp_core.v0_10.routing import by_destination, destination_of
 from amqp_core.v0_10.subscription import Subscription
 from amqp_core.v0_10.transactions import Transactions
 
 if TYPE_CHECKING:
-    import ssl
     from collections.abc import Sequence
 
     from amqp_core.address import ConnectOptions
     from amqp_core.api import Target
     from amqp_core.v0_10.blocks import Block
-    from amqp_core.v0_10.connection import Redirected
-    from amqp_core.v0_10.questions import Question
+    from amqp_core.v0_10.queries import Question
 
 DEFAULT_CALL_TIMEOUT_S = 60.0
-_MOST_REDIRECTS = 3
 _MOST_TEXT = 255
 # Bytes of a command's frame besides the ranges of ids.
 _ROOM_BESIDES_RANGES = 512
@@ -81,11 +75,12 @@ class Client:
         self._publisher = Publisher(
             driver, accept_mode=accept_mode, trusting=self.is_qpidd, window=window, credit=ProducerCredit()
         )
-        driver.on_block = self._deliver
-        driver.on_begun = self._begun
-        driver.on_command = self._command
-        while driver.early:
-            self._command(driver.early.pop(0))
+        endpoint = driver.endpoint
+        endpoint.on_block = self._deliver
+        endpoint.on_begun = self._begun
+        endpoint.on_command = self._command
+        while endpoint.early:
+            self._command(endpoint.early.pop(0))
 
     # ---------------------------------------------------------------------------------------------------- connecting
     @classmethod
@@ -103,33 +98,10 @@ class Client:
                 cannot help with any of them.
         """
         context = tls_context(options) if options.tls else None
-        failures: list[AmqpError] = []
-        for host, port in options.hosts:
-            try:
-                return cls._connect_host(options, host, port, context, call_timeout_s)
-            except (AuthenticationFailed, VirtualHostRefused, UsageError):
-                raise
-            except AmqpError as error:
-                failures.append(error)
-        if len(failures) == 1:
-            raise failures[0]
-        lasting = [error for error in failures if not error.retryable]
-        if len(lasting) == len(failures):
-            raise lasting[0]
-        raise ConnectionFailed("no broker of the host list can be used: " + "; ".join(str(error) for error in failures))
-
-    @classmethod
-    def _connect_host(
-        cls, options: ConnectOptions, host: str, port: int, context: ssl.SSLContext | None, call_timeout_s: float
-    ) -> Client:
-        for _ in range(_MOST_REDIRECTS + 1):
-            driver = Driver.dial(options, host, port, context, call_timeout_s)
-            redirect = driver.redirect
-            if redirect is None:
-                return cls(driver)
-            driver.abort()
-            host, port = _redirected_to(redirect, port)
-        raise ConnectionFailed(f"more than {_MOST_REDIRECTS} redirects; the last one to {format_address(host, port)}")
+        driver = connect_any(
+            options.hosts, lambda host, port: Driver.dial(options, host, port, context, call_timeout_s)
+        )
+        return cls(driver)
 
     @property
     def heartbeat_s(self) -> float:
@@ -581,17 +553,3 @@ class Client:
                     "where this session has no subscription"
                 )
             subscription.receive_block(part)
-
-
-def _redirected_to(redirect: Redirected, port: int) -> tuple[str, int]:
-    """Parse ``amqp:tcp:host:port``, ``tcp:host:port``, ``host:port`` or ``host``; the first one of a comma list."""
-    text = redirect.host.partition(",")[0].strip()
-    for prefix in ("amqp://", "amqps://", "amqp:", "amqps:", "tcp:", "ssl:"):
-        text = text.removeprefix(prefix)
-    host, separator, tail = text.rpartition(":")
-    bare_ipv6 = ":" in host and not host.endswith("]")
-    if separator and not bare_ipv6 and re.fullmatch("[0-9]{1,5}", tail) and 0 < int(tail) < 65536:
-        return host.strip("[]"), int(tail)
-    if not text:
-        raise ProtocolError("connection.redirect names no host")
-    return text.strip("[]"), port

@@ -22,6 +22,8 @@ from amqp_core.errors import (
     VersionRefused,
     VirtualHostRefused,
 )
+from amqp_core.heartbeat import Heartbeat
+from amqp_core.protocol_header import describe_stranger, is_stranger
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import check_required, decode_command, decode_control, encode_control
 from amqp_core.v0_10.blocks import Scanner
@@ -34,7 +36,6 @@ from amqp_core.v0_10.events import (
     ControlReceived,
     Ended,
     Event,
-    Login,
     Opened,
     Redirected,
     Role,
@@ -49,10 +50,8 @@ from amqp_core.v0_10.frames import (
     PROTOCOL_HEADER,
     TRACK_CONTROL,
     WHOLE,
-    describe_stranger,
     encode_assembly,
     encode_control_frame,
-    is_stranger,
     parse_frame,
 )
 from amqp_core.v0_10.segments import Assembler
@@ -60,6 +59,7 @@ from amqp_core.v0_10.segments import Assembler
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from amqp_core.sasl import Login
     from amqp_core.v0_10.frames import Frame
     from amqp_core.v0_10.segments import Assembly
 
@@ -88,7 +88,7 @@ class Connection:
         login: client role only: answers for SASL.
         virtual_host: client role only: sent in connection.open.
         heartbeat: seconds between heartbeats, requested (client) or offered at most (server); 0: no heartbeats.
-        max_frame_size: the largest accepted frame, in bytes, 4096 to 65535.
+        max_frame_size: the largest accepted frame, in bytes, 4096 to 65535; ``None``: 65535.
         max_message_bytes: the largest accepted message or command, in bytes of all its frames.
         client_properties: client role only: sent in connection.start-ok.
         mechanisms: server role only: what connection.start offers.
@@ -105,7 +105,7 @@ class Connection:
         login: Login | None = None,
         virtual_host: str = "",
         heartbeat: int = 0,
-        max_frame_size: int = MAX_FRAME_SIZE,
+        max_frame_size: int | None = None,
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         client_properties: dict[str, object] | None = None,
         mechanisms: Sequence[str] = ("ANONYMOUS",),
@@ -113,11 +113,12 @@ class Connection:
         server_properties: dict[str, object] | None = None,
         scan_transfers: bool = False,
     ) -> None:
+        max_frame_size = MAX_FRAME_SIZE if max_frame_size is None else max_frame_size
         if not MIN_MAX_FRAME_SIZE <= max_frame_size <= MAX_FRAME_SIZE:
             raise UsageError(f"max_frame_size {max_frame_size} is outside {MIN_MAX_FRAME_SIZE} to {MAX_FRAME_SIZE}")
         self.role = role
         self.state = State.HEADER
-        self.heartbeat_s = heartbeat
+        self._heartbeat = Heartbeat(heartbeat)
         self.max_frame_size = max_frame_size
         self.virtual_host = virtual_host
         self.peer_properties: dict[str, object] = {}
@@ -135,20 +136,20 @@ class Connection:
         if scan_transfers and max_message_bytes > _COMMAND_LIMIT:
             self._assembler = Assembler(_COMMAND_LIMIT)
         else:
-            self._assembler = Assembler(max_message_bytes, option="maxMessageBytes")
+            self._assembler = Assembler(max_message_bytes, option="max_message_bytes")
         self._tail = b""
         self._out: list[bytes] = []
         self._logged_in = False
         # 0-10 section connection.tune, rule minimum: until max-frame-size is agreed, frames of up to 4096 bytes must be
         # taken, so that none larger may be sent. qpidd and Broker-J keep to it in both directions.
         self._received_frame_limit = self._sent_frame_limit = MIN_MAX_FRAME_SIZE
-        self._last_tick: float | None = None
-        self._last_sent = 0.0
-        self._last_received = 0.0
-        self._sent_since_tick = False
-        self._received_since_tick = False
         if role is Role.CLIENT:
             self._out.append(PROTOCOL_HEADER)
+
+    @property
+    def heartbeat_s(self) -> int:
+        """Seconds between heartbeats: wished at first, then as agreed with the peer; 0: no heartbeats."""
+        return self._heartbeat.interval_s
 
     # ---------------------------------------------------------------------------------------------- bytes and time
     def data_to_send(self) -> bytes:
@@ -156,7 +157,7 @@ class Connection:
         data = b"".join(self._out)
         self._out.clear()
         if data:
-            self._sent_since_tick = True
+            self._heartbeat.sent = True
         return data
 
     def receive_data(self, data: bytes) -> list[Event]:
@@ -169,7 +170,7 @@ class Connection:
         if self.state is State.CLOSED:
             return events
         if data:
-            self._received_since_tick = True
+            self._heartbeat.received = True
         try:
             if self.state is State.HEADER:
                 self._tail += data
@@ -199,24 +200,10 @@ class Connection:
         Returns:
             The time of the next call (``None``: no heartbeats), and whether the peer was silent for two intervals.
         """
-        if self._last_tick is None:
-            self._last_tick = self._last_sent = self._last_received = now
-        # It is known only that data was sent or received since the previous tick. Sent counts as the earliest moment,
-        # received as the latest: so no heartbeat is late, and no live peer is taken for silent.
-        if self._sent_since_tick:
-            self._last_sent = max(self._last_sent, self._last_tick)
-        if self._received_since_tick or not reading:
-            self._last_received = now
-        self._last_tick = now
-        self._sent_since_tick = self._received_since_tick = False
-        if not self.heartbeat_s or self.state is not State.OPEN:
-            return None, False
-        if now - self._last_sent >= self.heartbeat_s:
+        due, following, silent = self._heartbeat.tick(now, reading=reading, is_open=self.state is State.OPEN)
+        if due:
             self._control(spec.ConnectionHeartbeat())
-            self._last_sent = now
-        silent = now - self._last_received >= 2 * self.heartbeat_s
-        half = now + self.heartbeat_s / 2  # so that silence is noticed after two and a half intervals at the latest
-        return min(self._last_sent + self.heartbeat_s, self._last_received + 2 * self.heartbeat_s, half), silent
+        return following, silent
 
     # ------------------------------------------------------------------------------------------------- what to send
     def send_control(self, channel: int, control: spec.Control) -> None:
@@ -246,7 +233,7 @@ class Connection:
 
     def _receive_header(self) -> bool:
         """Whether the whole header has arrived. The server answers it with its own and connection.start."""
-        stranger = is_stranger(self._tail)
+        stranger = is_stranger(self._tail, PROTOCOL_HEADER)
         if stranger is None:
             return False
         if stranger:
@@ -435,10 +422,10 @@ class Connection:
         out the field requests no heartbeats.
         """
         if tune.heartbeat_min is None or not self.heartbeat_s:
-            self.heartbeat_s = 0
+            self._heartbeat.interval_s = 0
             return None
         most = self.heartbeat_s if tune.heartbeat_max is None else min(self.heartbeat_s, tune.heartbeat_max)
-        self.heartbeat_s = max(tune.heartbeat_min, most)
+        self._heartbeat.interval_s = max(tune.heartbeat_min, most)
         return self.heartbeat_s
 
     def _on_open_ok(self, control: spec.ConnectionOpenOk, events: list[Event]) -> None:
@@ -488,7 +475,7 @@ class Connection:
                 f"connection.tune-ok asks for frames of {size} bytes; {self.max_frame_size} was offered"
             )
         self.max_frame_size = self._received_frame_limit = self._sent_frame_limit = size
-        self.heartbeat_s = control.heartbeat or 0
+        self._heartbeat.interval_s = control.heartbeat or 0
 
     def _on_open(self, control: spec.ConnectionOpen, events: list[Event]) -> None:
         self.virtual_host = control.virtual_host or ""
@@ -546,7 +533,6 @@ __all__ = [
     "ControlReceived",
     "Ended",
     "Event",
-    "Login",
     "Opened",
     "Redirected",
     "Role",

@@ -1,16 +1,14 @@
-"""Roles, states, the two transition tables and the events of a connection, and its interface for SASL."""
+"""Roles, states, the two transition tables and the events of a connection (0-10 section connection)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from amqp_core.v0_10 import spec
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from amqp_core.errors import AmqpError
     from amqp_core.v0_10.blocks import Block
 
@@ -127,16 +125,3 @@ class TransferBegun:
 Event = (
     Opened | Redirected | Ended | ControlReceived | CommandReceived | CommandUnknown | TransferBegun | TransfersReceived
 )
-
-
-class Login(Protocol):
-    """SASL interface of the client role (0-10 section connection.start)."""
-
-    def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
-        """Choose a mechanism; return its name and initial response (``None``: absent, not empty)."""
-
-    def respond(self, challenge: bytes) -> bytes:
-        """Answer a challenge of connection.secure."""
-
-    def succeeded(self) -> None:
-        """Raise AuthenticationFailed if the server has not given the proof that the mechanism requires."""

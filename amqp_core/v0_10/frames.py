@@ -42,18 +42,6 @@ _FRAME = struct.Struct(
 )
 
 
-_TLS_ALERT = b"\x15\x03"
-_KNOWN_HEADERS = {
-    b"\x01\x01\x00\x0a": "AMQP 0-10",
-    b"\x01\x01\x00\x09": "AMQP 0-9",
-    b"\x01\x01\x08\x00": "AMQP 0-8",
-    b"\x00\x00\x09\x01": "AMQP 0-9-1",
-    b"\x00\x01\x00\x00": "AMQP 1.0",
-    b"\x02\x01\x00\x00": "AMQP 1.0 over TLS",
-    b"\x03\x01\x00\x00": "AMQP 1.0 with SASL",
-}
-
-
 class Frame(NamedTuple):
     """One frame: flags, segment type, track, channel, payload bytes."""
 
@@ -135,28 +123,3 @@ def encode_control_frame(
     if len(payload) > room:
         raise EncodeError(f"{name} of {len(payload)} bytes does not fit a frame, which holds {room}")
     return _FRAME.pack(WHOLE, CONTROL, len(payload) + HEADER_SIZE, 0, TRACK_CONTROL, channel, 0) + payload
-
-
-def is_stranger(data: bytes) -> bool | None:
-    """Whether a peer whose first bytes are ``data`` speaks another protocol; ``None`` while that is not certain.
-
-    The answer, and that of :func:`describe_stranger`, depend on the bytes alone, not on how they were split.
-    """
-    if data.startswith(_TLS_ALERT):
-        return True  # no data follows an alert, which is shorter than a protocol header
-    return None if len(data) < len(PROTOCOL_HEADER) else not data.startswith(PROTOCOL_HEADER)
-
-
-def describe_stranger(data: bytes) -> str:
-    """Describe the protocol of a peer that did not answer with our protocol header, by its first (eight) bytes."""
-    if data[:4] == b"AMQP":
-        if len(data) < 8:
-            return "an incomplete AMQP header"
-        return _KNOWN_HEADERS.get(data[4:8], f"AMQP with the header bytes {data[4:8].hex(' ')}")
-    if data.startswith(_TLS_ALERT):
-        return "TLS (it answered with a TLS alert): use amqps://"
-    if data[:5] == b"HTTP/":
-        return "HTTP"
-    if data[:4] == b"SSH-":
-        return "SSH"
-    return f"something that is not AMQP (it begins with {data[:8]!r})"

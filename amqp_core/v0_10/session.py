@@ -14,10 +14,11 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from amqp_core.errors import AmqpError, DecodeError, ProtocolError, SessionDetached, UsageError, command_failure
+from amqp_core.errors import AmqpError, DecodeError, ProtocolError, SessionDetached, UsageError
 from amqp_core.sequence_numbers import RangeSet, unwrap, unwrap_ranges, wire_ranges, wrap
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import check_required, encode_command
+from amqp_core.v0_10.error_codes import command_failure
 from amqp_core.v0_10.frames import BODY, COMMAND, HEADER
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from amqp_core.v0_10 import spec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from amqp_core.v0_10.results import Result
+    from amqp_core.v0_10.driver import Result
 
 _FORGOTTEN = (spec.DtxPrepare.NAME, spec.DtxXaStatus.XA_RBTIMEOUT)
 

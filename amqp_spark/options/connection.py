@@ -6,11 +6,11 @@ from dataclasses import dataclass, fields
 
 from amqp_core.address import (
     DEFAULT_MAX_MESSAGE_BYTES,
+    DEFAULT_MECHANISMS,
     MAX_MAX_MESSAGE_BYTES,
     MIN_MAX_MESSAGE_BYTES,
     ConnectOptions,
 )
-from amqp_core.sasl import DEFAULT_MECHANISMS
 from amqp_spark.options import kinds
 from amqp_spark.options.parsing import REQUIRED, option, options_of
 

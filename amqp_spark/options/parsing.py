@@ -10,10 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from amqp_core.address import parse_url
+from amqp_core.address import DEFAULT_MECHANISMS, NOT_UTF8, is_utf8, parse_url
 from amqp_core.errors import UsageError
-from amqp_core.sasl import DEFAULT_MECHANISMS
-from amqp_core.text import NOT_UTF8, is_utf8
 from amqp_spark.options.kinds import Kind, SecretGivenError
 
 if TYPE_CHECKING:

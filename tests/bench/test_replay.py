@@ -65,7 +65,7 @@ def test_credit_in_bytes_is_respected(broker: replay.ReplayBroker) -> None:
     options = ConnectOptions(hosts=hosts, virtual_host=virtual_host, username="guest", password="guest", heartbeat=0)
     driver = Driver.dial(options, *hosts[0], None, 10.0)
     blocks: list[Block] = []
-    driver.on_block = blocks.append
+    driver.endpoint.on_block = blocks.append
     driver.call(
         spec.MessageSubscribe(
             queue=replay.queue_name(100),

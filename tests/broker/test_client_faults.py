@@ -180,7 +180,7 @@ FAULTS = ["fin", "reset", "half-close", "garbage", "stall"]
 def test_a_fault_at_every_step_loses_nothing(
     victim: BrokerJ, proxy: FaultProxy, step: str, lane: Lane, at: Trigger, fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("amqp_core.v0_10.driver._CLOSE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("amqp_core.pump._CLOSE_TIMEOUT_S", 0.5)
     direction = getattr(proxy, lane)
     if fault == "garbage":
         order = direction.inject(b"\xde\xad\xbe\xef" * 8, at)

@@ -200,7 +200,7 @@ def test_a_slow_consumer_slows_the_publisher(connect: Connect, fresh_names: Iter
         stopped.append(isinstance(command, spec.MessageStop))
         receive(command)
 
-    client._driver.on_command = watch
+    client._driver.endpoint.on_command = watch
     for number in range(20):
         publisher.send(to(queue, 1000, 1000 * number))
     publisher.finish()
@@ -415,7 +415,7 @@ def test_what_was_finished_survives_an_orderly_stop(victim: BrokerJ, size: int) 
 # ------------------------------------------------------------------------------------------------------------- discard
 @pytest.mark.parametrize("frozen", [False, True])
 def test_after_discard_nothing_arrives_late(victim: BrokerJ, frozen: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("amqp_core.v0_10.driver._CLOSE_TIMEOUT_S", 5.0 if not frozen else 0.3)
+    monkeypatch.setattr("amqp_core.pump._CLOSE_TIMEOUT_S", 5.0 if not frozen else 0.3)
     fresh(victim)
     client = dial(victim)
     publisher = client.publisher()

@@ -121,8 +121,6 @@ def options(**changes: object) -> ConnectOptions:
         ({"heartbeat": 65536}, "heartbeat"),
         ({"connect_timeout": 0}, "connect_timeout"),
         ({"connect_timeout": float("nan")}, "connect_timeout"),
-        ({"max_frame_size": 4095}, "max_frame_size"),
-        ({"max_frame_size": 65536}, "max_frame_size"),
         ({"max_message_bytes": (64 << 10) - 1}, "max_message_bytes=65535: 65536 to"),
         ({"max_message_bytes": 4 << 30}, "max_message_bytes"),
         ({"password": "x", "password_file": "y"}, "password_file"),

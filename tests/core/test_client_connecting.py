@@ -21,10 +21,9 @@ from amqp_core.errors import (
     VersionRefused,
     VirtualHostRefused,
 )
+from amqp_core.failover import redirected_to
 from amqp_core.transport import Transport
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.client import _redirected_to
-from amqp_core.v0_10.connection import Redirected
 from amqp_core.v0_10.frames import PROTOCOL_HEADER
 from tests.support.fakepeer import HOST, FakePeer, Peer, serve
 from tests.support.ports import free_port
@@ -80,7 +79,7 @@ def test_a_redirect_to_nowhere() -> None:
     ],
 )
 def test_where_a_redirect_leads(text: str, expected: tuple[str, int]) -> None:
-    assert _redirected_to(Redirected(text, ()), 9) == expected
+    assert redirected_to(text, 9) == expected
 
 
 def say_nothing(peer: Peer) -> None:
@@ -110,7 +109,7 @@ def never_attached(peer: Peer) -> None:
 
 @pytest.mark.parametrize("script", [say_nothing, only_the_header, half_a_header, only_start, never_attached])
 def test_a_peer_that_falls_silent_while_we_connect(script: Callable[[Peer], None]) -> None:
-    with FakePeer(script) as server, pytest.raises(DeadlineExceeded, match="connectTimeout"):
+    with FakePeer(script) as server, pytest.raises(DeadlineExceeded, match="connect_timeout"):
         server.connect(connect_timeout=0.3)
 
 

@@ -452,7 +452,7 @@ def test_close_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
         peer.open()
         peer.silent()
 
-    monkeypatch.setattr("amqp_core.v0_10.driver._CLOSE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("amqp_core.pump._CLOSE_TIMEOUT_S", 0.2)
     with FakePeer(script) as server:
         client = server.connect()
         client.close()

@@ -67,8 +67,8 @@ def test_a_broker_that_commits_may_be_silent_as_long_as_patience_lasts() -> None
         client = server.connect(heartbeat=1)
         client.transactions.select()
         ordinary, client._driver.call_timeout_s = client._driver.call_timeout_s, 1.0
-        connection = client._driver.connection
-        tick, ticks = connection.tick, []
+        endpoint = client._driver.endpoint
+        tick, ticks = endpoint.tick, []
 
         def ticking(now: float, *, reading: bool = True) -> tuple[float | None, bool]:
             found = tick(now, reading=reading)
@@ -77,12 +77,12 @@ def test_a_broker_that_commits_may_be_silent_as_long_as_patience_lasts() -> None
                 busy.set()  # it has been silent for too long three times
             return found
 
-        connection.tick = ticking  # type: ignore[method-assign]
+        endpoint.tick = ticking
         client.transactions.silence_timeout_s = 60.0
         client.transactions.commit()
         assert sum(ticks) >= 3
         assert len(ticks) < 50, "the client waits, and does not poll without a pause"
-        connection.tick = tick  # type: ignore[method-assign]
+        endpoint.tick = tick
         client._driver.call_timeout_s = ordinary
         client.sync()
         client.close()
@@ -119,9 +119,10 @@ def test_heartbeats_that_waited_while_nobody_looked_count() -> None:
         driver._round(0.0, reading=False)  # from here on nothing has been received
         go_on.set()
         assert sent.wait(10)
-        last = driver.connection._last_tick
+        heartbeat = driver.connection._heartbeat
+        last = heartbeat._last_tick
         assert last is not None
-        driver.connection._last_tick = driver.connection._last_received = last - 100.0  # we were away for so long
+        heartbeat._last_tick = heartbeat._last_received = last - 100.0  # we were away for so long
         driver._next_tick = 0.0
         client.sync()
 

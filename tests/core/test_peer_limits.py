@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_core import pump as pump_module
 from amqp_core.errors import AmqpError, DeadlineExceeded, DecodeError, LimitExceeded, ProtocolError
-from amqp_core.v0_10 import driver as driver_module
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_command, decode_control, decode_header
 from amqp_core.v0_10.connection import Opened, Role, State
@@ -83,7 +83,7 @@ def test_a_command_beyond_the_limit_names_the_option_where_that_is_the_limit() -
     pump(us, server())
     error = error_of(us.receive_data(wire.transfer(None, b"x" * 100_000)))
     assert isinstance(error, LimitExceeded)
-    assert "a command of more than 100000 bytes arrived on channel 0 (raise maxMessageBytes" in str(error)
+    assert "a command of more than 100000 bytes arrived on channel 0 (raise max_message_bytes" in str(error)
     us = client()
     pump(us, server())
     result = bytes.fromhex("0302 0100 0300 00000007") + bytes(5 << 20)
@@ -143,7 +143,7 @@ def small_buffers(peer: Peer) -> None:
 
 
 def test_a_peer_that_sends_and_does_not_read_is_not_read_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_module, "_MOST_PENDING", 1 << 16)
+    monkeypatch.setattr(pump_module, "_MOST_PENDING", 1 << 16)
 
     ended = threading.Event()
 
@@ -186,7 +186,7 @@ def test_a_peer_that_reads_late_is_read_again() -> None:
         subscription.grant(1)
         driver, transport = us._driver, us._driver.transport
         assert driver._stuck_deadline(100.0) is None
-        transport.pending_own_bytes += driver_module._MOST_PENDING + 1
+        transport.pending_own_bytes += pump_module._MOST_PENDING + 1
         assert driver._stuck_deadline(110.0) == 130.0
         assert driver._stuck_deadline(120.0) == 130.0
         transport.sent_bytes += 1  # something was taken: it counts from here
@@ -196,13 +196,13 @@ def test_a_peer_that_reads_late_is_read_again() -> None:
         driver._stuck_at = None
         gone_on.set()
         assert subscription.take(timeout=0.3) == []  # left in the socket
-        transport.pending_own_bytes -= driver_module._MOST_PENDING + 1
+        transport.pending_own_bytes -= pump_module._MOST_PENDING + 1
         (message,) = subscription.take(timeout=10)
         assert message.body == b"after"
 
 
 def test_messages_that_wait_for_a_slow_reader_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver_module, "_MOST_PENDING", 1 << 10)
+    monkeypatch.setattr(pump_module, "_MOST_PENDING", 1 << 10)
 
     published = threading.Event()
 

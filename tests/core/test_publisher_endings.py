@@ -56,7 +56,7 @@ def test_a_broker_that_lives_is_waited_for_and_the_log_says_so(
         publisher.finish()
         assert asked.is_set()
     texts = {record.getMessage().partition(" for 0 s")[0] for record in caplog.records}
-    assert "waiting for the completion of transfers (maxInFlight)" in texts
+    assert "waiting for the completion of transfers (max_in_flight)" in texts
     assert any("4 transfer(s)" in record.getMessage() for record in caplog.records)
 
 
@@ -70,7 +70,7 @@ def test_a_silent_broker_without_heartbeats_is_given_up(monkeypatch: pytest.Monk
 
     with FakePeer(script, script) as server:
         publisher = server.connect().publisher(max_in_flight=4)
-        with pytest.raises(DeadlineExceeded, match=r"the completion of transfers \(maxInFlight\)"):
+        with pytest.raises(DeadlineExceeded, match=r"the completion of transfers \(max_in_flight\)"):
             publisher.send(numbered(9))
         assert numbers_of(publisher.unfinished()) == list(range(9))
         with pytest.raises(DeadlineExceeded):
@@ -251,7 +251,7 @@ def test_discard_ends_in_order_when_it_can() -> None:
 
 @pytest.mark.parametrize("pending", [False, True])
 def test_discard_resets_what_cannot_end_in_order(monkeypatch: pytest.MonkeyPatch, pending: bool) -> None:
-    monkeypatch.setattr("amqp_core.v0_10.driver._CLOSE_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("amqp_core.pump._CLOSE_TIMEOUT_S", 0.2)
     discarded = threading.Event()
     taken: list[int] = []
 

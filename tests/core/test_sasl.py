@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from amqp_core.address import DEFAULT_MECHANISMS
 from amqp_core.errors import AuthenticationFailed, UsageError
 from amqp_core.sasl import (
-    DEFAULT_MECHANISMS,
     MAX_ITERATIONS,
     Anonymous,
     CramMd5,
@@ -227,7 +227,7 @@ def test_a_weak_mechanism_only_with_tls_to_loopback_or_when_named(name: str, oth
     for in_clear in ((), (other,), ("SCRAM-SHA-256",)):
         with pytest.raises(AuthenticationFailed, match="no SASL mechanism suits") as caught:
             pick([name], in_clear=in_clear)
-        assert f"{why}: use TLS (amqps://), or name {name} in saslMechanisms explicitly" in str(caught.value)
+        assert f"{why}: use TLS (amqps://), or name {name} in sasl_mechanisms explicitly" in str(caught.value)
         assert SECRET not in str(caught.value)
     with pytest.raises(AuthenticationFailed) as caught:
         pick(["CRAM-MD5", "PLAIN"])

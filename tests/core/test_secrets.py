@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_core.address import ConnectOptions, parse_url
+from amqp_core.address import ConnectOptions, is_utf8, parse_url
 from amqp_core.errors import AmqpError, AuthenticationFailed, UsageError
 from amqp_core.sasl import CramMd5, Plain, ScramSha1, ScramSha256, saslprep
-from amqp_core.text import is_utf8
 from tests.support.fakepeer import FakePeer
 
 if TYPE_CHECKING:

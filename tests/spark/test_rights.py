@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import pytest
 
-from amqp_core.errors import RIGHTS, UnauthorizedAccess
+from amqp_core.errors import CommandFailed, UnauthorizedAccess
 from amqp_core.v0_10 import spec
+from amqp_core.v0_10.error_codes import RIGHTS, command_failure
 from amqp_spark.errors import PublishFailed, StateError
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import StateQueue
@@ -25,8 +26,8 @@ QUERIES = {"exchange.query": "access exchange", "queue.query": "access queue", "
 HINT = r"Let the broker's administrator grant .*qpidd: 'acl allow USER {}'; Broker-J: no right but ACCESS VIRTUALHOST"
 
 
-def denied(command: str) -> UnauthorizedAccess:
-    return UnauthorizedAccess(403, 7, "ACL denied", command)
+def denied(command: str) -> CommandFailed:
+    return command_failure(403, 7, "ACL denied", command)
 
 
 @pytest.mark.parametrize("command", RIGHTS)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 from amqp_core.api import Route
 from amqp_core.transport import monotonic
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.results import result_of
+from amqp_core.v0_10.driver import result_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -1,0 +1,345 @@
+"""Pump bytes between a transport and a protocol, with a deadline for every wait: the I/O loop of a blocking client.
+
+A protocol supplies an :class:`Endpoint`, which does no I/O. The pump knows no protocol: it reads, writes, keeps
+heartbeats and deadlines, tolerates announced silence, and ends the connection after the first error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NoReturn, Protocol
+
+from amqp_core.errors import (
+    AmqpError,
+    ConnectionFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    UsageError,
+    VersionRefused,
+)
+from amqp_core.transport import Transport, monotonic
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_CLOSE_TIMEOUT_S = 5.0
+# Interval of the checks while a silent peer is tolerated; heartbeats are still sent in time.
+_SILENT_TICK_S = 0.5
+# While more bytes than this wait for a peer that does not read, nothing is read from it: its data causes more answers.
+_MOST_PENDING = 1 << 24
+# The answer to a call arrives after the data under way: each time that so many bytes arrive, the wait starts anew.
+_FLOWING_BYTES = 1 << 16
+
+
+class Endpoint(Protocol):
+    """One side of a connection and its session, without I/O: bytes in, bytes out. Used by the pump's thread only."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the login is finished, so that heartbeats may be due."""
+
+    @property
+    def error(self) -> AmqpError | None:
+        """The error that ended the session, while the connection may continue; it is preferred to any later one."""
+
+    def data_to_send(self) -> bytes:
+        """Return and clear the bytes that wait to be written."""
+
+    def receive(self, data: bytes) -> AmqpError | None:
+        """Process received bytes, and return the error that ends the connection, if any.
+
+        Raises:
+            AmqpError: as if it was returned.
+        """
+
+    def receive_eof(self) -> AmqpError | None:
+        """Handle the end of the peer's data; return what it explains."""
+
+    def tick(self, now: float, *, reading: bool) -> tuple[float | None, bool]:
+        """Queue a heartbeat if it is due.
+
+        Args:
+            now: monotonic time, seconds.
+            reading: ``False`` while arriving data is left in the socket on purpose: silence then proves nothing.
+
+        Returns:
+            The time of the next call (``None``: never), and whether the peer was silent for two intervals.
+        """
+
+    def report(self, now: float) -> float:
+        """Queue the reports to the peer that are due; return the latest time of the next call (infinite: none)."""
+
+    def close(self, error: AmqpError) -> None:
+        """Queue the close of the connection because of an error."""
+
+
+class Pump:
+    """A transport and an endpoint that work together; after the first error it stays broken. One *incarnation*.
+
+    Not thread-safe, except :meth:`wake`.
+
+    Args:
+        transport: the connected transport; the pump owns it.
+        endpoint: the protocol.
+        call_timeout_s: timeout of every call that waits for the broker, in seconds.
+
+    Attributes:
+        reading: ``False`` while arriving data is deliberately left in the socket.
+        heard_at: time of the latest received data, in monotonic seconds.
+        received_bytes: bytes received so far.
+    """
+
+    def __init__(self, transport: Transport, endpoint: Endpoint, *, call_timeout_s: float) -> None:
+        self.transport = transport
+        self.call_timeout_s = call_timeout_s
+        self.reading = True
+        self.heard_at = monotonic()
+        self.received_bytes = 0
+        self._endpoint = endpoint
+        self._broken: AmqpError | None = None
+        self._closed = False
+        self._next_tick: float | None = 0.0
+        self._silence_allowed_until = 0.0
+        self._silent_until = 0.0
+        self._speaks_again: Callable[[], bool] | None = None
+        self._woken = False
+        self._stuck_at: float | None = None
+        self._stuck_sent = 0
+
+    # ----------------------------------------------------------------------------------------------------- the end
+    def end(self, say_goodbye: Callable[[float], None]) -> None:
+        """Close cleanly unless the connection is broken, in at most 5 s; then close the transport. Idempotent.
+
+        Args:
+            say_goodbye: runs the closing handshake of the protocol until the deadline that it is given.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        error = self._broken or self._endpoint.error
+        try:
+            if error is None:
+                say_goodbye(monotonic() + _CLOSE_TIMEOUT_S)
+        except AmqpError:
+            pass  # the broker notices the closed socket in any case
+        finally:
+            self._broken = error or UsageError("the client is closed")
+            self.transport.close()
+
+    def abort(self) -> None:
+        """Drop the connection without a close handshake, as a crash would."""
+        self._closed = True
+        self._broken = self._broken or UsageError("the client is closed")
+        self.transport.close()
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the end was requested on this side."""
+        return self._closed
+
+    def is_broken(self) -> bool:
+        """Whether the connection has ended."""
+        return self._broken is not None
+
+    def check(self) -> None:
+        """Raise the error that ended the connection or session, if it has ended."""
+        if self._broken is not None:
+            raise self._broken
+        error = self._endpoint.error
+        if error is not None:
+            raise error
+
+    def give_up(self, what: str) -> NoReturn:
+        """End the connection because the wait for ``what`` took too long.
+
+        Raises:
+            DeadlineExceeded: always.
+        """
+        error = DeadlineExceeded(f"no answer from {self.transport.peer} in time: waited for {what}")
+        self._break(error)
+        raise error
+
+    # ----------------------------------------------------------------------------------------------------- waiting
+    def wake(self) -> None:
+        """Make a wait of the client's thread return early. May be called from any thread."""
+        self.transport.wake()
+
+    def wait_for(self, done: Callable[[], bool], what: str, silence_timeout_s: float = 0.0) -> None:
+        """Do I/O until ``done`` returns true, or the call timeout has passed without much data.
+
+        Args:
+            done: looks at what has arrived.
+            what: name of what is awaited, for the error.
+            silence_timeout_s: seconds for which the peer may be silent, if that is longer than two heartbeats or the
+                call timeout.
+
+        Raises:
+            DeadlineExceeded: it took too long; the connection is ended.
+            AmqpError: the connection or session ended.
+        """
+        now = monotonic()
+        deadline = now + max(self.call_timeout_s, silence_timeout_s)
+        self._silence_allowed_until = now + silence_timeout_s
+        try:
+            seen = self.received_bytes
+            while not done():
+                if self.received_bytes - seen >= _FLOWING_BYTES:  # the answer arrives after the data under way
+                    seen, deadline = self.received_bytes, max(deadline, monotonic() + self.call_timeout_s)
+                self.pump_until(deadline, what)
+        finally:
+            self._silence_allowed_until = 0.0
+
+    def allow_silence(self, seconds: float, until: Callable[[], bool]) -> None:
+        """Tolerate silence of the peer for ``seconds``, or until ``until`` returns true.
+
+        It may process a command on the thread that sends its heartbeats. Times of successive calls add up.
+        """
+        now = monotonic()
+        begin = now if self._speaks_again is None or self._speaks_again() else self._silent_until
+        self._speaks_again = until
+        self._silent_until = max(now, begin) + seconds
+
+    def pump_until(self, deadline: float, what: str) -> None:
+        """Do one round of I/O; raise if the deadline has passed or the session has ended."""
+        if monotonic() >= deadline:
+            self.give_up(what)
+        self.pump_once(deadline)
+
+    def pump_once(self, until: float) -> None:
+        """Do one round of I/O that waits no longer than ``until``; raise the error that ended the session, if any."""
+        if self._round(until, reading=True):
+            self._woken = True  # the wake-up was meant for a wait for messages: the next such wait must not be long
+        self.check()
+
+    def pump(self, deadline: float, *, reading: bool) -> bool:
+        """Write, then read once, waiting for data until ``deadline``; return whether :meth:`wake` was called."""
+        woken, self._woken = self._woken, False
+        return self._round(0.0 if woken else deadline, reading=reading) or woken
+
+    def poll(self) -> None:
+        """Read arrived data without waiting; for a caller that only sends."""
+        if self._round(0.0, reading=self.reading):
+            self._woken = True
+        self.check()
+
+    def write(self, frames: memoryview | None = None) -> None:
+        """Write the endpoint's data, then ``frames``, without waiting. :meth:`check` raises a failure."""
+        try:
+            self.transport.write(self._endpoint.data_to_send())
+            if frames is not None:
+                self.transport.write(frames, bounded=True)
+        except AmqpError as error:
+            self._break_after_reading(error)
+
+    # ------------------------------------------------------------------------------------------------------ inside
+    def _round(self, deadline: float, *, reading: bool) -> bool:
+        endpoint, transport = self._endpoint, self.transport
+        if self.is_broken():
+            return False
+        woken = False
+        try:
+            now = monotonic()
+            stuck = self._stuck_deadline(now)
+            if stuck is not None:
+                reading, deadline = False, min(deadline, stuck)
+            data = transport.read() if reading else None
+            if data is not None:
+                self._receive(data)
+                if self.is_broken():
+                    return False
+            limit = min(deadline, self._due(now, reading=reading))
+            transport.write(endpoint.data_to_send())
+            if data is None:
+                woken = transport.wait(limit - now, reading=reading)
+                data = transport.read() if reading else None
+                if data is not None:
+                    self._receive(data)
+                    if not self.is_broken():
+                        transport.write(endpoint.data_to_send())
+        except AmqpError as error:
+            self._break_after_reading(error)
+        return woken
+
+    def _due(self, now: float, *, reading: bool) -> float:
+        """Do the work due at ``now``; return the time of the next one.
+
+        Called after reading: a heartbeat that waits in the socket proves that the peer lives, however late it is read.
+        """
+        limit = self._endpoint.report(now)
+        if not self._endpoint.is_open:
+            return limit
+        if self._next_tick is not None and now >= self._next_tick:
+            self._next_tick, silent = self._endpoint.tick(now, reading=reading)
+            if silent and self._is_silence_allowed(now):
+                self._next_tick = now + _SILENT_TICK_S
+            elif silent:
+                raise ConnectionLost(f"{self.transport.peer} was silent for two heartbeat intervals")
+        return limit if self._next_tick is None else min(limit, self._next_tick)
+
+    def _is_silence_allowed(self, now: float) -> bool:
+        if now < self._silence_allowed_until:
+            return True
+        return self._speaks_again is not None and now < self._silent_until and not self._speaks_again()
+
+    def _stuck_deadline(self, now: float) -> float | None:
+        """Time at which to end the connection of a peer that sends but reads none of our answers; ``None`` if it reads.
+
+        Published messages do not count: their publisher limits them and sets its own deadline.
+
+        Raises:
+            DeadlineExceeded: that time has been reached.
+        """
+        transport = self.transport
+        if transport.pending_own_bytes <= _MOST_PENDING:
+            self._stuck_at = None
+            return None
+        if self._stuck_at is None or transport.sent_bytes != self._stuck_sent:
+            self._stuck_at, self._stuck_sent = now, transport.sent_bytes
+        elif now >= self._stuck_at + self.call_timeout_s:
+            raise DeadlineExceeded(
+                f"{transport.peer} sends, but has read nothing for {self.call_timeout_s:g} s, while "
+                f"{transport.pending_own_bytes} bytes of answers wait for it; see what the broker is doing"
+            )
+        return self._stuck_at + self.call_timeout_s
+
+    def _receive(self, data: bytes) -> None:
+        self.heard_at = monotonic()
+        if data:
+            self.received_bytes += len(data)
+            error = self._endpoint.receive(data)
+        else:
+            error = self._endpoint.receive_eof() or ConnectionLost(
+                f"{self.transport.peer} closed the connection without a word{self._hint()}"
+            )
+        if error is not None:
+            self._break(error)
+
+    def _hint(self) -> str:
+        """Likely reason of a peer that closes before it has sent its protocol header, as Broker-J does."""
+        if self.received_bytes:
+            return ""
+        if self.transport.is_tls:
+            return " after the TLS handshake: it may want another client certificate (tls_cert_file, tls_key_file)"
+        return ": it may want TLS (amqps://) on this port"
+
+    def _break_after_reading(self, error: AmqpError) -> None:
+        """Process data that arrived before the transport failed: transfers, and perhaps the peer's reason to close."""
+        if isinstance(error, ConnectionFailed):
+            try:
+                while self._broken is None and (data := self.transport.read()):
+                    self._receive(data)
+            except AmqpError:
+                pass  # the end of the data, or the data is broken, too; the first error is the cause
+        self._break(error)
+
+    def _break(self, error: AmqpError) -> None:
+        if self._broken is not None:
+            return
+        if isinstance(error, VersionRefused):  # the endpoint does not know which host of a list it is
+            error = VersionRefused(f"{self.transport.peer}: {error}", error.offered)
+        self._broken = self._endpoint.error or error
+        try:
+            self._endpoint.close(error)
+            self.transport.write(self._endpoint.data_to_send())
+        except AmqpError:
+            pass
+        self.transport.close()
