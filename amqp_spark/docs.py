@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql.types import StructType
 
 from amqp_core.conditions import CoreCondition
+from amqp_spark.arrow import decode as source
 from amqp_spark.arrow import encode as sink
-from amqp_spark.arrow.decode import ALLOWED, DEFAULT_SCHEMA
 from amqp_spark.conditions import SparkCondition
 from amqp_spark.options import CONNECTION, SINK, SOURCE
 
@@ -29,34 +29,6 @@ if TYPE_CHECKING:
 
     from amqp_core.conditions import Condition
     from amqp_spark.options import Option
-
-#: Contents of each column of the default schema.
-MEANINGS = {
-    "queue": "The queue that the message came from.",
-    "position": "Number of the message in what this run received from the queue. Not a key: see delivery.md.",
-    "body": "The body; empty when the message has none.",
-    "discard_unroutable": "The publisher let the broker drop the message if nothing was bound.",
-    "immediate": "The publisher wanted it delivered at once or not at all.",
-    "redelivered": "The broker may have delivered it before: to this query or to somebody else.",
-    "priority": "0 to 9; 4 is normal.",
-    "delivery_mode": "1 not persistent, 2 persistent.",
-    "ttl": "Time to live in milliseconds, as sent.",
-    "timestamp": "When the publisher or broker says it was sent (`timestampUnit`).",
-    "expiration": "When it expires (`timestampUnit`).",
-    "exchange": "The exchange that it was published to.",
-    "routing_key": "The routing key that it was published with.",
-    "resume_id": "For resumed transfers; brokers do not use it.",
-    "resume_ttl": "For resumed transfers, in milliseconds.",
-    "content_length": "Length of the body as the publisher says.",
-    "message_id": "The producer's id, a UUID as text.",
-    "correlation_id": "The producer's correlation id.",
-    "reply_to": "Exchange and routing key for answers.",
-    "content_type": "MIME type of the body.",
-    "content_encoding": "MIME encoding of the body; it is not undone.",
-    "user_id": "Login of the publisher, where the broker checks it.",
-    "app_id": "The publishing application.",
-    "application_headers": "The application headers, each value as text.",
-}
 
 _FIELD = re.compile(r"\{(\w+)[^}]*\}")
 _TABLE = re.compile(r"(<!-- table (\w+): [^\n]*-->\n).*?(<!-- end -->\n)", re.DOTALL)
@@ -69,10 +41,10 @@ def options_table(options: Sequence[Option]) -> str:
 
 
 def columns_table() -> str:
-    """Format the default schema as a table."""
+    """Format the columns of the source as a table."""
     rows = [
-        _row(f"`{field.name}`", f"`{_ddl(field.dataType)}`", MEANINGS[field.name], ALLOWED[field.name].text)
-        for field in DEFAULT_SCHEMA
+        _row(f"`{name}`", f"`{_ddl(column.default)}`", column.meaning, column.allowed)
+        for name, column in source.COLUMNS.items()
     ]
     return "".join(["| column | type without a schema | meaning | types with a schema |\n|---|---|---|---|\n", *rows])
 

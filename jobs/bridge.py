@@ -159,7 +159,7 @@ def decoded(arguments: argparse.Namespace) -> Column:
 
 def check_without(names: Sequence[str]) -> None:
     """Check that only properties are left out."""
-    known = [name for name in cli.EXACT if name != "body"]
+    known = [name for name in cli.exact_types() if name != "body"] if names else []
     for name in names:
         if name not in known:
             raise cli.CommandLineError(f"--without {name}: there is no such property; there are {', '.join(known)}")

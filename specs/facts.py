@@ -82,6 +82,12 @@ class Field:
     default: bool
     secret: bool
     flag: int = 0
+    meaning: str = ""
+    """Of the column of the source, if the field is a property of messages."""
+    written: str = ""
+    """Of the column of the sink; empty: a publisher cannot set it."""
+    choices: tuple[int, int] | None = None
+    """Least and greatest choice of its domain."""
 
     @property
     def attr(self) -> str:
@@ -222,6 +228,10 @@ class _Loader:
             wire, python = self.resolve(cls, fact["type"], self.elements.get(key))
             default = bool(fact.get("default", 0))
             made = Field(fact["name"], wire, python, fact.get("required", False), default, key in self.secrets)
+            made.meaning = fact.get("meaning", "")
+            made.written = fact.get("written", made.meaning)
+            values = [choice["value"] for choice in self.domains.get(f"{cls}.{fact['type']}", {}).get("choices", ())]
+            made.choices = (min(values), max(values)) if values else None
             # The first octet holds the flags of fields 0 to 7, its lowest bit is field 0; read as a big-endian number.
             made.flag = 1 << (index % 8 + 8 * (pack - 1 - index // 8)) if pack else 0
             out.append(made)

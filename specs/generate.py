@@ -1,4 +1,6 @@
-"""Write spec.py and _codec.py of amqp_core/v0_10/ and amqp_core/v0_10/file_stream/ from the facts in specs/amqp_0_10/.
+"""Write spec.py and _codec.py of amqp_core/v0_10/ and its file_stream/, and the properties of messages as columns.
+
+They are made from the facts in specs/amqp_0_10/.
 
 Usage: python specs/generate.py [--check]
 
@@ -16,22 +18,22 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from specs.emit_codec import emit_codec
-from specs.emit_spec import emit_spec
+from specs.emit_spec import emit_properties, emit_spec
 from specs.facts import APART, load
 
 ROOT = Path(__file__).resolve().parent.parent
 FACTS = ROOT / "specs" / "amqp_0_10"
-TARGET = ROOT / "amqp_core" / "v0_10"
 
 
-def generated() -> dict[Path, str]:
-    """Every generated file with the text it must have."""
+def generated() -> dict[str, str]:
+    """Every generated file, from the root on, with the text it must have."""
     used, apart = load(FACTS).split(APART)
     return {
-        TARGET / "spec.py": emit_spec(used),
-        TARGET / "_codec.py": emit_codec(used),
-        TARGET / "file_stream" / "spec.py": emit_spec(apart, apart=True),
-        TARGET / "file_stream" / "_codec.py": emit_codec(apart, apart=True),
+        "amqp_core/v0_10/spec.py": emit_spec(used),
+        "amqp_core/v0_10/_codec.py": emit_codec(used),
+        "amqp_core/v0_10/file_stream/spec.py": emit_spec(apart, apart=True),
+        "amqp_core/v0_10/file_stream/_codec.py": emit_codec(apart, apart=True),
+        "amqp_spark/arrow/v0_10/properties.py": emit_properties(used),
     }
 
 
@@ -41,12 +43,12 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--check", action="store_true", help="compare only; exit 1 and print a diff if they differ")
     check = parser.parse_args(argv).check
     differ = False
-    for path, text in generated().items():
+    for name, text in generated().items():
+        path = ROOT / name
         found = path.read_text(encoding="utf-8") if path.exists() else ""
         if found == text:
             continue
         differ = True
-        name = path.relative_to(ROOT).as_posix()
         if check:
             now, then = found.splitlines(keepends=True), text.splitlines(keepends=True)
             sys.stdout.writelines(difflib.unified_diff(now, then, name, f"{name} (from the facts)"))

@@ -36,10 +36,9 @@ from amqp_spark.cli.errors import (
 from amqp_spark.cli.progress import Progress, counted
 from amqp_spark.cli.running import follow, job, run_action
 from amqp_spark.cli.signals import Signals
-from amqp_spark.cli.spark import EXACT, exact_ddl, schema_of, session, spark_session, writer_of
+from amqp_spark.cli.spark import exact_ddl, exact_types, schema_of, session, spark_session, writer_of
 
 __all__ = [
-    "EXACT",
     "EXIT_BROKER",
     "EXIT_DONE",
     "EXIT_FAILED",
@@ -60,6 +59,7 @@ __all__ = [
     "counted",
     "credentials",
     "exact_ddl",
+    "exact_types",
     "explain",
     "fail",
     "follow",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from amqp_spark.cli.arguments import pairs
 from amqp_spark.cli.errors import CommandLineError, spark_refuses
@@ -19,38 +19,16 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-#: All columns in types that lose nothing: headers and opaque properties as bytes, times as the numbers sent.
-EXACT: Final = {
-    "queue": "STRING",
-    "position": "BIGINT",
-    "discard_unroutable": "BOOLEAN",
-    "immediate": "BOOLEAN",
-    "redelivered": "BOOLEAN",
-    "priority": "SMALLINT",  # a byte on the wire, as are delivery modes
-    "delivery_mode": "SMALLINT",
-    "ttl": "BIGINT",
-    "timestamp": "BIGINT",
-    "expiration": "BIGINT",
-    "exchange": "STRING",
-    "routing_key": "STRING",
-    "resume_id": "STRING",
-    "resume_ttl": "BIGINT",
-    "content_length": "BIGINT",
-    "message_id": "STRING",
-    "correlation_id": "BINARY",
-    "reply_to": "STRUCT<exchange: STRING, routing_key: STRING>",
-    "content_type": "STRING",
-    "content_encoding": "STRING",
-    "user_id": "BINARY",
-    "app_id": "BINARY",
-    "application_headers": "BINARY",
-    "body": "BINARY",
-}
+def exact_types() -> dict[str, str]:
+    """All columns and the types (DDL) that lose nothing: headers and opaque properties as bytes, times as numbers."""
+    from amqp_spark.arrow.decode import COLUMNS  # noqa: PLC0415 - --help and wrong options must not wait for Spark
+
+    return {name: column.exact for name, column in COLUMNS.items()}
 
 
 def exact_ddl(without: Collection[str] = ()) -> str:
-    """:data:`EXACT` as a DDL schema, without the given columns."""
-    return ", ".join(f"{name} {kind}" for name, kind in EXACT.items() if name not in without)
+    """:func:`exact_types` as a DDL schema, without the given columns."""
+    return ", ".join(f"{name} {kind}" for name, kind in exact_types().items() if name not in without)
 
 
 def schema_of(ddl: str) -> StructType:

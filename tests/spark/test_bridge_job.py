@@ -83,13 +83,13 @@ def test_only_what_is_used_is_read(bridge: Any) -> None:
     def columns(*more: str, **options: str) -> set[str]:
         sink = SinkOptions.parse({"url": "amqp://there/v", **options})
         ddl = bridge.schema_to_read(bridge.parser().parse_args([*GOOD, *more]), sink)
-        return {name for name in cli.EXACT if f"{name} {cli.EXACT[name]}" in ddl}
+        return {name for name in cli.exact_types() if f"{name} {cli.exact_types()[name]}" in ddl}
 
-    needed = set(cli.EXACT) - {"queue", "position", "redelivered", "exchange"}
+    needed = set(cli.exact_types()) - {"queue", "position", "redelivered", "exchange"}
     assert columns() == needed
     assert columns("--without", "user_id") == needed - {"user_id"}
     assert columns(exchangeFromColumn="true") == needed | {"exchange"}
-    assert columns("--filter", "true", "--without", "user_id") == set(cli.EXACT)
+    assert columns("--filter", "true", "--without", "user_id") == set(cli.exact_types())
 
 
 @pytest.mark.spark

@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_core.errors import DecodeError
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA, Chunk, ColumnPlan
-from amqp_spark.arrow.v0_10.decode import plan as columns
+from amqp_spark.arrow.v0_10.decode import schema as columns
 from amqp_spark.errors import MessageFormatError, SchemaError
 from tests.support import wire
 from tests.support.received import chunk_of
@@ -187,7 +187,8 @@ def test_other_types_of_properties(name: str, kind: t.DataType, expected: Any) -
 
 
 def test_column_names_are_compared_without_case_and_kept_as_given() -> None:
-    got = rows(plan(("Body", t.BinaryType()), ("ROUTING_KEY", t.StringType()), ("reply_TO", columns.REPLY_TO)), FULL)
+    reply_to = columns.COLUMNS["reply_to"].default
+    got = rows(plan(("Body", t.BinaryType()), ("ROUTING_KEY", t.StringType()), ("reply_TO", reply_to)), FULL)
     assert got == [{"Body": b"body", "ROUTING_KEY": "ticks.€", "reply_TO": {"exchange": "", "routing_key": "answers"}}]
 
 
@@ -452,12 +453,12 @@ def test_every_problem_of_a_schema_is_reported_at_once_with_what_is_allowed() ->
     assert "routing_key:" not in text
 
 
-@pytest.mark.parametrize("name", columns.ALLOWED)
+@pytest.mark.parametrize("name", columns.COLUMNS)
 def test_every_column_refuses_a_type_it_cannot_have(name: str) -> None:
     with pytest.raises(SchemaError) as raised:
         plan((name, t.DayTimeIntervalType()))
     assert raised.value.problems == (
-        f"{name}: interval day to second is not possible; allowed: {columns.ALLOWED[name].text}",
+        f"{name}: interval day to second is not possible; allowed: {columns.COLUMNS[name].allowed}",
     )
 
 

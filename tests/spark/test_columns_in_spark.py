@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader
 from pyspark.sql.functions import from_json
 
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA, ColumnPlan
-from amqp_spark.arrow.v0_10.decode.corrupt import RECORD_SCHEMA
+from amqp_spark.arrow.v0_10.decode.plan import RECORD_SCHEMA
 from amqp_spark.functions import decode_headers
 from tests.support import wire
 from tests.support.frames import assert_rows

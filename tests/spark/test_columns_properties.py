@@ -14,6 +14,7 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_header, encode_header
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA, Chunk, ColumnPlan
 from amqp_spark.arrow.v0_10.decode.plan import MODES
+from amqp_spark.arrow.v0_10.properties import DELIVERY, MESSAGE, Layout
 from amqp_spark.errors import MessageFormatError
 from tests.support import wire
 from tests.support.received import chunk_of
@@ -27,8 +28,6 @@ RAW = {
 }
 # Numbers as sent and the encoded map: the columns that can be compared with the codec's values as they are.
 COMPARED = t.StructType([t.StructField(f.name, RAW.get(f.name, f.dataType)) for f in DEFAULT_SCHEMA.fields])
-DELIVERY = [f.name for f in DEFAULT_SCHEMA.fields if f.name in wire.DELIVERY]
-MESSAGE = [f.name for f in DEFAULT_SCHEMA.fields if f.name in wire.MESSAGE]
 
 
 def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
@@ -40,33 +39,34 @@ i64 = st.integers(-(2**63), 2**63 - 1)
 str8 = st.text(max_size=60).filter(lambda text: len(text.encode()) < 256)
 opaque = st.binary(max_size=40)
 headers = st.dictionaries(str8, st.integers(-(2**31), 2**31 - 1) | st.text(max_size=9) | st.booleans(), max_size=4)
-delivery_properties = st.builds(
-    spec.DeliveryProperties,
-    discard_unroutable=st.booleans(),
-    immediate=st.booleans(),
-    redelivered=st.booleans(),
-    priority=maybe(st.integers(0, 255)),
-    delivery_mode=maybe(st.sampled_from([1, 2])),
-    ttl=maybe(u64),
-    timestamp=maybe(i64),
-    expiration=maybe(i64),
-    exchange=maybe(str8),
-    routing_key=maybe(str8),
-    resume_id=maybe(str8),
-    resume_ttl=maybe(u64),
-)
-message_properties = st.builds(
-    spec.MessageProperties,
-    content_length=maybe(u64),
-    message_id=maybe(st.builds(lambda octets: uuid.UUID(bytes=octets), st.binary(min_size=16, max_size=16))),
-    correlation_id=maybe(opaque),
-    reply_to=maybe(st.builds(spec.ReplyTo, exchange=maybe(str8), routing_key=maybe(str8))),
-    content_type=maybe(str8),
-    content_encoding=maybe(str8),
-    user_id=maybe(opaque),
-    app_id=maybe(opaque),
-    application_headers=maybe(headers),
-)
+BY_WIRE_TYPE: dict[str, st.SearchStrategy[Any]] = {
+    "bit": st.booleans(),
+    "uint8": st.integers(0, 255),
+    "uint16": st.integers(0, 2**16 - 1),
+    "uint32": st.integers(0, 2**32 - 1),
+    "uint64": u64,
+    "datetime": i64,
+    "uuid": st.builds(lambda octets: uuid.UUID(bytes=octets), st.binary(min_size=16, max_size=16)),
+    "str8": str8,
+    "str16": str8,
+    "vbin8": opaque,
+    "vbin16": opaque,
+    "vbin32": opaque,
+    "reply-to": st.builds(spec.ReplyTo, exchange=maybe(str8), routing_key=maybe(str8)),
+    "map": headers,
+}
+
+
+def properties_of(layout: Layout) -> dict[str, st.SearchStrategy[Any]]:
+    """Values of every field; a bit is never absent."""
+    values = {field.name: BY_WIRE_TYPE[field.wire] for field in layout.fields}
+    return {
+        field.name: values[field.name] if field.wire == "bit" else maybe(values[field.name]) for field in layout.fields
+    }
+
+
+delivery_properties = st.builds(spec.DeliveryProperties, **properties_of(DELIVERY))
+message_properties = st.builds(spec.MessageProperties, **properties_of(MESSAGE))
 
 
 def decode(schema: t.StructType, block: bytes | Chunk, mode: str) -> list[dict[str, Any]]:
@@ -80,12 +80,13 @@ def decode(schema: t.StructType, block: bytes | Chunk, mode: str) -> list[dict[s
 
 def expected(delivery: spec.DeliveryProperties | None, message: spec.MessageProperties | None) -> dict[str, Any]:
     """A row as the codec's objects have it; the map is compared apart from it."""
-    row = {name: getattr(delivery, name, None) for name in DELIVERY}
-    row |= {name: getattr(message, name, None) for name in MESSAGE}
-    if row["message_id"] is not None:
-        row["message_id"] = str(row["message_id"])
-    if row["reply_to"] is not None:
-        row["reply_to"] = {"exchange": row["reply_to"].exchange, "routing_key": row["reply_to"].routing_key}
+    row = {field.name: getattr(delivery, field.name, None) for field in DELIVERY.fields}
+    row |= {field.name: getattr(message, field.name, None) for field in MESSAGE.fields}
+    for name, value in row.items():
+        if isinstance(value, uuid.UUID):
+            row[name] = str(value)
+        elif isinstance(value, spec.ReplyTo):
+            row[name] = {"exchange": value.exchange, "routing_key": value.routing_key}
     row.pop("application_headers")
     return row
 
@@ -195,5 +196,9 @@ def test_arbitrary_frames_give_rows(junk: bytes, at: int) -> None:
             decode(schema, Chunk.of(block, ends), "PERMISSIVE")
 
 
-def test_the_columns_compared_are_all_there_are() -> None:
-    assert len(DELIVERY) + len(MESSAGE) + len({"queue", "position", "body"}) == len(DEFAULT_SCHEMA.fields)
+def test_the_layouts_are_those_of_the_hand_made_frames() -> None:
+    for layout, names in ((DELIVERY, wire.DELIVERY), (MESSAGE, wire.MESSAGE)):
+        flags = {field.name: field.flag for field in layout.fields}
+        assert {name: flags[name] for name in names} == {
+            name: 1 << (index + 8) % 16 for index, name in enumerate(names)
+        }

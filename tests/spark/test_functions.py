@@ -12,7 +12,7 @@ from pyspark.sql import types as t
 
 from amqp_core.v0_10._write import write_map
 from amqp_spark import cli
-from amqp_spark.arrow.v0_10.decode.encoded import decode_maps
+from amqp_spark.arrow.decode import decode_maps
 from amqp_spark.errors import SchemaError
 from amqp_spark.functions import TEXTS, decode_headers
 from tests.support.frames import assert_rows

@@ -12,7 +12,8 @@ from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_map_typed
-from amqp_spark.arrow.decode import ALLOWED, DEFAULT_SCHEMA
+from amqp_spark.arrow.decode import COLUMNS as READABLE
+from amqp_spark.arrow.decode import DEFAULT_SCHEMA
 from amqp_spark.arrow.encode import MessagePlan
 from amqp_spark.arrow.v0_10.decode.values import name_of
 from amqp_spark.arrow.v0_10.encode.schema import COLUMNS, IGNORED, WIRE_TYPES, schema_problems
@@ -67,14 +68,14 @@ def test_what_the_source_reads_without_a_schema_can_be_written() -> None:
 
 
 def test_every_column_of_the_source_is_sent_or_ignored() -> None:
-    assert set(COLUMNS) | set(IGNORED) == set(ALLOWED)
+    assert set(COLUMNS) | set(IGNORED) == set(READABLE)
     assert not set(COLUMNS) & set(IGNORED)
 
 
 @pytest.mark.parametrize("name", [name for name in COLUMNS if name != "reply_to"])
 def test_every_type_that_the_source_reads_a_column_as_can_be_written(name: str) -> None:
     options = sink_options(exchangeFromColumn="true" if name == "exchange" else "false")
-    for kind in ALLOWED[name].scalars + ALLOWED[name].nested:
+    for kind in READABLE[name].scalars + READABLE[name].nested:
         field = t.StructField(name, NESTED[kind] if kind in NESTED else kind())
         schema = t.StructType([field] if name == "body" else [BODY, field])
         assert schema_problems(schema, options) == []

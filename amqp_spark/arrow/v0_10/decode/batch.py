@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as t
+from pyspark.sql.pandas.types import to_arrow_type
 
 from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import type_codes as code
@@ -16,13 +17,15 @@ from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.arrow.conversion_error import ConversionError
 from amqp_spark.arrow.v0_10.decode import arrays, headers
-from amqp_spark.arrow.v0_10.decode.fields import DELIVERY, MESSAGE, PackedFields, reply_to, structs
+from amqp_spark.arrow.v0_10.decode.fields import PackedFields, Spans, Wire, padded, reply_to, structs
 from amqp_spark.arrow.v0_10.decode.values import converter
+from amqp_spark.arrow.v0_10.properties import MESSAGE, PROPERTIES, REPLY_TO
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.v0_10.decode.arrays import Array, Column, Errors
-    from amqp_spark.arrow.v0_10.decode.fields import Mask, Positions, Spans, Wire
+    from amqp_spark.arrow.v0_10.decode.fields import Positions
     from amqp_spark.arrow.v0_10.decode.located import Located
+    from amqp_spark.arrow.v0_10.properties import Property
 
 
 class Batch:
@@ -41,21 +44,12 @@ class Batch:
     def _part(self, positions: Positions) -> Positions:
         return positions[self._range.start : self._range.stop]
 
-    @property
-    def delivery(self) -> PackedFields:
-        """Positions of delivery-properties."""
-        return self._headers()[0]
-
-    @property
-    def message(self) -> PackedFields:
-        """Positions of message-properties."""
-        return self._headers()[1]
-
-    def _headers(self) -> tuple[PackedFields, PackedFields]:
+    def struct_of(self, wanted: Property) -> PackedFields:
+        """Positions of the struct that has this field."""
         if self._structs is None:
             begin, end = self._part(self._located.head_begin), self._part(self._located.head_end)
             self._structs = structs(self.wire, begin, end, self.broken)
-        return self._structs
+        return self._structs[wanted in MESSAGE.fields]
 
     def transfer(self, row: int) -> bytes:
         """The frames of a message, and of any frames before it in the block."""
@@ -71,100 +65,82 @@ class Batch:
 
 Build: TypeAlias = Callable[[Batch], "Column"]
 
-_BITS: Final = {name for name, _ in DELIVERY.bits}
-_SIZED: Final = {name: width for layout in (DELIVERY, MESSAGE) for name, _, width in layout.sized}
+_PROPERTIES: Final = {each.name: each for each in PROPERTIES}
 
 
 def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:  # noqa: PLR0911 - a table
     """The function that makes the column of a field; the schema check has accepted the type."""
     name, kind = field.name.lower(), field.dataType
-    if name in _BITS:
-        return partial(_bit, name=name)
-    match name:
-        case "queue":
-            return lambda batch: (pa.repeat(pa.scalar(batch.queue, pa.string()), batch.rows), {})
-        case "position":
-            return lambda batch: (pa.array(np.arange(batch.position, batch.position + batch.rows)), {})
-        case "priority" | "delivery_mode":
-            return partial(_octet, name=name, arrow=arrow)
-        case "ttl" | "resume_ttl" | "content_length":
-            return partial(_number, name=name, arrow=arrow)
-        case "timestamp" | "expiration":
-            if isinstance(kind, t.LongType):
-                return partial(_raw_time, name=name, arrow=arrow)
-            return partial(_time, name=name, arrow=arrow, unit=unit)
-        case "message_id":
-            return partial(_uuid, text=isinstance(kind, t.StringType))
-        case "reply_to":
-            return partial(_reply_to, arrow=cast("pa.StructType", arrow))
-        case "application_headers":
-            return _headers(kind, arrow, unit)
-        case "body":
-            return _body(kind, arrow, unit)
+    if name == "queue":
+        return lambda batch: (pa.repeat(pa.scalar(batch.queue, pa.string()), batch.rows), {})
+    if name == "position":
+        return lambda batch: (pa.array(np.arange(batch.position, batch.position + batch.rows)), {})
+    if name == "body":
+        return _body(kind, arrow, unit)
+    wanted = _PROPERTIES[name]
+    match wanted.wire:
+        case "bit":
+            return partial(_bit, wanted=wanted)
+        case "datetime":
+            return partial(_time, wanted=wanted, arrow=arrow, unit=None if isinstance(kind, t.LongType) else unit)
+        case "uuid":
+            return partial(_uuid, wanted=wanted, text=isinstance(kind, t.StringType))
+        case "reply-to":
+            return partial(_reply_to, wanted=wanted, arrow=cast("pa.StructType", arrow))
+        case "map":
+            return _headers(wanted, kind, arrow, unit)
+        case _ if wanted.width > 0:
+            return partial(_number, wanted=wanted, arrow=arrow)
         case _:
-            return partial(_sized, name=name, text=isinstance(kind, t.StringType))
+            return partial(_sized, wanted=wanted, text=isinstance(kind, t.StringType))
 
 
 # ---- properties ----------------------------------------------------------------------------------------------------
 
 
-def _struct_of(batch: Batch, name: str) -> PackedFields:
-    return batch.message if name == "content_length" or name in _MESSAGE_NAMES else batch.delivery
-
-
-_MESSAGE_NAMES: Final = {name for name, *_ in MESSAGE.fixed + MESSAGE.sized}
-
-
-def _bit(batch: Batch, name: str) -> Column:
-    values, absent = batch.delivery.bit(name)
+def _bit(batch: Batch, wanted: Property) -> Column:
+    values, absent = batch.struct_of(wanted).bit(wanted)
     return pa.array(values, pa.bool_(), mask=absent), {}
 
 
-def _octet(batch: Batch, name: str, arrow: pa.DataType) -> Column:
-    at, absent = batch.delivery.fixed(name)
-    return arrays.integers(batch.wire.size(1, at), absent, arrow)
-
-
-def _number(batch: Batch, name: str, arrow: pa.DataType) -> Column:
-    packed = _struct_of(batch, name)
-    at, absent = packed.trailing(name) if name == "resume_ttl" else packed.fixed(name)
+def _number(batch: Batch, wanted: Property, arrow: pa.DataType) -> Column:
+    at, absent = batch.struct_of(wanted).fixed(wanted)
+    if wanted.width < 8:
+        return arrays.integers(batch.wire.size(wanted.width, at), absent, arrow)
     return arrays.unsigned(batch.wire.read(">u8", at).astype(np.uint64), absent, arrow)
 
 
-def _signed(batch: Batch, name: str) -> tuple[Positions, Mask | None]:
-    at, absent = batch.delivery.fixed(name)
-    return batch.wire.read(">i8", at).astype(np.int64), absent
+def _time(batch: Batch, wanted: Property, arrow: pa.DataType, unit: str | None) -> Column:
+    at, absent = batch.struct_of(wanted).fixed(wanted)
+    numbers = batch.wire.read(">i8", at).astype(np.int64)
+    return arrays.integers(numbers, absent, arrow) if unit is None else arrays.times(numbers, absent, arrow, unit)
 
 
-def _raw_time(batch: Batch, name: str, arrow: pa.DataType) -> Column:
-    return arrays.integers(*_signed(batch, name), arrow)
-
-
-def _time(batch: Batch, name: str, arrow: pa.DataType, unit: str) -> Column:
-    return arrays.times(*_signed(batch, name), arrow, unit)
-
-
-def _uuid(batch: Batch, *, text: bool) -> Column:
-    at, absent = batch.message.fixed("message_id")
+def _uuid(batch: Batch, wanted: Property, *, text: bool) -> Column:
+    at, absent = batch.struct_of(wanted).fixed(wanted)
     if not text:
         return arrays.binary(batch.wire, at, at + 16, absent), {}
     octets = batch.wire.read("V16", at).view(np.uint8).reshape(batch.rows, 16)
     return arrays.uuid_text(octets, absent), {}
 
 
-def _sized(batch: Batch, name: str, *, text: bool) -> Column:
-    begin, end, absent = _struct_of(batch, name).sized(name)
-    octets = arrays.binary(batch.wire, begin + _SIZED[name], end, absent)
+def _sized(batch: Batch, wanted: Property, *, text: bool) -> Column:
+    octets = _bytes_of(batch.wire, batch.struct_of(wanted), wanted)
     return arrays.text(octets) if text else (octets, {})
 
 
-def _reply_to(batch: Batch, arrow: pa.StructType) -> Column:
-    spans = batch.message.sized("reply_to")
+def _bytes_of(wire: Wire, packed: PackedFields, wanted: Property) -> Array:
+    begin, end, absent = packed.sized(wanted)
+    return arrays.binary(wire, begin - wanted.width, end, absent)
+
+
+def _reply_to(batch: Batch, wanted: Property, arrow: pa.StructType) -> Column:
+    spans = batch.struct_of(wanted).sized(wanted)
     packed = reply_to(batch.wire, spans, batch.broken)
+    parts = {part.name: part for part in REPLY_TO.fields}
     columns, errors = [], {}
     for field in arrow:
-        first, last, missing = packed.sized(field.name.lower())
-        column, wrong = arrays.text(arrays.binary(batch.wire, first + 1, last, missing))
+        column, wrong = arrays.text(_bytes_of(batch.wire, packed, parts[field.name.lower()]))
         columns.append(column)
         errors.update({row: f"{field.name}: {why}" for row, why in wrong.items()})
     mask = None if spans.absent is None else pa.array(spans.absent)
@@ -174,11 +150,11 @@ def _reply_to(batch: Batch, arrow: pa.StructType) -> Column:
 # ---- headers -------------------------------------------------------------------------------------------------------
 
 
-def _headers(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
+def _headers(wanted: Property, kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
     if isinstance(kind, t.BinaryType):
-        return lambda batch: (encoded_headers(batch), {})
+        return lambda batch: (arrays.binary(batch.wire, *batch.struct_of(wanted).sized(wanted)), {})
     decode = decoder(kind, arrow, unit)
-    return lambda batch: decode(batch.wire, batch.message.sized("application_headers"), batch.broken)
+    return lambda batch: decode(batch.wire, batch.struct_of(wanted).sized(wanted), batch.broken)
 
 
 def decoder(kind: t.DataType, arrow: pa.DataType, unit: str) -> Callable[[Wire, Spans, Errors], Column]:
@@ -202,7 +178,42 @@ def decoder(kind: t.DataType, arrow: pa.DataType, unit: str) -> Callable[[Wire, 
 
 def encoded_headers(batch: Batch) -> Array:
     """The application headers as BINARY: encoded maps, untouched."""
-    return arrays.binary(batch.wire, *batch.message.sized("application_headers"))
+    wanted = _PROPERTIES["application_headers"]
+    return arrays.binary(batch.wire, *batch.struct_of(wanted).sized(wanted))
+
+
+def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:
+    """Decode encoded maps (BINARY, each with its size; NULL stays NULL) to STRUCT or MAP, by the rules of the source.
+
+    Args:
+        column: the encoded maps.
+        kind: the type to decode to.
+        unit: of numbers that become TIMESTAMP: ``s``, ``ms``, or ``auto`` by magnitude.
+
+    Returns:
+        The column, and the reason for every row that cannot be decoded or does not fit.
+    """
+    arrow = to_arrow_type(kind, timezone="UTC")
+    maps = column.cast(pa.binary())
+    rows = len(maps)
+    _, bounds, octets = maps.buffers()
+    if not rows or bounds is None:
+        return arrays.nulls(rows, arrow)
+    ends = np.frombuffer(memoryview(bounds), np.int32)[maps.offset : maps.offset + rows + 1].astype(np.int64)
+    first, last = int(ends[0]), int(ends[-1])
+    data = b"" if octets is None else octets.slice(first, last - first).to_pybytes()
+    wire = Wire(padded(data, len(data)))
+    absent = maps.is_null().to_numpy(zero_copy_only=False) if maps.null_count else None
+    begin, end = ends[:-1] - first, ends[1:] - first
+    broken: Errors = {}
+    wrong = wire.size(4, begin) != end - begin - 4
+    if absent is not None:
+        wrong &= ~absent
+    for row in np.flatnonzero(wrong).tolist():
+        broken[row] = f"{end[row] - begin[row]} bytes that do not begin with their number less 4"
+    absent = wrong if absent is None else absent | wrong
+    decoded, errors = decoder(kind, arrow, unit)(wire, Spans(begin, end, absent), broken)
+    return decoded, errors | broken
 
 
 def _picked(  # functools.partial presets its last arguments
@@ -279,8 +290,8 @@ def _body(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
     convert = converter(kind, unit)
 
     def build(batch: Batch) -> Column:
-        begin, end, absent = batch.message.sized("content_type")
-        types: list[bytes | None] = arrays.binary(batch.wire, begin + 1, end, absent).to_pylist()
+        wanted = _PROPERTIES["content_type"]
+        types: list[bytes | None] = _bytes_of(batch.wire, batch.struct_of(wanted), wanted).to_pylist()
         bodies: list[bytes | None] = batch.bodies().to_pylist()
         sources: list[Callable[[], Typed] | None] = [
             None if row in batch.broken else partial(_self_describing, readers, *pair)

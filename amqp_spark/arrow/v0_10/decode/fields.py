@@ -14,9 +14,12 @@ import numpy as np
 import pyarrow as pa
 
 from amqp_core.v0_10._columns import WIDTHS
+from amqp_spark.arrow.v0_10 import properties
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from amqp_spark.arrow.v0_10.properties import Property
 
     Positions = npt.NDArray[np.int64]
     Mask = npt.NDArray[np.bool_]
@@ -27,49 +30,21 @@ _WIDTHS: Final = np.array(WIDTHS, np.int64)
 _LOW: Final = np.uint64(0xFFFF)
 
 
-class Layout(NamedTuple):
-    """A packed struct of the header: its fields in order, as (name, presence flag, bytes of value or of its size)."""
+class _Layout:
+    """A struct of the header: its fields with bytes, as those in front of the first variable size, and the others."""
 
-    name: str
-    code: int
-    bits: tuple[tuple[str, int], ...]
-    fixed: tuple[tuple[str, int, int], ...]
-    sized: tuple[tuple[str, int, int], ...]
-    last: tuple[tuple[str, int, int], ...]
-    """Fixed fields behind those of variable size."""
+    def __init__(self, layout: properties.Layout) -> None:
+        self.name, self.code = layout.name, layout.code
+        self.flags = sum(field.flag for field in layout.fields)
+        valued = tuple(field for field in layout.fields if field.width)
+        first = next((index for index, field in enumerate(valued) if field.width < 0), len(valued))
+        self.head, self.tail = valued[:first], valued[first:]
+        self.fixed = tuple(field for field in valued if field.width > 0)
 
 
-DELIVERY: Final = Layout(
-    "delivery-properties",
-    0x0401,
-    (("discard_unroutable", 0x0100), ("immediate", 0x0200), ("redelivered", 0x0400)),
-    (
-        ("priority", 0x0800, 1),
-        ("delivery_mode", 0x1000, 1),
-        ("ttl", 0x2000, 8),
-        ("timestamp", 0x4000, 8),
-        ("expiration", 0x8000, 8),
-    ),
-    (("exchange", 0x0001, 1), ("routing_key", 0x0002, 1), ("resume_id", 0x0004, 2)),
-    (("resume_ttl", 0x0008, 8),),
-)
-MESSAGE: Final = Layout(
-    "message-properties",
-    0x0403,
-    (),
-    (("content_length", 0x0100, 8), ("message_id", 0x0200, 16)),
-    (
-        ("correlation_id", 0x0400, 2),
-        ("reply_to", 0x0800, 2),
-        ("content_type", 0x1000, 1),
-        ("content_encoding", 0x2000, 1),
-        ("user_id", 0x4000, 2),
-        ("app_id", 0x8000, 2),
-        ("application_headers", 0x0001, 4),
-    ),
-    (),
-)
-REPLY_TO: Final = Layout("reply-to", -1, (), (), (("exchange", 0x0100, 1), ("routing_key", 0x0200, 1)), ())
+DELIVERY: Final = _Layout(properties.DELIVERY)
+MESSAGE: Final = _Layout(properties.MESSAGE)
+REPLY_TO: Final = _Layout(properties.REPLY_TO)
 
 
 class Spans(NamedTuple):
@@ -143,17 +118,17 @@ def padded(data: bytes, last: int) -> bytes:
     return data if len(data) >= last + _PADDING else data + bytes(_PADDING)
 
 
-_SIZES: dict[tuple[tuple[str, int, int], ...], Positions] = {}
+_SIZES: dict[tuple[Property, ...], Positions] = {}
 
 
-def _sizes(fields: tuple[tuple[str, int, int], ...]) -> Positions:
-    """Bytes of the present fields, by combination of flags."""
+def _sizes(fields: tuple[Property, ...]) -> Positions:
+    """Bytes of the present fields of fixed width, by combination of flags."""
     table = _SIZES.get(fields)
     if table is None:
         flags = np.arange(0x10000)
         table = np.zeros(0x10000, np.int64)
-        for _, mask, width in fields:
-            table += np.where(flags & mask, width, 0)
+        for field in fields:
+            table += np.where(flags & field.flag, field.width, 0)
         _SIZES[fields] = table
     return table
 
@@ -161,7 +136,7 @@ def _sizes(fields: tuple[tuple[str, int, int], ...]) -> Positions:
 class PackedFields:
     """One struct in every message of a batch (absent: no flags and position 0)."""
 
-    def __init__(self, wire: Wire, layout: Layout, rows: int, broken: dict[int, str]) -> None:
+    def __init__(self, wire: Wire, layout: _Layout, rows: int, broken: dict[int, str]) -> None:
         self.wire = wire
         self.layout = layout
         self.at = np.zeros(rows, np.int64)
@@ -174,10 +149,6 @@ class PackedFields:
     def place(self, rows: Positions, at: Positions, flags: Positions, end: Positions) -> None:
         """Set the struct positions of these rows; drop rows with undefined flags or too short for the fixed fields."""
         layout = self.layout
-        known = 0
-        for group in (layout.bits, layout.fixed, layout.sized, layout.last):
-            for _, mask, *_ in group:
-                known |= mask
         if len(rows) == len(self.at) and not self.at.any():
             self.at, self.flags, self.end = at.copy(), flags.copy(), end.copy()
             if len(flags) and (flags == flags[0]).all():
@@ -188,10 +159,10 @@ class PackedFields:
             self._all_flags = None
             if again.any():
                 self.drop(rows[again], "it is there twice")
-        unknown = (flags & ~known) != 0
+        unknown = (flags & ~layout.flags) != 0
         if unknown.any():
             self.drop(rows[unknown], "it has presence flags that are not defined")
-        needed = _sizes(layout.fixed + layout.last)[flags if self._all_flags is None else self._all_flags]
+        needed = _sizes(layout.fixed)[flags if self._all_flags is None else self._all_flags]
         short = at + needed > end
         if short.any():
             self.drop(rows[short], "it is too short for its fields")
@@ -204,52 +175,47 @@ class PackedFields:
         self.at[rows] = 0
         self._all_flags = None
 
-    def bit(self, name: str) -> tuple[Mask, Mask | None]:
+    def bit(self, field: Property) -> tuple[Mask, Mask | None]:
         """A field without bytes: its values, and the rows without the struct (None: none)."""
-        mask = dict(self.layout.bits)[name]
-        return (self.flags & mask) != 0, _nowhere(self.at == 0)
+        return (self.flags & field.flag) != 0, _nowhere(self.at == 0)
 
-    def fixed(self, name: str) -> tuple[Positions, Mask | None]:
+    def fixed(self, field: Property) -> tuple[Positions, Mask | None]:
         """Positions of a field of fixed width, and the rows without it (None: none)."""
-        fields = self.layout.fixed
-        index = [field[0] for field in fields].index(name)
-        at = self.at + self._octets_of(fields[:index]) if index else self.at
-        return at, self._absent(fields[index][1])
+        head = self.layout.head
+        if field not in head:
+            begin, _, absent = self.sized(field)
+            return begin, absent
+        before = head[: head.index(field)]
+        at = self.at + self._octets_of(before) if before else self.at
+        return at, self._absent(field.flag)
 
-    def sized(self, name: str) -> Spans:
-        """Begin and end of a field of variable size."""
-        index = [field[0] for field in self.layout.sized].index(name)
+    def sized(self, field: Property) -> Spans:
+        """Begin and end of a field behind the first of variable size."""
+        index = self.layout.tail.index(field)
         self._walk(index)
-        return Spans(self._before[index], self._before[index + 1], self._absent(self.layout.sized[index][1]))
-
-    def trailing(self, name: str) -> tuple[Positions, Mask | None]:
-        """Positions of a field of fixed width behind those of variable size, and the rows without it."""
-        ((only, mask, _),) = self.layout.last
-        assert only == name
-        self._walk(len(self.layout.sized) - 1)
-        return self._before[-1], self._absent(mask)
+        return Spans(self._before[index], self._before[index + 1], self._absent(field.flag))
 
     def _absent(self, mask: int) -> Mask | None:
         if self._all_flags is None:
             return _nowhere((self.flags & mask) == 0)
         return None if self._all_flags & mask else np.ones(len(self.at), np.bool_)
 
-    def _octets_of(self, fields: tuple[tuple[str, int, int], ...]) -> Positions | np.int64:
+    def _octets_of(self, fields: tuple[Property, ...]) -> Positions | np.int64:
         """Bytes of the given fields that are present, per message."""
         return _sizes(fields)[self.flags if self._all_flags is None else self._all_flags]
 
     def _walk(self, index: int) -> None:
-        before = self._before
+        before, tail = self._before, self.layout.tail
         if not before:
-            before.append(self.at + self._octets_of(self.layout.fixed))
+            before.append(self.at + self._octets_of(self.layout.head))
         while len(before) < index + 2:
-            _, mask, width = self.layout.sized[len(before) - 1]
+            field = tail[len(before) - 1]
             at = before[-1]
-            absent = self._absent(mask)
+            absent = self._absent(field.flag)
             if absent is not None and absent.all():
                 after = at.copy()
             else:
-                after = at + self.wire.size(width, at) + width
+                after = at + field.width if field.width > 0 else at + self.wire.size(-field.width, at) - field.width
                 if absent is not None:
                     after = np.where(absent, at, after)
             before.append(after)
@@ -258,8 +224,8 @@ class PackedFields:
                 rows = np.flatnonzero(beyond)
                 after[rows] = at[rows]
                 self.drop(rows, "a field reaches beyond its end")
-            if len(before) > len(self.layout.sized):
-                wrong = (after + self._octets_of(self.layout.last) != self.end) & (self.at != 0)
+            if len(before) > len(tail):
+                wrong = (after != self.end) & (self.at != 0)
                 if wrong.any():
                     self.drop(np.flatnonzero(wrong), "it does not end with its last field")
 

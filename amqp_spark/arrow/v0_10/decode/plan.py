@@ -1,4 +1,4 @@
-"""The columns of the source: their names and types, and the decoding of a block of frames to a RecordBatch.
+"""Decoding of a block of frames to RecordBatches.
 
 :class:`ColumnPlan` is built from the query's schema on the driver, which refuses unsupported columns at once, and used
 on the executors. Only the columns of the schema are decoded.
@@ -6,22 +6,24 @@ on the executors. Only the columns of the schema are decoded.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+import base64
+import json
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from amqp_spark.arrow.v0_10.decode import corrupt
 from amqp_spark.arrow.v0_10.decode.arrays import nulls, take
-from amqp_spark.arrow.v0_10.decode.batch import Batch, builder
+from amqp_spark.arrow.v0_10.decode.batch import Batch, builder, encoded_headers
 from amqp_spark.arrow.v0_10.decode.located import joined, locate
-from amqp_spark.arrow.v0_10.decode.values import servable
+from amqp_spark.arrow.v0_10.decode.schema import DEFAULT_CORRUPT_COLUMN, corrupt_column_problems, schema_problems
 from amqp_spark.errors import UNDECODABLE, MessageFormatError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from pyspark.sql import types as t
 
     from amqp_spark.arrow.v0_10.decode.arrays import Array, Column, Errors
     from amqp_spark.arrow.v0_10.decode.batch import Build
@@ -38,112 +40,19 @@ _GATHER: Final = 4 << 20  # small chunks are decoded together: a step per column
 _REASONS: Final = 10  # maximum distinct reasons of rejected messages per batch
 MODES: Final = ("FAILFAST", "REJECT", "PERMISSIVE")
 UNITS: Final = ("auto", "s", "ms")
+RECORD_SCHEMA: Final = "reasons MAP<STRING,STRING>, body BINARY, application_headers BINARY, transfer BINARY"
+"""Contents of the column of misfits, as ``from_json`` reads it (Spark takes BINARY from base64).
 
-REPLY_TO: Final = t.StructType(
-    [t.StructField("exchange", t.StringType()), t.StructField("routing_key", t.StringType())]
-)
-DEFAULT_SCHEMA: Final = t.StructType(
-    [
-        t.StructField("queue", t.StringType()),
-        t.StructField("position", t.LongType()),
-        t.StructField("discard_unroutable", t.BooleanType()),
-        t.StructField("immediate", t.BooleanType()),
-        t.StructField("redelivered", t.BooleanType()),
-        t.StructField("priority", t.ByteType()),
-        t.StructField("delivery_mode", t.ByteType()),
-        t.StructField("ttl", t.LongType()),
-        t.StructField("timestamp", t.TimestampType()),
-        t.StructField("expiration", t.TimestampType()),
-        t.StructField("exchange", t.StringType()),
-        t.StructField("routing_key", t.StringType()),
-        t.StructField("resume_id", t.StringType()),
-        t.StructField("resume_ttl", t.LongType()),
-        t.StructField("content_length", t.LongType()),
-        t.StructField("message_id", t.StringType()),
-        t.StructField("correlation_id", t.BinaryType()),
-        t.StructField("reply_to", REPLY_TO),
-        t.StructField("content_type", t.StringType()),
-        t.StructField("content_encoding", t.StringType()),
-        t.StructField("user_id", t.BinaryType()),
-        t.StructField("app_id", t.BinaryType()),
-        t.StructField("application_headers", t.MapType(t.StringType(), t.StringType())),
-        t.StructField("body", t.BinaryType()),
-    ]
-)
-"""All columns, with their types if no schema is given."""
-
-
-def schema_with(corrupt_column: str | None, schema: t.StructType = DEFAULT_SCHEMA) -> t.StructType:
-    """A schema extended by the column of the option ``columnNameOfCorruptRecord``, if that is given."""
-    if corrupt_column is None or corrupt_column.lower() in ALLOWED:  # reported with the other errors
-        return schema
-    return t.StructType([*schema.fields, t.StructField(corrupt_column, t.StringType())])
-
-
-class _Allowed(NamedTuple):
-    """Permitted types of a column."""
-
-    text: str
-    scalars: tuple[type[t.DataType], ...]
-    nested: tuple[type[t.DataType], ...] = ()
-
-
-_BIT = _Allowed("BOOLEAN", (t.BooleanType,))
-_OCTET = _Allowed("TINYINT, SMALLINT, INT, BIGINT", (t.ByteType, t.ShortType, t.IntegerType, t.LongType))
-_NUMBER = _Allowed("BIGINT, or INT (checked)", (t.LongType, t.IntegerType))
-_TIME = _Allowed(
-    "TIMESTAMP, TIMESTAMP_NTZ (in UTC), or BIGINT (the number as sent)",
-    (t.TimestampType, t.TimestampNTZType, t.LongType),
-)
-_TEXT = _Allowed("STRING, or BINARY", (t.StringType, t.BinaryType))
-_OPAQUE = _Allowed("BINARY, or STRING (strictly UTF-8)", (t.BinaryType, t.StringType))
-_UUID = _Allowed("STRING (the usual text of a UUID), or BINARY (its 16 bytes)", (t.StringType, t.BinaryType))
-_REPLY = _Allowed("STRUCT of any of exchange STRING, routing_key STRING", (), (t.StructType,))
-_HEADERS = _Allowed(
-    "MAP<STRING, ...>, STRUCT<header TYPE, ...>, VARIANT, or BINARY (the encoded map)",
-    (t.VariantType, t.BinaryType),
-    (t.StructType, t.MapType),
-)
-_BODY = _Allowed(
-    "BINARY, STRING (strictly UTF-8), or for bodies that are amqp/map or amqp/list STRUCT, MAP<STRING, ...>, "
-    "ARRAY, VARIANT",
-    (t.BinaryType, t.StringType, t.VariantType),
-    (t.StructType, t.MapType, t.ArrayType),
-)
-ALLOWED: Final = {
-    "queue": _Allowed("STRING", (t.StringType,)),
-    "position": _Allowed("BIGINT", (t.LongType,)),
-    "discard_unroutable": _BIT,
-    "immediate": _BIT,
-    "redelivered": _BIT,
-    "priority": _OCTET,
-    "delivery_mode": _OCTET,
-    "ttl": _NUMBER,
-    "timestamp": _TIME,
-    "expiration": _TIME,
-    "exchange": _TEXT,
-    "routing_key": _TEXT,
-    "resume_id": _TEXT,
-    "resume_ttl": _NUMBER,
-    "content_length": _NUMBER,
-    "message_id": _UUID,
-    "correlation_id": _OPAQUE,
-    "reply_to": _REPLY,
-    "content_type": _TEXT,
-    "content_encoding": _TEXT,
-    "user_id": _OPAQUE,
-    "app_id": _OPAQUE,
-    "application_headers": _HEADERS,
-    "body": _BODY,
-}
-"""Permitted types by column."""
+``body`` and ``application_headers`` (the encoded map) are as received. A message that cannot be decoded has
+``transfer`` instead, its frames.
+"""
 
 
 class ColumnPlan:
     """Decodes the columns of a schema. It pickles, and does no work before :meth:`batches` is called."""
 
     def __init__(
-        self, schema: t.StructType, mode: str, timestamp_unit: str, corrupt_column: str = corrupt.DEFAULT_NAME
+        self, schema: t.StructType, mode: str, timestamp_unit: str, corrupt_column: str = DEFAULT_CORRUPT_COLUMN
     ) -> None:
         self.schema = schema
         self.mode = mode
@@ -167,10 +76,10 @@ class ColumnPlan:
         Raises:
             SchemaError: with every unsupported column, and the permitted types.
         """
-        name = corrupt_column or corrupt.DEFAULT_NAME
+        name = corrupt_column or DEFAULT_CORRUPT_COLUMN
         problems = schema_problems(schema, mode=mode, corrupt_column=name)
         if corrupt_column is not None:
-            problems += _corrupt_column_problems(schema, corrupt_column)
+            problems += corrupt_column_problems(schema, corrupt_column)
         if mode not in MODES:
             problems.append(f"mode {mode!r}; allowed: {', '.join(MODES)}")
         if timestamp_unit not in UNITS:
@@ -270,59 +179,13 @@ class ColumnPlan:
                 for field, column in zip(self.schema.fields, columns, strict=True)
             ]
             return [
-                corrupt.records(batch, wrong) if self._is_corrupt(field) else column
+                _records(batch, wrong) if self._is_corrupt(field) else column
                 for field, column in zip(self.schema.fields, known_only, strict=True)
             ]
         if on_reject is not None:
             for reason, positions in _by_reason(wrong, batch.position).items():
                 on_reject(positions, reason)
         return columns
-
-
-def schema_problems(
-    schema: t.StructType, *, mode: str = "FAILFAST", corrupt_column: str = corrupt.DEFAULT_NAME
-) -> list[str]:
-    """All problems of a schema, one text per problem."""
-    problems: list[str] = []
-    seen: set[str] = set()
-    if not schema.fields:
-        problems.append("the schema has no columns")
-    for field in schema.fields:
-        name = field.name.lower()
-        if name in seen:
-            problems.append(f"{field.name}: the column occurs twice")
-        seen.add(name)
-        allowed = ALLOWED.get(name)
-        if allowed is None and name == corrupt_column.lower():
-            if not isinstance(field.dataType, t.StringType) or not field.nullable:
-                kind = field.dataType.simpleString() + ("" if field.nullable else " NOT NULL")
-                problems.append(
-                    f"{field.name}: {kind} is not possible for the column that says what did not fit; allowed: STRING"
-                )
-            continue
-        if allowed is None:
-            problems.append(f"{field.name}: there is no such column; there are {', '.join(ALLOWED)}")
-            continue
-        problems += _type_problems(field, name, allowed)
-        if mode == "PERMISSIVE" and not field.nullable and name not in ("queue", "position"):
-            problems.append(f"{field.name}: NOT NULL cannot be kept with mode=PERMISSIVE")
-    return problems
-
-
-def _type_problems(field: t.StructField, name: str, allowed: _Allowed) -> list[str]:
-    kind = field.dataType
-    if isinstance(kind, allowed.nested):
-        if name != "reply_to":
-            return servable(kind, field.name)
-        parts = [(f.name.lower(), f.dataType) for f in kind.fields]  # type: ignore[attr-defined]
-        names = [part for part, _ in parts]
-        if parts and len(set(names)) == len(names):
-            served = {f.name for f in REPLY_TO.fields}
-            if all(part in served and isinstance(of, t.StringType) for part, of in parts):
-                return []
-    elif isinstance(kind, allowed.scalars):
-        return []
-    return [f"{field.name}: {kind.simpleString()} is not possible; allowed: {allowed.text}"]
 
 
 def _gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
@@ -373,16 +236,6 @@ def _nothing(batch: Batch) -> Column:
     return nulls(batch.rows, pa.string())
 
 
-def _corrupt_column_problems(schema: t.StructType, name: str) -> list[str]:
-    """Problems of the option that names the column, together with the schema."""
-    given = f"option 'columnNameOfCorruptRecord' is {name!r}, which"
-    if name.lower() in ALLOWED:
-        return [f"{given} is a column of messages; allowed: any other name"]
-    if name.lower() not in {field.name.lower() for field in schema.fields}:
-        return [f"{given} the schema does not have: add that column (STRING), or leave the option out"]
-    return []
-
-
 def _first(reasons: dict[str, str]) -> tuple[str, str]:
     """Of several columns that a message does not fit, the first one of the schema."""
     return next(iter(reasons.items()))
@@ -399,4 +252,20 @@ def _by_reason(wrong: dict[int, dict[str, str]], position: int) -> dict[str, lis
     return groups
 
 
-__all__ = ["ALLOWED", "DEFAULT_SCHEMA", "ColumnPlan", "schema_problems"]
+def _records(batch: Batch, wrong: Mapping[int, Mapping[str, str]]) -> Array:
+    """The column of misfits: JSON in the rows of ``wrong`` (row, column, reason), NULL in the others."""
+    texts: list[str | None] = [None] * batch.rows
+    whole = [row for row in sorted(wrong) if UNDECODABLE not in wrong[row]]
+    rows = pa.array(whole, pa.int64())
+    bodies = batch.bodies().take(rows).to_pylist() if whole else []
+    headers = encoded_headers(batch).take(rows).to_pylist() if whole else []
+    for row, body, header in zip(whole, bodies, headers, strict=True):
+        texts[row] = _record(wrong[row], body=body, application_headers=header)
+    for row in wrong.keys() - set(whole):
+        texts[row] = _record(wrong[row], transfer=batch.transfer(row))
+    return pa.array(texts, pa.string())
+
+
+def _record(reasons: Mapping[str, str], **parts: bytes | None) -> str:
+    kept = {name: base64.b64encode(part).decode() for name, part in parts.items() if part is not None}
+    return json.dumps({"reasons": reasons} | kept)

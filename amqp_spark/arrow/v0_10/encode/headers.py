@@ -18,12 +18,16 @@ from amqp_spark.arrow.v0_10.encode.octets import limited
 from amqp_spark.arrow.v0_10.encode.pieces import LARGEST, bounds, join, lengths, present
 from amqp_spark.arrow.v0_10.encode.row_bytes import RowBytes
 from amqp_spark.arrow.v0_10.encode.values import encode_map
+from amqp_spark.arrow.v0_10.properties import PROPERTIES
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.v0_10.encode.octets import Blamed
     from amqp_spark.arrow.v0_10.encode.pieces import Array
 
 COLUMN: Final = "application_headers"
+"""The map that gets the stamps."""
+MAPS: Final = frozenset(each.name for each in PROPERTIES if each.wire == "map")
+"""All properties that are maps."""
 
 STAMPS: Final = ("amqp-spark.query-id", "amqp-spark.batch-id", "amqp-spark.partition", "amqp-spark.row")
 """Headers that `stampHeaders` sets: str16, int64, int32, int64."""
@@ -31,16 +35,16 @@ _PREFIX: Final = "amqp-spark."
 _MOST: Final = 0xFFFF  # a header segment is one frame
 
 
-def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Array:
+def encode(name: str, column: Array, kind: t.DataType, blamed: Blamed) -> Array:
     """The encoded map of every row (BINARY), null where the column is; rows that cannot be sent go into ``blamed``."""
     if isinstance(kind, t.BinaryType):
-        octets = limited(column, _MOST, COLUMN, blamed)
+        octets = limited(column, _MOST, name, blamed)
         wrong = checked(octets)
     else:
         assert isinstance(kind, t.StructType | t.MapType | t.VariantType)
         octets, wrong = encode_map(column, kind)
     for row, reason in wrong.items():
-        blamed.setdefault(row, (COLUMN, reason))
+        blamed.setdefault(row, (name, reason))
     return octets
 
 
@@ -168,6 +172,3 @@ def _without(data: bytes, keys: set[bytes]) -> bytes:
         at = after
     body = b"".join(kept)
     return pack(">II", 4 + len(body), len(kept)) + body
-
-
-__all__ = ["COLUMN", "STAMPS", "checked", "encode", "stamped"]

@@ -20,9 +20,10 @@ from amqp_spark.arrow.v0_10.encode import bodies, headers
 from amqp_spark.arrow.v0_10.encode.bodies import FIRST_SEGMENT, FRAME_HEADER, LAST_SEGMENT, WHOLE_SEGMENT, frame
 from amqp_spark.arrow.v0_10.encode.octets import blame
 from amqp_spark.arrow.v0_10.encode.pieces import binary, lengths, present
-from amqp_spark.arrow.v0_10.encode.properties import DELIVERY, MESSAGE, PackedLayout, sized
+from amqp_spark.arrow.v0_10.encode.properties import PackedLayout, sized
 from amqp_spark.arrow.v0_10.encode.row_bytes import RowBytes
-from amqp_spark.arrow.v0_10.encode.schema import IGNORED, schema_problems
+from amqp_spark.arrow.v0_10.encode.schema import IGNORED, OPTIONS, schema_problems
+from amqp_spark.arrow.v0_10.properties import DELIVERY, MESSAGE
 from amqp_spark.errors import RowError, SchemaError
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     from amqp_spark.arrow.v0_10.encode.octets import Blamed
     from amqp_spark.arrow.v0_10.encode.pieces import Array, Mask, Numbers
+    from amqp_spark.arrow.v0_10.properties import Layout
     from amqp_spark.options import SinkOptions
 
 MOST_ROWS: Final = 4096
@@ -47,29 +49,6 @@ _BEFORE_DESTINATION: Final = FRAME_HEADER + 6
 _ELSEWHERE: Final = frozenset({"body", "exchange"})
 """Columns that are not in the header segment."""
 _PERSISTENT: Final = 2
-
-# In the order of the specification's structs; content_length, headers and columns that override them are separate.
-_DELIVERY_FIELDS: Final = (
-    "discard_unroutable",
-    "immediate",
-    "priority",
-    "delivery_mode",
-    "ttl",
-    "timestamp",
-    "expiration",
-    "routing_key",
-    "resume_id",
-    "resume_ttl",
-)
-_MESSAGE_FIELDS: Final = (
-    "message_id",
-    "correlation_id",
-    "reply_to",
-    "content_type",
-    "content_encoding",
-    "user_id",
-    "app_id",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +103,7 @@ class MessagePlan:
         problems = schema_problems(schema, options)
         if problems:
             raise SchemaError(problems)
-        overridden = {
-            "routing_key": options.routing_key,
-            "delivery_mode": options.delivery_mode,
-            "ttl": options.ttl,
-            "priority": options.priority,
-            "content_type": options.content_type,
-        }
-        constants: dict[str, int | str] = {name: value for name, value in overridden.items() if value is not None}
+        constants = {name: value for name in OPTIONS if (value := getattr(options, name)) is not None}
         columns = {
             name: (index, field.dataType)
             for index, field in enumerate(schema.fields)
@@ -192,8 +164,9 @@ class Encoder:
     def _block(self, columns: dict[str, Array], rows: int, first_row: int) -> EncodedBlock:
         blamed: Blamed = {}
         body = bodies.encode(columns["body"], self.plan.columns["body"][1], blamed)
-        structs = self._delivery(columns, rows, blamed).struct32(DELIVERY)
-        structs.run(self._message(columns, rows, body, first_row, blamed).struct32(MESSAGE))
+        properties = columns | self._computed(columns, rows, body, first_row, blamed)
+        structs = self._struct(DELIVERY, properties, rows, blamed)
+        structs.run(self._struct(MESSAGE, properties, rows, blamed))
         self._fits(structs, columns, blamed)
         exchanges = self._exchanges(columns, blamed)
         head = self._command(exchanges, rows, blamed)
@@ -227,53 +200,45 @@ class Encoder:
         run.run(fields)
         return run
 
-    def _delivery(self, columns: dict[str, Array], rows: int, blamed: Blamed) -> PackedLayout:
+    def _struct(self, layout: Layout, columns: dict[str, Array], rows: int, blamed: Blamed) -> RowBytes:
         packed = PackedLayout(rows, blamed)
-        self._fields(packed, columns, _DELIVERY_FIELDS)
-        return packed
+        for field in layout.fields:
+            if not field.written:
+                continue
+            if field.name in columns:
+                packed.column(field, columns[field.name], self.plan.timestamp_unit)
+            elif field.name in self.plan.constants:
+                packed.constant(field, self.plan.constants[field.name])
+        return packed.struct32(layout.code)
 
-    def _message(
+    def _computed(
         self, columns: dict[str, Array], rows: int, body: bodies.Bodies, first_row: int, blamed: Blamed
-    ) -> PackedLayout:
-        packed = PackedLayout(rows, blamed)
+    ) -> dict[str, Array]:
+        """Properties whose columns are not sent as they are: the length and type of the body, and encoded maps."""
         stated: Mask | None = None if "content_length" not in columns else present(columns["content_length"])
-        packed.cells("content_length", (">u8", lengths(body.octets)), stated)
+        computed: dict[str, Array] = {
+            "content_length": pa.array(lengths(body.octets), mask=None if stated is None else ~stated)
+        }
         if body.types is not None:
             wanted = self.plan.constants.get("content_type")
             if wanted is None:
-                columns["content_type"] = _content_type(columns.get("content_type"), body.types, rows)
+                computed["content_type"] = _content_type(columns.get("content_type"), body.types, rows)
             elif not isinstance(body.types, str):  # a VARIANT: the schema check could not decide
                 reason = f"is a VARIANT that is not {wanted}, which option contentType says"
                 other: Any = pc.not_equal(body.types, pa.scalar(wanted))
                 blame(blamed, other.to_numpy(zero_copy_only=False), "body", reason)
-        self._fields(packed, columns, _MESSAGE_FIELDS)
-        maps = self._headers(columns, rows, first_row, blamed)
-        if maps is not None and maps.null_count < rows:
-            packed.encoded(headers.COLUMN, maps)
-        return packed
-
-    def _fields(self, packed: PackedLayout, columns: dict[str, Array], names: Sequence[str]) -> None:
-        for name in names:
-            if name in columns:
-                packed.column(name, columns[name], self.plan.timestamp_unit)
-            elif name in self.plan.constants:
-                packed.constant(name, self.plan.constants[name])
-
-    def _headers(self, columns: dict[str, Array], rows: int, first_row: int, blamed: Blamed) -> Array | None:
-        maps = None
-        if headers.COLUMN in columns:
-            maps = headers.encode(columns[headers.COLUMN], self.plan.columns[headers.COLUMN][1], blamed)
+        for name in headers.MAPS & columns.keys():
+            computed[name] = headers.encode(name, columns[name], self.plan.columns[name][1], blamed)
         if self.plan.stamp_headers and not blamed:
-            task_id = self.task_id
-            return headers.stamped(
-                maps,
+            computed[headers.COLUMN] = headers.stamped(
+                computed.get(headers.COLUMN),
                 rows,
-                query_id=task_id.query_id,
-                batch_id=task_id.batch_id,
-                partition=task_id.partition,
+                query_id=self.task_id.query_id,
+                batch_id=self.task_id.batch_id,
+                partition=self.task_id.partition,
                 first_row=first_row,
             )
-        return maps
+        return computed
 
     def _exchanges(self, columns: dict[str, Array], blamed: Blamed) -> Array | None:
         column = columns.get("exchange")
@@ -368,6 +333,3 @@ def clear_accept_mode(frames: bytearray, ends: Iterable[int]) -> None:
         destination = start + _BEFORE_DESTINATION
         frames[destination + 1 + frames[destination]] = MessageAcceptMode.NONE
         start = end
-
-
-__all__ = ["EncodedBlock", "Encoder", "MessagePlan", "TaskId", "clear_accept_mode"]

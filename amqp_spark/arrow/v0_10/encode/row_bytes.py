@@ -72,4 +72,5 @@ class RowBytes:
                 close()
                 pieces.append(part)
         close()
-        return pieces
+        constants = [piece for piece in pieces if isinstance(piece, bytes)]
+        return [fixed(self.rows, [*constants])] if len(constants) == len(pieces) else pieces  # one must have the rows

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import types as t
 
-from amqp_spark.arrow.v0_10.decode.plan import ALLOWED as READABLE
+from amqp_spark.arrow.v0_10.decode.schema import COLUMNS as READABLE
+from amqp_spark.arrow.v0_10.decode.schema import is_reply_to
 from amqp_spark.arrow.v0_10.encode.values import unsendable
+from amqp_spark.arrow.v0_10.properties import PROPERTIES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from amqp_spark.arrow.v0_10.properties import Property
     from amqp_spark.options import SinkOptions
-
-IGNORED: Final = ("queue", "position", "redelivered")
-"""Columns of the source that a publisher cannot set: they are permitted, and ignored."""
 
 MAP_TYPE: Final = "amqp/map"
 LIST_TYPE: Final = "amqp/list"
@@ -35,11 +35,44 @@ class Column(NamedTuple):
     """The option that replaces it."""
 
 
-_OCTET: Final = "TINYINT, SMALLINT, INT, BIGINT"
-_NUMBER: Final = "BIGINT, INT"
-_TIME: Final = "TIMESTAMP, TIMESTAMP_NTZ (in UTC), or BIGINT (the number as it is sent)"
-_TEXT: Final = "STRING, or BINARY (its UTF-8)"
-_OPAQUE: Final = "BINARY, or STRING (sent as UTF-8)"
+_TEXT: Final = ("STRING, or BINARY (its UTF-8)", " At most {most:,} bytes.")
+_OPAQUE: Final = ("BINARY, or STRING (sent as UTF-8)", " At most {most:,} bytes.")
+_BY_WIRE_TYPE: Final = {
+    "bit": ("BOOLEAN", ""),
+    "uint8": ("TINYINT, SMALLINT, INT, BIGINT", " From {least} to {most}."),
+    "uint16": ("TINYINT, SMALLINT, INT, BIGINT", " From {least} to {most}."),
+    "uint32": ("TINYINT, SMALLINT, INT, BIGINT", " From {least} to {most}."),
+    "uint64": ("BIGINT, INT", " From 0."),
+    "datetime": (
+        "TIMESTAMP, TIMESTAMP_NTZ (in UTC), or BIGINT (the number as it is sent)",
+        " TIMESTAMP: from 1970 on.",
+    ),
+    "str8": _TEXT,
+    "str16": _TEXT,
+    "vbin8": _OPAQUE,
+    "vbin16": _OPAQUE,
+    "vbin32": _OPAQUE,
+    "uuid": ("STRING (the usual text of 36 characters), or BINARY (its 16 bytes)", ""),
+    "reply-to": (READABLE["reply_to"].allowed, " At most 255 bytes each."),
+    "map": ("STRUCT<header TYPE, ...>, MAP<STRING, ...>, VARIANT (an object), or BINARY (the encoded map)", ""),
+}
+"""Types, and the limit as a sentence."""
+
+OPTIONS: Final = {
+    "routing_key": "routingKey",
+    "priority": "priority",
+    "delivery_mode": "deliveryMode",
+    "ttl": "ttl",
+    "content_type": "contentType",
+}
+"""Options that replace a column in every row; their values are attributes of the name of the column."""
+
+
+def _column(field: Property) -> Column:
+    types, limit = _BY_WIRE_TYPE[field.wire]
+    least, most = field.choices or (0, (1 << 8 * abs(field.width)) - 1)
+    return Column(field.written + limit.format(least=least, most=most), types, OPTIONS.get(field.name))
+
 
 COLUMNS: Final = {
     "body": Column(
@@ -48,35 +81,14 @@ COLUMNS: Final = {
         "VARIANT (one of the two, by its value)",
     ),
     "exchange": Column(
-        "With `exchangeFromColumn` the exchange of this row, NULL the one of the option; otherwise ignored.", _TEXT
+        "With `exchangeFromColumn` the exchange of this row, NULL the one of the option; otherwise ignored.", _TEXT[0]
     ),
-    "routing_key": Column("The routing key; at most 255 bytes.", _TEXT, "routingKey"),
-    "discard_unroutable": Column("Lets the broker drop the message when it cannot be routed.", "BOOLEAN"),
-    "immediate": Column("Asks for delivery at once or not at all; brokers may ignore it.", "BOOLEAN"),
-    "priority": Column("0 to 9.", _OCTET, "priority"),
-    "delivery_mode": Column("1 not persistent, 2 persistent. Without column and option: 2.", _OCTET, "deliveryMode"),
-    "ttl": Column("Time to live in milliseconds, from 0.", _NUMBER, "ttl"),
-    "timestamp": Column("When it was sent (`timestampUnit`); a TIMESTAMP from 1970 on.", _TIME),
-    "expiration": Column("When it expires (`timestampUnit`); a TIMESTAMP from 1970 on.", _TIME),
-    "resume_id": Column("For resumed transfers; brokers do not use it. At most 65,535 bytes.", _TEXT),
-    "resume_ttl": Column("For resumed transfers, in milliseconds, from 0.", _NUMBER),
-    "content_length": Column("NULL leaves it out; any number stands for the length that the body has.", _NUMBER),
-    "message_id": Column("A UUID.", "STRING (the usual text of 36 characters), or BINARY (its 16 bytes)"),
-    "correlation_id": Column("At most 65,535 bytes.", _OPAQUE),
-    "reply_to": Column(
-        "Exchange and routing key for answers; at most 255 bytes each.",
-        "STRUCT of any of exchange STRING, routing_key STRING",
-    ),
-    "content_type": Column("MIME type of the body; at most 255 bytes.", _TEXT, "contentType"),
-    "content_encoding": Column("MIME encoding of the body, as it is; at most 255 bytes.", _TEXT),
-    "user_id": Column("Login of the publisher; brokers may check it. At most 65,535 bytes.", _OPAQUE),
-    "app_id": Column("The publishing application; at most 65,535 bytes.", _OPAQUE),
-    "application_headers": Column(
-        "The application headers. A NULL field of a STRUCT is left out. BINARY is checked and sent as it is.",
-        "STRUCT<header TYPE, ...>, MAP<STRING, ...>, VARIANT (an object), or BINARY (the encoded map)",
-    ),
+    **{each.name: _column(each) for each in PROPERTIES if each.written},
 }
 """All columns that the sink sends, in the order of the documentation."""
+
+IGNORED: Final = tuple(name for name in READABLE if name not in COLUMNS)
+"""Columns of the source that a publisher cannot set: they are permitted, and ignored."""
 
 WIRE_TYPES: Final = (
     ("BOOLEAN", "boolean", ""),
@@ -154,20 +166,13 @@ def _type_problems(field: t.StructField, name: str) -> list[str]:
     kind = field.dataType
     readable = READABLE[name]
     if name == "reply_to":
-        if isinstance(kind, t.StructType) and _is_reply_to(kind):
+        if is_reply_to(kind):
             return []
     elif isinstance(kind, readable.nested):
         return unsendable(kind, field.name)
     elif isinstance(kind, readable.scalars):
         return []
     return [f"{field.name}: {_sql(kind)} is not possible; allowed: {COLUMNS[name].types.replace('`', '')}"]
-
-
-def _is_reply_to(kind: t.StructType) -> bool:
-    names = [field.name.lower() for field in kind.fields]
-    known = all(name in ("exchange", "routing_key") for name in names)
-    texts = all(isinstance(field.dataType, t.StringType) for field in kind.fields)
-    return bool(names) and known and texts and len(set(names)) == len(names)
 
 
 def _unknown(name: str) -> str:
@@ -179,15 +184,3 @@ def _unknown(name: str) -> str:
 
 def _sql(kind: t.DataType) -> str:
     return kind.simpleString().upper()
-
-
-__all__ = [
-    "COLUMNS",
-    "IGNORED",
-    "LIST_TYPE",
-    "MAP_TYPE",
-    "WIRE_TYPES",
-    "Column",
-    "content_types",
-    "schema_problems",
-]

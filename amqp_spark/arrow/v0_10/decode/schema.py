@@ -1,0 +1,166 @@
+"""The columns of the source: their names, types and meanings, and the problems of a schema that cannot be served."""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from pyspark.sql import types as t
+
+from amqp_spark.arrow.v0_10 import properties
+from amqp_spark.arrow.v0_10.decode.values import servable
+from amqp_spark.arrow.v0_10.properties import PROPERTIES
+
+DEFAULT_CORRUPT_COLUMN: Final = "_corrupt_record"
+"""Spark's default, unless its setting ``spark.sql.columnNameOfCorruptRecord`` differs."""
+
+
+class Column(NamedTuple):
+    """A column of the source."""
+
+    default: t.DataType
+    """The type without a schema."""
+    exact: str
+    """The type, as DDL, that loses nothing of what was sent."""
+    allowed: str
+    """All types with a schema, for documents and errors; by class in the next two attributes."""
+    scalars: tuple[type[t.DataType], ...]
+    nested: tuple[type[t.DataType], ...] = ()
+    meaning: str = ""
+
+
+def _integer(default: t.DataType, exact: str, allowed: str) -> Column:
+    return Column(default, exact, allowed, (t.ByteType, t.ShortType, t.IntegerType, t.LongType))
+
+
+_REPLY_TO: Final = [field.name for field in properties.REPLY_TO.fields]
+_TEXT: Final = Column(t.StringType(), "STRING", "STRING, or BINARY", (t.StringType, t.BinaryType))
+_OPAQUE: Final = Column(t.BinaryType(), "BINARY", "BINARY, or STRING (strictly UTF-8)", (t.BinaryType, t.StringType))
+_BY_WIRE_TYPE: Final = {
+    "bit": Column(t.BooleanType(), "BOOLEAN", "BOOLEAN", (t.BooleanType,)),
+    "uint8": _integer(t.ByteType(), "SMALLINT", "TINYINT, SMALLINT, INT, BIGINT"),
+    "uint16": _integer(t.IntegerType(), "INT", "INT, BIGINT, or TINYINT, SMALLINT (checked)"),
+    "uint32": _integer(t.LongType(), "BIGINT", "BIGINT, or TINYINT, SMALLINT, INT (checked)"),
+    "uint64": Column(t.LongType(), "BIGINT", "BIGINT, or INT (checked)", (t.LongType, t.IntegerType)),
+    "datetime": Column(
+        t.TimestampType(),
+        "BIGINT",
+        "TIMESTAMP, TIMESTAMP_NTZ (in UTC), or BIGINT (the number as sent)",
+        (t.TimestampType, t.TimestampNTZType, t.LongType),
+    ),
+    "str8": _TEXT,
+    "str16": _TEXT,
+    "vbin8": _OPAQUE,
+    "vbin16": _OPAQUE,
+    "vbin32": _OPAQUE,
+    "uuid": Column(
+        t.StringType(),
+        "STRING",
+        "STRING (the usual text of a UUID), or BINARY (its 16 bytes)",
+        (t.StringType, t.BinaryType),
+    ),
+    "reply-to": Column(
+        t.StructType([t.StructField(name, t.StringType()) for name in _REPLY_TO]),
+        f"STRUCT<{', '.join(f'{name}: STRING' for name in _REPLY_TO)}>",
+        f"STRUCT of any of {', '.join(f'{name} STRING' for name in _REPLY_TO)}",
+        (),
+        (t.StructType,),
+    ),
+    "map": Column(
+        t.MapType(t.StringType(), t.StringType()),
+        "BINARY",
+        "MAP<STRING, ...>, STRUCT<header TYPE, ...>, VARIANT, or BINARY (the encoded map)",
+        (t.VariantType, t.BinaryType),
+        (t.StructType, t.MapType),
+    ),
+}
+COLUMNS: Final = {
+    "queue": Column(
+        t.StringType(), "STRING", "STRING", (t.StringType,), meaning="The queue that the message came from."
+    ),
+    "position": Column(
+        t.LongType(),
+        "BIGINT",
+        "BIGINT",
+        (t.LongType,),
+        meaning="Number of the message in what this run received from the queue. Not a key: see delivery.md.",
+    ),
+    **{each.name: _BY_WIRE_TYPE[each.wire]._replace(meaning=each.meaning) for each in PROPERTIES},
+    "body": Column(
+        t.BinaryType(),
+        "BINARY",
+        "BINARY, STRING (strictly UTF-8), or for bodies that are amqp/map or amqp/list STRUCT, MAP<STRING, ...>, "
+        "ARRAY, VARIANT",
+        (t.BinaryType, t.StringType, t.VariantType),
+        (t.StructType, t.MapType, t.ArrayType),
+        "The body; empty when the message has none.",
+    ),
+}
+"""All columns of the source."""
+DEFAULT_SCHEMA: Final = t.StructType([t.StructField(name, column.default) for name, column in COLUMNS.items()])
+"""All columns, with their types if no schema is given."""
+
+
+def schema_with(corrupt_column: str | None, schema: t.StructType = DEFAULT_SCHEMA) -> t.StructType:
+    """A schema extended by the column of the option ``columnNameOfCorruptRecord``, if that is given."""
+    if corrupt_column is None or corrupt_column.lower() in COLUMNS:  # reported with the other errors
+        return schema
+    return t.StructType([*schema.fields, t.StructField(corrupt_column, t.StringType())])
+
+
+def schema_problems(
+    schema: t.StructType, *, mode: str = "FAILFAST", corrupt_column: str = DEFAULT_CORRUPT_COLUMN
+) -> list[str]:
+    """All problems of a schema, one text per problem."""
+    problems: list[str] = []
+    seen: set[str] = set()
+    if not schema.fields:
+        problems.append("the schema has no columns")
+    for field in schema.fields:
+        name = field.name.lower()
+        if name in seen:
+            problems.append(f"{field.name}: the column occurs twice")
+        seen.add(name)
+        column = COLUMNS.get(name)
+        if column is None and name == corrupt_column.lower():
+            if not isinstance(field.dataType, t.StringType) or not field.nullable:
+                kind = field.dataType.simpleString() + ("" if field.nullable else " NOT NULL")
+                problems.append(
+                    f"{field.name}: {kind} is not possible for the column that says what did not fit; allowed: STRING"
+                )
+            continue
+        if column is None:
+            problems.append(f"{field.name}: there is no such column; there are {', '.join(COLUMNS)}")
+            continue
+        problems += _type_problems(field, column)
+        if mode == "PERMISSIVE" and not field.nullable and name not in ("queue", "position"):
+            problems.append(f"{field.name}: NOT NULL cannot be kept with mode=PERMISSIVE")
+    return problems
+
+
+def corrupt_column_problems(schema: t.StructType, name: str) -> list[str]:
+    """Problems of the option that names the column, together with the schema."""
+    given = f"option 'columnNameOfCorruptRecord' is {name!r}, which"
+    if name.lower() in COLUMNS:
+        return [f"{given} is a column of messages; allowed: any other name"]
+    if name.lower() not in {field.name.lower() for field in schema.fields}:
+        return [f"{given} the schema does not have: add that column (STRING), or leave the option out"]
+    return []
+
+
+def is_reply_to(kind: t.DataType) -> bool:
+    """Whether a type has one or more fields of reply-to, each once and as STRING."""
+    parts = [(field.name.lower(), field.dataType) for field in kind.fields] if isinstance(kind, t.StructType) else []
+    served = all(name in _REPLY_TO and isinstance(of, t.StringType) for name, of in parts)
+    return served and 0 < len(parts) == len({name for name, _ in parts})
+
+
+def _type_problems(field: t.StructField, column: Column) -> list[str]:
+    kind = field.dataType
+    if column.default == COLUMNS["reply_to"].default:
+        if is_reply_to(kind):
+            return []
+    elif isinstance(kind, column.nested):
+        return servable(kind, field.name)
+    elif isinstance(kind, column.scalars):
+        return []
+    return [f"{field.name}: {kind.simpleString()} is not possible; allowed: {column.allowed}"]
