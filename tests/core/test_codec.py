@@ -328,7 +328,7 @@ def test_header_structs_in_any_order_and_unknown_ones_kept_raw() -> None:
         ("00000005 0401 0000 00", "its size is 5 bytes, its fields take 4", 0),
         ("00000003 0401 00 00", "its size is 3 bytes", 0),
         ("00000004 0401 00f0", "packing flags 0x00f0", 6),
-        ("00000004 0403 0002", "packing flags 0x0002", 6),
+        ("00000004 0403 0080", "packing flags 0x0080", 6),
         ("00000004 0403", "vbin32 ends", 0),
         ("ffffffff", "vbin32 ends", 0),
         ("000000", "vbin32 ends", 0),

@@ -69,7 +69,7 @@ FULL_MESSAGE = wire.message(
     application_headers=wire.map_([(b"symbol", 0x95, wire.vbin16(b"EURUSD")), (b"qty", 0x21, b"\x00\x00\x00\x07")]),
 )
 FULL = wire.transfer(FULL_DELIVERY + FULL_MESSAGE, b"body")
-FULL_ROW = {
+FULL_ROW = dict.fromkeys(DEFAULT_SCHEMA.names) | {
     "queue": "q",
     "position": 7,
     "discard_unroutable": True,
