@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from amqp_spark.connect import Connector
-    from amqp_spark.datasource.queue_buffer import QueueBuffer
+    from amqp_spark.datasource.receive_buffer import QueueBuffer
     from amqp_spark.options import SourceOptions
 
 
@@ -38,7 +38,7 @@ class AtLeastOncePolicy:
     unconfirmed = "the broker did not confirm the last accept in time: it may send those messages again"
 
     def __init__(self, options: SourceOptions, connector: Connector) -> None:
-        self.receiver = Receiver.of(options, connector)
+        self.receiver = Receiver(options, connector)
         self._options = options
         self._epoch = new_epoch()
 

@@ -1,4 +1,4 @@
-"""The first commands of every incarnation of a consumer: the queue, its bindings, the subscription."""
+"""The first commands of every incarnation of a consumer, and when the next incarnation follows an error."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import IllegalArgument, InvalidArgument, NotFound, ResourceLocked
+from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from amqp_core.api import Client, QueueInfo, Subscription
-    from amqp_spark.datasource.receive_buffer import ConsumerOptions
+    from amqp_core.errors import AmqpError
     from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
@@ -29,11 +32,11 @@ def longest_seconds(options: SourceOptions) -> float:
     return options.connect_timeout * len(options.hosts) + waits
 
 
-def prepare(client: Client, queue: str, options: ConsumerOptions) -> QueueInfo | None:
+def prepare(client: Client, queue: str, options: SourceOptions) -> QueueInfo | None:
     """Check that the queue exists, or declare it if configured; bind it. Return the broker's answer from before."""
     info = client.query_queue(queue)
     if info is None:
-        if not options.declare:
+        if options.declare != "ifMissing":
             raise NotFound(
                 404,
                 None,
@@ -57,11 +60,11 @@ def warn_of_others(queue: str, info: QueueInfo | None) -> None:
     )  # fmt: skip
 
 
-def subscribe(client: Client, queue: str, options: ConsumerOptions) -> Subscription:
+def subscribe(client: Client, queue: str, options: SourceOptions) -> Subscription:
     """Subscribe according to the options; errors name the option that causes them."""
     try:
         return client.subscribe(
-            queue, accept=options.accept, acquire=True, exclusive=options.exclusive, selector=options.selector
+            queue, accept=options.accepts, acquire=True, exclusive=options.exclusive, selector=options.selector
         )
     except ResourceLocked as error:
         error.add_note(
@@ -73,3 +76,51 @@ def subscribe(client: Client, queue: str, options: ConsumerOptions) -> Subscript
         if options.selector is not None:
             error.add_note(f"option 'selector' has the value {options.selector!r}: can the broker read it?")
         raise
+
+
+class Retries:
+    """Connection attempts of one consumer.
+
+    Args:
+        queue: its name.
+        options: its options ``retry.*``.
+        clock: seconds.
+    """
+
+    def __init__(self, queue: str, options: SourceOptions, clock: Callable[[], float]) -> None:
+        self._queue = queue
+        self._options = options
+        self._clock = clock
+        self._policy = RetryPolicy(f"queue {queue!r}", options.retry_max_attempts, options.retry_max_delay, _log)
+        self._refused_since: float | None = None
+
+    def subscribed(self) -> None:
+        """Record a successful subscription."""
+        self._refused_since = None
+
+    def pause_after(self, error: AmqpError, *, worked: bool, lasted: bool, dying_s: float) -> float | None:
+        """Return the seconds from the error that ended an incarnation until the next one; None to give up.
+
+        Args:
+            error: the error that ended it.
+            worked: whether it does not count as a failed attempt.
+            lasted: whether it was useful.
+            dying_s: seconds for which the broker may keep a lost session.
+        """
+        if isinstance(error, ResourceLocked):
+            return self._pause_refused(dying_s)
+        self._refused_since = None
+        return self._policy.pause_after(error, worked=worked, lasted=lasted)
+
+    def _pause_refused(self, dying_s: float) -> float | None:
+        now = self._clock()
+        if self._refused_since is None:
+            self._refused_since = now
+            _log.warning(
+                "queue %r has a consumer, so that an exclusive subscription is refused, or is in exclusive use; trying "
+                "again for %.0f s, in case that is a session which was lost",
+                self._queue, dying_s,
+            )  # fmt: skip
+        if now - self._refused_since >= dying_s:
+            return None
+        return min(LOCK_RETRY_SECONDS, self._options.retry_max_delay)

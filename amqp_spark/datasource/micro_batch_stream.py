@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from amqp_spark.compat import InputPartition
     from amqp_spark.datasource.block_server import Endpoint
     from amqp_spark.datasource.partitions import Range
-    from amqp_spark.datasource.queue_buffer import QueueBuffer
+    from amqp_spark.datasource.receive_buffer import QueueBuffer
     from amqp_spark.datasource.receiver import Receiver
     from amqp_spark.offsets import QueueOffset
     from amqp_spark.options import SourceOptions

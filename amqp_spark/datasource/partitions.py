@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from threading import Condition
 
     from amqp_spark.datasource.block_server import Endpoint
-    from amqp_spark.datasource.queue_buffer import QueueBuffer
+    from amqp_spark.datasource.receive_buffer import QueueBuffer
 
 SMALL_BATCH_BYTES: Final = 1 << 20
 """Below this a batch is one inline partition: pulling costs as much as it saves, and every task costs 10 ms or more."""

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Final, Protocol
 from amqp_core.errors import AmqpError, ConnectionFailed, NotFound, ResourceDeleted
 from amqp_spark import crashpoints
 from amqp_spark.datasource import consumer_setup
+from amqp_spark.datasource.consumer_setup import Retries
 from amqp_spark.datasource.credit import MAX_CREDIT
 from amqp_spark.datasource.drain_detector import QUIET_SECONDS, DrainDetector
 from amqp_spark.datasource.flow import FlowControl
-from amqp_spark.datasource.queue_buffer import add_range
-from amqp_spark.datasource.retrying import Retries
+from amqp_spark.datasource.receive_buffer import add_range
 from amqp_spark.retry import LOCK_RETRY_SECONDS
 from amqp_spark.timeouts import accept_timeout
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from amqp_core.api import Block, Client, QueueInfo, Subscription
     from amqp_spark.connect import Connector
-    from amqp_spark.datasource.queue_buffer import Settlement
-    from amqp_spark.datasource.receive_buffer import ConsumerOptions, ReceiveBuffer
+    from amqp_spark.datasource.receive_buffer import ReceiveBuffer, Settlement
+    from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
 
@@ -68,7 +68,7 @@ class QueueConsumer:
     def __init__(
         self,
         queue: str,
-        options: ConsumerOptions,
+        options: SourceOptions,
         held: ReceiveBuffer,
         connector: Connector,
         owner: Owner | None = None,
@@ -178,7 +178,7 @@ class QueueConsumer:
                 if delay is None:
                     self._fail(error)
                     return
-                self._end_incarnation(keep_waiting=not self._options.accept)
+                self._end_incarnation(keep_waiting=not self._options.accepts)
                 self._wait(delay)
             except Exception as error:  # noqa: BLE001  every error must reach the query
                 self._fail(error)
@@ -213,7 +213,7 @@ class QueueConsumer:
         """Return a client that may receive; None if the query ended before."""
         while not self._held.stopping:
             asked = now()
-            client = self._connector(self._options.connect)
+            client = self._connector(self._options.connect_options())
             with self._lock:
                 self._client = client
             self._dying_s = consumer_setup.dying_seconds(client)
@@ -289,7 +289,7 @@ class QueueConsumer:
             if settlement.incarnation != incarnation:
                 continue
             self._settled = True
-            if not self._options.accept:
+            if not self._options.accepts:
                 continue
             accept.extend(settlement.accept)
             for ids, text in settlement.reject:
@@ -370,7 +370,7 @@ class QueueConsumer:
 
     def _estimate(self, message_count: int, *, counts_held: bool) -> int:
         """Record the end position of the queue; return the number of messages that this consumer does not hold."""
-        held = self.buffer.held_by_session if counts_held and self._options.accept else 0
+        held = self.buffer.held_by_session if counts_held and self._options.accepts else 0
         left = max(0, message_count - held)
         self.end_estimate = self.buffer.received + left
         return left
@@ -382,10 +382,10 @@ class QueueConsumer:
         there = 0 if info is None else info.message_count
         others = info is not None and info.subscriber_count != 0
         # With accept-mode none, sessions hold no messages, and none is redelivered.
-        lost_for = self._dying_s if others and self._options.accept else 0.0
+        lost_for = self._dying_s if others and self._options.accepts else 0.0
         with self._lock:
             confirmed = self._confirmed if self._owner is None else self.buffer.accepted
-            if not self._options.accept:
+            if not self._options.accepts:
                 confirmed = self.buffer.received
             target = self._ending.begin(there, received=self.buffer.received, confirmed=confirmed, lost_for=lost_for)
             if self._options.selector is None and there is not None:
@@ -449,7 +449,7 @@ class QueueConsumer:
     def _fail(self, error: Exception) -> None:
         # A deleted queue redelivers nothing: the transfers already received are still given to Spark.
         gone = self._served and isinstance(error, (ResourceDeleted, NotFound))
-        self._end_incarnation(keep_waiting=(gone and self._owner is None) or not self._options.accept)
+        self._end_incarnation(keep_waiting=(gone and self._owner is None) or not self._options.accepts)
         error.add_note(f"while receiving from queue {self.queue!r}")
         with self._lock:
             self.error = error

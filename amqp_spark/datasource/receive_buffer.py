@@ -1,48 +1,299 @@
-"""Options and receive buffer shared by the consumers of one query."""
+"""Received transfers: of one queue, with positions and planned ranges; of all queues, within one byte budget.
+
+No I/O. A buffer is called under the lock of :class:`ReceiveBuffer`. Positions count the transfers of a queue in one
+epoch from 0; a range ``[begin, end)`` is identified by its end. Always ``accepted <= planned <= received``: transfers
+below ``accepted`` are freed, ``[accepted, planned)`` belongs to batches, ``[planned, received)`` waits to be planned.
+"""
 
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from array import array
+from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final, NamedTuple
 
+import numpy as np
+
+from amqp_spark.arrow.decode import Chunk
 from amqp_spark.datasource.credit import Turns
-from amqp_spark.datasource.queue_buffer import QueueBuffer
-from amqp_spark.options import AT_MOST_ONCE
+from amqp_spark.errors import OffsetError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from amqp_core.address import ConnectOptions
-    from amqp_spark.options import SourceOptions
+    from amqp_core.api import Block
+
+MOST_CHUNK_BYTES: Final = 1 << 30
+"""Largest chunk, although a single transfer may be larger: ends of transfers are sent as 32 bits."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ConsumerOptions:
-    """Options of one consumer: the part of the source options that concerns receiving."""
+class Settlement(NamedTuple):
+    """Accepts and rejects to send on the session of one incarnation, for transfers that Spark has processed."""
 
-    connect: ConnectOptions
-    exclusive: bool = False
-    selector: str | None = None
-    accept: bool = True
-    declare: bool = False
-    bind: tuple[tuple[str, str], ...] = ()
-    max_attempts: int = 10
-    max_delay: float = 30.0
+    incarnation: int
+    accept: list[tuple[int, int]]
+    """Inclusive ranges of command ids."""
+    reject: list[tuple[tuple[int, int], str]]
+    """A range of one command id, and the reason."""
 
-    @classmethod
-    def of(cls, options: SourceOptions) -> ConsumerOptions:
-        """The part of these options."""
-        return cls(
-            connect=options.connect_options(),
-            exclusive=options.exclusive,
-            selector=options.selector,
-            accept=options.delivery_guarantee != AT_MOST_ONCE,
-            declare=options.declare == "ifMissing",
-            bind=options.bind,
-            max_attempts=options.retry_max_attempts,
-            max_delay=options.retry_max_delay,
-        )
+
+@dataclass(slots=True)
+class HeldBlock:
+    """A block as received, with the position of its first transfer. ``count`` shrinks when a reconnect cuts it."""
+
+    begin: int
+    count: int
+    incarnation: int
+    first_id: int
+    frames: bytes | memoryview
+    ends: array[int]
+
+    @property
+    def end(self) -> int:
+        """Position after the last transfer."""
+        return self.begin + self.count
+
+    def offset(self, position: int) -> int:
+        """Byte offset in ``frames`` where the transfer at ``position`` begins."""
+        index = position - self.begin
+        return self.ends[index - 1] if index else 0
+
+    def ids(self, begin: int, end: int) -> tuple[int, int]:
+        """The inclusive range of command ids of ``[begin, end)``."""
+        return self.first_id + begin - self.begin, self.first_id + end - 1 - self.begin
+
+
+@dataclass(slots=True)
+class QueueBuffer:
+    """The transfers held of one queue in one epoch, or of one batch of it."""
+
+    queue: str
+    blocks: deque[HeldBlock] = field(default_factory=deque)
+    accepted: int = 0
+    planned: int = 0
+    received: int = 0
+    incarnation: int = 0
+    held_bytes: int = 0
+    """Bytes of the blocks held; a block counts until its last transfer is accepted, since its memory is freed then."""
+    waiting_bytes: int = 0
+    """Bytes of ``[planned, received)``."""
+    ranges: dict[int, int] = field(default_factory=dict)
+    """End of a planned range -> its begin."""
+    rejected: dict[int, str] = field(default_factory=dict)
+    """Position -> reason, as executors reported it."""
+
+    @property
+    def waiting(self) -> int:
+        """Number of transfers received and not planned."""
+        return self.received - self.planned
+
+    @property
+    def held_by_session(self) -> int:
+        """Number of transfers that the current incarnation received and that were not accepted."""
+        held = 0
+        for block in reversed(self.blocks):
+            if block.incarnation != self.incarnation:
+                break
+            held += block.end - max(block.begin, self.accepted)
+        return held
+
+    def new_incarnation(self, *, keep_waiting: bool = False) -> int:
+        """Begin an incarnation after a session ended; return its number. Planned ranges stay.
+
+        Transfers that were not planned are dropped, since the broker sends them again. ``keep_waiting``: it does not
+        (accept-mode none, or the queue is gone).
+        """
+        self.incarnation += 1
+        if not keep_waiting:
+            while self.blocks and self.blocks[-1].begin >= self.planned:
+                self.held_bytes -= len(self.blocks.pop().frames)
+            if self.blocks:
+                self.blocks[-1].count = min(self.blocks[-1].count, self.planned - self.blocks[-1].begin)
+                if self.blocks[-1].end <= self.accepted:  # no accept will come that frees it
+                    self.held_bytes -= len(self.blocks.pop().frames)
+            self.received = self.planned
+            self.waiting_bytes = 0
+        return self.incarnation
+
+    def append(self, block: Block) -> None:
+        """Add a block that the current incarnation received."""
+        ends = block.ends if isinstance(block.ends, array) else array("I", block.ends)
+        self.blocks.append(HeldBlock(self.received, len(ends), self.incarnation, block.first_id, block.frames, ends))
+        self.received += len(ends)
+        self.held_bytes += len(block.frames)
+        self.waiting_bytes += ends[-1]
+
+    def measure(self, begin: int, max_messages: int | None, max_bytes: int) -> tuple[int, int]:
+        """Measure the longest range from ``begin`` on within both bounds: its end and its bytes."""
+        left = self.received - begin if max_messages is None else min(self.received - begin, max_messages)
+        end, room = begin, max_bytes
+        for block in self._blocks_from(begin):
+            if left <= 0:
+                break
+            first = end - block.begin
+            last = min(block.count, first + left)
+            start = block.offset(end)
+            fit = bisect_right(block.ends, start + room, first, last)
+            if fit == first:
+                break
+            room -= block.ends[fit - 1] - start
+            left -= fit - first
+            end = block.begin + fit
+            if fit < last:
+                break
+        return end, max_bytes - room
+
+    def fix(self, end: int, size: int) -> None:
+        """Plan ``[planned, end)`` of ``size`` bytes as one batch."""
+        self.ranges[end] = self.planned
+        self.planned = end
+        self.waiting_bytes -= size
+
+    def copy(self, begin: int, end: int) -> QueueBuffer:
+        """Return a new buffer with ``[begin, end)`` as its one planned range, without copying bytes."""
+        copied = QueueBuffer(self.queue, accepted=begin, planned=end, received=end, ranges={end: begin})
+        for block in self._blocks_from(begin):
+            if block.begin >= end:
+                break
+            copied.blocks.append(replace(block))
+            copied.held_bytes += len(block.frames)
+        return copied
+
+    def take_out(self, end: int, size: int) -> None:
+        """Remove ``[planned, end)`` of ``size`` bytes: it is accepted, and held elsewhere from now on.
+
+        The session that received it may be gone; then its transfers are no longer held here.
+        """
+        if end <= self.received:
+            self.fix(end, size)
+            self.accept(end)
+        else:
+            self.accepted = self.planned = self.received = end
+
+    def ids(self, begin: int, end: int) -> list[tuple[int, int]]:
+        """The inclusive ranges of command ids of ``[begin, end)``."""
+        found: list[tuple[int, int]] = []
+        for block in self._blocks_from(begin):
+            if block.begin >= end:
+                break
+            add_range(found, *block.ids(max(begin, block.begin), min(end, block.end)))
+        return found
+
+    def first_waiting_bytes(self) -> int:
+        """Bytes of the first transfer that is not planned; 0 if there is none."""
+        for block in self._blocks_from(self.planned):
+            return block.ends[self.planned - block.begin] - block.offset(self.planned)
+        return 0
+
+    def begin_of(self, end: int) -> int:
+        """Begin of the planned range that ends at ``end``; OffsetError if that range is not held (any more)."""
+        try:
+            return self.ranges[end]
+        except KeyError:
+            raise OffsetError(
+                f"queue {self.queue!r}: no batch ending at position {end} is held (accepted up to {self.accepted}, "
+                f"planned up to {self.planned}): the checkpoint does not belong to this run"
+            ) from None
+
+    def parts(self, begin: int, end: int) -> list[memoryview]:
+        """The frames of a planned range, without copying; one part per block. OffsetError if it is not held."""
+        return [
+            memoryview(block.frames)[block.offset(first) : block.offset(last)]
+            for block, first, last in self._held_range(begin, end)
+        ]
+
+    def chunks(self, begin: int, end: int) -> list[Chunk]:
+        """The result of :meth:`parts` with the ends of the transfers; one chunk per block, more if it is very large."""
+        found: list[Chunk] = []
+        for block, first_position, last_position in self._held_range(begin, end):
+            first, last = first_position - block.begin, last_position - block.begin
+            ends = np.frombuffer(block.ends, f"u{block.ends.itemsize}")
+            while first < last:
+                start = block.offset(block.begin + first)
+                stop = max(first + 1, bisect_right(block.ends, start + MOST_CHUNK_BYTES, first, last))
+                frames = memoryview(block.frames)[start : block.ends[stop - 1]]
+                found.append(Chunk.of(frames, ends[first:stop], start))
+                first = stop
+        return found
+
+    def _held_range(self, begin: int, end: int) -> list[tuple[HeldBlock, int, int]]:
+        """The blocks of a planned range, each with the first and the end position of its part of the range."""
+        if not self.accepted <= begin <= end <= self.planned:
+            raise OffsetError(
+                f"queue {self.queue!r}: positions {begin} to {end} are not held (accepted up to {self.accepted}, "
+                f"planned up to {self.planned})"
+            )
+        found: list[tuple[HeldBlock, int, int]] = []
+        for block in self._blocks_from(begin):
+            if block.begin >= end:
+                break
+            found.append((block, max(begin, block.begin), min(end, block.end)))
+        return found
+
+    def cut(self, begin: int, end: int, pieces: int) -> list[tuple[int, int, int]]:
+        """Cut a planned range between transfers, into at most ``pieces`` of about equal size: begin, end, bytes."""
+        cuts: list[tuple[int, int, int]] = []
+        left = self.bytes_of(begin, end)
+        while begin < end:
+            sharing = pieces - len(cuts)
+            stop, size = (end, left) if sharing <= 1 else self.measure(begin, end - begin, -(-left // sharing))
+            if stop == begin:  # a transfer larger than the share
+                stop, size = begin + 1, self.bytes_of(begin, begin + 1)
+            cuts.append((begin, stop, size))
+            left -= size
+            begin = stop
+        return cuts
+
+    def bytes_of(self, begin: int, end: int) -> int:
+        """Bytes of the frames of a range."""
+        return sum(len(part) for part in self.parts(begin, end))
+
+    def reject(self, positions: Iterable[int], text: str) -> None:
+        """Record positions that an executor could not turn into rows. Idempotent; accepted transfers stay accepted."""
+        for position in positions:
+            if self.accepted <= position < self.planned:
+                self.rejected.setdefault(position, text)
+
+    def accept(self, position: int) -> list[Settlement]:
+        """Free everything below ``position``, which Spark has processed; return the settlements to send."""
+        settlements: list[Settlement] = []
+        position = min(position, self.planned)
+        # Filtered once and not for every block: the lock is held, and heartbeats wait for it.
+        refused = deque(sorted(at for at in self.rejected if at < position))
+        while self.accepted < position:
+            block = self.blocks[0]
+            upto = min(position, block.end)
+            if not settlements or settlements[-1].incarnation != block.incarnation:
+                settlements.append(Settlement(block.incarnation, [], []))
+            self._settle(block, upto, refused, settlements[-1])
+            self.accepted = upto
+            if upto == block.end:
+                self.held_bytes -= len(block.frames)
+                self.blocks.popleft()
+        for end in [end for end in self.ranges if end <= self.accepted]:
+            del self.ranges[end]
+        return settlements
+
+    def _settle(self, block: HeldBlock, upto: int, refused: deque[int], into: Settlement) -> None:
+        begin = self.accepted
+        while refused and refused[0] < upto:
+            position = refused.popleft()
+            if position > begin:
+                add_range(into.accept, *block.ids(begin, position))
+            into.reject.append((block.ids(position, position + 1), self.rejected.pop(position)))
+            begin = position + 1
+        if begin < upto:
+            add_range(into.accept, *block.ids(begin, upto))
+
+    def _blocks_from(self, position: int) -> Iterator[HeldBlock]:
+        """The blocks from the one that holds ``position`` on; searched from the right end, where waiting blocks are."""
+        index = len(self.blocks)
+        while index and self.blocks[index - 1].end > position:
+            index -= 1
+        for at in range(index, len(self.blocks)):
+            yield self.blocks[at]
 
 
 class ReceiveBuffer:
@@ -95,3 +346,11 @@ class ReceiveBuffer:
     def waiting_bytes(self) -> int:
         """Bytes received over all queues and not planned."""
         return sum(buffer.waiting_bytes for buffer in self.buffers.values())
+
+
+def add_range(ranges: list[tuple[int, int]], first: int, last: int) -> None:
+    """Append an inclusive range, merged with the last one if it follows it directly."""
+    if ranges and ranges[-1][1] + 1 == first:
+        ranges[-1] = (ranges[-1][0], last)
+    else:
+        ranges.append((first, last))

@@ -14,10 +14,10 @@ from amqp_spark import crashpoints
 from amqp_spark.datasource.backlog import BacklogSurvey
 from amqp_spark.datasource.planner import plan_batch
 from amqp_spark.datasource.queue_consumer import QueueConsumer
-from amqp_spark.datasource.receive_buffer import ConsumerOptions, ReceiveBuffer
+from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from amqp_spark.connect import Connector
     from amqp_spark.datasource.queue_consumer import Owner
@@ -45,40 +45,23 @@ class Receiver:
 
     def __init__(
         self,
-        queues: Sequence[str],
-        options: ConsumerOptions,
-        *,
-        buffer_bytes: int,
+        options: SourceOptions,
         connector: Connector,
+        *,
         clock: Callable[[], float] = time.monotonic,
         owners: Callable[[str, ReceiveBuffer], Owner] | None = None,
     ) -> None:
-        self.held = ReceiveBuffer(queues, buffer_bytes, clock)
+        queues = sorted(options.queues)
+        self.held = held = ReceiveBuffer(queues, options.buffer_bytes, clock)
         self.consumers = [
-            QueueConsumer(queue, options, self.held, connector, None if owners is None else owners(queue, self.held))
+            QueueConsumer(queue, options, held, connector, None if owners is None else owners(queue, held))
             for queue in queues
         ]
-        self._survey = BacklogSurvey(self.consumers, self.held, options.connect, connector)
+        self._survey = BacklogSurvey(self.consumers, held, options.connect_options(), connector)
         self._lock = self.held.changed
         self._clock = clock
         self._turn = 0
         self._started = False
-
-    @classmethod
-    def of(
-        cls,
-        options: SourceOptions,
-        connector: Connector,
-        owners: Callable[[str, ReceiveBuffer], Owner] | None = None,
-    ) -> Receiver:
-        """Make the receiver for the options of a source."""
-        return cls(
-            sorted(options.queues),
-            ConsumerOptions.of(options),
-            buffer_bytes=options.buffer_bytes,
-            connector=connector,
-            owners=owners,
-        )
 
     def start(self, *, bounded: bool = False) -> None:
         """Start receiving, once. ``bounded``: only the messages that are there now (AvailableNow)."""

@@ -8,6 +8,7 @@ and sent to the executors, so it opens nothing before the first call and is pick
 
 from __future__ import annotations
 
+import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,6 @@ from amqp_spark.compat import (
     SupportsTriggerAvailableNow,
 )
 from amqp_spark.connect import connect
-from amqp_spark.datasource import poison
 from amqp_spark.datasource.at_least_once import AtLeastOncePolicy
 from amqp_spark.datasource.block_server import Endpoint, fetch, report_rejects
 from amqp_spark.datasource.micro_batch_stream import MicroBatchStream
@@ -30,7 +30,8 @@ from amqp_spark.datasource.partitions import InlinePartition, PullPartition
 from amqp_spark.errors import MessageFormatError, UnsupportedModeError
 from amqp_spark.executor_env import spare_collections
 from amqp_spark.offsets import dump_offsets, initial_offsets
-from amqp_spark.options import REJECT
+from amqp_spark.options import AT_MOST_ONCE, EXACTLY_ONCE, REJECT
+from amqp_spark.state.names import CONSUMER, Names
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -163,8 +164,30 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield batch
                 crashpoints.reached(crashpoints.READ_MID)
         except MessageFormatError as error:
-            raise error.with_advice(poison.advice(self._options, error, part.epoch)) from None
+            raise error.with_advice(advice(self._options, error, part.epoch)) from None
 
 
 def _report(endpoint: Endpoint, queue: str, epoch: int, positions: list[int], text: str) -> None:
     report_rejects(endpoint, queue=queue, epoch=epoch, positions=positions, text=text)
+
+
+def advice(options: SourceOptions, error: MessageFormatError, epoch: int) -> str:
+    """Text that continues the message of the error.
+
+    Args:
+        options: options of the query.
+        error: names queue and position.
+        epoch: epoch of that position.
+    """
+    if options.delivery_guarantee == AT_MOST_ONCE:
+        return ". It was accepted when it was transferred: a query that is started again goes on behind it"
+    if options.delivery_guarantee == EXACTLY_ONCE:
+        assert options.consumer_id is not None
+        queue = shlex.quote(error.queue) if error.queue.isprintable() else "QUEUE"
+        action = f"--queue {queue} --skip {epoch}:{error.position} --to FILE"
+        return (
+            ". It is in the spool, and no longer on the queue: "
+            f"{Names(CONSUMER, options.consumer_id).tool(action)} writes it to a file and leaves it out, while the "
+            "query is stopped"
+        )
+    return ", or with mode=REJECT (message.reject: the queue's alternate exchange gets it)"

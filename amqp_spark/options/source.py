@@ -169,6 +169,11 @@ class SourceOptions(ConnectionSettings):
         return self.delivery_guarantee == EXACTLY_ONCE
 
     @property
+    def accepts(self) -> bool:
+        """Whether the source accepts messages; with at-most-once the broker forgets them as it transfers them."""
+        return self.delivery_guarantee != AT_MOST_ONCE
+
+    @property
     def client_name(self) -> str:
         """Client name sent to the broker."""
         return "amqp_spark" if self.consumer_id is None else f"amqp_spark {self.consumer_id}"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_spark.datasource.exactly_once import commit_pace
-from amqp_spark.datasource.exactly_once.commit_pace import FIRST_ACCEPTS, MOST_ACCEPTS, CommitPace
+from amqp_spark.datasource import planner
+from amqp_spark.datasource.planner import FIRST_ACCEPTS, MOST_ACCEPTS, CommitPace
 from tests.spark.driver import Driver
 from tests.spark.reader_support import numbers
 
@@ -97,7 +97,7 @@ def test_several_queues_share_one_transaction_bound_that_moves(
     fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bound is one of a batch over all queues, and so is what is measured against it."""
-    monkeypatch.setattr(commit_pace, "FIRST_ACCEPTS", 40)
+    monkeypatch.setattr(planner, "FIRST_ACCEPTS", 40)
     names = ("q", "r", "s", "t")
     for name in names:
         fake.queues.setdefault(name, deque())

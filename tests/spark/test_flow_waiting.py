@@ -9,11 +9,10 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from amqp_core.address import ConnectOptions
 from amqp_core.v0_10 import spec
 from amqp_spark.connect import connect
-from amqp_spark.datasource.receive_buffer import ConsumerOptions
 from amqp_spark.datasource.receiver import Receiver
+from amqp_spark.options import SourceOptions
 from tests.spark.reader_support import count_looks
 from tests.support.fakepeer import FakePeer, Peer
 from tests.support.process import wait_until
@@ -79,9 +78,10 @@ class Sender:
 def receiving(script: Callable[[Peer], None], queues: int, budget: int) -> Iterator[Receiver]:
     """A receiver of so many queues, each with a connection to the peer."""
     with FakePeer(script) as server:
-        options = ConsumerOptions(connect=ConnectOptions(hosts=(("127.0.0.1", server.port),), heartbeat=0))
-        names = [f"q{number}" for number in range(queues)]
-        receiver = Receiver(names, options, buffer_bytes=budget, connector=connect)
+        names = ",".join(f"q{number}" for number in range(queues))
+        url = f"amqp://127.0.0.1:{server.port}"
+        options = SourceOptions.parse({"url": url, "queue": names, "heartbeat": 0, "bufferBytes": budget})
+        receiver = Receiver(options, connect)
         receiver.start()
         try:
             yield receiver

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp_spark.datasource.planner import plan_batch
-from amqp_spark.datasource.queue_buffer import QueueBuffer
+from amqp_spark.datasource.receive_buffer import QueueBuffer
 from amqp_spark.errors import OffsetError
 from tests.support.fake_broker import FakeBlock, bodies_of, transfer_frames
 

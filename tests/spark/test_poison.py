@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from amqp_spark.datasource import poison
+from amqp_spark.datasource.stream_reader import advice
 from amqp_spark.errors import UNDECODABLE, MessageFormatError
 from amqp_spark.options import SourceOptions
 
@@ -16,7 +16,7 @@ OWNED = {"deliveryGuarantee": "exactly-once", "consumerId": "it's me", "spoolLoc
 def told(queue: str = "ticks", column: str = "body", **options: str) -> str:
     error = MessageFormatError(queue, 17, column, "not UTF-8")
     parsed = SourceOptions.parse({"url": "amqp://h", "queue": "ticks"} | options)
-    advised = error.with_advice(poison.advice(parsed, error, 5))
+    advised = error.with_advice(advice(parsed, error, 5))
     assert str(pickle.loads(pickle.dumps(advised))) == str(advised)
     return str(advised)
 

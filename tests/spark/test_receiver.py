@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_core.address import ConnectOptions
 from amqp_core.errors import ConnectionLost, LimitExceeded, ResourceDeleted
 from amqp_spark.datasource import backlog, drain_detector, flow, queue_consumer
 from amqp_spark.datasource import receiver as receivers
-from amqp_spark.datasource.receive_buffer import ConsumerOptions
 from amqp_spark.datasource.receiver import Receiver
+from amqp_spark.options import SourceOptions
 from tests.spark.reader_support import count_looks
 from tests.support.fake_broker import FakeBroker, FakeSubscription, bodies_of, transfer_frames
 from tests.support.process import wait_until
@@ -20,16 +19,18 @@ from tests.support.process import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-CONNECT = ConnectOptions(hosts=(("localhost", 5672),))
+
+def options(*queues: str, **given: object) -> SourceOptions:
+    names = ",".join(queues or ("q",))
+    return SourceOptions.parse({"url": "amqp://localhost", "queue": names, "bufferBytes": 1 << 20} | given)
 
 
 @pytest.fixture
 def make(fake: FakeBroker) -> Iterator[Callable[..., Receiver]]:
     made: list[Receiver] = []
 
-    def build(*queues: str, buffer_bytes: int = 1 << 20, **options: object) -> Receiver:
-        consumer_options = ConsumerOptions(connect=CONNECT, max_delay=0.02, **options)  # type: ignore[arg-type]
-        receiver = Receiver(queues or ("q",), consumer_options, buffer_bytes=buffer_bytes, connector=fake.connect)
+    def build(*queues: str, **given: object) -> Receiver:
+        receiver = Receiver(options(*queues, **({"retry.maxDelay": 0.02} | given)), connector=fake.connect)
         made.append(receiver)
         return receiver
 
@@ -165,7 +166,7 @@ def test_the_backlog_is_not_asked_for_too_often(
 def test_the_backlog_is_asked_for_on_a_connection_that_receives_nothing(
     fake: FakeBroker, make: Callable[..., Receiver]
 ) -> None:
-    receiver = make(buffer_bytes=5_000)
+    receiver = make(bufferBytes=5_000)
     fake.publish("q", *[b"x" * 1000] * 100)
     receiver.start()
     fake.wait(lambda: fake.held() == 4)
@@ -217,7 +218,7 @@ def test_another_broker_that_does_not_know_the_queue_ends_nothing(
 def test_the_backlog_is_what_no_batch_holds(fake: FakeBroker, make: Callable[..., Receiver], counts_held: bool) -> None:
     fake.counts_held = counts_held
     fake.publish("q", *[b"x" * 1000] * 100)
-    receiver = make(buffer_bytes=20_000)
+    receiver = make(bufferBytes=20_000)
     receiver.start()
     plan_all(receiver, fake, 5)
     planned = receiver.planned()["q"]
@@ -272,7 +273,7 @@ def test_no_queue_starves_although_its_messages_exceed_its_share(
     """Small messages keep coming on one queue; each message of the other is larger than half of the budget."""
     budget = 1_000_000
     fake.block_messages = 1  # as a socket is read: in pieces smaller than these messages
-    receiver = make("q", "r", buffer_bytes=budget)
+    receiver = make("q", "r", bufferBytes=budget)
     fake.publish("q", *(b"L" * large for _ in range(5)))
     receiver.start()
     most = seen = 0
@@ -291,7 +292,7 @@ def test_no_queue_starves_although_its_messages_exceed_its_share(
 
 
 def test_a_session_that_is_killed_again_and_again_is_given_up(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
-    receiver = make(max_attempts=3)
+    receiver = make(**{"retry.maxAttempts": 3})
 
     def poison(name: str) -> None:
         if name == "grant":
@@ -368,9 +369,7 @@ def test_a_run_of_rejects_is_one_range(
 
 def test_stopping_while_the_broker_is_away_does_not_wait_for_the_next_attempt(fake: FakeBroker) -> None:
     receiver = Receiver(
-        ("q",),
-        ConsumerOptions(connect=CONNECT, max_delay=1e6, max_attempts=1000),
-        buffer_bytes=1000,
+        options(**{"retry.maxDelay": 86_400, "retry.maxAttempts": 1000}, bufferBytes=1000),
         connector=fake.connect,
     )
     fake.fails["connect"] = [ConnectionLost("away") for _ in range(1000)]
@@ -382,7 +381,7 @@ def test_stopping_while_the_broker_is_away_does_not_wait_for_the_next_attempt(fa
 
 def test_a_broker_that_is_away_has_not_confirmed_anything(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
     fake.fails["connect"] = [ConnectionLost("away")] * 1000
-    receiver = make(max_attempts=3)
+    receiver = make(**{"retry.maxAttempts": 3})
     receiver.start()
     assert not receiver.sync()  # while it is tried again
     fake.wait(lambda: receiver.failure() is not None)
@@ -445,7 +444,7 @@ def test_who_waits_for_a_batch_is_woken_when_there_is_enough(monkeypatch: pytest
     fake.block_messages = 5
     fake.held_elsewhere["q"] = 100  # never sent, so that the end is not reached
     fake.publish("q", b"first")
-    receiver = Receiver(("q",), ConsumerOptions(connect=CONNECT), buffer_bytes=1 << 20, connector=fake.connect)
+    receiver = Receiver(options("q"), connector=fake.connect)
     receiver.start(bounded=True)
     try:
         waiting = threading.Thread(
@@ -488,7 +487,7 @@ def test_queues_whose_messages_exceed_their_share_pass_the_bound_by_one_message_
     size = len(transfer_frames(b"x" * 700_000))
     for queue in queues:
         fake.publish(queue, *(b"x" * 700_000 for _ in range(3)))
-    receiver = Receiver(queues, ConsumerOptions(connect=CONNECT), buffer_bytes=1 << 20, connector=fake.connect)
+    receiver = Receiver(options(*queues), connector=fake.connect)
     receiver.start(bounded=bounded)
     try:
         fake.wait(lambda: receiver.held.bytes >= 2 * size)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_spark import crashpoints
-from amqp_spark.datasource.exactly_once import entries, policy
+from amqp_spark.datasource.exactly_once import owned_batches, policy
 from amqp_spark.errors import OffsetError, StateError
 from amqp_spark.spool import spool
 from tests.spark.driver import Driver, bodies
@@ -17,7 +17,7 @@ from tests.spark.reader_support import numbers
 from tests.spark.transactional_state_support import Consumers, files, fresh, idle_until, planned, states, stopped
 
 if TYPE_CHECKING:
-    from amqp_spark.datasource.queue_buffer import QueueBuffer
+    from amqp_spark.datasource.receive_buffer import QueueBuffer
     from amqp_spark.state.records import OwnedBatch
     from tests.support.fake_broker import FakeBroker
 
@@ -126,7 +126,7 @@ def test_a_batch_that_was_owned_before_has_its_room_in_the_buffer(
         assert run is not None
         held = run._receiver.held
         assert sum(each() for each in held.elsewhere) == batch.nbytes, "its room is kept before it is in memory"
-        return entries.load(batch, where)
+        return owned_batches.load(batch, where)
 
     monkeypatch.setattr(policy, "load", slow)
     replayed = again.restart_batch()

@@ -14,15 +14,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark import crashpoints
-from amqp_spark.datasource.exactly_once.batch_parts import BatchPart
-from amqp_spark.datasource.exactly_once.commit_pace import CommitPace
-from amqp_spark.datasource.exactly_once.entries import Entry, load
 from amqp_spark.datasource.exactly_once.lookahead import Lookahead
-from amqp_spark.datasource.exactly_once.mismatch import mismatch, shown
-from amqp_spark.datasource.exactly_once.recovery import Consumer
-from amqp_spark.datasource.exactly_once.transactional_state import Change, TransactionalState
+from amqp_spark.datasource.exactly_once.owned_batches import BatchPart, Change, Entry, load
+from amqp_spark.datasource.exactly_once.recovery import Consumer, mismatch, shown
+from amqp_spark.datasource.exactly_once.transactional_state import TransactionalState
 from amqp_spark.datasource.partitions import Range
-from amqp_spark.datasource.planner import measure_batch
+from amqp_spark.datasource.planner import CommitPace, measure_batch
 from amqp_spark.datasource.queue_consumer import now
 from amqp_spark.datasource.receiver import STOP_SECONDS, SYNC_SECONDS, Receiver
 from amqp_spark.errors import OffsetError, SpoolError, StateError
@@ -33,9 +30,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from amqp_spark.connect import Connector
-    from amqp_spark.datasource.queue_buffer import QueueBuffer
     from amqp_spark.datasource.queue_consumer import QueueConsumer
-    from amqp_spark.datasource.receive_buffer import ReceiveBuffer
+    from amqp_spark.datasource.receive_buffer import QueueBuffer, ReceiveBuffer
     from amqp_spark.offsets import QueueOffset
     from amqp_spark.options import SourceOptions
 
@@ -69,7 +65,7 @@ class ExactlyOncePolicy:
         self._turn = 0
         self._decided: set[str] = set()
         """Queues whose first offset from Spark was checked against the state."""
-        self.receiver = Receiver.of(options, connector, self._owner)
+        self.receiver = Receiver(options, connector, owners=self._owner)
         self._held = self.receiver.held
         self._lock = self._held.changed
         self._ahead = Lookahead(self._held)

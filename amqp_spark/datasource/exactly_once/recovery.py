@@ -1,6 +1,6 @@
-"""Recovery at a start: check that the state belongs to this consumer and that the spool has its batches.
+"""Recovery at a start: check that the state belongs to this consumer, and that checkpoint and spool match it.
 
-Everything here happens under the lock, on the thread of the consumer, before the first answer to Spark.
+Recovery happens under the lock, on the thread of the consumer, before the first answer to Spark.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_spark import crashpoints, places
-from amqp_spark.errors import SpoolError, StateError
+from amqp_spark.errors import OffsetError, SpoolError, StateError
 from amqp_spark.spool.spool import BatchLostError
 from amqp_spark.state.names import CONSUMER, Names
 from amqp_spark.state.queue import StateQueue, loaded
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from amqp_core.api import Client
+    from amqp_spark.datasource.exactly_once.transactional_state import TransactionalState
+    from amqp_spark.offsets import QueueOffset
     from amqp_spark.spool.spool import Spool
+    from amqp_spark.state.records import Mark
 
 _log = logging.getLogger(__name__)
 
@@ -229,3 +232,42 @@ def _delete(rubbish: Iterable[str], consumer: Consumer, spool: Spool) -> None:
             spool.delete_rubbish(name)
         except SpoolError as error:
             _log.warning("%s: a file that nobody owns stays: %s", consumer.shown, error)
+
+
+def mismatch(owner: TransactionalState, offset: QueueOffset, what: str) -> OffsetError:
+    """Build the error for an offset that does not match the state; ``what``: the verb phrase before the offset."""
+    state, consumer = owner.state, owner.consumer
+    assert state is not None
+    if offset.epoch is not None and not offset.is_owned:
+        return OffsetError(
+            f"{consumer.shown}: the checkpoint {what} {shown(offset)}, which was not written with "
+            "deliveryGuarantee=exactly-once: what that query had not accepted is on the queue and comes again. Use a "
+            f"new checkpoint location, so that nothing is left out. {ADOPT}: the query goes on with this checkpoint "
+            "and what is on the queue"
+        )
+    if state.finished is None and not owner.entries:
+        return OffsetError(
+            f"{consumer.shown}: the checkpoint {what} {shown(offset)}, and the broker knows nothing of this consumer: "
+            "no batch is owned or was finished. Is it the broker, the virtual host and the consumerId of this "
+            "checkpoint? Or was its state deleted, or lost by a broker that was restarted and keeps nothing? "
+            f"{ADOPT}: the query goes on with what is on the queue"
+        )
+    finished = "nothing" if state.finished is None else f"what ends at {_place(state.finished)}"
+    owned = ", ".join(_place(entry.batch.mark) for entry in owner.entries) or "nothing"
+    return OffsetError(
+        f"{consumer.shown}: the checkpoint {what} {shown(offset)}. The state on the broker says that {finished} was "
+        f"finished last, and that what ends at {owned} is owned (spool "
+        f"{places.shown(consumer.spool)!r}). The checkpoint is older "
+        "than what was finished (rolled back), or that of another query, or the state was begun anew: use the "
+        f"checkpoint that belongs to it. {ADOPT}: owned batches are read again with this checkpoint, and the query "
+        "goes on with what is on the queue"
+    )
+
+
+def shown(offset: QueueOffset) -> str:
+    """Format an offset for a sentence."""
+    return "the start" if offset.epoch is None else f"epoch {offset.epoch}, position {offset.position}"
+
+
+def _place(mark: Mark) -> str:
+    return f"epoch {mark.epoch}, position {mark.position}"

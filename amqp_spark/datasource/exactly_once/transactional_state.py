@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
-from amqp_spark.datasource.exactly_once.entries import Entry
+from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry
 from amqp_spark.datasource.exactly_once.recovery import ADOPT, KEEP_ALIVE_SECONDS, Consumer, recover
 from amqp_spark.datasource.exactly_once.spool_cleaner import SpoolCleaner
 from amqp_spark.errors import StateError
@@ -21,44 +21,14 @@ from amqp_spark.state.queue import StateQueue, loaded
 from amqp_spark.state.records import ConsumerState
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from amqp_core.api import Client
-    from amqp_spark.datasource.queue_buffer import QueueBuffer
-    from amqp_spark.datasource.receive_buffer import ReceiveBuffer
+    from amqp_spark.datasource.receive_buffer import QueueBuffer, ReceiveBuffer
     from amqp_spark.spool.spool import Spool
-    from amqp_spark.state.records import Mark
 
 _log = logging.getLogger(__name__)
 
 LOCK_SECONDS: Final = 5.0
 """How long to wait for a lock beyond the two heartbeats after which a broker gives up a silent holder."""
-
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class Change:
-    """A requested transaction: it owns one more batch, or relabels all of them.
-
-    Attributes:
-        entry: the batch to own.
-        size: bytes of its transfers.
-        accept: its inclusive ranges of command ids, of this ``incarnation``.
-        relabelled: entries that replace all others; the epoch is raised once more.
-        finished: the mark to set as finished, replacing the previous one.
-        seconds: duration of its transaction.
-        done: whether its outcome is known.
-        committed: the outcome.
-    """
-
-    entry: Entry | None = None
-    size: int = 0
-    accept: Sequence[tuple[int, int]] = ()
-    incarnation: int | None = None
-    relabelled: list[Entry] | None = None
-    finished: Mark | None = None
-    seconds: float = 0.0
-    done: bool = False
-    committed: bool = False
 
 
 @dataclass(slots=True, kw_only=True)

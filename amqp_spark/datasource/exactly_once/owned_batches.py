@@ -1,0 +1,156 @@
+"""Accepted batches: planned, written to the spool, owned by the state, and served from memory or from their file."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from amqp_spark.datasource.receive_buffer import HeldBlock, QueueBuffer
+from amqp_spark.errors import SpoolError
+from amqp_spark.offsets import QueueOffset
+from amqp_spark.state.records import OwnedBatch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amqp_spark.datasource.exactly_once.transactional_state import TransactionalState
+    from amqp_spark.spool.spool import Spool
+    from amqp_spark.state.records import Mark
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """An owned batch.
+
+    Attributes:
+        batch: its record in the state message.
+        held: its bytes, under its positions; ``None`` while they are in the spool only.
+        finished: Spark has committed it; the next transaction drops it from the state.
+        turn: entries planned together have the same turn and are offered together; 0: planned by an earlier process.
+    """
+
+    batch: OwnedBatch
+    held: QueueBuffer | None = None
+    finished: bool = False
+    turn: int = 0
+
+    @property
+    def offset(self) -> QueueOffset:
+        """Its end, as Spark logs it."""
+        return QueueOffset(self.batch.end, self.batch.epoch)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes in memory, plus those of a batch that Spark has yet to ask for, so that room is reserved for it."""
+        if self.held is None:
+            return 0 if self.finished else self.batch.nbytes
+        return self.held.held_bytes
+
+    def finish(self) -> None:
+        """Mark it as committed by Spark, which never asks for it again, and free its bytes."""
+        self.finished, self.held = True, None
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Change:
+    """A requested transaction: it owns one more batch, or relabels all of them.
+
+    Attributes:
+        entry: the batch to own.
+        size: bytes of its transfers.
+        accept: its inclusive ranges of command ids, of this ``incarnation``.
+        relabelled: entries that replace all others; the epoch is raised once more.
+        finished: the mark to set as finished, replacing the previous one.
+        seconds: duration of its transaction.
+        done: whether its outcome is known.
+        committed: the outcome.
+    """
+
+    entry: Entry | None = None
+    size: int = 0
+    accept: Sequence[tuple[int, int]] = ()
+    incarnation: int | None = None
+    relabelled: list[Entry] | None = None
+    finished: Mark | None = None
+    seconds: float = 0.0
+    done: bool = False
+    committed: bool = False
+
+
+class BatchPart:
+    """One queue's part of a batch: measured, then written, then owned."""
+
+    def __init__(self, owner: TransactionalState, buffer: QueueBuffer, end: int, size: int, turn: int) -> None:
+        state = owner.state
+        assert state is not None
+        self.owner = owner
+        held = buffer.copy(buffer.planned, end)
+        batch = OwnedBatch(
+            epoch=state.epoch,
+            sequence=state.sequence,
+            begin=buffer.planned,
+            end=end,
+            nbytes=size,
+            file="",
+            checksum="",
+        )
+        self.change = Change(
+            entry=Entry(batch, held, turn=turn),
+            size=size,
+            accept=held.ids(batch.begin, end),
+            incarnation=buffer.incarnation,
+        )
+        self.count = batch.count
+        self._held = held
+        self._file = ""
+
+    def write(self) -> None:
+        """Write it into the spool."""
+        entry = self.change.entry
+        assert entry is not None
+        batch = entry.batch
+        written = self.owner.spool.write(
+            epoch=batch.epoch,
+            sequence=batch.sequence,
+            begin=batch.begin,
+            parts=self._held.parts(batch.begin, batch.end),
+            ends=ends_of(self._held),
+        )
+        self._file = written.file
+        entry.batch = replace(batch, file=written.file, checksum=written.checksum)
+
+    def discard(self) -> None:
+        """Delete its file: the batch is not owned, and the broker has its messages."""
+        if self._file:
+            try:
+                self.owner.spool.delete(self._file)
+            except SpoolError as error:
+                _log.warning("%s: a file that nobody owns stays: %s", self.owner.consumer.shown, error)
+
+
+def load(batch: OwnedBatch, spool: Spool) -> QueueBuffer:
+    """Load the bytes of a batch from its file, verified, under the positions given by the state message."""
+    spooled = spool.read(batch.file, batch.checksum)
+    held = QueueBuffer(spooled.header.queue, accepted=batch.begin, planned=batch.end, received=batch.end)
+    held.ranges[batch.end] = batch.begin
+    held.blocks.append(HeldBlock(batch.begin, batch.count, 0, 0, spooled.frames, spooled.ends))
+    held.held_bytes = len(spooled.frames)
+    return held
+
+
+def ends_of(held: QueueBuffer) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """End of each transfer of :meth:`QueueBuffer.copy` in the concatenation of its parts."""
+    found: list[np.ndarray[tuple[int], np.dtype[np.uint64]]] = []
+    before = 0
+    for block in held.blocks:
+        first, last = max(held.accepted, block.begin), min(held.planned, block.end)
+        ends = np.frombuffer(block.ends, dtype=f"u{block.ends.itemsize}")[first - block.begin : last - block.begin]
+        shifted = ends.astype(np.uint64) + np.uint64(before) - np.uint64(block.offset(first))
+        found.append(shifted)
+        before = int(shifted[-1])
+    return np.concatenate(found)
