@@ -18,8 +18,9 @@ from amqp_spark.arrow.encode import TaskId
 from amqp_spark.compat import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 from amqp_spark.executor_env import spare_collections
 from amqp_spark.pyfiles import Portable
-from amqp_spark.sink.at_least_once_writer import AtLeastOnceWriter
+from amqp_spark.sink.at_least_once import AtLeastOnce
 from amqp_spark.sink.statistics import Statistics
+from amqp_spark.sink.task_writer import TaskWriter
 from amqp_spark.state.xids import Run
 
 if TYPE_CHECKING:
@@ -122,15 +123,15 @@ def publish(
     """
     if options.exactly_once:
         from amqp_spark.sink.abandoned_branches import sweep_once  # noqa: PLC0415
-        from amqp_spark.sink.transactional_writer import TransactionalWriter  # noqa: PLC0415 - nothing that other guarantees need
+        from amqp_spark.sink.exactly_once import ExactlyOnce  # noqa: PLC0415 - nothing that other guarantees need
 
         context = TaskContext.get()
         attempt = 0 if context is None else context.attemptNumber()
         before = partial(sweep_once, options)
-        delivery = TransactionalWriter(plan, options, task_id, attempt=attempt, run=run, before=before)
-        statistics, prepared = delivery.run(batches), delivery.prepared
+        policy = ExactlyOnce(options, task_id, attempt=attempt, run=run, before=before)
+        statistics, prepared = TaskWriter(plan, policy).run(batches), policy.prepared
     else:
-        statistics, prepared = AtLeastOnceWriter(plan, options, task_id).run(batches), None
+        statistics, prepared = TaskWriter(plan, AtLeastOnce(options, task_id)).run(batches), None
     spare_collections()
     return statistics, prepared
 

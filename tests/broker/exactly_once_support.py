@@ -15,12 +15,12 @@ from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.commit_coordinator import CommitCoordinator
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.transactional_writer import TransactionalWriter
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import WriterState
 from amqp_spark.state.xids import Run, parse_branch, xid_text
 from tests.broker.stream_support import depth
+from tests.support.tasks import ExactlyOnceTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -81,13 +81,13 @@ class Writer:
         """What the driver decides with."""
         return CommitCoordinator(self.options, connections=self.drivers)
 
-    def delivery(self, batch: int, partition: int = 0, *, attempt: int = 0) -> TransactionalWriter:
+    def delivery(self, batch: int, partition: int = 0, *, attempt: int = 0) -> ExactlyOnceTask:
         """A task that has not run."""
         options = self.options
         plan = MessagePlan.build(SCHEMA, options)
         place = TaskId(self.query_id, batch, partition)
         run = self.run_of_batch
-        return TransactionalWriter(plan, options, place, attempt=attempt, run=run, connections=self.tasks)
+        return ExactlyOnceTask(plan, options, place, attempt=attempt, run=run, connections=self.tasks)
 
     def task(self, batch: int, partition: int, bodies: Sequence[object], *, attempt: int = 0) -> PreparedBranch:
         """Run a task."""

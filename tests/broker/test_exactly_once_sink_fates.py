@@ -296,14 +296,15 @@ def test_a_task_whose_connection_broke_leaves_nothing_at_the_broker(client: Clie
         yield from batches(["2"])
 
     begun: list[Xid] = []
-    begin = delivery._begin
+    policy = delivery.policy
+    begin = policy._begin
 
     def noted(lease: Lease) -> None:
         begin(lease)
-        assert delivery._xid is not None
-        begun.append(delivery._xid)
+        assert policy._xid is not None
+        begun.append(policy._xid)
 
-    delivery._begin = noted  # type: ignore[method-assign]
+    policy._begin = noted  # type: ignore[method-assign]
     with pytest.raises(PublishFailed, match="lost in the middle of the transaction"):
         delivery.run(cut())
     with pytest.raises(NotFound):

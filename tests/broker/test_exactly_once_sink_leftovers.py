@@ -101,7 +101,7 @@ def test_branches_of_the_first_version_are_swept(
 ) -> None:
     """What an older amqp_spark has left is rolled back by the next commit, as before."""
     old = Writer(writer.broker, writer.queue, identity=writer.identity, query_id=writer.query_id)
-    monkeypatch.setattr("amqp_spark.sink.transactional_writer.new_branch", first_version)
+    monkeypatch.setattr("amqp_spark.sink.exactly_once.new_branch", first_version)
     stray = old.task(0, 0, range(3))
     assert ":as1k" in stray.xid
     monkeypatch.undo()

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.broker
 
 EXACTLY_ONCE = (
     "amqp_spark.spool", "amqp_spark.datasource.exactly_once", "amqp_spark.state.queue",
-    "amqp_spark.sink.transactional_writer", "amqp_spark.sink.commit_coordinator",
+    "amqp_spark.sink.exactly_once", "amqp_spark.sink.commit_coordinator",
 )  # fmt: skip
 
 QUERY = """

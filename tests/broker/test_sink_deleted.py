@@ -12,11 +12,12 @@ from pyspark.sql.types import StructType
 from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.errors import PublishFailed, Unroutable
 from amqp_spark.options import SinkOptions
-from amqp_spark.sink.at_least_once_writer import AtLeastOnceWriter
+from amqp_spark.sink.at_least_once import AtLeastOnce
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.transactional_writer import TransactionalWriter
+from amqp_spark.sink.task_writer import TaskWriter
 from amqp_spark.state.names import WRITER, Names
 from tests.broker.sink_support import login
+from tests.support.tasks import ExactlyOnceTask
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -30,13 +31,14 @@ ROWS = pa.RecordBatch.from_pydict({"body": pa.array([b"x"] * 100, pa.binary())})
 
 
 @pytest.fixture
-def task(broker: Broker) -> Iterator[Callable[..., AtLeastOnceWriter]]:
+def task(broker: Broker) -> Iterator[Callable[..., TaskWriter]]:
     """Makes tasks; their connections end with the test."""
     pool = Connections()
 
-    def make(exchange: str, key: str) -> AtLeastOnceWriter:
+    def make(exchange: str, key: str) -> TaskWriter:
         options = SinkOptions.parse(login(broker, exchange=exchange, routingKey=key))
-        return AtLeastOnceWriter(MessagePlan.build(SCHEMA, options), options, TaskId(None, 1, 0), connections=pool)
+        policy = AtLeastOnce(options, TaskId(None, 1, 0), connections=pool)
+        return TaskWriter(MessagePlan.build(SCHEMA, options), policy)
 
     yield make
     pool.close()
@@ -49,7 +51,7 @@ def rows_and_between(do: Callable[[], object]) -> Iterator[pa.RecordBatch]:
 
 
 def test_an_exchange_that_is_deleted_fails_the_task(
-    task: Callable[..., AtLeastOnceWriter], connect: Connect, queue: str, fresh_names: Iterator[str]
+    task: Callable[..., TaskWriter], connect: Connect, queue: str, fresh_names: Iterator[str]
 ) -> None:
     """Broker-J routes what comes then by queue name, and completes it."""
     client, exchange = connect(heartbeat=0), next(fresh_names)
@@ -60,7 +62,7 @@ def test_an_exchange_that_is_deleted_fails_the_task(
 
 
 def test_a_queue_that_is_deleted_fails_the_task(
-    task: Callable[..., AtLeastOnceWriter], connect: Connect, fresh_names: Iterator[str]
+    task: Callable[..., TaskWriter], connect: Connect, fresh_names: Iterator[str]
 ) -> None:
     """A broker that rejects what it cannot route says so itself; any other one is asked again."""
     client, queue = connect(heartbeat=0), next(fresh_names)
@@ -72,7 +74,7 @@ def test_a_queue_that_is_deleted_fails_the_task(
 
 @pytest.mark.parametrize("exchange", ["amq.direct", ""])
 def test_an_empty_routing_key_reaches_no_queue_that_is_not_bound_with_it(
-    task: Callable[..., AtLeastOnceWriter], connect: Connect, queue: str, exchange: str
+    task: Callable[..., TaskWriter], connect: Connect, queue: str, exchange: str
 ) -> None:
     connect(heartbeat=0).bind(queue, "amq.direct", queue)
     with pytest.raises(Unroutable, match=rf"exchange '{exchange}' with routing key ''"):
@@ -92,12 +94,12 @@ def test_a_queue_that_is_deleted_after_the_last_row_of_a_transaction_fails_the_t
     )
     pool = Connections()
     place = TaskId(str(uuid.uuid4()), 1, 0)
-    task = TransactionalWriter(MessagePlan.build(SCHEMA, options), options, place, connections=pool)
+    task = ExactlyOnceTask(MessagePlan.build(SCHEMA, options), options, place, connections=pool)
 
     def batches() -> Iterator[pa.RecordBatch]:
         yield ROWS
-        assert task._link is not None
-        task._link.publisher.finish()
+        assert task.policy.sender.link is not None
+        task.policy.sender.link.publisher.finish()
         client.delete_queue(queue)
 
     try:

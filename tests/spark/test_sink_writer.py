@@ -16,7 +16,7 @@ from pyspark.sql.types import IntegerType, MapType, StringType, StructType
 from amqp_spark import AmqpDataSource
 from amqp_spark.arrow.encode import TaskId
 from amqp_spark.errors import OptionError, SchemaError, UnsupportedModeError
-from amqp_spark.sink import AmqpBatchSink, Statistics, at_least_once_writer
+from amqp_spark.sink import AmqpBatchSink, Statistics, at_least_once
 from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.writer import Published, current_task_id
 from tests.spark.driver import dumps, through_pickle
@@ -36,7 +36,7 @@ BATCH = pa.RecordBatch.from_pydict({"body": ["a", "b", "c"]})
 def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeBroker]:
     fake = FakeBroker()
     pool = Connections(fake.connect)
-    monkeypatch.setattr(at_least_once_writer, "shared", lambda: pool)
+    monkeypatch.setattr(at_least_once, "shared", lambda: pool)
     yield fake
     pool.close()
 

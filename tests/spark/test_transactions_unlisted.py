@@ -18,15 +18,15 @@ from amqp_spark.sink.commit_coordinator import CommitCoordinator
 from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.errors import MOST_TASKS
 from amqp_spark.sink.prepared import PreparedBranch as Marker
-from amqp_spark.sink.transactional_writer import TransactionalWriter
 from amqp_spark.state.listing import ListLost, TooManyPrepared, prepared_branches
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.records import OPEN, DecidedBranch, WriterState
 from amqp_spark.state.xids import Run, new_branch, xid_text
 from amqp_spark.transactions.__main__ import main
-from tests.spark.test_transactional_writer import SCHEMA, rows
+from tests.spark.test_sink_exactly_once import SCHEMA, rows
 from tests.support.fake_broker import FakeBroker
 from tests.support.fakepeer import QPIDD, FakePeer, Peer
+from tests.support.tasks import ExactlyOnceTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -203,9 +203,7 @@ def test_a_task_beyond_what_a_broker_can_list_begins_no_branch(qpidd: bool, part
         {"url": "amqp://b", "exchange": "amq.direct", "transactionalId": "w", "deliveryGuarantee": "exactly-once"}
     )
     place = TaskId("lineage", 7, partition)
-    task = TransactionalWriter(
-        MessagePlan.build(SCHEMA, options), options, place, connections=Connections(broker.connect)
-    )
+    task = ExactlyOnceTask(MessagePlan.build(SCHEMA, options), options, place, connections=Connections(broker.connect))
     if taken:
         task.run([rows(1)])
         assert task.prepared.xid

@@ -10,7 +10,7 @@ import pytest
 from amqp_core.errors import ConnectionLost, TransactionFailed
 from amqp_spark.errors import PublishFailed
 from amqp_spark.sink import replay_buffer
-from tests.spark.test_transactional_writer import BEGIN, END, Tasks, rows
+from tests.spark.test_sink_exactly_once import BEGIN, END, Tasks, rows
 from tests.support.fake_broker import FakeBroker
 
 if TYPE_CHECKING:
@@ -68,8 +68,8 @@ def test_rows_that_memory_should_not_hold_wait_on_disk(
     runs = [rows(1000, 1000 * number) for number in range(10)]
     assert task.run(runs).messages == 10_000
     assert fake.taken == fake.taken[:10_000] * 3
-    assert sum(run.frames.nbytes for run in task._kept._runs) <= 100_000 < task._kept.nbytes
-    assert task._kept._file is None
+    assert sum(run.frames.nbytes for run in task.policy._kept._runs) <= 100_000 < task.policy._kept.nbytes
+    assert task.policy._kept._file is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -93,7 +93,7 @@ def test_rows_that_cannot_be_kept_are_left_to_spark_after_a_wait(
     ):
         task.run([rows(3), rows(3, 3)])
     assert tasks.waits == [7.0]
-    assert task._kept._runs == [], "nothing is held in vain"
+    assert task.policy._kept._runs == [], "nothing is held in vain"
     assert fake.calls == [*BEGIN, *FULL]
 
 
@@ -107,7 +107,7 @@ def test_a_connection_that_is_lost_while_the_branch_is_rolled_back(fake: FakeBro
         fake.clients[-1].error = ConnectionLost("cut while it waited")
 
     task = tasks.task()
-    task._sleep = cut
+    task.policy._sleep = cut
     assert task.run([rows(3)]).messages == 3
     assert [client.ended for client in fake.clients] == ["discarded", ""]
     assert (len(fake.prepared), len(fake.taken)) == (1, 6)
@@ -128,7 +128,7 @@ def test_another_broker_that_cannot_take_what_is_encoded(fake: FakeBroker) -> No
         fake.max_frame_size = 4096
         fake.clients[-1].error = ConnectionLost("failed over")
 
-    task._sleep = swap
+    task.policy._sleep = swap
     with pytest.raises(PublishFailed, match=r"takes smaller frames \(4096 bytes instead of 65535\)"):
         task.run([rows(3)])
     assert (fake.prepared, fake.clients[-1].ended) == ({}, "discarded")

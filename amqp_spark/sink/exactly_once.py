@@ -32,24 +32,21 @@ from amqp_spark.sink.connections import shared
 from amqp_spark.sink.errors import MOST_TASKS, too_many_tasks
 from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch
 from amqp_spark.sink.replay_buffer import MOST_BYTES, ReplayBuffer
-from amqp_spark.sink.routes import Routes
-from amqp_spark.sink.task_writer import TaskWriter, link_of
+from amqp_spark.sink.sender import Sender
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import allowed
 from amqp_spark.state.xids import Run, new_branch, xid_text
 from amqp_spark.timeouts import branch_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
-    import pyarrow as pa
-
-    from amqp_core.api import Client, Xid
+    from amqp_core.api import Client, Publisher, Xid
     from amqp_core.transfer_ledger import Transfers
-    from amqp_spark.arrow.encode import EncodedBlock, MessagePlan, TaskId
+    from amqp_spark.arrow.encode import TaskId
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
-    from amqp_spark.sink.task_writer import Link
+    from amqp_spark.sink.sender import Link
 
 _log = logging.getLogger("amqp_spark.sink")
 
@@ -64,24 +61,24 @@ _ROOM: Final = (
 )
 
 
-class TransactionalWriter(TaskWriter):
-    """Publishes the rows of one task into a branch and prepares it; see :class:`TaskWriter`.
+class ExactlyOnce:
+    """The :class:`CommitPolicy` of exactly-once: a task ends when its branch is prepared, with all rows and a marker.
 
     Args:
-        plan, options, task_id, connections, sleep: as there; ``task_id`` needs a batch id.
+        options: of the sink, with ``transactionalId``.
+        task_id: which task this is, with a batch id.
         attempt: Spark's number of this attempt at the task.
         run: of the batch; without one the task is a run of its own.
         before: called once, before the task connects, with query id, batch and run.
+        connections: the pool; by default the shared one of the process for branches.
+        sleep: waits some seconds between two attempts.
 
     Attributes:
-        prepared: after ``run``: the report to the driver.
-
-    ``run`` also raises StateError: the login lacks a permission, or the broker refuses the timeout.
+        prepared: after :meth:`commit`: the report to the driver.
     """
 
     def __init__(
         self,
-        plan: MessagePlan,
         options: SinkOptions,
         task_id: TaskId,
         *,
@@ -91,10 +88,12 @@ class TransactionalWriter(TaskWriter):
         connections: Connections | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        super().__init__(plan, options, task_id, connections=connections or shared(POOL), sleep=sleep)
         assert options.transactional_id is not None
         assert task_id.batch_id is not None
-        self._writer = options.transactional_id
+        self.sender = Sender(options, task_id, connections or shared(POOL), transaction=True)
+        self._options = options
+        self._sleep = sleep
+        self._names = Names(WRITER, options.transactional_id)
         self._batch = task_id.batch_id
         self._attempt = attempt
         self._run = Run.new() if run is None else run
@@ -107,39 +106,42 @@ class TransactionalWriter(TaskWriter):
         self._kept = ReplayBuffer()
         self.prepared = PreparedBranch(self._query_id, self._batch, task_id.partition)
 
-    def _new_routes(self) -> Routes:
-        return Routes(transaction=True)
+    def connect(self) -> Publisher:
+        """See :class:`CommitPolicy`; opens the branch, too."""
+        if self._before is not None:
+            self._before(self._query_id, self._batch, self._run)
+        self.sender.link = self._open()
+        return self.sender.link.publisher
 
-    def _encoded(self, batch: pa.RecordBatch) -> Iterator[EncodedBlock]:
-        for block in super()._encoded(batch):
-            self._digest.update(block.frames)
-            yield block
-
-    def _made(self, transfers: Transfers) -> None:
-        assert self._link is not None  # the frame format depends on the broker
+    def send(self, transfers: Transfers) -> None:
+        """See :class:`CommitPolicy`."""
+        assert self.sender.link is not None
+        self._digest.update(transfers.frames)
         # A broker that rejects does not wait for dtx.prepare: it refuses messages for a full queue at once.
-        self._kept.add(transfers, may_spill=not self._link.lease.client.capabilities.rejects_unroutable)
-        super()._made(transfers)
+        self._kept.add(transfers, may_spill=not self.sender.link.lease.client.capabilities.rejects_unroutable)
+        self.sender.add(transfers)
+        self._drive()
+
+    def finish(self) -> None:
+        """See :class:`CommitPolicy`."""
+        self._drive(finish=True)
 
     def _drive(self, *, finish: bool = False) -> None:
-        if self._link is None:
-            if self._before is not None:
-                self._before(self._query_id, self._batch, self._run)
-            self._link = self._open()
         try:
-            self._send_waiting(self._link, finish=finish)
-            while self._waiting:  # messages that may be discarded are sent once more
-                self._send_waiting(self._link, finish=finish)
+            self.sender.send_waiting(finish=finish)
+            while self.sender.waiting:  # messages that may be discarded are sent once more
+                self.sender.send_waiting(finish=finish)
         except PublishFailed:
             raise
         except CommandFailed as error:
-            self._refused(error, self._link.publisher)
+            self.sender.refused(error)
         except AmqpError as error:
             self._gone(error)
 
-    def _complete(self, link: Link) -> None:
+    def commit(self) -> None:
         """Prepare the branch, which then belongs to the driver."""
-        attempt = 0
+        attempt, link = 0, self.sender.link
+        assert link is not None
         while (error := self._prepare(link)) is not None:
             attempt += 1
             link = self._again(link, error, attempt)
@@ -153,11 +155,16 @@ class TransactionalWriter(TaskWriter):
         client, xid = link.lease.client, self._xid
         assert xid is not None
         self.prepared = PreparedBranch(
-            self._query_id, self._batch, self._task_id.partition, xid_text(xid), self._rows, self._digest.hexdigest()
+            self._query_id,
+            self._batch,
+            self.sender.task_id.partition,
+            xid_text(xid),
+            self.sender.rows,
+            self._digest.hexdigest(),
         )
         try:
             self._publish_marker(client)
-            client.transactions.silence_timeout_s = branch_timeout(self._rows, self._nbytes)
+            client.transactions.silence_timeout_s = branch_timeout(self.sender.rows, self.sender.nbytes)
             self._is_ended = True  # also if it ends with another status
             client.transactions.end(xid)
             crashpoints.reached(crashpoints.ENDED)
@@ -185,21 +192,20 @@ class TransactionalWriter(TaskWriter):
         _log.warning(
             "%s: the broker has rolled the transaction back (%s), as qpidd does when a queue is too full; attempt %d "
             "to send its rows again follows in %.1f s. %s",
-            self._where, error, attempt, delay, _ROOM,
+            self.sender.where, error, attempt, delay, _ROOM,
         )  # fmt: skip
-        self._link = None
+        sender, sender.link = self.sender, None
         self._roll_back(link)
         self._sleep(delay)
-        self._routes = self._new_routes()  # earlier answers no longer count
-        self._link = self._open()
-        self._discarded = self._counted_rows = 0
-        self._retries += 1
-        self._resent += self._rows
+        sender.forget_sent()
+        sender.link = self._open()
+        sender.retries += 1
+        sender.resent += sender.rows
         for transfers in self._kept.runs():
-            self._waiting.append(transfers)
+            sender.waiting.append(transfers)
             self._drive()
         self._drive(finish=True)
-        return self._link
+        return sender.link
 
     def _leave_to_spark(self, link: Link, error: TransactionFailed) -> NoReturn:
         """Fail because the rows are too many to keep. Spark reruns the task at once, so wait before failing."""
@@ -207,7 +213,7 @@ class TransactionalWriter(TaskWriter):
         _log.warning(
             "%s: the broker has rolled the transaction back (%s), as qpidd does when a queue is too full; the task "
             "fails in %.1f s, so that Spark may run it again",
-            self._where, error, delay,
+            self.sender.where, error, delay,
         )  # fmt: skip
         with link.lease.resting():
             self._sleep(delay)
@@ -229,11 +235,15 @@ class TransactionalWriter(TaskWriter):
             link.lease.abort()
             self._roll_back_elsewhere(xid)
 
-    def _abandon(self, link: Link) -> None:
+    def abandon(self) -> None:
+        """See :class:`CommitPolicy`; rolls the branch back."""
         self._kept.close()
+        link = self.sender.link
+        if link is None:
+            return
         xid, self._xid = self._xid, None
         done = xid is None or link.lease.client.transactions.abandon(xid, ended=self._is_ended)
-        super()._abandon(link)
+        link.lease.abort()
         if xid is not None and not done:  # the session is over: broken connection or refused command
             self._roll_back_elsewhere(xid)
 
@@ -241,11 +251,11 @@ class TransactionalWriter(TaskWriter):
         """Try to roll back on another connection: Broker-J keeps a branch of an ended session until its timer ends."""
         for attempt in range(1, ROLL_BACK_ATTEMPTS + 1):
             try:
-                lease = self._connections.lease(self._options.connect_options())
+                lease = self.sender.lease()
             except AmqpError:
                 return
             try:
-                lease.client.transactions.silence_timeout_s = branch_timeout(self._rows, self._nbytes)
+                lease.client.transactions.silence_timeout_s = branch_timeout(self.sender.rows, self.sender.nbytes)
                 lease.client.transactions.rollback_branch(xid)
             except IllegalState:
                 lease.abort()  # the broker has not noticed the end of the other session
@@ -262,33 +272,27 @@ class TransactionalWriter(TaskWriter):
 
     # --- opening
 
-    @property
-    def _names(self) -> Names:
-        return Names(WRITER, self._writer)
-
     def _open(self) -> Link:
         """Open a connection with an open branch, with as many attempts as the options permit: nothing was sent yet."""
-        policy = RetryPolicy(self._where, self._options.retry_max_attempts, self._options.retry_max_delay, _log)
+        policy = RetryPolicy(self.sender.where, self._options.retry_max_attempts, self._options.retry_max_delay, _log)
         while True:
-            lease: Lease | None = None
+            link: Link | None = None
             try:
-                lease = self._connections.lease(self._options.connect_options())
-                link = link_of(lease, self._options.max_in_flight, self._routes)
-                self._check_same_kind(link.publisher)
-                self._begin(lease)
+                link = self.sender.open()
+                self._begin(link.lease)
             except BaseException as error:
-                if lease is not None:
-                    lease.abort()
+                if link is not None:
+                    link.lease.abort()
                 xid, self._xid = self._xid, None
                 if xid is not None:  # begun, perhaps without its timer
                     self._roll_back_elsewhere(xid)
                 if not isinstance(error, AmqpError):
                     raise
                 # a kept connection may have broken while idle
-                delay = policy.pause_after(error, counts=lease is None or not lease.reused)
+                delay = policy.pause_after(error, counts=link is None or not link.lease.reused)
                 if delay is None:
                     raise
-                self._retries += 1
+                self.sender.retries += 1
                 self._sleep(delay)
             else:
                 crashpoints.reached(crashpoints.BRANCH_OPEN)
@@ -296,14 +300,19 @@ class TransactionalWriter(TaskWriter):
 
     def _begin(self, lease: Lease) -> None:
         client, transactions = lease.client, lease.client.transactions
-        if client.capabilities.lists_branches_in_one_frame and self._task_id.partition >= MOST_TASKS:
+        if client.capabilities.lists_branches_in_one_frame and self.sender.task_id.partition >= MOST_TASKS:
             raise too_many_tasks(self._batch)
         markers, timeout = self._names.markers, self._options.transaction_timeout
         transactions.silence_timeout_s = branch_timeout(0)  # the previous task had its own
-        with allowed(f"declare the queue {markers!r}", f"transactionalId {self._writer!r}"):
+        with allowed(f"declare the queue {markers!r}", f"transactionalId {self._names.identity!r}"):
             client.declare_queue(markers, durable=True)
         xid = new_branch(
-            self._writer, self._query_id, self._batch, self._task_id.partition, self._attempt, run=self._run
+            self._names.identity,
+            self._query_id,
+            self._batch,
+            self.sender.task_id.partition,
+            self._attempt,
+            run=self._run,
         )
         try:
             if not lease.notes.get(_SELECTED):
@@ -326,7 +335,7 @@ class TransactionalWriter(TaskWriter):
             ) from error
 
     def _publish_marker(self, client: Client) -> None:
-        with allowed(f"publish to the queue {self._names.markers!r}", f"transactionalId {self._writer!r}"):
+        with allowed(f"publish to the queue {self._names.markers!r}", f"transactionalId {self._names.identity!r}"):
             client.publish_to_queue(self._names.markers, self.prepared.dump(), content_type="application/json")
             client.confirm()
             if client.query_queue(self._names.markers) is None:  # a marker in a transaction would not be rejected
@@ -352,4 +361,4 @@ class TransactionalWriter(TaskWriter):
         raise self._failure(f"the broker has rolled the transaction back ({error}): {why}") from error
 
     def _failure(self, reason: str) -> PublishFailed:
-        return PublishFailed(reason, partition=self._task_id.partition, batch_id=self._batch)
+        return PublishFailed(reason, partition=self.sender.task_id.partition, batch_id=self._batch)

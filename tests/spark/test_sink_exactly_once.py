@@ -28,10 +28,10 @@ from amqp_spark.errors import PublishFailed, RowError, StateError, Unroutable
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch, same_rows
-from amqp_spark.sink.transactional_writer import TransactionalWriter
 from amqp_spark.state.xids import parse_branch, parse_xid
 from amqp_spark.timeouts import OTHERS_SECONDS
 from tests.support.fake_broker import FakeBroker, FakeClient, FakeTransactions, Script
+from tests.support.tasks import ExactlyOnceTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -61,11 +61,11 @@ class Tasks:
         self.pool = Connections(broker.connect)
         self.waits: list[float] = []
 
-    def task(self, *, query_id: str | None = "query", partition: int = 3, attempt: int = 0) -> TransactionalWriter:
+    def task(self, *, query_id: str | None = "query", partition: int = 3, attempt: int = 0) -> ExactlyOnceTask:
         plan = MessagePlan.build(SCHEMA, self.options)
         place = TaskId(query_id, 12, partition)
         pool, sleep = self.pool, self.waits.append
-        return TransactionalWriter(plan, self.options, place, attempt=attempt, connections=pool, sleep=sleep)
+        return ExactlyOnceTask(plan, self.options, place, attempt=attempt, connections=pool, sleep=sleep)
 
     def run(self, *batches: pa.RecordBatch) -> PreparedBranch:
         return self.run_from(batches)

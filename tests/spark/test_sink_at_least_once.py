@@ -22,8 +22,9 @@ from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.errors import PublishFailed, RowError, Unroutable
 from amqp_spark.options import SinkOptions
-from amqp_spark.sink.at_least_once_writer import AtLeastOnceWriter
+from amqp_spark.sink.at_least_once import AtLeastOnce
 from amqp_spark.sink.connections import Connections
+from amqp_spark.sink.task_writer import TaskWriter
 from tests.support.fake_broker import FakeBroker, Script
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ class Task:
 
     def run_from(self, batches: Iterable[pa.RecordBatch]) -> Statistics:
         place = TaskId(None, 12, 3)
-        delivery = AtLeastOnceWriter(self.plan, self.options, place, connections=self.pool, sleep=self.waits.append)
-        return delivery.run(batches)
+        policy = AtLeastOnce(self.options, place, connections=self.pool, sleep=self.waits.append)
+        return TaskWriter(self.plan, policy).run(batches)
 
     @property
     def bodies(self) -> list[int]:

@@ -1,0 +1,131 @@
+"""At-least-once, task side: resend transfers that the broker has not completed when a connection breaks."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, NoReturn
+
+from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown
+from amqp_spark import crashpoints
+from amqp_spark.errors import PublishFailed
+from amqp_spark.retry import RetryPolicy
+from amqp_spark.sink.connections import shared
+from amqp_spark.sink.origins import origin_of
+from amqp_spark.sink.sender import Sender
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqp_core.api import Publisher
+    from amqp_core.transfer_ledger import Transfers
+    from amqp_spark.arrow.encode import TaskId
+    from amqp_spark.options import SinkOptions
+    from amqp_spark.sink.connections import Connections
+
+_log = logging.getLogger("amqp_spark.sink")
+
+
+class AtLeastOnce:
+    """The :class:`CommitPolicy` of at-least-once: a task ends when the broker has completed every transfer.
+
+    Args:
+        options: of the sink.
+        task_id: which task this is.
+        connections: the pool; by default the shared one of the process.
+        sleep: waits some seconds between two attempts to connect.
+    """
+
+    def __init__(
+        self,
+        options: SinkOptions,
+        task_id: TaskId,
+        *,
+        connections: Connections | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.sender = Sender(options, task_id, connections or shared())
+        self._sleep = sleep
+        self._retry = RetryPolicy(self.sender.where, options.retry_max_attempts, options.retry_max_delay, _log)
+        self._unknown = 0
+        """Transfers at the front of ``waiting`` that were sent before and not completed."""
+
+    def connect(self) -> Publisher:
+        """See :class:`CommitPolicy`."""
+        self._drive()
+        assert self.sender.link is not None
+        return self.sender.link.publisher
+
+    def send(self, transfers: Transfers) -> None:
+        """See :class:`CommitPolicy`."""
+        self.sender.add(transfers)
+        self._drive()
+
+    def finish(self) -> None:
+        """See :class:`CommitPolicy`."""
+        self._drive(finish=True)
+
+    def commit(self) -> None:
+        """See :class:`CommitPolicy`."""
+        assert self.sender.link is not None
+        self.sender.link.lease.give_back()
+
+    def abandon(self) -> None:
+        """See :class:`CommitPolicy`."""
+        if self.sender.link is not None:
+            self.sender.link.lease.abort()
+
+    def _drive(self, *, finish: bool = False) -> None:
+        while True:
+            try:
+                if self.sender.link is None:
+                    self.sender.link = self.sender.open()
+                self.sender.send_waiting(finish=finish)
+            except PublishFailed:
+                raise
+            except AmqpError as error:
+                self._lost(error)
+            else:
+                if not self.sender.waiting:
+                    return
+
+    def _lost(self, error: AmqpError) -> None:
+        """Take back uncompleted transfers; wait for the next attempt, or raise if none is left."""
+        sender, link = self.sender, self.sender.link
+        progress, reused = False, False
+        if link is not None:
+            if isinstance(error, CommandFailed):
+                sender.refused(error)
+            publisher, sender.link = link.publisher, None
+            again = publisher.unfinished()
+            in_doubt = publisher.in_flight
+            link.lease.abort()
+            sender.judge(publisher.take_rejected())
+            sender.waiting.extendleft(reversed(again))
+            sender.resent += in_doubt
+            # transfers of an earlier connection are resent first
+            self._unknown = in_doubt + max(0, self._unknown - publisher.sent.transfers)
+            progress, reused = bool(publisher.completed.transfers), link.lease.reused
+        delay = self._retry.pause_after(
+            error,
+            worked=progress,
+            counts=progress or not reused,  # a kept connection may have broken while idle: that shows at its first use
+            note=f"; {self._unknown} transfers are sent and not completed",
+        )
+        if delay is None:
+            self._give_up(error)
+        sender.retries += 1
+        crashpoints.reached(crashpoints.CONNECTION_LOST)
+        self._sleep(delay)
+
+    def _give_up(self, error: AmqpError) -> NoReturn:
+        if not self._unknown:
+            raise error
+        first = self.sender.waiting[0]
+        row = origin_of(first).row(first.first)
+        raise OutcomeUnknown(
+            f"{self.sender.where}: {self._unknown:,} messages were sent and not completed by the broker, so that they "
+            f"may be in their queues or not (the first is row {row}); {self._retry.failures} connection(s) in a row "
+            f"were lost or could not be made (retry.maxAttempts={self.sender.options.retry_max_attempts}), the last "
+            f"one because: {error}"
+        ) from error
