@@ -62,11 +62,11 @@ def validate(options: Mapping[str, object], schema: StructType | str | None = No
 
     if schema is None:
         return SourceOptions.parse(options)
-    from amqp_spark.validation import check  # noqa: PLC0415
+    from amqp_spark.validation import check_source  # noqa: PLC0415
 
     if isinstance(schema, str):
         schema = _parse_ddl(schema, options)
-    return check(options, schema)[0]
+    return check_source(options, schema)[0]
 
 
 def _parse_ddl(text: str, options: Mapping[str, object]) -> StructType:

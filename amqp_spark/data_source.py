@@ -11,9 +11,8 @@ from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.errors import OptionError, UnsupportedModeError
 from amqp_spark.options import CONNECTION, FAILFAST, PERMISSIVE, REJECT, SourceOptions
 from amqp_spark.pyfiles import Portable
-from amqp_spark.sink.validation import check as check_sink
 from amqp_spark.sink.writer import AmqpBatchWriter, AmqpStreamWriter
-from amqp_spark.validation import check
+from amqp_spark.validation import check_sink, check_source
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -71,7 +70,7 @@ class AmqpDataSource(Portable, DataSource):
 
     def reader(self, schema: StructType) -> AmqpBatchReader:
         """Return a reader that browses the messages that the queues hold now."""
-        options, columns = check(self.options, schema)
+        options, columns = check_source(self.options, schema)
         if options.mode == REJECT:
             allowed = f"{FAILFAST}, {PERMISSIVE}"
             raise OptionError(
@@ -82,7 +81,7 @@ class AmqpDataSource(Portable, DataSource):
 
     def streamReader(self, schema: StructType) -> AmqpStreamReader:  # noqa: N802  Spark's name
         """Return the reader of a streaming query."""
-        options, columns = check(self.options, schema)
+        options, columns = check_source(self.options, schema)
         self._redacted = True
         return AmqpStreamReader(options, columns)
 

@@ -34,8 +34,7 @@ from amqp_spark.cli.errors import (
     spark_refuses,
 )
 from amqp_spark.cli.progress import Progress, counted
-from amqp_spark.cli.running import follow, job, run_action
-from amqp_spark.cli.signals import Signals
+from amqp_spark.cli.running import Signals, follow, job, run_action
 from amqp_spark.cli.spark import exact_ddl, exact_types, schema_of, session, spark_session, writer_of
 
 __all__ = [

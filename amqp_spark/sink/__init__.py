@@ -11,16 +11,21 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from amqp_spark.sink.batch_sink import AmqpBatchSink
     from amqp_spark.sink.statistics import Statistics
-    from amqp_spark.sink.validation import check
+    from amqp_spark.validation import check_sink as check
 
 __all__ = ["AmqpBatchSink", "Statistics", "check"]
 
-_MODULES = {"AmqpBatchSink": "batch_sink", "Statistics": "statistics", "check": "validation"}
+_PLACES = {
+    "AmqpBatchSink": "amqp_spark.sink.batch_sink.AmqpBatchSink",
+    "Statistics": "amqp_spark.sink.statistics.Statistics",
+    "check": "amqp_spark.validation.check_sink",
+}
 
 
 def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return getattr(importlib.import_module(f"amqp_spark.sink.{_MODULES[name]}"), name)
+    if name in _PLACES:
+        module, _, attribute = _PLACES[name].rpartition(".")
+        return getattr(importlib.import_module(module), attribute)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

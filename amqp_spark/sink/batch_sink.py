@@ -12,9 +12,9 @@ from amqp_spark.arrow.encode import MessagePlan
 from amqp_spark.errors import UnsupportedModeError
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.errors import MOST_TASKS, too_many_tasks
-from amqp_spark.sink.prepared import PreparedBranch
-from amqp_spark.sink.statistics import Statistics
-from amqp_spark.sink.writer import current_task_id, decide, log_batch, publish, undo
+from amqp_spark.sink.prepared_transactions import PreparedBranch
+from amqp_spark.sink.statistics import Statistics, log_batch
+from amqp_spark.sink.writer import current_task_id, decide, publish, undo
 from amqp_spark.state.xids import Run
 
 if TYPE_CHECKING:

@@ -16,18 +16,17 @@ from amqp_spark.errors import StateError
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 from amqp_spark.sink.commit_protocol import CommitProtocol
 from amqp_spark.sink.connections import shared
-from amqp_spark.sink.prepared import FailedBatch
-from amqp_spark.sink.prepared_transactions import Raced
-from amqp_spark.state.listing import ListLost, TooManyPrepared, too_many
+from amqp_spark.sink.prepared_transactions import FailedBatch, Raced
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import StateQueue
+from amqp_spark.state.xids import ListLost, TooManyPrepared, too_many
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections, Lease
-    from amqp_spark.sink.prepared import PreparedBranch
+    from amqp_spark.sink.prepared_transactions import PreparedBranch
     from amqp_spark.state.xids import Run
 
 T = TypeVar("T")
@@ -48,14 +47,16 @@ _settled: dict[tuple[str, str], tuple[str, int]] = {}
 """Query id and batch of the latest decision by writer (url, id), if this process has finished it and no other process
 decides.
 """
-
+_swept: dict[tuple[str, str], tuple[str, int, str]] = {}
+"""Latest work of the tasks of this process by writer (url, id): query id, batch, token of the run."""
 _few_tasks: dict[str, bool] = {}
 """Whether a broker limits the number of tasks, by url."""
 
 
 def forget_all() -> None:
-    """Forget all decisions of this process; for tests."""
+    """Forget all decisions of this process, and the batches that its tasks have seen; for tests."""
     _settled.clear()
+    _swept.clear()
     _few_tasks.clear()
 
 
@@ -266,3 +267,30 @@ class CommitCoordinator:
             raise
         else:
             lease.give_back()
+
+
+def sweep_once(options: SinkOptions, query_id: str, batch: int, run: Run) -> None:
+    """Roll back branches of earlier runs of a batch when a run begins; every process that runs tasks calls it.
+
+    A killed driver never calls ``abort``, tasks may prepare branches after an ``abort``, and Spark tells a stream
+    writer that a run begins only through its tasks. A batch that follows another one of the same query begins only
+    after that one is finished: only a process that has no history of the writer, or sees a batch again, has to look.
+
+    Args:
+        options: of the sink, with ``transactionalId``.
+        query id, batch, run: of the task that begins.
+
+    Raises:
+        TooManyPrepared: see :meth:`CommitCoordinator.sweep_before`.
+    """
+    assert options.transactional_id is not None
+    key = options.url, options.transactional_id
+    if not _follows(_swept.get(key), query_id, batch, run):
+        CommitCoordinator(options).sweep_before(query_id, batch, run)
+    _swept[key] = query_id, batch, run.token
+
+
+def _follows(seen: tuple[str, int, str] | None, query_id: str, batch: int, run: Run) -> bool:
+    if seen is None or seen[0] != query_id:
+        return False
+    return batch > seen[1] or (batch, run.token) == seen[1:]

@@ -19,8 +19,7 @@ from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
 from amqp_spark.sink.errors import CommitErrors, named
 from amqp_spark.sink.markers import MarkerLate, Markers
-from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch, same_rows
-from amqp_spark.sink.prepared_transactions import PreparedTransactions
+from amqp_spark.sink.prepared_transactions import BATCH_WRITES, PreparedBranch, PreparedTransactions, same_rows
 from amqp_spark.state.names import query_key
 from amqp_spark.state.queue import EXCHANGE, loaded
 from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
 
     from amqp_core.api import Client
     from amqp_spark.options import SinkOptions
-    from amqp_spark.sink.prepared import FailedBatch
+    from amqp_spark.sink.prepared_transactions import FailedBatch
     from amqp_spark.state.queue import StateQueue
     from amqp_spark.state.xids import Run
 

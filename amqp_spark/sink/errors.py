@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark.errors import StateError
-from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch
+from amqp_spark.sink.prepared_transactions import BATCH_WRITES, PreparedBranch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -30,7 +30,7 @@ from amqp_spark.errors import PublishFailed, StateError
 from amqp_spark.retry import RetryPolicy, pause_before
 from amqp_spark.sink.connections import shared
 from amqp_spark.sink.errors import MOST_TASKS, too_many_tasks
-from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch
+from amqp_spark.sink.prepared_transactions import BATCH_WRITES, PreparedBranch
 from amqp_spark.sink.replay_buffer import MOST_BYTES, ReplayBuffer
 from amqp_spark.sink.sender import Sender
 from amqp_spark.state.names import WRITER, Names

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import AmqpError
 from amqp_spark.errors import StateError
-from amqp_spark.sink.prepared import PreparedBranch
+from amqp_spark.sink.prepared_transactions import PreparedBranch
 from amqp_spark.state.queue import EXCHANGE, allowed
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from amqp_core.transfer_ledger import Transfers
 from amqp_spark.arrow.encode import clear_accept_mode
-from amqp_spark.sink.targets import value_at
+from amqp_spark.sink.routes import value_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -1,8 +1,14 @@
-"""Statistics of published messages, of a task or of a batch, and their text for the log."""
+"""Statistics of published messages, of a task or of a batch, and the log lines about batches."""
 
 from __future__ import annotations
 
+import logging
+import sys
 from dataclasses import dataclass
+from typing import Final
+
+LOGGER: Final = "amqp_spark.sink"
+_log = logging.getLogger(LOGGER)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +58,35 @@ class Statistics:
         if self.discarded:
             text += f", {self.discarded:,} discarded as unroutable"
         return text
+
+
+def log_batch(statistics: Statistics, batch_id: int | None, note: str = "") -> None:
+    """Log one line in the driver for a published batch."""
+    _be_heard()
+    _log.info("%s: %s%s", _name(batch_id), statistics, note)
+
+
+def log_failure(batch_id: int | None, text: str, *values: object) -> None:
+    """Log one line in the driver for a failed batch."""
+    _be_heard()
+    _log.warning("%s: failed; " + text, _name(batch_id), *values)
+
+
+def _name(batch_id: int | None) -> str:
+    return "batch write" if batch_id is None else f"batch {batch_id}"
+
+
+def _be_heard() -> None:
+    """Send log lines to the driver's stderr in a Python worker of Spark without logging configuration.
+
+    Spark calls ``commit`` in a worker beside the driver. User processes configure their logging themselves.
+    """
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is None or not spec.name.startswith("pyspark."):
+        return
+    if not _log.handlers and not _log.isEnabledFor(logging.INFO) and sys.__stderr__ is not None:
+        handler = logging.StreamHandler(sys.__stderr__)
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        _log.addHandler(handler)
+        _log.setLevel(logging.INFO)
+        _log.propagate = False  # the handler of last resort would print warnings twice

@@ -6,10 +6,8 @@ they appear in no plan, log or ``repr``.
 
 from __future__ import annotations
 
-import logging
-import sys
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
 
@@ -19,7 +17,7 @@ from amqp_spark.compat import DataSourceArrowWriter, DataSourceStreamArrowWriter
 from amqp_spark.executor_env import spare_collections
 from amqp_spark.pyfiles import Portable
 from amqp_spark.sink.at_least_once import AtLeastOnce
-from amqp_spark.sink.statistics import Statistics
+from amqp_spark.sink.statistics import Statistics, log_batch, log_failure
 from amqp_spark.sink.task_writer import TaskWriter
 from amqp_spark.state.xids import Run
 
@@ -30,10 +28,7 @@ if TYPE_CHECKING:
 
     from amqp_spark.arrow.encode import MessagePlan
     from amqp_spark.options import SinkOptions
-    from amqp_spark.sink.prepared import PreparedBranch
-
-LOGGER: Final = "amqp_spark.sink"
-_log = logging.getLogger(LOGGER)
+    from amqp_spark.sink.prepared_transactions import PreparedBranch
 
 
 class Published(Portable, WriterCommitMessage):
@@ -72,7 +67,9 @@ class _Writer(Portable):
         if self._options.exactly_once:
             undo(self._options, _prepared(messages), batch_id, run=run)
         else:
-            log_abort(messages, batch_id)
+            done = [message for message in messages if isinstance(message, Published)]
+            text = "%d of %d tasks had published %s; published messages stay, and come twice if the batch runs again"
+            log_failure(batch_id, text, len(done), len(messages), total(done))
 
 
 class AmqpBatchWriter(_Writer, DataSourceArrowWriter):
@@ -122,7 +119,7 @@ def publish(
         Statistics of the task and, with exactly-once, its prepared branch.
     """
     if options.exactly_once:
-        from amqp_spark.sink.abandoned_branches import sweep_once  # noqa: PLC0415
+        from amqp_spark.sink.commit_coordinator import sweep_once  # noqa: PLC0415
         from amqp_spark.sink.exactly_once import ExactlyOnce  # noqa: PLC0415 - nothing that other guarantees need
 
         context = TaskContext.get()
@@ -166,8 +163,7 @@ def undo(
     from amqp_spark.sink.commit_coordinator import CommitCoordinator  # noqa: PLC0415 - nothing that other guarantees need
 
     assert batch_id is not None
-    _be_heard()
-    _log.warning("%s: failed; what it has prepared is rolled back unless it was decided", _name(batch_id))
+    log_failure(batch_id, "what it has prepared is rolled back unless it was decided")
     CommitCoordinator(options).abort(tasks, batch_id, query_id=query_id, run=run)
 
 
@@ -195,40 +191,3 @@ def total(messages: Iterable[WriterCommitMessage | None]) -> Statistics:
 
 def _prepared(messages: Iterable[WriterCommitMessage | None]) -> list[PreparedBranch]:
     return [each.prepared for each in messages if isinstance(each, Published) and each.prepared is not None]
-
-
-def log_batch(statistics: Statistics, batch_id: int | None, note: str = "") -> None:
-    """Log one line in the driver for a published batch."""
-    _be_heard()
-    _log.info("%s: %s%s", _name(batch_id), statistics, note)
-
-
-def log_abort(messages: Sequence[WriterCommitMessage | None], batch_id: int | None) -> None:
-    """Log one line for a failed batch."""
-    _be_heard()
-    done = sum(isinstance(message, Published) for message in messages)
-    _log.warning(
-        "%s: failed; %d of %d tasks had published %s; what is published stays published, and comes twice if the "
-        "batch is run again",
-        _name(batch_id), done, len(messages), total(messages),
-    )  # fmt: skip
-
-
-def _name(batch_id: int | None) -> str:
-    return "batch write" if batch_id is None else f"batch {batch_id}"
-
-
-def _be_heard() -> None:
-    """Send log lines to the driver's stderr in a Python worker of Spark without logging configuration.
-
-    Spark calls ``commit`` in a worker beside the driver. User processes configure their logging themselves.
-    """
-    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if spec is None or not spec.name.startswith("pyspark."):
-        return
-    if not _log.handlers and not _log.isEnabledFor(logging.INFO) and sys.__stderr__ is not None:
-        handler = logging.StreamHandler(sys.__stderr__)
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        _log.addHandler(handler)
-        _log.setLevel(logging.INFO)
-        _log.propagate = False  # the handler of last resort would print warnings twice

@@ -1,4 +1,4 @@
-"""Names of transaction branches (0-10 domain xid): ours, and the text form of any xid.
+"""Transaction branches: their names (0-10 domain xid), the text form of any xid, and the list of prepared branches.
 
 The global id identifies the owner (writer and query id), the branch id the attempt and the task. They are short: qpidd
 lists all prepared branches in one frame or not at all. Both stay below 64 bytes, since some stores have no more room,
@@ -13,16 +13,22 @@ import re
 import secrets
 import time
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 from amqp_core.api import Xid
+from amqp_core.errors import ConnectionLost
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import HASH_CHARACTERS, WRITER, hashed
+
+if TYPE_CHECKING:
+    from amqp_core.api import Client
 
 FORMAT: Final = 0x414D5153
 """Format of our xids. Broker-J ignores it, so the global id alone identifies ours."""
 LISTED_NBYTES: Final = 65
 """Usual bytes of one of our xids in the answer to dtx.recover: 50 for its ids, and 14 or 15 around them."""
+MOST_LISTED: Final = 65_000 // LISTED_NBYTES
+"""Number of our branches that fit into one frame; qpidd's answer is limited to one frame."""
 _PREFIX: Final = "as2k"
 _QUERY_CHARACTERS: Final = 12
 """Characters of the query id's hash: enough to distinguish the few queries of one writer."""
@@ -207,3 +213,37 @@ def _id_bytes(text: str) -> bytes:
     if not _PLAIN.fullmatch(text):
         raise ValueError(text)
     return text.encode()
+
+
+class ListLost(ConnectionLost):
+    """The connection was lost while qpidd listed its prepared branches: by chance, or because it cannot list them."""
+
+
+class TooManyPrepared(StateError):
+    """qpidd ended the connection instead of listing its prepared branches: the list does not fit into one frame."""
+
+
+def prepared_branches(client: Client) -> list[Xid]:
+    """List the prepared branches of all writers (dtx.recover).
+
+    Raises:
+        ListLost: see there; a retry on another connection shows which of the two causes applies.
+        AmqpError: any other error of the connection.
+    """
+    try:
+        return client.transactions.recover()
+    except ConnectionLost as error:
+        if not client.capabilities.lists_branches_in_one_frame:
+            raise
+        raise ListLost(f"while the broker was asked for its prepared transactions: {error}") from error
+
+
+def too_many() -> TooManyPrepared:
+    """Make the error for a list that was refused with :class:`ListLost` on every attempt."""
+    return TooManyPrepared(
+        "the broker (qpidd) cannot list its prepared transactions (dtx.recover) and ends the connection: it has too "
+        f"many of them, of all clients together. The list must fit into one frame (about {MOST_LISTED} of "
+        "amqp_spark's). Nothing was changed, and no transactionalId of this broker works until there are fewer. Roll "
+        "back those that the logs of the writers name, with `python -m amqp_spark.transactions URL --rollback XID`, "
+        "which needs no list; or wait until their timers have ended (option transactionTimeout)"
+    )

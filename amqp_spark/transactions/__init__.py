@@ -1,6 +1,6 @@
 """``python -m amqp_spark.transactions``: inspect and repair the exactly-once state on a broker.
 
-:mod:`look` reads the broker without acquiring messages, :mod:`branches` identifies each prepared branch,
-:mod:`consumer` and :mod:`writer` collect the state of one identity, :mod:`shown` formats it, and :mod:`actions` makes
-changes under the lock.
+:mod:`browse` reads the broker without acquiring messages, :mod:`branch_status`, :mod:`consumer_status` and
+:mod:`writer_status` collect the state of branches and of one identity, :mod:`report` formats it, :mod:`actions` and
+:mod:`set_aside` make changes under the lock.
 """

@@ -35,13 +35,12 @@ from amqp_spark.errors import OptionError, StateError
 from amqp_spark.options.connection import CONNECTION, ConnectionSettings
 from amqp_spark.options.kinds import directory_uri, identity
 from amqp_spark.options.parsing import Given
-from amqp_spark.state.listing import TooManyPrepared
-from amqp_spark.state.xids import parse_xid
+from amqp_spark.state.xids import TooManyPrepared, parse_xid
 from amqp_spark.timeouts import branch_timeout
-from amqp_spark.transactions import actions, shown
-from amqp_spark.transactions.branches import look_at_branches, with_timeouts
-from amqp_spark.transactions.consumer import look_at_consumer
-from amqp_spark.transactions.writer import look_at_state, look_at_writer
+from amqp_spark.transactions import actions, report
+from amqp_spark.transactions.branch_status import look_at_branches, with_timeouts
+from amqp_spark.transactions.consumer_status import look_at_consumer
+from amqp_spark.transactions.writer_status import look_at_state, look_at_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -154,10 +153,10 @@ def check_message(arguments: argparse.Namespace) -> None:
         raise cli.CommandLineError(f"{flag} needs --consumer-id ID, whose message it is")
     if arguments.skip is not None and arguments.to is None:
         raise cli.CommandLineError("--skip needs --to FILE: the message is written there before it is set aside")
-    from amqp_spark.transactions.aside import Place  # noqa: PLC0415 - imports Arrow and Spark: others need not wait
+    from amqp_spark.transactions.set_aside import MessagePosition  # noqa: PLC0415 - imports Arrow and Spark: others need not wait
 
     try:
-        Place.parse(place)
+        MessagePosition.parse(place)
     except ValueError as error:
         raise cli.CommandLineError(f"{flag} {place[:60]!r} cannot be used; allowed: {error}") from None
 
@@ -194,8 +193,8 @@ def look_without_list(client: Client, arguments: argparse.Namespace) -> Sequence
     """Show the decisions of a writer, with branch names, if the broker cannot list prepared branches."""
     writer, now = look_at_state(client, arguments.transactional_id), time.time()
     if arguments.json:
-        return [json.dumps({"broker": client.peer} | shown.writer_json(writer, now), indent=1)]
-    return shown.state_lines(writer)
+        return [json.dumps({"broker": client.peer} | report.writer_json(writer, now), indent=1)]
+    return report.state_lines(writer)
 
 
 def look(client: Client, arguments: argparse.Namespace) -> tuple[list[str], Mapping[str, Any]]:
@@ -207,15 +206,15 @@ def look(client: Client, arguments: argparse.Namespace) -> tuple[list[str], Mapp
         mine = len(writer.prepared)
         all_of_them = with_timeouts(client, (*writer.prepared, *writer.others))
         writer = dataclasses.replace(writer, prepared=all_of_them[:mine], others=all_of_them[mine:])
-        return shown.writer_lines(writer, now), broker | shown.writer_json(writer, now)
+        return report.writer_lines(writer, now), broker | report.writer_json(writer, now)
     queues = []
     if arguments.consumer_id is not None:
         queues = look_at_consumer(client, arguments.consumer_id, spool=arguments.spool)
     prepared = with_timeouts(client, look_at_branches(client).prepared)
-    lines, found = shown.branch_lines(prepared, now), {"prepared": shown.branches_json(prepared, now)}
+    lines, found = report.branch_lines(prepared, now), {"prepared": report.branches_json(prepared, now)}
     if arguments.consumer_id is not None:
-        lines = [*shown.consumer_lines(arguments.consumer_id, queues), "", *lines]
-        found = shown.consumer_json(arguments.consumer_id, queues) | found
+        lines = [*report.consumer_lines(arguments.consumer_id, queues), "", *lines]
+        found = report.consumer_json(arguments.consumer_id, queues) | found
     else:
         lines += ["", "--consumer-id ID or --transactional-id ID shows the state of one consumer or writer"]
     return lines, broker | found
@@ -243,12 +242,12 @@ def act(connect: Callable[[], Client], arguments: argparse.Namespace, wanted: Se
 
 def one_message(connect: Callable[[], Client], arguments: argparse.Namespace) -> None:
     """Show a message, write it to a file, set it aside."""
-    from amqp_spark.transactions import aside  # noqa: PLC0415 - as above
+    from amqp_spark.transactions import set_aside  # noqa: PLC0415 - as above
 
-    place = aside.Place.parse(arguments.skip or arguments.export)
+    place = set_aside.MessagePosition.parse(arguments.skip or arguments.export)
     with connect() as client:
-        message = aside.find(client, arguments.consumer_id, arguments.queue, place, spool=arguments.spool)
-    say(aside.lines(message))
+        message = set_aside.find(client, arguments.consumer_id, arguments.queue, place, spool=arguments.spool)
+    say(set_aside.lines(message))
     skips = arguments.skip is not None
     if skips and message.is_set_aside:
         say(["it is set aside already: nothing was done"])
@@ -256,10 +255,10 @@ def one_message(connect: Callable[[], Client], arguments: argparse.Namespace) ->
     if skips:
         ask(f"set it aside: no row is made of it any more, and {arguments.to} is all that is left", yes=arguments.yes)
     if arguments.to is not None:
-        aside.write(message, arguments.to)
+        set_aside.write(message, arguments.to)
         say([f"written to {arguments.to}"])
     if skips:
-        aside.skip(connect, message)
+        set_aside.skip(connect, message)
         say([f"set aside: {message.text}"])
 
 

@@ -11,21 +11,21 @@ from amqp_core.errors import NotFound, ResourceLocked, TransactionFailed, Unauth
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import lock_queue
 from amqp_spark.state.xids import parse_branch
-from amqp_spark.transactions.branches import DECIDED, FOREIGN, ORPHAN, UNDECIDED, UNKNOWN, find_writer, named
-from amqp_spark.transactions.consumer import look_at_consumer
-from amqp_spark.transactions.look import WAIT_SECONDS, browse
-from amqp_spark.transactions.shown import printable, quoted
-from amqp_spark.transactions.writer import look_at_writer
+from amqp_spark.transactions.branch_status import DECIDED, FOREIGN, ORPHAN, UNDECIDED, UNKNOWN, find_writer, identified
+from amqp_spark.transactions.browse import WAIT_SECONDS, browse
+from amqp_spark.transactions.consumer_status import look_at_consumer
+from amqp_spark.transactions.report import printable, quoted
+from amqp_spark.transactions.writer_status import look_at_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from amqp_core.api import Client, Xid
     from amqp_spark.state.records import WriterState
-    from amqp_spark.transactions.branches import Prepared
-    from amqp_spark.transactions.consumer import ConsumerQueue
-    from amqp_spark.transactions.look import Found
-    from amqp_spark.transactions.writer import Writer
+    from amqp_spark.transactions.branch_status import BranchStatus
+    from amqp_spark.transactions.browse import Found
+    from amqp_spark.transactions.consumer_status import ConsumerQueue
+    from amqp_spark.transactions.writer_status import WriterStatus
 
 COMMIT: Final = "commit"
 ROLLBACK: Final = "rollback"
@@ -63,7 +63,7 @@ class Resolution:
     """A branch and the action on it."""
 
     action: str
-    prepared: Prepared
+    prepared: BranchStatus
 
     def question(self) -> str:
         """Describe the branch and the effect of the action."""
@@ -93,7 +93,7 @@ def choose(client: Client, wanted: Sequence[tuple[str, Xid]], *, under_lock: boo
     )
     found: list[Resolution] = []
     for action, xid in wanted:
-        prepared = named(xid, writers)
+        prepared = identified(xid, writers)
         if action == ROLLBACK and prepared.standing == DECIDED:
             raise StateError(
                 f"{prepared.text} must not be rolled back: the state of {quoted(prepared.transactional_id or '')} says "
@@ -292,7 +292,7 @@ def forget_writer(client: Client, transactional_id: str) -> Forgetting:
     )
 
 
-def _lost_of_writer(writer: Writer) -> Iterator[str]:
+def _lost_of_writer(writer: WriterStatus) -> Iterator[str]:
     state = writer.found.state
     if state is None:
         yield f"what the state says cannot be read ({printable(writer.found.problem)})"

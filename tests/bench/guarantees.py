@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from amqp_spark.state.names import CONSUMER, WRITER, Names
 from amqp_spark.state.records import DONE, ConsumerState, WriterState
-from amqp_spark.transactions.look import find
+from amqp_spark.transactions.browse import find
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:

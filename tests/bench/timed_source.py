@@ -13,7 +13,7 @@ from pyspark import cloudpickle
 
 from amqp_spark.data_source import AmqpDataSource
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
-from amqp_spark.validation import check
+from amqp_spark.validation import check_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ class TimedSource(AmqpDataSource):
         return "bench_timed"
 
     def streamReader(self, schema: StructType) -> AmqpStreamReader:
-        options, columns = check(self.options, schema)
+        options, columns = check_source(self.options, schema)
         reader = TimedReader(options, columns)
         reader.calls = self.options["path"]
         return reader

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from amqp_core.v0_10.client import Client
-    from amqp_spark.sink.prepared import PreparedBranch
+    from amqp_spark.sink.prepared_transactions import PreparedBranch
     from tests.support.fixtures import Broker
 
 SCHEMA = StructType().add("body", "string")

@@ -31,7 +31,7 @@ from tests.broker.stream_support import depth, publish
 
 if TYPE_CHECKING:
     from amqp_core.v0_10.client import Client
-    from amqp_spark.sink.prepared import PreparedBranch
+    from amqp_spark.sink.prepared_transactions import PreparedBranch
     from tests.support.fixtures import Broker, Connect
 
 pytestmark = pytest.mark.broker

@@ -19,7 +19,7 @@ from amqp_spark.cli import EXIT_BROKER, EXIT_DONE, EXIT_FAILED
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.errors import MessageFormatError
 from amqp_spark.state.names import CONSUMER, Names
-from amqp_spark.validation import check
+from amqp_spark.validation import check_source
 from tests.broker.exactly_once_support import Fate, Killed
 from tests.broker.stream_support import depth
 from tests.spark.driver import Driver
@@ -63,7 +63,7 @@ class Case:
             "spoolLocation": str(self.spool),
             "minMessagesPerTrigger": "4",
         }
-        options, columns = check(given, StructType(list(FIELDS)))
+        options, columns = check_source(given, StructType(list(FIELDS)))
         return Driver(AmqpStreamReader(options, columns), self.driver)
 
     def fail(self) -> None:

@@ -17,7 +17,7 @@ import pytest
 from amqp_core.api import Xid
 from amqp_core.v0_10.messages import Message
 from amqp_spark.cli import EXIT_BROKER, EXIT_DONE, EXIT_FAILED
-from amqp_spark.sink.prepared import PreparedBranch as Marker
+from amqp_spark.sink.prepared_transactions import PreparedBranch as Marker
 from amqp_spark.spool.spool import Spool
 from amqp_spark.state.names import CONSUMER, WRITER, Names
 from amqp_spark.state.queue import StateQueue

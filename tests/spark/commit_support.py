@@ -7,7 +7,7 @@ from collections import deque
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.commit_coordinator import CommitCoordinator
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.prepared import PreparedBranch
+from amqp_spark.sink.prepared_transactions import PreparedBranch
 from amqp_spark.state.names import WRITER, Names, query_key
 from amqp_spark.state.records import WriterState
 from amqp_spark.state.xids import Run, new_branch, xid_text

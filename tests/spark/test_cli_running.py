@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from amqp_spark import cli
-from amqp_spark.cli.signals import SAME_SECONDS
+from amqp_spark.cli.running import SAME_SECONDS
 from tests.support.process import wait_until
 
 
@@ -138,7 +138,7 @@ def test_what_fails_after_a_signal_is_told_as_its_consequence(capsys: pytest.Cap
 
 def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("amqp_spark.cli.signals.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("amqp_spark.cli.running.time.monotonic", lambda: now[0])
     ended: list[int] = []
     with cli.Signals() as signals:
         before = signal.getsignal(signal.SIGTERM)
@@ -147,7 +147,7 @@ def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatc
         assert (signals.received, signals.exit_code) == (signal.SIGTERM, 143)
         assert signal.getsignal(signal.SIGTERM) == before
         now[0] += SAME_SECONDS
-        monkeypatch.setattr("amqp_spark.cli.signals.signal.raise_signal", ended.append)
+        monkeypatch.setattr("amqp_spark.cli.running.signal.raise_signal", ended.append)
         os.kill(os.getpid(), signal.SIGTERM)
         wait_until(lambda: bool(ended), "the second signal", 10)
         assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

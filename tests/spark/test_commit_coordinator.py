@@ -10,7 +10,7 @@ from amqp_core.errors import ConnectionLost, NotFound, ResourceLocked, Transacti
 from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
 from amqp_spark.sink import commit_coordinator, commit_protocol
-from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch
+from amqp_spark.sink.prepared_transactions import BATCH_WRITES, PreparedBranch
 from amqp_spark.state.names import query_key
 from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import DONE, OPEN, WriterState

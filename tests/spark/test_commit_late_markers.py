@@ -15,7 +15,7 @@ from tests.support.fake_broker import FakeTransactions
 
 if TYPE_CHECKING:
     from amqp_core.api import Xid
-    from amqp_spark.sink.prepared import PreparedBranch
+    from amqp_spark.sink.prepared_transactions import PreparedBranch
 
 
 class Pause:

@@ -9,20 +9,18 @@ import pytest
 from amqp_core.errors import ConnectionLost, ResourceLocked
 from amqp_spark.errors import StateError
 from amqp_spark.options.sink import SHORTEST_TRANSACTION_SECONDS
-from amqp_spark.sink import abandoned_branches, commit_coordinator, commit_protocol
-from amqp_spark.state.listing import MOST_LISTED, TooManyPrepared
+from amqp_spark.sink import commit_coordinator, commit_protocol
 from amqp_spark.state.records import DONE, OPEN
-from amqp_spark.state.xids import Run
+from amqp_spark.state.xids import MOST_LISTED, Run, TooManyPrepared
 from tests.spark.commit_support import WriterBroker, driver
 
 if TYPE_CHECKING:
-    from amqp_spark.sink.prepared import PreparedBranch
+    from amqp_spark.sink.prepared_transactions import PreparedBranch
 
 
 @pytest.fixture(autouse=True)
 def _fresh_process() -> None:
     commit_coordinator.forget_all()
-    abandoned_branches.forget_all()
 
 
 @pytest.fixture
@@ -107,7 +105,7 @@ def test_fifty_killed_drivers_leave_the_branches_of_one_at_most(fake: WriterBrok
     """They call no abort: the first task of the next run looks for them."""
     for number in range(50):
         run = run_at(1000 + number)
-        abandoned_branches.forget_all()
+        commit_coordinator.forget_all()
         driver(fake).sweep_before("q", 7, run)
         assert fake.prepared == {}
         for partition in range(3):
@@ -170,7 +168,7 @@ def test_a_process_looks_once_unless_a_batch_comes_again(monkeypatch: pytest.Mon
         ("q", 2, run_at(4), 3),
         ("r", 5, run_at(5), 4),
     ):
-        abandoned_branches.sweep_once(options, query_id, batch, run)
+        commit_coordinator.sweep_once(options, query_id, batch, run)
         assert len(looked) == times, (query_id, batch, run)
 
 

@@ -13,7 +13,7 @@ import pytest
 from amqp_spark.errors import UNDECODABLE, StateError
 from amqp_spark.state.names import CONSUMER, Names
 from amqp_spark.state.records import ConsumerState, OwnedBatch
-from amqp_spark.transactions.aside import OwnedMessage, Place, lines, write
+from amqp_spark.transactions.set_aside import MessagePosition, OwnedMessage, lines, write
 from tests.support import wire
 
 if TYPE_CHECKING:
@@ -90,18 +90,18 @@ def test_a_file_that_could_not_be_synced_is_not_left_behind(tmp_path: Path, monk
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("text", "place"), [("12", Place(None, 12)), ("3:12", Place(3, 12))])
-def test_a_place(text: str, place: Place) -> None:
-    assert Place.parse(text) == place
+@pytest.mark.parametrize(("text", "place"), [("12", MessagePosition(None, 12)), ("3:12", MessagePosition(3, 12))])
+def test_a_place(text: str, place: MessagePosition) -> None:
+    assert MessagePosition.parse(text) == place
     assert place.is_in(BATCH)
 
 
 @pytest.mark.parametrize("text", ["4:12", "9", "20"])
 def test_another_place(text: str) -> None:
-    assert not Place.parse(text).is_in(BATCH)
+    assert not MessagePosition.parse(text).is_in(BATCH)
 
 
 @pytest.mark.parametrize("text", ["", "-1", "a", "1:2:3", "1:", "²"])
 def test_no_place(text: str) -> None:
     with pytest.raises(ValueError, match="EPOCH:POSITION"):
-        Place.parse(text)
+        MessagePosition.parse(text)

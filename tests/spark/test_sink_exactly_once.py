@@ -27,7 +27,7 @@ from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.errors import PublishFailed, RowError, StateError, Unroutable
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.connections import Connections
-from amqp_spark.sink.prepared import BATCH_WRITES, PreparedBranch, same_rows
+from amqp_spark.sink.prepared_transactions import BATCH_WRITES, PreparedBranch, same_rows
 from amqp_spark.state.xids import parse_branch, parse_xid
 from amqp_spark.timeouts import OTHERS_SECONDS
 from tests.support.fake_broker import FakeBroker, FakeClient, FakeTransactions, Script

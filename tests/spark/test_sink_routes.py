@@ -9,8 +9,7 @@ import pytest
 
 from amqp_core.address import ConnectOptions
 from amqp_core.errors import ConnectionLost
-from amqp_spark.sink.routes import AGAIN_SECONDS, Gone, Routes
-from amqp_spark.sink.targets import value_at
+from amqp_spark.sink.routes import AGAIN_SECONDS, Gone, Routes, value_at
 from tests.support.fake_broker import FakeBroker
 
 HERE = ConnectOptions(hosts=(("here", 5672),))

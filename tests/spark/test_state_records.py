@@ -15,11 +15,10 @@ from amqp_core.v0_10.spec import DtxRecoverResult
 from amqp_core.v0_10.spec import Xid as WireXid
 from amqp_spark.errors import StateError
 from amqp_spark.sink.errors import MOST_TASKS
-from amqp_spark.sink.prepared import PreparedBranch
-from amqp_spark.state.listing import MOST_LISTED
+from amqp_spark.sink.prepared_transactions import PreparedBranch
 from amqp_spark.state.names import CONSUMER, WRITER, Names, hashed, query_key
 from amqp_spark.state.records import OPEN, ConsumerState, DecidedBranch, Mark, OwnedBatch, WriterState
-from amqp_spark.state.xids import FORMAT, Run, new_branch, parse_branch, parse_xid, xid_text
+from amqp_spark.state.xids import FORMAT, MOST_LISTED, Run, new_branch, parse_branch, parse_xid, xid_text
 
 _OWNED = OwnedBatch(epoch=3, sequence=7, begin=10, end=25, nbytes=4000, file="f-3-7.spool", checksum="0badcafe")
 _CONSUMER = ConsumerState("c", "q", "file:///spool", 3, 8, Mark(2, 99), (_OWNED, replace(_OWNED, sequence=8)))

@@ -14,26 +14,26 @@ from amqp_core.api import Xid
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import QueueQueryResult
 from amqp_spark.cli import EXIT_BROKER, EXIT_OPTIONS
-from amqp_spark.sink.prepared import PreparedBranch as Marker
+from amqp_spark.sink.prepared_transactions import PreparedBranch as Marker
 from amqp_spark.state.names import WRITER, Names, hashed, lock_queue, state_queue
 from amqp_spark.state.records import DONE, OPEN, DecidedBranch, WriterState
 from amqp_spark.state.xids import new_branch, parse_branch, xid_text
-from amqp_spark.transactions import shown
+from amqp_spark.transactions import report
 from amqp_spark.transactions.__main__ import main
 from amqp_spark.transactions.actions import COMMIT, ROLLBACK, Resolution
-from amqp_spark.transactions.branches import (
+from amqp_spark.transactions.branch_status import (
     DECIDED,
     FOREIGN,
     MEANINGS,
     ORPHAN,
     UNDECIDED,
     UNKNOWN,
-    Branches,
-    Prepared,
+    BranchList,
+    BranchStatus,
     standing_of,
 )
-from amqp_spark.transactions.look import find
-from amqp_spark.transactions.writer import COMMITTED, GONE, PREPARED, decisions_of
+from amqp_spark.transactions.browse import find
+from amqp_spark.transactions.writer_status import COMMITTED, GONE, PREPARED, decisions_of
 from tests.spark.job_support import SECRET
 
 if TYPE_CHECKING:
@@ -173,10 +173,10 @@ def test_the_standing_of_a_branch_follows_from_the_state_of_its_writer() -> None
 def test_a_decided_branch_is_committed_prepared_or_gone() -> None:
     xids = [new_branch("w", "lineage", 7, partition, 0) for partition in range(3)]
     state = replace(A_WRITER, branches=tuple(DecidedBranch(xid_text(x), n, 1, "d") for n, x in enumerate(xids)))
-    branches = Branches((Prepared(xids[1], parse_branch(xids[1]), DECIDED),), {})
+    branches = BranchList((BranchStatus(xids[1], parse_branch(xids[1]), DECIDED),), {})
     marker = Marker("lineage", 7, 0, xid_text(xids[0]), 1)
     assert [each.standing for each in decisions_of(state, (marker,), branches)] == [COMMITTED, PREPARED, GONE]
-    done = decisions_of(replace(state, state=DONE), (), Branches((), {}))
+    done = decisions_of(replace(state, state=DONE), (), BranchList((), {}))
     assert {each.standing for each in done} == {COMMITTED}
 
 
@@ -185,10 +185,10 @@ def test_the_lines_of_branches_fit_a_terminal_and_have_each_xid_whole_on_its_own
     ours = new_branch("w", "lineage", 123_456, 99, 3)
     theirs = Xid(format=0xFFFFFFFF, global_id=b"\x1b]0;title\x07" * 5, branch_id=b"b" * 64)
     prepared = [
-        Prepared(ours, parse_branch(ours), UNDECIDED, "a writer \x1b[2J", 3600),
-        Prepared(theirs, None, FOREIGN),
+        BranchStatus(ours, parse_branch(ours), UNDECIDED, "a writer \x1b[2J", 3600),
+        BranchStatus(theirs, None, FOREIGN),
     ]
-    lines = shown.branch_lines(prepared, now)
+    lines = report.branch_lines(prepared, now)
     assert max(len(line) for line in lines if xid_text(ours) not in line and xid_text(theirs) not in line) <= 120
     assert {line.strip() for line in lines} >= {xid_text(ours), xid_text(theirs)}
     assert all(line.isprintable() for line in lines)
@@ -200,7 +200,7 @@ def test_the_lines_of_branches_fit_a_terminal_and_have_each_xid_whole_on_its_own
 
 @given(st.text())
 def test_no_text_moves_the_cursor(text: str) -> None:
-    assert shown.printable(text).isprintable()
+    assert report.printable(text).isprintable()
 
 
 @pytest.mark.parametrize(
@@ -208,13 +208,13 @@ def test_no_text_moves_the_cursor(text: str) -> None:
     [(0, "0 s"), (119, "119 s"), (120, "2 min"), (7199, "119 min"), (7200, "2 h"), (200_000, "2 d")],
 )
 def test_ages(seconds: int, text: str) -> None:
-    assert shown.age_text(seconds) == text
+    assert report.age_text(seconds) == text
 
 
 def test_a_branch_from_the_future_or_from_no_time_at_all_is_shown() -> None:
     gid = f"as1k{hashed(WRITER, 'w')}{hashed('lineage')}".encode()
     xid = Xid(format=1, global_id=gid, branch_id=b"1.0.0.fffffffffffffffffff.00000000")
-    lines = shown.branch_lines([Prepared(xid, parse_branch(xid), UNKNOWN)], time.time())
+    lines = report.branch_lines([BranchStatus(xid, parse_branch(xid), UNKNOWN)], time.time())
     assert any("?" in line and "0 s" in line for line in lines)
 
 
@@ -234,7 +234,7 @@ def test_a_branch_from_the_future_or_from_no_time_at_all_is_shown() -> None:
 )
 def test_a_question_says_what_will_happen(action: str, standing_: str, said: str) -> None:
     xid = Xid(1, b"foreign", b"b") if standing_ == FOREIGN else new_branch("w", "lineage", 7, 1, 0)
-    question = Resolution(action, Prepared(xid, parse_branch(xid), standing_, "w")).question()
+    question = Resolution(action, BranchStatus(xid, parse_branch(xid), standing_, "w")).question()
     assert question.startswith(f"{action} {xid_text(xid)}")
     assert said in question
 

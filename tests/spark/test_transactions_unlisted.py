@@ -17,11 +17,10 @@ from amqp_spark.options import SinkOptions
 from amqp_spark.sink.commit_coordinator import CommitCoordinator
 from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.errors import MOST_TASKS
-from amqp_spark.sink.prepared import PreparedBranch as Marker
-from amqp_spark.state.listing import ListLost, TooManyPrepared, prepared_branches
+from amqp_spark.sink.prepared_transactions import PreparedBranch as Marker
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.records import OPEN, DecidedBranch, WriterState
-from amqp_spark.state.xids import Run, new_branch, xid_text
+from amqp_spark.state.xids import ListLost, Run, TooManyPrepared, new_branch, prepared_branches, xid_text
 from amqp_spark.transactions.__main__ import main
 from tests.spark.test_sink_exactly_once import SCHEMA, rows
 from tests.support.fake_broker import FakeBroker

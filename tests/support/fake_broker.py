@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from amqp_core.api import Capabilities, Route
 from amqp_core.errors import AmqpError, ConnectionLost, NotFound, ResourceLimitExceeded, ResourceLocked
 from amqp_core.transfer_ledger import Rejected, Transfers
-from amqp_spark.sink.prepared import PreparedBranch
+from amqp_spark.sink.prepared_transactions import PreparedBranch
 from amqp_spark.state.xids import xid_text
 
 if TYPE_CHECKING:

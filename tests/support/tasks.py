@@ -10,7 +10,7 @@ from amqp_spark.sink.task_writer import TaskWriter
 if TYPE_CHECKING:
     from amqp_spark.arrow.encode import MessagePlan, TaskId
     from amqp_spark.options import SinkOptions
-    from amqp_spark.sink.prepared import PreparedBranch
+    from amqp_spark.sink.prepared_transactions import PreparedBranch
 
 
 class ExactlyOnceTask(TaskWriter):

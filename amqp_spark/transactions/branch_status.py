@@ -6,11 +6,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import AmqpError
-from amqp_spark.state.listing import ListLost, prepared_branches, too_many
 from amqp_spark.state.names import WRITER, hashed, lock_queue, state_queue
 from amqp_spark.state.records import OPEN, WriterState
-from amqp_spark.state.xids import Branch, parse_branch, parse_xid, xid_text
-from amqp_spark.transactions.look import Found, find
+from amqp_spark.state.xids import Branch, ListLost, parse_branch, parse_xid, prepared_branches, too_many, xid_text
+from amqp_spark.transactions.browse import Found, find
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +37,7 @@ MOST_TIMEOUTS: Final = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class BranchStatus:
     """A branch that is prepared, or named on the command line.
 
     Attributes:
@@ -66,7 +65,7 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
-class Branches:
+class BranchList:
     """All prepared branches of a broker, and the states of the writers that have some.
 
     Attributes:
@@ -74,15 +73,15 @@ class Branches:
         writers: contents of their state queues, by the digest in their xids.
     """
 
-    prepared: tuple[Prepared, ...]
+    prepared: tuple[BranchStatus, ...]
     writers: Mapping[str, Found[WriterState]]
 
-    def of(self, transactional_id: str) -> tuple[Prepared, ...]:
+    def of(self, transactional_id: str) -> tuple[BranchStatus, ...]:
         """The branches of one writer."""
         return tuple(each for each in self.prepared if each.branch and each.branch.is_of(transactional_id))
 
 
-def look_at_branches(client: Client, *, transactional_id: str | None = None) -> Branches:
+def look_at_branches(client: Client, *, transactional_id: str | None = None) -> BranchList:
     """List all prepared branches (dtx.recover), and read the state of each writer of ours that has some.
 
     Args:
@@ -104,9 +103,9 @@ def look_at_branches(client: Client, *, transactional_id: str | None = None) -> 
         ((xid, branch) for xid, branch in branches if branch is not None),
         key=lambda each: (each[1].writer, each[1].begun, each[1].batch, each[1].partition, each[1].attempt),
     )
-    prepared = [named(xid, writers) for xid, _ in ours]
-    prepared += [named(xid, writers) for xid, branch in branches if branch is None]
-    return Branches(tuple(prepared), writers)
+    prepared = [identified(xid, writers) for xid, _ in ours]
+    prepared += [identified(xid, writers) for xid, branch in branches if branch is None]
+    return BranchList(tuple(prepared), writers)
 
 
 def listed(client: Client) -> list[Xid]:
@@ -126,7 +125,7 @@ def find_writer(client: Client, digest: str) -> Found[WriterState]:
     return find(client, state_queue(digest), lock_queue(digest), WriterState)
 
 
-def with_timeouts(client: Client, prepared: Sequence[Prepared]) -> tuple[Prepared, ...]:
+def with_timeouts(client: Client, prepared: Sequence[BranchStatus]) -> tuple[BranchStatus, ...]:
     """Query the timers of our branches. Do this last with a client: a missing branch ends its session."""
     asked = {each.text for each in [each for each in prepared if each.branch][:MOST_TIMEOUTS]}
     found = []
@@ -141,15 +140,15 @@ def with_timeouts(client: Client, prepared: Sequence[Prepared]) -> tuple[Prepare
     return tuple(found)
 
 
-def named(xid: Xid, writers: Mapping[str, Found[WriterState]]) -> Prepared:
+def identified(xid: Xid, writers: Mapping[str, Found[WriterState]]) -> BranchStatus:
     """Identify a branch by its name and the states of the writers; ``writers`` must contain the writer of ours."""
     branch = parse_branch(xid)
     if branch is None:
-        return Prepared(xid, None, FOREIGN)
+        return BranchStatus(xid, None, FOREIGN)
     state = writers[branch.writer].state
     if state is None:
-        return Prepared(xid, branch, UNKNOWN)
-    return Prepared(xid, branch, standing_of(xid, branch, state), state.transactional_id)
+        return BranchStatus(xid, branch, UNKNOWN)
+    return BranchStatus(xid, branch, standing_of(xid, branch, state), state.transactional_id)
 
 
 def standing_of(xid: Xid, branch: Branch, state: WriterState) -> str:

@@ -6,17 +6,25 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark.errors import StateError
-from amqp_spark.sink.prepared import PreparedBranch as Marker
+from amqp_spark.sink.prepared_transactions import PreparedBranch as Marker
 from amqp_spark.state.names import WRITER, Names, hashed
 from amqp_spark.state.records import DONE
 from amqp_spark.state.xids import parse_xid
-from amqp_spark.transactions.branches import LOOKS, Branches, Prepared, find_writer, key, keys, look_at_branches
-from amqp_spark.transactions.look import browse
+from amqp_spark.transactions.branch_status import (
+    LOOKS,
+    BranchList,
+    BranchStatus,
+    find_writer,
+    key,
+    keys,
+    look_at_branches,
+)
+from amqp_spark.transactions.browse import browse
 
 if TYPE_CHECKING:
     from amqp_core.api import Client
     from amqp_spark.state.records import DecidedBranch, WriterState
-    from amqp_spark.transactions.look import Found
+    from amqp_spark.transactions.browse import Found
 
 COMMITTED: Final = "committed"
 PREPARED: Final = "prepared"
@@ -37,7 +45,7 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class WriterStatus:
     """State, markers and branches of a writer.
 
     Attributes:
@@ -53,11 +61,11 @@ class Writer:
     found: Found[WriterState]
     decisions: tuple[Decision, ...]
     markers: tuple[Marker, ...]
-    prepared: tuple[Prepared, ...]
-    others: tuple[Prepared, ...]
+    prepared: tuple[BranchStatus, ...]
+    others: tuple[BranchStatus, ...]
 
 
-def look_at_writer(client: Client, transactional_id: str) -> Writer:
+def look_at_writer(client: Client, transactional_id: str) -> WriterStatus:
     """Read the state, the markers and the branches of a writer."""
     names = Names(WRITER, transactional_id)
     digest = hashed(WRITER, transactional_id)
@@ -71,7 +79,7 @@ def look_at_writer(client: Client, transactional_id: str) -> Writer:
             break
         looks += 1
     prepared = branches.of(transactional_id)
-    return Writer(
+    return WriterStatus(
         names,
         found,
         decisions_of(found.state, markers, branches) if found.state is not None else (),
@@ -81,7 +89,7 @@ def look_at_writer(client: Client, transactional_id: str) -> Writer:
     )
 
 
-def look_at_state(client: Client, transactional_id: str) -> Writer:
+def look_at_state(client: Client, transactional_id: str) -> WriterStatus:
     """Read the state and the markers of a writer if the broker cannot list branches."""
     names = Names(WRITER, transactional_id)
     found = find_writer(client, hashed(WRITER, transactional_id))
@@ -96,7 +104,7 @@ def look_at_state(client: Client, transactional_id: str) -> Writer:
             for branch in state.branches
         )
     )
-    return Writer(names, found, decisions, markers, (), ())
+    return WriterStatus(names, found, decisions, markers, (), ())
 
 
 def look_at_markers(client: Client, names: Names) -> tuple[Marker, ...]:
@@ -106,7 +114,7 @@ def look_at_markers(client: Client, names: Names) -> tuple[Marker, ...]:
     return tuple(map(_marker, browse(client, names.markers)))
 
 
-def decisions_of(state: WriterState, markers: tuple[Marker, ...], branches: Branches) -> tuple[Decision, ...]:
+def decisions_of(state: WriterState, markers: tuple[Marker, ...], branches: BranchList) -> tuple[Decision, ...]:
     """Determine the outcome of each branch of the last decision."""
     marked = {marker.xid for marker in markers}
     prepared = keys(each.xid for each in branches.prepared)

@@ -11,16 +11,16 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp_spark.state.records import OPEN
-from amqp_spark.transactions.branches import MEANINGS
+from amqp_spark.transactions.branch_status import MEANINGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from amqp_spark.state.records import OwnedBatch
-    from amqp_spark.transactions.branches import Prepared
-    from amqp_spark.transactions.consumer import ConsumerQueue
-    from amqp_spark.transactions.look import Found
-    from amqp_spark.transactions.writer import Writer
+    from amqp_spark.transactions.branch_status import BranchStatus
+    from amqp_spark.transactions.browse import Found
+    from amqp_spark.transactions.consumer_status import ConsumerQueue
+    from amqp_spark.transactions.writer_status import WriterStatus
 
 
 _NUMBER: Final = re.compile("[0-9,]+|-")
@@ -142,14 +142,14 @@ def _standing(found: Found[Any]) -> list[str]:
 # --- a writer
 
 
-def writer_lines(writer: Writer, now: float) -> list[str]:
+def writer_lines(writer: WriterStatus, now: float) -> list[str]:
     """Format a writer: its decision, its markers, its branches, and those of others."""
     name = quoted(writer.names.identity)
     lines = [*state_lines(writer), "", *branch_lines(writer.prepared, now, f"prepared branches of writer {name}")]
     return [*lines, "", *branch_lines(writer.others, now, "other prepared branches")] if writer.others else lines
 
 
-def state_lines(writer: Writer) -> list[str]:
+def state_lines(writer: WriterStatus) -> list[str]:
     """Format the decision of a writer and its markers."""
     name = quoted(writer.names.identity)
     found, state = writer.found, writer.found.state
@@ -181,7 +181,7 @@ def state_lines(writer: Writer) -> list[str]:
 # --- branches
 
 
-def branch_lines(prepared: Sequence[Prepared], now: float, title: str = "prepared branches") -> list[str]:
+def branch_lines(prepared: Sequence[BranchStatus], now: float, title: str = "prepared branches") -> list[str]:
     """Format branches as a table, each with its xid below, and the meanings of their standings."""
     if not prepared:
         return [f"{title}: none"]
@@ -234,7 +234,7 @@ def consumer_json(consumer_id: str, queues: Sequence[ConsumerQueue]) -> dict[str
     }
 
 
-def writer_json(writer: Writer, now: float) -> dict[str, Any]:
+def writer_json(writer: WriterStatus, now: float) -> dict[str, Any]:
     """A writer as a dictionary for JSON."""
     return {
         "transactional_id": writer.names.identity,
@@ -246,7 +246,7 @@ def writer_json(writer: Writer, now: float) -> dict[str, Any]:
     }
 
 
-def branches_json(prepared: Iterable[Prepared], now: float) -> list[dict[str, Any]]:
+def branches_json(prepared: Iterable[BranchStatus], now: float) -> list[dict[str, Any]]:
     """Branches as dictionaries for JSON."""
     return [
         {

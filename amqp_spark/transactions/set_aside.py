@@ -24,8 +24,8 @@ from amqp_spark.spool.spool import Spool
 from amqp_spark.state.queue import StateQueue, loaded
 from amqp_spark.state.records import ConsumerState
 from amqp_spark.transactions.actions import locked
-from amqp_spark.transactions.consumer import look_at_consumer
-from amqp_spark.transactions.shown import printable, quoted
+from amqp_spark.transactions.consumer_status import look_at_consumer
+from amqp_spark.transactions.report import printable, quoted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from amqp_core.api import Client
     from amqp_spark.state.names import Names
     from amqp_spark.state.records import OwnedBatch
-    from amqp_spark.transactions.consumer import ConsumerQueue
+    from amqp_spark.transactions.consumer_status import ConsumerQueue
 
 _PLACE: Final = re.compile(r"(?:([0-9]{1,20}):)?([0-9]{1,20})")
 _SHOWN_CHARACTERS: Final = 200
@@ -42,14 +42,14 @@ _SHOWN_BYTES: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MessagePosition:
     """A position of an epoch; the epoch may be omitted if only one owned epoch has that position."""
 
     epoch: int | None
     position: int
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> MessagePosition:
         """Parse ``[EPOCH:]POSITION``; the text of ValueError describes the format."""
         match = _PLACE.fullmatch(text)
         if match is None:
@@ -104,14 +104,16 @@ class OwnedMessage:
         return found
 
 
-def find(client: Client, consumer_id: str, queue: str | None, place: Place, *, spool: str | None) -> OwnedMessage:
+def find(
+    client: Client, consumer_id: str, queue: str | None, at: MessagePosition, *, spool: str | None
+) -> OwnedMessage:
     """Find the message at a position.
 
     Args:
         client: for queries.
         consumer_id: the consumer's id.
         queue: one of its queues; ``None`` if it has only one.
-        place: of the message.
+        at: its position.
         spool: where the spool is as seen from here; ``None``: as the state says.
 
     Raises:
@@ -124,21 +126,21 @@ def find(client: Client, consumer_id: str, queue: str | None, place: Place, *, s
         raise StateError(f"in use: consumer {quoted(consumer_id)} is held by a live query. Stop that query first")
     if state is None:
         raise StateError(f"the state in {each.found.queue} cannot be read: {printable(each.found.problem)}")
-    found = [batch for batch in state.owned if place.is_in(batch)]
+    found = [batch for batch in state.owned if at.is_in(batch)]
     if len(found) != 1:
         owned = ", ".join(f"{batch.epoch}:{batch.begin} to {batch.epoch}:{batch.end - 1}" for batch in state.owned)
         many = "more than one owned batch has" if found else "no owned batch has"
         raise StateError(
-            f"{many} position {place.position} of queue {quoted(state.queue)}; owned are {owned or 'none'}. Give "
+            f"{many} position {at.position} of queue {quoted(state.queue)}; owned are {owned or 'none'}. Give "
             "EPOCH:POSITION of one of them"
         )
     (batch,) = found
     files = Spool(each.location or state.spool, consumer_id=consumer_id, queue=state.queue)
     files.look()
     spooled = files.read(batch.file, batch.checksum)
-    index = place.position - batch.begin
+    index = at.position - batch.begin
     begin = spooled.ends[index - 1] if index else 0
-    return OwnedMessage(each.names, state, batch, place.position, bytes(spooled.frames[begin : spooled.ends[index]]))
+    return OwnedMessage(each.names, state, batch, at.position, bytes(spooled.frames[begin : spooled.ends[index]]))
 
 
 def _of_queue(queues: Sequence[ConsumerQueue], consumer_id: str, queue: str | None) -> ConsumerQueue:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from amqp_spark.errors import SpoolError
 from amqp_spark.state.names import CONSUMER, Names
 from amqp_spark.state.records import ConsumerState
-from amqp_spark.transactions.look import Found, find
+from amqp_spark.transactions.browse import Found, find
 
 if TYPE_CHECKING:
     from amqp_core.api import Client
