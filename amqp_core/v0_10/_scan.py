@@ -22,6 +22,8 @@ How a connection uses it (``rest`` is what the call before left over, ``start`` 
     # 3. what the next call needs
     rest, start, inside = data[found.begin:], found.next - found.begin, found.inside
 
+:func:`segments` uses the same walk to locate header and body of one transfer.
+
 Command ids count every command: a frame of ``others`` on the command track that opens an assembly takes an id, so runs
 of consecutive ids end there; controls take none. Frames of ``others`` that arrive *inside* a transfer (controls may)
 are reported when they are seen, that is, before that transfer. They stay in its bytes: whoever decodes the bytes of a
@@ -93,12 +95,53 @@ class Scan(NamedTuple):
     """``begin`` of every frame of ``others`` that lies inside a transfer."""
 
 
-def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OUTSIDE) -> Scan:
+class Segments(NamedTuple):
+    """Begin and end of each piece of the header segment, and of each piece of the body segment."""
+
+    header: list[int]
+    body: list[int]
+
+
+def segments(data: bytes, begin: int, end: int) -> Segments:
+    """Locate header and body in the frames ``data[begin:end]``, which hold one transfer of channel 0.
+
+    Controls, frames of other channels and other commands are skipped; no contents are decoded.
+
+    Raises:
+        DecodeError: the frames are not one transfer.
+    """
+    frames: list[tuple[int, int, int]] = []
+    found = scan(data, begin, 0, 0xFFFF, stop=end, pieces=frames)
+    if found.error is not None:
+        raise found.error
+    if found.next < end:
+        raise DecodeError("the frames of a transfer end inside a frame", found.next)
+    if len(found.ends) != 1 or found.inside == IN_TRANSFER:
+        whole = f"{len(found.ends)} whole transfers" if found.ends else "no whole transfer"
+        raise DecodeError(f"{whole} in the frames of one", end)
+    kinds = [kind for kind, *_ in frames]
+    if kinds != sorted(kinds):
+        raise DecodeError("the segments of a transfer are not in their order", begin)
+    header, body = ([at for each in frames if each[0] == kind for at in each[1:]] for kind in (2, 3))
+    return Segments(header, body)
+
+
+def scan(
+    data: bytes,
+    start: int,
+    channel: int,
+    max_frame: int,
+    inside: int = OUTSIDE,
+    *,
+    stop: int | None = None,
+    pieces: list[tuple[int, int, int]] | None = None,
+) -> Scan:
     """Walk the frames of ``data`` from ``start`` on; see the module for use.
 
     With ``inside`` other than ``OUTSIDE`` an assembly is under way: its bytes before ``start`` are ``data[:start]``
     (or were set aside by the caller). ``max_frame`` is the negotiated max-frame-size in bytes, header included.
-    Raises nothing: a frame that breaks the framing is returned as ``error``.
+    Raises nothing: a frame that breaks the framing is returned as ``error``. With ``pieces`` the walk ends at ``stop``,
+    and they receive the type, begin and end of the payload of every frame of a transfer.
     """
     ends: list[int] = []
     others: list[tuple[int, int, int]] = []
@@ -106,7 +149,7 @@ def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OU
     amid: list[int] = []
     error: DecodeError | None = None
     found = ends.append
-    length = len(data)
+    length = len(data) if stop is None else stop
     route = 0x10000 | channel  # as _head reads it: reserved 0, track 1, channel
     command = b""  # the command frame of the transfer before: on one subscription all are equal
     size_of_command = 0
@@ -119,7 +162,7 @@ def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OU
     enough = _ALIKE
     at = start
     while True:
-        if size_of_command and inside == OUTSIDE:
+        if size_of_command and inside == OUTSIDE and pieces is None:
             # The usual message, three frames: the command frame as before, header in one frame, body in one or none.
             try:
                 while True:
@@ -195,6 +238,8 @@ def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OU
                     if size < FRAME_HEADER + 4 or (data[at + 14] and data[at + 15] & 1):
                         sync = True
                 frames = 1
+                if pieces is not None:
+                    pieces.append((kind, at + FRAME_HEADER, end))
                 if flags & 5 == 5:  # nothing but the command: a message without header and body
                     found(end)
                     largest = max(largest, size)
@@ -209,6 +254,8 @@ def scan(data: bytes, start: int, channel: int, max_frame: int, inside: int = OU
             break
         elif inside == IN_TRANSFER:
             frames += 1
+            if pieces is not None:
+                pieces.append((kind, at + FRAME_HEADER, end))
             if flags & 5 == 5:
                 found(end)
                 largest = max(largest, end - begin)

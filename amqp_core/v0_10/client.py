@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
     from amqp_core.address import ConnectOptions
     from amqp_core.api import Target
-    from amqp_core.v0_10.blocks import Block
+    from amqp_core.blocks import Block
     from amqp_core.v0_10.queries import Question
 
 DEFAULT_CALL_TIMEOUT_S = 60.0

@@ -26,7 +26,6 @@ from amqp_core.heartbeat import Heartbeat
 from amqp_core.protocol_header import describe_stranger, is_stranger
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import check_required, decode_command, decode_control, encode_control
-from amqp_core.v0_10.blocks import Scanner
 from amqp_core.v0_10.events import (
     CLIENT_TRANSITIONS,
     SERVER_TRANSITIONS,
@@ -54,6 +53,7 @@ from amqp_core.v0_10.frames import (
     encode_control_frame,
     parse_frame,
 )
+from amqp_core.v0_10.scanner import Scanner
 from amqp_core.v0_10.segments import Assembler
 
 if TYPE_CHECKING:

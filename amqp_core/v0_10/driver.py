@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from amqp_core.address import ConnectOptions
-    from amqp_core.v0_10.blocks import Block
+    from amqp_core.blocks import Block
 
 # Longest delay of an idle receiver's completion report; a busy one reports by count (session.COMPLETE_EVERY).
 _COMPLETE_WITHIN_S = 1.0

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from amqp_core.v0_10 import spec
 
 if TYPE_CHECKING:
+    from amqp_core.blocks import Block
     from amqp_core.errors import AmqpError
-    from amqp_core.v0_10.blocks import Block
 
 
 class Role(Enum):

@@ -1,6 +1,6 @@
 """Messages as objects: for users of the client that do not need columns, and for publishing.
 
-The fast path of Spark creates none of them (see ``_columns``).
+The fast path of Spark creates none of them (see ``_scan.segments``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from amqp_core.v0_10.segments import Assembler
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from amqp_core.v0_10.blocks import Block
+    from amqp_core.blocks import Block
 
 _ANY_FRAME_SIZE = 65535
 

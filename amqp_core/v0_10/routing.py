@@ -15,7 +15,7 @@ from amqp_core.errors import DecodeError
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from amqp_core.v0_10.blocks import Block
+    from amqp_core.blocks import Block
 
 _HEADER_SIZE = 12
 _frame = Struct(">BBHxBH").unpack_from  # flags, type, size, track, channel

@@ -24,7 +24,7 @@ from amqp_core.v0_10.frames import BODY, COMMAND, HEADER
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from amqp_core.v0_10.blocks import Block
+    from amqp_core.blocks import Block
 
 COMPLETE_EVERY = 4096
 # Ask for known-completed at times, so that the reported set does not grow forever.

@@ -20,7 +20,7 @@ from amqp_core.v0_10.messages import each_message
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from amqp_core.v0_10.blocks import Block
+    from amqp_core.blocks import Block
     from amqp_core.v0_10.messages import Message
 
 _INFINITE = 0xFFFFFFFF

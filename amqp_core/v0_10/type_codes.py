@@ -52,6 +52,12 @@ DEC64: Final = 0xD8
 VOID: Final = 0xF0
 BIT: Final = 0xF1
 
+# Bytes of a value by type code: the high four bits determine it (0-10 section 3.2), so that unknown types are skipped,
+# too. -1, -2, -4: a size of so many bytes precedes the value. -9: such a code does not exist.
+_CLASS_WIDTHS: Final = (1, 2, 4, 8, 16, 32, 64, 128, -1, -2, -4, -9, 5, 9, -9, 0)
+WIDTHS: Final[tuple[int, ...]] = tuple([_CLASS_WIDTHS[code >> 4] for code in range(256)])
+"""Bytes of a value by its type code; -1, -2, -4: preceded by a size of so many bytes; -9: no such code."""
+
 
 class Datetime(int):
     """A wire ``datetime``: a signed number, seconds by the specification, milliseconds from some clients."""

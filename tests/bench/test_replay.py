@@ -18,7 +18,7 @@ from tests.bench.environment import Environment, Sizes
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from amqp_core.v0_10.blocks import Block
+    from amqp_core.blocks import Block
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from tests.support.process import wait_until
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from amqp_core.v0_10.blocks import Block
+    from amqp_core.blocks import Block
     from amqp_core.v0_10.client import Client
     from tests.support.fixtures import Connect
 

@@ -10,13 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqp_core import blocks
+from amqp_core.blocks import Block
 from amqp_core.errors import DecodeError, LimitExceeded, UndecodableMessage
-from amqp_core.v0_10 import blocks, routing, spec
+from amqp_core.v0_10 import routing, spec
+from amqp_core.v0_10 import scanner as scanning
 from amqp_core.v0_10._codec import encode_command
 from amqp_core.v0_10._scan import scan
-from amqp_core.v0_10.blocks import Block, Scanner
 from amqp_core.v0_10.messages import messages_of
 from amqp_core.v0_10.routing import by_destination, destination_of
+from amqp_core.v0_10.scanner import Scanner
 from tests.support import wire
 
 if TYPE_CHECKING:
@@ -125,12 +128,12 @@ def test_a_large_message_is_set_aside_and_found_again(
     stream: tuple[bytes, Seen, list[bytes]], cuts: list[int], aside: int
 ) -> None:
     data, expected, controls = stream
-    before = blocks._ASIDE_BYTES
-    blocks._ASIDE_BYTES = aside
+    before = scanning._ASIDE_BYTES
+    scanning._ASIDE_BYTES = aside
     try:
         assert drain(Scanner(0), chunks_of(data, cuts)) == (expected, controls)
     finally:
-        blocks._ASIDE_BYTES = before
+        scanning._ASIDE_BYTES = before
 
 
 @pytest.mark.parametrize("size", [100, 1460, 20_000, 65_536, 300_000])
@@ -143,7 +146,7 @@ def test_a_large_message_costs_what_it_weighs(size: int, limit: int, monkeypatch
         scanned.append(len(data))
         return scan(data, *args)
 
-    monkeypatch.setattr(blocks, "scan", counting)
+    monkeypatch.setattr(scanning, "scan", counting)
     body = bytes(range(256)) * (1 << 14)
     data = transfer(b"first") + transfer(body, limit=limit) + transfer(b"last")
     seen, _ = drain(Scanner(0), [data[start : start + size] for start in range(0, len(data), size)])
@@ -152,7 +155,7 @@ def test_a_large_message_costs_what_it_weighs(size: int, limit: int, monkeypatch
 
 
 def test_small_pieces_of_a_message_are_joined_now_and_then() -> None:
-    pieces = blocks._Pieces()
+    pieces = blocks.Pieces()
     whole = bytes(range(256)) * 400
     for start in range(0, len(whole), 3):
         pieces.add(whole[start : start + 3])
@@ -180,12 +183,12 @@ def test_a_message_beyond_the_limit_is_refused_and_what_came_before_it_is_seen(s
 
 
 def test_the_limit_of_a_message_never_goes_beyond_what_a_block_can_hold() -> None:
-    assert Scanner(0, max_message_bytes=1 << 40)._max_message_bytes == blocks.LARGEST_MESSAGE_BYTES
+    assert Scanner(0, max_message_bytes=1 << 40)._max_message_bytes == scanning.LARGEST_MESSAGE_BYTES
 
 
 @pytest.mark.parametrize("size", [13, 500, 4096])
 def test_empty_frames_count(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "MOST_FRAMES", 2000)
+    monkeypatch.setattr(scanning, "MOST_FRAMES", 2000)
     usual = transfer(b"one", limit=40)  # few frames: none of them counts for the next message
     begun = transfer(b"x" * 29, limit=40)[:-13]
     data = usual * 100 + begun + wire.frame(4, wire.BODY, b"") * 3000
@@ -197,7 +200,7 @@ def test_empty_frames_count(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_message_within_its_limit_may_have_as_many_small_frames_as_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "MOST_FRAMES", 10)
+    monkeypatch.setattr(scanning, "MOST_FRAMES", 10)
     body = bytes(300_000)
     data = transfer(body, limit=4096)
     scanner = Scanner(0, max_message_bytes=400_000)

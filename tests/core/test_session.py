@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_core.blocks import Block
 from amqp_core.errors import (
     CommandFailed,
     DecodeError,
@@ -20,7 +21,6 @@ from amqp_core.errors import (
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_command
-from amqp_core.v0_10.blocks import Block
 from amqp_core.v0_10.session import COMPLETE_EVERY, TRANSITIONS, Session, SessionState
 
 if TYPE_CHECKING:

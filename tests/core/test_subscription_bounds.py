@@ -18,7 +18,7 @@ from tests.support.taking import again
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from amqp_core.v0_10.blocks import Block
+    from amqp_core.blocks import Block
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.subscription import Subscription
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp_core.errors import DecodeError
-from amqp_core.v0_10 import _columns
+from amqp_core.v0_10._scan import segments
 from amqp_spark.arrow.v0_10.decode.located import Chunk, Located, joined, locate
 from tests.support import wire
 from tests.support.received import chunk_of
@@ -62,7 +62,7 @@ def plain(chunk: Chunk) -> list[Part]:
     out: list[Part] = []
     for begin, end in pairwise((0, *struct.unpack(f">{len(chunk.ends) // 4}I", chunk.ends))):
         try:
-            parts = _columns.locate(frames, begin, end)
+            parts = segments(frames, begin, end)
         except DecodeError as error:
             out.append(error.reason)
         else:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_core.v0_10._columns import WIDTHS
+from amqp_core.v0_10.type_codes import WIDTHS
 
 CONTAINERS: Final = (code.MAP, code.LIST, code.ARRAY)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from amqp_core.v0_10._columns import WIDTHS
+from amqp_core.v0_10.type_codes import WIDTHS
 from amqp_spark.arrow.v0_10 import properties
 
 if TYPE_CHECKING:

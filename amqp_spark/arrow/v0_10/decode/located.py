@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from amqp_core.errors import DecodeError
-from amqp_core.v0_10 import _columns
+from amqp_core.v0_10._scan import segments
 from amqp_spark.arrow.v0_10.decode.fields import Wire, padded
 
 if TYPE_CHECKING:
@@ -161,7 +161,7 @@ def _with_unusual(frames: bytes, begin: Positions, places: _Places, rows: list[i
     for row in rows:
         first, last = int(begin[row]), int(end[row])
         try:
-            header, body = _columns.locate(frames, first, last)
+            header, body = segments(frames, first, last)
         except DecodeError as error:
             broken[row] = error.reason
             header, body = [], []

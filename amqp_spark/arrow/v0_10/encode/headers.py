@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_core.v0_10._columns import WIDTHS
+from amqp_core.v0_10.type_codes import WIDTHS
 from amqp_spark.arrow.v0_10.decode.fields import Spans, Wire, padded
 from amqp_spark.arrow.v0_10.decode.headers import check
 from amqp_spark.arrow.v0_10.encode.octets import limited

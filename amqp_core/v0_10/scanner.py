@@ -1,7 +1,4 @@
-"""Blocks: runs of received message.transfer as raw frames, and the scanner that splits a byte stream into them.
-
-The receiver passes blocks to the decoder: frames exactly as received, with whole transfers that have consecutive
-command ids. Their contents are not decoded.
+"""Splits a received byte stream into blocks of message transfers and other frames, without decoding their contents.
 
 The cost of a message is linear in its size, however the stream is split: no byte is scanned twice, an incomplete frame
 is not scanned before all of it has arrived, and a large message is joined once, when its end has arrived.
@@ -11,15 +8,15 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_left, bisect_right
-from operator import sub
 from typing import TYPE_CHECKING
 
+from amqp_core.blocks import Block, Pieces
 from amqp_core.errors import LimitExceeded
 from amqp_core.v0_10._scan import FRAME_HEADER, IN_TRANSFER, OUTSIDE, scan
 from amqp_core.v0_10.frames import COMMAND_FRAME_BYTES, MIN_MAX_FRAME_SIZE, MOST_FRAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from amqp_core.errors import ProtocolError
     from amqp_core.v0_10._scan import Scan
@@ -32,95 +29,6 @@ LARGEST_MESSAGE_BYTES = (1 << 32) - (1 << 20)
 _ASIDE_BYTES = 1 << 15
 # Least average size of the frames of a message as large as the limit.
 _LEAST_FRAME = MIN_MAX_FRAME_SIZE // 2
-# Chunks smaller than this, on average over as many as _MANY, are joined: each costs some 40 bytes besides its own.
-_SMALL_CHUNK = 4096
-_MANY = 256
-
-
-class Block:
-    """A run of transfers.
-
-    Attributes:
-        frames: raw frames, as received; controls and other commands may lie between and must be skipped.
-        ends: end offset in ``frames`` of each transfer (``array("I")``).
-        first_id: unbounded command id of the first transfer; the others have consecutive ids. -1 until a session has
-            numbered it.
-        changes: indices of the transfers, in order, that may have another destination than the previous one. Found by
-            comparing command frames; the first transfer is not included.
-        largest: bytes of the largest transfer, frame headers included.
-        sync: whether the sender may have requested an immediate completion report for a transfer.
-    """
-
-    __slots__ = ("changes", "ends", "first_id", "frames", "largest", "sync")
-
-    def __init__(
-        self,
-        frames: bytes,
-        ends: array[int],
-        first_id: int = -1,
-        changes: Sequence[int] | None = None,
-        largest: int = 0,
-    ) -> None:
-        self.frames = frames
-        self.ends = ends
-        self.first_id = first_id
-        self.changes = range(1, len(ends)) if changes is None else changes
-        self.largest = largest or max(ends[0], max(map(sub, ends[1:], ends), default=0))
-        self.sync = False
-
-    @property
-    def count(self) -> int:
-        """Number of transfers in the block."""
-        return len(self.ends)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of frames."""
-        return len(self.frames)
-
-    def part(self, first: int, last: int, start: int, end: int) -> Block:
-        """Return a new block of the transfers ``[first, last)``, whose frames lie from ``start`` to ``end``."""
-        ends = array("I", [each - start for each in self.ends[first:last]])
-        return Block(self.frames[start:end], ends, self.first_id + first)
-
-    def __repr__(self) -> str:
-        return f"Block({len(self.ends)} transfers from id {self.first_id}, {len(self.frames)} bytes)"
-
-
-class _Pieces:
-    """Bytes that arrive piece by piece and are joined once."""
-
-    __slots__ = ("_list", "_since", "_solid", "nbytes")
-
-    def __init__(self) -> None:
-        self._list: list[bytes] = []
-        self.nbytes = 0
-        self._solid = 0  # number of pieces at the front that are not small, or are joined already
-        self._since = 0  # bytes of the pieces after them
-
-    def add(self, piece: bytes) -> None:
-        """Append a piece."""
-        if not piece:
-            return
-        self._list.append(piece)
-        self.nbytes += len(piece)
-        self._since += len(piece)
-        if len(self._list) - self._solid >= _MANY:
-            if self._since < _MANY * _SMALL_CHUNK:
-                self._list[self._solid :] = [b"".join(self._list[self._solid :])]
-            self._solid = len(self._list)
-            self._since = 0
-
-    def first(self) -> bytes:
-        """Return the first piece; there must be one."""
-        return self._list[0]
-
-    def take(self, last: bytes | memoryview) -> bytes:
-        """Return all pieces and ``last``, joined; clear the pieces."""
-        joined = b"".join((*self._list, last))
-        self._list = []
-        self.nbytes = self._solid = self._since = 0
-        return joined
 
 
 class Scanner:
@@ -135,9 +43,9 @@ class Scanner:
         self._channel = channel
         self._max_message_bytes = min(max_message_bytes, LARGEST_MESSAGE_BYTES)
         self._inside = OUTSIDE
-        self._rest = _Pieces()  # bytes to scan once the frame under way is complete
+        self._rest = Pieces()  # bytes to scan once the frame under way is complete
         self._start = 0  # number of its bytes already scanned: they belong to the message under way
-        self._aside = _Pieces()  # the received part of a large message under way
+        self._aside = Pieces()  # the received part of a large message under way
         self._missing = 0  # bytes that the frame under way, or its header, still lacks
         self._passing = False  # that frame belongs to the message set aside: its bytes go there unscanned
         self._closing = False  # and is its last frame

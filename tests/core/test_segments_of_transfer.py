@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp_core.errors import DecodeError
-from amqp_core.v0_10._columns import WIDTHS, locate
+from amqp_core.v0_10._scan import segments
+from amqp_core.v0_10.type_codes import WIDTHS
 from tests.support import wire
 
 HEADER = wire.delivery(routing_key=wire.str8(b"ticks")) + wire.message(content_type=wire.str8(b"text/plain"))
@@ -17,7 +18,7 @@ COMMAND = wire.frame(11, wire.COMMAND, wire.transfer_command())
 
 def parts(data: bytes, begin: int = 0, end: int = -1) -> tuple[bytes, bytes]:
     """Header and body of the transfer in ``data[begin:end]``."""
-    header, body = locate(data, begin, len(data) if end < 0 else end)
+    header, body = segments(data, begin, len(data) if end < 0 else end)
     return joined(data, header), joined(data, body)
 
 
@@ -31,7 +32,7 @@ def test_literal_bytes() -> None:
         "0302 000e 00 01 0000 00000000 4848"  # header
         "0703 000e 00 01 0000 00000000 6869"  # body "hi"
     )
-    assert locate(data * 3, 48, 96) == ([80, 82], [94, 96])
+    assert segments(data * 3, 48, 96) == ([80, 82], [94, 96])
 
 
 SHAPES = {
@@ -76,32 +77,32 @@ def test_a_control_inside_a_transfer_is_skipped() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (USUAL[:-1], "a frame of 16 bytes does not fit"),
-        (USUAL[:5], "end inside a frame header"),
-        (COMMAND, "end before it does"),
-        (b"", "end before it does"),
-        (wire.heartbeat(), "end before it does"),
-        (COMMAND + USUAL, "begins before the one before it has ended"),
-        (USUAL + USUAL, "a second transfer follows"),
-        (bytes.fromhex("0f00 0005 0000 0000 00000000"), "a frame of 5 bytes does not fit"),
+        (USUAL[:-1], "end inside a frame"),
+        (USUAL[:5], "end inside a frame"),
+        (COMMAND, "no whole transfer"),
+        (b"", "no whole transfer"),
+        (wire.heartbeat(), "no whole transfer"),
+        (COMMAND + USUAL, "an assembly begins before the one before it has ended"),
+        (USUAL + USUAL, "2 whole transfers in the frames of one"),
+        (bytes.fromhex("0f00 0005 0000 0000 00000000"), "frame size 5 is outside 12..65535"),
         (
             COMMAND + wire.frame(3, wire.BODY, b"x") + wire.frame(7, wire.HEADER, HEADER),
-            "a frame of type 2 follows one of type 3 inside a transfer",
+            "not in their order",
         ),
-        (COMMAND + wire.frame(7, 4, b"x"), "a frame of type 4 follows one of type 1"),
-        (COMMAND + wire.frame(7, 0, b"x"), "a frame of type 0 follows one of type 1"),
+        (COMMAND + wire.frame(7, 4, b"x"), "frame type 4 is not one of 0 to 3"),
+        (COMMAND + wire.frame(7, 0, b"x"), "not in their order"),
     ],
 )
 def test_frames_that_are_not_one_transfer_are_an_error(data: bytes, reason: str) -> None:
     with pytest.raises(DecodeError, match=reason):
-        locate(data, 0, len(data))
+        segments(data, 0, len(data))
 
 
 @given(st.binary(max_size=300), st.integers(0, len(USUAL)))
 def test_arbitrary_bytes_give_a_transfer_or_a_decode_error(junk: bytes, at: int) -> None:
     for data in (USUAL[:at] + junk + USUAL[at:], USUAL[:at] + junk + USUAL[at + len(junk) :], junk):
         try:
-            found = locate(data, 0, len(data))
+            found = segments(data, 0, len(data))
         except DecodeError:
             continue
         bounds = found.header + found.body
