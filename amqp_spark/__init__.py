@@ -35,7 +35,7 @@ def register(spark: SparkSession) -> None:
     Needed with ``--py-files``; not needed, but harmless, if the package is installed with pip.
     """
     from amqp_spark.data_source import AmqpDataSource  # noqa: PLC0415 - imports Spark
-    from amqp_spark.pyfiles import ship  # noqa: PLC0415
+    from amqp_spark.python_workers import ship  # noqa: PLC0415
 
     if "PYSPARK_PYTHON" not in os.environ and sys.prefix != sys.base_prefix and not _python_is_found_on_path():
         _log.warning(

@@ -10,7 +10,7 @@ from amqp_spark.datasource.batch_reader import AmqpBatchReader
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.errors import OptionError, UnsupportedModeError
 from amqp_spark.options import CONNECTION, FAILFAST, PERMISSIVE, REJECT, SourceOptions
-from amqp_spark.pyfiles import Portable
+from amqp_spark.python_workers import Portable
 from amqp_spark.sink.writer import AmqpBatchWriter, AmqpStreamWriter
 from amqp_spark.validation import check_sink, check_source
 

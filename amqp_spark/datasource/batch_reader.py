@@ -7,15 +7,16 @@ Memory is bounded: transfers stream through in rounds of credit.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
-from amqp_core.errors import NotFound
+from amqp_core.errors import AmqpError, NotFound
 from amqp_spark.arrow.decode import Chunk
 from amqp_spark.compat import DataSourceReader, InputPartition
 from amqp_spark.connect import connect
 from amqp_spark.datasource.credit import CreditWindow
-from amqp_spark.datasource.resting import Resting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 QUIET_SECONDS: Final = 0.1
 ROUND_BYTES: Final = 16 << 20
 """Bytes of transfers that a browser requests before it decodes those received."""
+SERVICES_PER_HEARTBEAT: Final = 4
 
 
 @dataclass(frozen=True)
@@ -109,3 +111,48 @@ def _browse(subscription: Subscription, count: int | None) -> Iterator[Sequence[
                 left -= sum(len(block.ends) for block in blocks)
             yield blocks
             blocks = subscription.take_blocks(QUIET_SECONDS) if subscription.credit > 0 else ()
+
+
+class Resting:
+    """Services a client on a thread while its user does not use it (:meth:`rest`): the broker sees heartbeats.
+
+    Args:
+        client: used by one thread at a time. An error that ends its connection meanwhile is raised by its next use.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._in_use = threading.Lock()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="amqp-browse-heartbeats", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._in_use.acquire()
+        if self._client.heartbeat_s:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._in_use.release()
+        if self._thread.ident is not None:
+            self._thread.join()
+
+    @contextlib.contextmanager
+    def rest(self) -> Iterator[None]:
+        """Context in which the caller does not use the client."""
+        self._in_use.release()
+        try:
+            yield
+        finally:
+            self._in_use.acquire()
+
+    def _run(self) -> None:
+        while not self._over.wait(self._client.heartbeat_s / SERVICES_PER_HEARTBEAT):
+            with self._in_use:
+                if self._over.is_set():
+                    return
+                try:
+                    self._client.service()
+                except AmqpError:
+                    return

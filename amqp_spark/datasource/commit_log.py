@@ -16,7 +16,7 @@ from typing import Final
 
 from pyarrow import ArrowException, fs
 
-from amqp_spark import places
+from amqp_spark.options.kinds import shown_location
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ def last_committed(location: str) -> list[object]:
         _log.warning(
             "the commit log in %s (option queryCheckpoint) cannot be read: %s. The broker sends the last batch again, "
             "although it may be committed; queryCheckpoint must be the checkpointLocation of the query",
-            places.shown(location), problem,
+            shown_location(location), problem,
         )  # fmt: skip
         return []
     return found

@@ -28,9 +28,9 @@ from amqp_spark.datasource.block_server import Endpoint, fetch, report_rejects
 from amqp_spark.datasource.micro_batch_stream import MicroBatchStream
 from amqp_spark.datasource.partitions import InlinePartition, PullPartition
 from amqp_spark.errors import MessageFormatError, UnsupportedModeError
-from amqp_spark.executor_env import spare_collections
 from amqp_spark.offsets import dump_offsets, initial_offsets
 from amqp_spark.options import AT_MOST_ONCE, EXACTLY_ONCE, REJECT
+from amqp_spark.python_workers import spare_collections
 from amqp_spark.state.names import CONSUMER, Names
 
 if TYPE_CHECKING:

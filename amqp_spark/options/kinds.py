@@ -117,6 +117,23 @@ def _has_login(rest: str) -> bool:
     return "@" in first or (":" in first and "@" in rest)
 
 
+def shown_location(place: str) -> str:
+    """Return the place without secrets: without the query and the login of a URI.
+
+    Args:
+        place: an absolute path, which is returned unchanged, or a URI.
+    """
+    if place.startswith("/"):
+        return place
+    scheme, separator, rest = place.partition("?")[0].partition("://")
+    if not separator:
+        return scheme
+    authority, slash, path = rest.partition("/")
+    if ":" in authority and "@" in path:  # a secret with an unencoded slash
+        return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+    return f"{scheme}{separator}{authority.rpartition('@')[2]}{slash}{path}"
+
+
 class SecretGivenError(ValueError):
     """The value contains a secret and must not be shown; the text describes the allowed values."""
 

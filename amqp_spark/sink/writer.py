@@ -14,8 +14,7 @@ from pyspark import TaskContext
 from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import TaskId
 from amqp_spark.compat import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
-from amqp_spark.executor_env import spare_collections
-from amqp_spark.pyfiles import Portable
+from amqp_spark.python_workers import Portable, spare_collections
 from amqp_spark.sink.at_least_once import AtLeastOnce
 from amqp_spark.sink.statistics import Statistics, log_batch, log_failure
 from amqp_spark.sink.task_writer import TaskWriter

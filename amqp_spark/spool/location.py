@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyarrow import ArrowException
 
-from amqp_spark import places
 from amqp_spark.errors import SpoolError
+from amqp_spark.options.kinds import shown_location
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,7 +36,7 @@ class Location:
     def __init__(self, text: str) -> None:
         self.text = text
         self.is_path = text.startswith("/")
-        self.shown = places.shown(text)
+        self.shown = shown_location(text)
 
     def error(self, text: str) -> SpoolError:
         """Build an error of the spool at this location."""

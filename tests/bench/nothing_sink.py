@@ -57,7 +57,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 def _consume(batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-    from amqp_spark.executor_env import spare_collections  # noqa: PLC0415 - this module is pickled by value
+    from amqp_spark.python_workers import spare_collections  # noqa: PLC0415 - this module is pickled by value
 
     for _ in batches:
         pass

@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from amqp_spark import crashpoints, places
+from amqp_spark import crashpoints
 from amqp_spark.errors import OffsetError, SpoolError, StateError
+from amqp_spark.options.kinds import shown_location
 from amqp_spark.spool.spool import BatchLostError
 from amqp_spark.state.names import CONSUMER, Names
 from amqp_spark.state.queue import StateQueue, loaded
@@ -137,8 +138,8 @@ def _check_ours(consumer: Consumer, found: ConsumerState) -> None:
         )
     if found.spool != consumer.spool and not consumer.adopt:
         raise StateError(
-            f"{consumer.shown}: its spool is {places.shown(found.spool)!r}, option 'spoolLocation' says "
-            f"{places.shown(consumer.spool)!r}. Set it "
+            f"{consumer.shown}: its spool is {shown_location(found.spool)!r}, option 'spoolLocation' says "
+            f"{shown_location(consumer.spool)!r}. Set it "
             f"back; or move the files there, and {ADOPT}"
         )
 
@@ -155,7 +156,7 @@ def _first(consumer: Consumer, spool: Spool) -> ConsumerState:
     if not consumer.adopt:
         raise StateError(
             f"{consumer.shown}: the broker has no state of this consumer ({consumer.names.state!r}), but its spool "
-            f"{places.shown(consumer.spool)!r} has {len(files)} batch(es): the state was deleted, or "
+            f"{shown_location(consumer.spool)!r} has {len(files)} batch(es): the state was deleted, or "
             "lost with a broker that keeps nothing, or this is another broker. Nothing was touched. "
             f"{ADOPT}: every batch of the spool is offered again. Or delete the files"
         )
@@ -190,7 +191,7 @@ def _check_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> None
         return
     if not consumer.adopt:
         raise StateError(
-            f"{consumer.shown}: its spool {places.shown(consumer.spool)!r} has {len(foreign)} batch(es) of another "
+            f"{consumer.shown}: its spool {shown_location(consumer.spool)!r} has {len(foreign)} batch(es) of another "
             "state of this consumer: one with the same consumerId reads from another broker or virtual host with the "
             "same spoolLocation, or this state was made anew. Nothing was touched. Give each of them a spoolLocation "
             f"of its own; {ADOPT}: those batches stay where they are, and are not read"
@@ -211,7 +212,7 @@ def _with_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> Consu
             if found.spool != consumer.spool:
                 error.add_note(
                     f"{consumer.shown}: {batch.count} accepted message(s) are in this file, which was in "
-                    f"{places.shown(found.spool)!r}: bring all files from there. "
+                    f"{shown_location(found.spool)!r}: bring all files from there. "
                     "What is lost for good can be given up only with "
                     "option spoolLocation as it was"
                 )
@@ -257,7 +258,7 @@ def mismatch(owner: TransactionalState, offset: QueueOffset, what: str) -> Offse
     return OffsetError(
         f"{consumer.shown}: the checkpoint {what} {shown(offset)}. The state on the broker says that {finished} was "
         f"finished last, and that what ends at {owned} is owned (spool "
-        f"{places.shown(consumer.spool)!r}). The checkpoint is older "
+        f"{shown_location(consumer.spool)!r}). The checkpoint is older "
         "than what was finished (rolled back), or that of another query, or the state was begun anew: use the "
         f"checkpoint that belongs to it. {ADOPT}: owned batches are read again with this checkpoint, and the query "
         "goes on with what is on the queue"

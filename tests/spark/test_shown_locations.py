@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp_spark.places import shown
+from amqp_spark.options.kinds import shown_location
 
 
 @pytest.mark.parametrize(
@@ -21,4 +21,4 @@ from amqp_spark.places import shown
     ],
 )
 def test_a_place_is_shown_without_secrets(place: str, text: str) -> None:
-    assert shown(place) == text
+    assert shown_location(place) == text

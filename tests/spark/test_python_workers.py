@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark import TaskContext
 
-from amqp_spark import executor_env
+from amqp_spark import python_workers
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 @pytest.fixture
 def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     before = gc.get_freeze_count()
-    monkeypatch.setattr(executor_env, "_spared", False)
+    monkeypatch.setattr(python_workers, "_spared", False)
     yield monkeypatch
     if gc.get_freeze_count() > before:
         gc.unfreeze()
@@ -25,15 +25,15 @@ def new_worker(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
 
 def test_the_modules_of_a_worker_are_spared_once(new_worker: pytest.MonkeyPatch) -> None:
     new_worker.setattr(TaskContext, "get", object)
-    executor_env.spare_collections()
+    python_workers.spare_collections()
     assert gc.get_freeze_count() > 0
     gc.unfreeze()
-    executor_env.spare_collections()
+    python_workers.spare_collections()
     assert gc.get_freeze_count() == 0
 
 
 @pytest.mark.usefixtures("new_worker")
 def test_outside_of_a_task_the_collector_is_left_alone() -> None:
     before = gc.get_freeze_count()
-    executor_env.spare_collections()
+    python_workers.spare_collections()
     assert gc.get_freeze_count() == before

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_spark import AmqpDataSource, pyfiles
+from amqp_spark import AmqpDataSource, python_workers
 from tests.support.jobs import package_archive, python_without_the_package
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ def test_without_the_archive_the_error_names_the_package(tmp_path: Path) -> None
 
 
 def test_installed_a_pickle_is_an_ordinary_one() -> None:
-    assert pyfiles.archive() is None
+    assert python_workers.archive() is None
     source = AmqpDataSource({"url": "amqp://localhost", "queue": "q"})
     dumped = pickle.dumps(source)
     assert b"add_path" not in dumped
@@ -69,7 +69,7 @@ def test_installed_a_pickle_is_an_ordinary_one() -> None:
 
 
 class Session:
-    """What :func:`pyfiles.ship` sees of a session."""
+    """What :func:`python_workers.ship` sees of a session."""
 
     def __init__(self) -> None:
         self.sparkContext = self
@@ -85,8 +85,8 @@ def test_a_wheel_is_sent_to_the_workers_as_a_zip(
 ) -> None:
     archive = tmp_path / name
     archive.write_bytes(b"content")
-    monkeypatch.setattr(pyfiles, "archive", lambda: str(archive))
+    monkeypatch.setattr(python_workers, "archive", lambda: str(archive))
     monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(tmp_path))
     session = Session()
-    pyfiles.ship(session)  # type: ignore[arg-type]
+    python_workers.ship(session)  # type: ignore[arg-type]
     assert [path.rsplit("/", 1)[1] for path in session.added] == ["amqp.zip"] * shipped
