@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp_spark.arrow.v0_10.decode.batch import decode_maps
+from amqp_spark.arrow.v0_10.decode.columns import decode_maps
 from amqp_spark.arrow.v0_10.decode.located import Chunk, joined
 from amqp_spark.arrow.v0_10.decode.plan import ColumnPlan
 from amqp_spark.arrow.v0_10.decode.schema import (

@@ -16,7 +16,7 @@ from pyspark.sql.pandas.types import to_arrow_type
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import MAX_DEPTH, Typed
-from amqp_spark.arrow.v0_10.encode import pieces
+from amqp_spark.arrow.v0_10.encode import row_bytes
 from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map, unsendable
 
 STRING, LONG, BINARY = t.StringType(), t.LongType(), t.BinaryType()
@@ -249,7 +249,7 @@ def test_a_small_slice_of_a_column_of_gigabytes() -> None:
     data = np.zeros(start + 5, np.uint8)
     data[start:] = list(b"abcde")
     offsets = np.array([0, start, start + 2, start + 2, start + 5], np.int64)
-    texts = pa.Array.from_buffers(pa.large_string(), 4, [None, pieces.memory(offsets), pieces.memory(data)])
+    texts = pa.Array.from_buffers(pa.large_string(), 4, [None, row_bytes.memory(offsets), row_bytes.memory(data)])
     column = pa.StructArray.from_arrays([texts], names=["s"]).slice(1)
     encoded, errors = encode_map(column, struct_of(s=STRING))
     assert errors == {}
@@ -448,7 +448,7 @@ def test_rows_that_arrow_cannot_hold_are_found(monkeypatch: pytest.MonkeyPatch) 
     column = array(kind, rows)
     expected = encode_list(column, kind)[0].to_pylist()
     expected[3] = None
-    monkeypatch.setattr(pieces, "LARGEST", 1000)  # for 2 GiB
+    monkeypatch.setattr(row_bytes, "LARGEST", 1000)  # for 2 GiB
     encoded, errors = encode_list(column, kind)
     assert encoded.to_pylist() == expected
     assert list(errors) == [3]

@@ -18,7 +18,7 @@ from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import MAX_DEPTH, Typed
 from amqp_spark.arrow.v0_10.decode.variant import encode
-from amqp_spark.arrow.v0_10.encode.faults import reasons
+from amqp_spark.arrow.v0_10.encode.row_errors import reasons
 from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map
 from amqp_spark.arrow.v0_10.encode.variants import bodies
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
-from amqp_spark.arrow.v0_10.times import AUTO_MILLISECONDS, EARLIEST_SECONDS, LATEST_SECONDS
+from amqp_spark.arrow.v0_10.conversion import AUTO_MILLISECONDS, EARLIEST_SECONDS, LATEST_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
-    from amqp_spark.arrow.v0_10.decode.fields import Mask, Positions, Wire
+    from amqp_spark.arrow.v0_10.decode.properties import Mask, Positions, Wire
 
 Errors: TypeAlias = dict[int, str]
 Array: TypeAlias = "pa.Array[Any]"

@@ -13,14 +13,14 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_spark.arrow.conversion_error import ConversionError
+from amqp_core.v0_10.type_codes import WIDTHS
+from amqp_spark.arrow.v0_10.conversion import ConversionError
 from amqp_spark.arrow.v0_10.decode import arrays
-from amqp_spark.arrow.v0_10.decode.containers import CONTAINERS, end_of, is_whole
 from amqp_spark.arrow.v0_10.decode.values import INTEGERS, as_text, converter, float_text, name_of, value_at
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.v0_10.decode.arrays import Array, Column, Errors
-    from amqp_spark.arrow.v0_10.decode.fields import Mask, Positions, Spans, Wire
+    from amqp_spark.arrow.v0_10.decode.properties import Mask, Positions, Spans, Wire
 
 # One step over the next entry of all maps costs about as much as this many entries one by one. A few maps with far
 # more entries than the others are therefore finished alone: the work must not grow with the largest map times the
@@ -29,6 +29,7 @@ _FEW: Final = 128
 _ROUNDS: Final = 64
 _FIRST_OCTET: Final = np.uint64(56)  # shifts the other bytes out of eight
 _NO_KEY: Final = bytes(256)  # longer than any key
+CONTAINERS: Final = (code.MAP, code.LIST, code.ARRAY)
 _NOT_WHOLE: Final = "a map, list or array inside of it is malformed"
 
 _READ: Final = {
@@ -196,6 +197,62 @@ def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Error
         if reason:
             broken.setdefault(row, f"application-headers: {reason}")
             walk.lost.append(row)
+
+
+# ---- contents of values, not decoded: sizes and counts at every depth ----------------------------------------------
+
+
+def end_of(data: bytes, number: int, at: int) -> int:
+    """End position of a value of type ``number`` whose bytes begin at ``at``; -1 if there is no such type."""
+    width = WIDTHS[number]
+    if width >= 0:
+        return at + width
+    return -1 if width == -9 else at - width + int.from_bytes(data[at : at - width], "big")
+
+
+def is_whole(data: bytes, code_at: int, after: int) -> bool:
+    """Whether a value from its type code up to ``after`` is well-formed inside; always true if it is no container.
+
+    A container may have size 0 and no count, as Broker-J writes null containers.
+    """
+    left = [(data[code_at], code_at + 1, after)]
+    while left:
+        number, at, until = left.pop()
+        at += 4
+        if number not in CONTAINERS or at == until:
+            continue
+        inside = _items(data, number, at, until)
+        if inside is None:
+            return False
+        left += inside
+    return True
+
+
+def _items(data: bytes, number: int, at: int, until: int) -> list[tuple[int, int, int]] | None:
+    """The containers among the items of a container: type, begin, end. ``None`` if the items do not fill it exactly."""
+    item = -1
+    if number == code.ARRAY and at < until:
+        item, at = data[at], at + 1
+    count, at = int.from_bytes(data[at : at + 4], "big"), at + 4
+    if at > until:
+        return None
+    if item >= 0 and WIDTHS[item] == 0:  # items without bytes
+        return [] if at == until else None
+    found = []
+    for _ in range(count):
+        if number == code.MAP and at < until:
+            at += 1 + data[at]
+        if at >= until:
+            return None
+        if number != code.ARRAY:
+            item, at = data[at], at + 1
+        end = end_of(data, item, at)
+        if not 0 <= end <= until:
+            return None
+        if item in CONTAINERS:
+            found.append((item, at, end))
+        at = end
+    return found if at == until else None
 
 
 # ---- typed values --------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from amqp_core.errors import DecodeError
 from amqp_core.v0_10._scan import segments
-from amqp_spark.arrow.v0_10.decode.fields import Wire, padded
+from amqp_spark.arrow.v0_10.decode.properties import Wire, padded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from amqp_spark.arrow.v0_10.decode.arrays import Array
-    from amqp_spark.arrow.v0_10.decode.fields import Mask, Positions
+    from amqp_spark.arrow.v0_10.decode.properties import Mask, Positions
 
 _END: Final = ">u4"
 # The first eight bytes of a frame header as one number: flags, type, size, reserved, track, channel.

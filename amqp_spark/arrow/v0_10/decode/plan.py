@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_spark.arrow.v0_10.decode.arrays import nulls, take
-from amqp_spark.arrow.v0_10.decode.batch import Batch, builder, encoded_headers
+from amqp_spark.arrow.v0_10.decode.columns import Batch, builder, encoded_headers
 from amqp_spark.arrow.v0_10.decode.located import joined, locate
 from amqp_spark.arrow.v0_10.decode.schema import DEFAULT_CORRUPT_COLUMN, corrupt_column_problems, schema_problems
 from amqp_spark.errors import UNDECODABLE, MessageFormatError, SchemaError
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import types as t
 
     from amqp_spark.arrow.v0_10.decode.arrays import Array, Column, Errors
-    from amqp_spark.arrow.v0_10.decode.batch import Build
-    from amqp_spark.arrow.v0_10.decode.fields import Positions
+    from amqp_spark.arrow.v0_10.decode.columns import Build
     from amqp_spark.arrow.v0_10.decode.located import Chunk
+    from amqp_spark.arrow.v0_10.decode.properties import Positions
 
     OnReject = Callable[[list[int], str], None]
 

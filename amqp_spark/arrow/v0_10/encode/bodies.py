@@ -10,17 +10,14 @@ from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
 from amqp_spark.arrow.v0_10.encode import variants
-from amqp_spark.arrow.v0_10.encode.faults import reasons
-from amqp_spark.arrow.v0_10.encode.octets import LARGEST_BODY, blame, limited
-from amqp_spark.arrow.v0_10.encode.pieces import Array, bounds, join, lengths, packed
-from amqp_spark.arrow.v0_10.encode.row_bytes import RowBytes, number
+from amqp_spark.arrow.v0_10.encode.row_bytes import Array, RowBytes, bounds, join, lengths, number, packed
+from amqp_spark.arrow.v0_10.encode.row_errors import LARGEST_BODY, blame, limited, reasons
 from amqp_spark.arrow.v0_10.encode.schema import LIST_TYPE, MAP_TYPE
 from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map
 
 if TYPE_CHECKING:
-    from amqp_spark.arrow.v0_10.encode.octets import Blamed
-    from amqp_spark.arrow.v0_10.encode.pieces import Numbers
-    from amqp_spark.arrow.v0_10.encode.row_bytes import Size
+    from amqp_spark.arrow.v0_10.encode.row_bytes import Numbers, Size
+    from amqp_spark.arrow.v0_10.encode.row_errors import Blamed
 
 FRAME_HEADER: Final = 12
 COMMAND, HEADER, BODY = 1, 2, 3

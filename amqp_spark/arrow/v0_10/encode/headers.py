@@ -12,17 +12,16 @@ from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10.type_codes import WIDTHS
-from amqp_spark.arrow.v0_10.decode.fields import Spans, Wire, padded
 from amqp_spark.arrow.v0_10.decode.headers import check
-from amqp_spark.arrow.v0_10.encode.octets import limited
-from amqp_spark.arrow.v0_10.encode.pieces import LARGEST, bounds, join, lengths, present
-from amqp_spark.arrow.v0_10.encode.row_bytes import RowBytes
+from amqp_spark.arrow.v0_10.decode.properties import Spans, Wire, padded
+from amqp_spark.arrow.v0_10.encode.row_bytes import LARGEST, RowBytes, bounds, join, lengths, present
+from amqp_spark.arrow.v0_10.encode.row_errors import limited
 from amqp_spark.arrow.v0_10.encode.values import encode_map
 from amqp_spark.arrow.v0_10.properties import PROPERTIES
 
 if TYPE_CHECKING:
-    from amqp_spark.arrow.v0_10.encode.octets import Blamed
-    from amqp_spark.arrow.v0_10.encode.pieces import Array
+    from amqp_spark.arrow.v0_10.encode.row_bytes import Array
+    from amqp_spark.arrow.v0_10.encode.row_errors import Blamed
 
 COLUMN: Final = "application_headers"
 """The map that gets the stamps."""

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import pyarrow as pa
 
-from amqp_spark.arrow.v0_10.encode import uuids
-from amqp_spark.arrow.v0_10.encode.octets import blame, limited
-from amqp_spark.arrow.v0_10.encode.pieces import lengths, not_utf8, present
-from amqp_spark.arrow.v0_10.encode.row_bytes import RowBytes, number
+from amqp_spark.arrow.v0_10.encode import texts
+from amqp_spark.arrow.v0_10.encode.row_bytes import RowBytes, lengths, not_utf8, number, present
+from amqp_spark.arrow.v0_10.encode.row_errors import blame, limited
 from amqp_spark.arrow.v0_10.properties import REPLY_TO
 
 if TYPE_CHECKING:
-    from amqp_spark.arrow.v0_10.encode.octets import Blamed
-    from amqp_spark.arrow.v0_10.encode.pieces import Array, Cell, Mask, Numbers
-    from amqp_spark.arrow.v0_10.encode.row_bytes import Size
+    from amqp_spark.arrow.v0_10.encode.row_bytes import Array, Cell, Mask, Numbers, Size
+    from amqp_spark.arrow.v0_10.encode.row_errors import Blamed
     from amqp_spark.arrow.v0_10.properties import Property
 
 _NUMBERS: Final = {1: ">u1", 2: ">u2", 4: ">u4", 8: ">u8"}
@@ -131,7 +129,7 @@ class PackedLayout:
                 self._blamed.setdefault(row, (field.name, f"has {long[row]} bytes; a UUID has 16"))
             self._encoded(field, octets)
             return
-        values, wrong = uuids.parse(octets)
+        values, wrong = texts.uuids(octets)
         for row in np.flatnonzero(wrong).tolist():
             reason = (
                 f"has a text of {long[row]} bytes that is no UUID; it has to look like "

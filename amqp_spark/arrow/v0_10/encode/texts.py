@@ -1,4 +1,4 @@
-"""DECIMAL, DATE, TIMESTAMP and TIMESTAMP_NTZ as texts in str16, because no wire type preserves them fully.
+"""Texts of values without a wire type of their own (DECIMAL, DATE, TIMESTAMP, TIMESTAMP_NTZ), and texts of UUIDs.
 
 The texts are canonical: one value has one text. A decimal is plain, with as many places as its type has (``-1.50``). A
 date is ``2026-11-21``. A time always has six places, TIMESTAMP is UTC with a Z (``2026-11-21T00:05:30.123456Z``), and
@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqp_spark.arrow.v0_10.encode import pieces
-from amqp_spark.arrow.v0_10.times import EARLIEST_SECONDS, LATEST_SECONDS
+from amqp_spark.arrow.v0_10.conversion import EARLIEST_SECONDS, LATEST_SECONDS
+from amqp_spark.arrow.v0_10.encode import row_bytes
 
 if TYPE_CHECKING:
-    from amqp_spark.arrow.v0_10.encode.pieces import Array, Cell, Mask, Numbers
+    from amqp_spark.arrow.v0_10.encode.row_bytes import Array, Cell, Mask, Numbers
 
 _DAY: Final = 86_400
 _EARLIEST_DAY: Final = EARLIEST_SECONDS // _DAY
@@ -96,7 +96,7 @@ def decimals(column: Array) -> Array:
     compute = cast("Any", pc)
     if column.type.scale > 6 and compute.any(compute.match_substring(texts, "E")).as_py():
         texts = _plain(column)  # Arrow writes values below 0.000001 with an exponent, and zero as 0E-18
-    return pieces.binary(texts)
+    return row_bytes.binary(texts)
 
 
 def _plain(column: Array) -> Array:
@@ -108,3 +108,69 @@ def _plain(column: Array) -> Array:
     sign = compute.if_else(compute.less(unscaled, pa.scalar(0, whole)), "-", "")
     parts = (sign, compute.utf8_slice_codeunits(digits, 0, -scale), ".")
     return cast("Array", compute.binary_join_element_wise(*parts, compute.utf8_slice_codeunits(digits, -scale), ""))
+
+
+# ---- UUIDs ----------------------------------------------------------------------------------------------------------
+
+_UUID_LENGTH: Final = 36
+_GROUPS: Final = ((0, 8), (9, 13), (14, 18), (19, 23), (24, 36))
+_DASHES: Final = (8, 13, 18, 23)
+_NOT_HEX: Final = 0x100  # in the table: not two hexadecimal digits
+
+
+def _hex_pairs() -> Numbers:
+    """The byte of two hexadecimal digits, indexed by both characters as a 16-bit number in native byte order."""
+    table = np.full(0x10000, _NOT_HEX, np.uint16)
+    digits = b"0123456789abcdefABCDEF"
+    for first in digits:
+        for second in digits:
+            pair = bytes((first, second))
+            table[int(np.frombuffer(pair, np.uint16)[0])] = int(pair, 16)
+    return table
+
+
+_HEX_PAIRS: Final = _hex_pairs()
+
+
+def uuids(column: Array) -> tuple[Numbers, Mask]:
+    """Parse UUIDs in the usual text form, either case: ``f81d4fae-7dec-11d0-a765-00a0c91e6bf6``.
+
+    Args:
+        column: the texts, a binary array (:func:`.row_bytes.binary`).
+
+    Returns:
+        The bytes of every text, as numbers of dtype ``V16``, and a mask of the rows that are no UUID (never null rows),
+        whose bytes are undefined.
+    """
+    rows = len(column)
+    ends = row_bytes.bounds(column)
+    there = row_bytes.present(column)
+    fits = np.diff(ends) == _UUID_LENGTH
+    if there is not None:
+        fits &= there
+    wrong = ~fits if there is None else there & ~fits
+    octets = np.zeros((rows, 16), np.uint8)
+    good = np.flatnonzero(fits)
+    if len(good):
+        data = np.frombuffer(cast("Any", column.buffers()[2]), np.uint8)
+        if len(good) == rows:
+            texts = data[ends[0] : ends[-1]].reshape(rows, _UUID_LENGTH)
+        else:
+            texts = data[ends[good][:, None] + np.arange(_UUID_LENGTH)]
+        parsed, bad = _parsed_uuids(texts)
+        octets[good] = parsed
+        wrong[good] |= bad
+    return octets.reshape(-1).view("V16"), wrong
+
+
+def _parsed_uuids(texts: Numbers) -> tuple[Numbers, Mask]:
+    digits = np.empty((len(texts), 32), np.uint8)
+    at = 0
+    for begin, end in _GROUPS:
+        digits[:, at : at + end - begin] = texts[:, begin:end]
+        at += end - begin
+    found = _HEX_PAIRS[digits.view(np.uint16)]
+    wrong = (found == _NOT_HEX).any(axis=1)
+    for dash in _DASHES:
+        wrong |= texts[:, dash] != ord("-")
+    return found.astype(np.uint8), wrong

@@ -17,8 +17,8 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_spark.arrow.v0_10.encode import pieces, texts, variants
-from amqp_spark.arrow.v0_10.encode.faults import (
+from amqp_spark.arrow.v0_10.encode import row_bytes, texts, variants
+from amqp_spark.arrow.v0_10.encode.row_errors import (
     LONGEST_KEY,
     LONGEST_TEXT,
     Errors,
@@ -34,7 +34,7 @@ from amqp_spark.arrow.v0_10.encode.faults import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amqp_spark.arrow.v0_10.encode.pieces import Array, Cell, Mask, Numbers
+    from amqp_spark.arrow.v0_10.encode.row_bytes import Array, Cell, Mask, Numbers
 
 Encoded: TypeAlias = "tuple[Array, Errors]"
 """Bytes per row, null in null rows; and the reasons of rows that cannot be sent, whose bytes are undefined."""
@@ -127,10 +127,10 @@ def encode_map(column: Array | pa.ChunkedArray[Any], kind: t.StructType | t.MapT
         kind: its type, which :func:`unsendable` has accepted.
     """
     if isinstance(kind, t.VariantType):
-        return _variant(pieces.whole(column), code.MAP, "an object can be sent as a map")
+        return _variant(row_bytes.whole(column), code.MAP, "an object can be sent as a map")
     if isinstance(kind, t.StructType):
-        return _encode(pieces.whole(column), lambda part: _struct(part, kind, 0))
-    return _encode(pieces.whole(column), lambda part: _map(part, kind, 0))
+        return _encode(row_bytes.whole(column), lambda part: _struct(part, kind, 0))
+    return _encode(row_bytes.whole(column), lambda part: _map(part, kind, 0))
 
 
 def encode_list(column: Array | pa.ChunkedArray[Any], kind: t.ArrayType | t.VariantType) -> Encoded:
@@ -141,8 +141,8 @@ def encode_list(column: Array | pa.ChunkedArray[Any], kind: t.ArrayType | t.Vari
         kind: its type, which :func:`unsendable` has accepted.
     """
     if isinstance(kind, t.VariantType):
-        return _variant(pieces.whole(column), code.LIST, "an array can be sent as a list")
-    return _encode(pieces.whole(column), lambda part: _list(part, kind, 0))
+        return _variant(row_bytes.whole(column), code.LIST, "an array can be sent as a list")
+    return _encode(row_bytes.whole(column), lambda part: _list(part, kind, 0))
 
 
 def _encode(column: Array, inside: Callable[[Array], _Entries]) -> Encoded:
@@ -152,8 +152,8 @@ def _encode(column: Array, inside: Callable[[Array], _Entries]) -> Encoded:
         joined = _joined(len(column), [_Run(head, None), *entries.parts])
     except pa.ArrowCapacityError:
         return _halves(column, inside)
-    there = pieces.present(column)
-    return pieces.masked(joined, there), reasons(_of_rows(entries.faults, there))
+    there = row_bytes.present(column)
+    return row_bytes.masked(joined, there), reasons(_of_rows(entries.faults, there))
 
 
 def _halves(column: Array, inside: Callable[[Array], _Entries]) -> Encoded:
@@ -170,7 +170,7 @@ def _halves(column: Array, inside: Callable[[Array], _Entries]) -> Encoded:
 def _variant(column: Array, number: int, only: str) -> Encoded:
     bodies, numbers, faults = variants.bodies(column)
     wrong = numbers != number
-    there = pieces.present(column)
+    there = row_bytes.present(column)
     if there is not None:
         wrong &= there
     for row in np.flatnonzero(wrong).tolist():
@@ -187,12 +187,12 @@ def _joined(rows: int, parts: list[Array | _Run]) -> Array:
             cells = cells + part.cells
             continue
         if cells:
-            out.append(pieces.fixed(rows, cells))
+            out.append(row_bytes.fixed(rows, cells))
             cells = []
-        out.append(pieces.fixed(rows, part.cells, part.there) if isinstance(part, _Run) else part)
+        out.append(row_bytes.fixed(rows, part.cells, part.there) if isinstance(part, _Run) else part)
     if cells or not out:
-        out.append(pieces.fixed(rows, cells))
-    return pieces.join(*out)
+        out.append(row_bytes.fixed(rows, cells))
+    return row_bytes.join(*out)
 
 
 def _of_rows(faults: Faults, there: Mask | None) -> Faults:
@@ -202,7 +202,7 @@ def _of_rows(faults: Faults, there: Mask | None) -> Faults:
 
 def _struct(column: Array, kind: t.StructType, depth: int) -> _Entries:
     rows = len(column)
-    there = pieces.present(column)
+    there = row_bytes.present(column)
     parts: list[Array | _Run] = []
     sizes, counts = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     faults: Faults = {}
@@ -213,12 +213,12 @@ def _struct(column: Array, kind: t.StructType, depth: int) -> _Entries:
         name = field.name.encode()
         cells = [bytes([len(name)]) + name, *cells]
         parts.append(_Run(cells, has))
-        width = pieces.width(*cells)
+        width = row_bytes.width(*cells)
         sizes += width if has is None else has * width
         counts += 1 if has is None else has
         if tail is not None:
             parts.append(tail)
-            sizes += pieces.lengths(tail)
+            sizes += row_bytes.lengths(tail)
         for row, fault in wrong.items():
             faults.setdefault(row, fault.inside(f".{field.name}"))
     return _Entries(parts, sizes, counts, faults)
@@ -226,8 +226,8 @@ def _struct(column: Array, kind: t.StructType, depth: int) -> _Entries:
 
 def _map(column: Array, kind: t.MapType, depth: int) -> _Entries:
     ends, keys, items = _children(column, cast("Any", column).keys, cast("Any", column).items)
-    octets = pieces.binary(keys)
-    lengths = pieces.lengths(octets)
+    octets = row_bytes.binary(keys)
+    lengths = row_bytes.lengths(octets)
     wrong: Faults = {}
     for entry in np.flatnonzero(lengths > LONGEST_KEY).tolist():
         wrong[entry] = key_too_long(int(lengths[entry]))
@@ -250,7 +250,7 @@ def _list(column: Array, kind: t.ArrayType, depth: int) -> _Entries:
 
 def _children(column: Array, *children: Array) -> list[Any]:
     """Offsets of the rows among their children, and the children of a slice."""
-    ends = pieces.bounds(column)
+    ends = row_bytes.bounds(column)
     first, last = int(ends[0]), int(ends[-1])
     return [ends - first, *(child.slice(first, last - first) for child in children)]
 
@@ -265,12 +265,12 @@ def _with_void(values: _Values) -> list[Array | _Run]:
 
 def _gathered(column: Array, ends: Numbers, entries: Array, wrong: Faults) -> _Entries:
     """Concatenate the encoded entries or items of each row."""
-    octets = pieces.runs(entries, ends)
+    octets = row_bytes.runs(entries, ends)
     faults: Faults = {}
     for at in sorted(wrong):
         faults.setdefault(_row_of(ends, at), wrong[at])
-    there = pieces.present(column)
-    return _Entries([pieces.masked(octets, there)], pieces.lengths(octets), np.diff(ends), faults)
+    there = row_bytes.present(column)
+    return _Entries([row_bytes.masked(octets, there)], row_bytes.lengths(octets), np.diff(ends), faults)
 
 
 def _row_of(ends: Numbers, child: int) -> int:
@@ -292,20 +292,20 @@ def _value(column: Array, kind: t.DataType, depth: int) -> _Values:  # noqa: PLR
             return _container(column, code.LIST, _list(column, kind, depth))
         case t.VariantType():
             items, faults = variants.items(column, depth)
-            return _Values([], items, pieces.present(column), faults)
+            return _Values([], items, row_bytes.present(column), faults)
         case t.StringType():
             return _string(column)
         case t.DecimalType():
             octets = texts.decimals(column)
-            return _Values(_sized(code.STR16, ">u2", pieces.lengths(octets)), octets, pieces.present(column), {})
+            return _Values(_sized(code.STR16, ">u2", row_bytes.lengths(octets)), octets, row_bytes.present(column), {})
         case _:
             return _SCALARS[type(kind)](column, kind)
 
 
 def _container(column: Array, number: int, entries: _Entries) -> _Values:
-    there = pieces.present(column)
+    there = row_bytes.present(column)
     cells: list[Cell] = [bytes([number]), (">u4", entries.sizes + 4), (">u4", entries.counts)]
-    tail = pieces.masked(_joined(len(column), entries.parts), there)
+    tail = row_bytes.masked(_joined(len(column), entries.parts), there)
     return _Values(cells, tail, there, _of_rows(entries.faults, there))
 
 
@@ -325,32 +325,32 @@ def _numbers(column: Array, kind: str) -> Numbers:
 def _number(column: Array, kind: t.DataType) -> _Values:
     number, native = _INTEGERS[type(kind)]
     cells: list[Cell] = [bytes([number]), (f">{native}", _numbers(column, native))]
-    return _Values(cells, None, pieces.present(column), {})
+    return _Values(cells, None, row_bytes.present(column), {})
 
 
 def _boolean(column: Array, _: t.DataType) -> _Values:
     bits = _numbers(column.cast(pa.uint8()), "u1")
-    return _Values([bytes([code.BOOLEAN]), ("u1", bits)], None, pieces.present(column), {})
+    return _Values([bytes([code.BOOLEAN]), ("u1", bits)], None, row_bytes.present(column), {})
 
 
 def _string(column: Array) -> _Values:
-    octets = pieces.binary(column)
-    lengths = pieces.lengths(octets)
+    octets = row_bytes.binary(column)
+    lengths = row_bytes.lengths(octets)
     faults = _not_utf8(octets)
     if len(lengths) and lengths.max() > LONGEST_TEXT:
         for row in np.flatnonzero(lengths > LONGEST_TEXT).tolist():
             faults[row] = text_too_long(int(lengths[row]))
-    return _Values(_sized(code.STR16, ">u2", lengths), octets, pieces.present(column), faults)
+    return _Values(_sized(code.STR16, ">u2", lengths), octets, row_bytes.present(column), faults)
 
 
 def _not_utf8(octets: Array) -> Faults:
     """Faults of texts that are not UTF-8, which no reader of a str16 could decode."""
-    return {row: not_utf8(octets[row].as_buffer().size) for row in pieces.not_utf8(octets)}
+    return {row: not_utf8(octets[row].as_buffer().size) for row in row_bytes.not_utf8(octets)}
 
 
 def _binary(column: Array, _: t.DataType) -> _Values:
-    octets = pieces.binary(column)
-    return _Values(_sized(code.VBIN32, ">u4", pieces.lengths(octets)), octets, pieces.present(column), {})
+    octets = row_bytes.binary(column)
+    return _Values(_sized(code.VBIN32, ">u4", row_bytes.lengths(octets)), octets, row_bytes.present(column), {})
 
 
 def _date(column: Array, _: t.DataType) -> _Values:
@@ -366,7 +366,7 @@ def _timestamp(column: Array, kind: t.DataType) -> _Values:
 
 
 def _dated(column: Array, cells: list[Cell], wrong: Mask, name: str) -> _Values:
-    there = pieces.present(column)
+    there = row_bytes.present(column)
     faults = _of_rows({row: no_time(name) for row in np.flatnonzero(wrong).tolist()}, there)
     return _Values(cells, None, there, faults)
 

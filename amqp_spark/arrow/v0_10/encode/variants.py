@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from amqp_core.v0_10 import type_codes as code
 from amqp_spark.arrow.v0_10.encode import texts
-from amqp_spark.arrow.v0_10.encode.faults import (
+from amqp_spark.arrow.v0_10.encode.row_errors import (
     LONGEST_KEY,
     LONGEST_TEXT,
     Fault,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from amqp_spark.arrow.v0_10.encode.pieces import Array
+    from amqp_spark.arrow.v0_10.encode.row_bytes import Array
 
 _PRIMITIVE, _SHORT_TEXT, _OBJECT, _ARRAY = range(4)
 _VOID: Final = bytes([code.VOID])

@@ -15,16 +15,16 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import Typed
-from amqp_spark.arrow.conversion_error import ConversionError
+from amqp_spark.arrow.v0_10.conversion import ConversionError
 from amqp_spark.arrow.v0_10.decode import arrays, headers
-from amqp_spark.arrow.v0_10.decode.fields import PackedFields, Spans, Wire, padded, reply_to, structs
+from amqp_spark.arrow.v0_10.decode.properties import PackedFields, Spans, Wire, padded, reply_to, structs
 from amqp_spark.arrow.v0_10.decode.values import converter
 from amqp_spark.arrow.v0_10.properties import MESSAGE, PROPERTIES, REPLY_TO
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.v0_10.decode.arrays import Array, Column, Errors
-    from amqp_spark.arrow.v0_10.decode.fields import Positions
     from amqp_spark.arrow.v0_10.decode.located import Located
+    from amqp_spark.arrow.v0_10.decode.properties import Positions
     from amqp_spark.arrow.v0_10.properties import Property
 
 

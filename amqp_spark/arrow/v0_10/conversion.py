@@ -1,16 +1,18 @@
-"""Times on the wire: seconds or milliseconds since 1970, as clients differ, within the years of TIMESTAMP."""
+"""Conversion of values: its error, and times on the wire, which are seconds or milliseconds since 1970."""
 
 from __future__ import annotations
 
 from typing import Final
-
-from amqp_spark.arrow.conversion_error import ConversionError
 
 AUTO_MILLISECONDS: Final = 10**11
 """Times above this are in milliseconds under ``timestampUnit=auto``: in seconds it would be the year 5138."""
 EARLIEST_SECONDS: Final = -62_135_596_800
 LATEST_SECONDS: Final = 253_402_300_799
 """The last second of the year 9999; the TIMESTAMP of SQL has the years 1 to 9999."""
+
+
+class ConversionError(ValueError):
+    """A value that the requested type cannot hold; the text describes the value found."""
 
 
 def microseconds(number: int, unit: str) -> int:
