@@ -12,6 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
+from amqp_core.conditions import CoreCondition
 from amqp_core.errors import AuthenticationFailed, UsageError
 
 DEFAULT_PORT = 5672
@@ -80,25 +81,23 @@ class ConnectOptions:
 
     def __post_init__(self) -> None:
         if not self.hosts:
-            raise UsageError("hosts is empty: at least one (host, port) is needed")
+            raise _not_valid("hosts", "at least one (host, port) is needed")
         if not 0 <= self.heartbeat <= 65535:
-            raise UsageError(f"heartbeat={self.heartbeat}: 0 (off) to 65535 seconds are allowed")
+            raise _not_valid(f"heartbeat={self.heartbeat}", "0 (off) to 65535 seconds are allowed")
         if not self.connect_timeout > 0:
-            raise UsageError(f"connect_timeout={self.connect_timeout}: a positive number of seconds is needed")
+            raise _not_valid(f"connect_timeout={self.connect_timeout}", "a positive number of seconds is needed")
         for name in ("username", "password", "virtual_host"):
             value = getattr(self, name)
             if value is not None and not is_utf8(value):
-                raise UsageError(f"{name} {NOT_UTF8}")
+                raise _not_valid(name, f"it {NOT_UTF8}")
         for name in ("password_file", "tls_ca_file", "tls_cert_file", "tls_key_file"):
             if "\0" in (getattr(self, name) or ""):
-                raise UsageError(f"{name} holds a NUL character, which no path does: give the path of a file")
+                raise _not_valid(name, "it contains a NUL character, which no path does")
         if not MIN_MAX_MESSAGE_BYTES <= self.max_message_bytes <= MAX_MAX_MESSAGE_BYTES:
-            raise UsageError(
-                f"max_message_bytes={self.max_message_bytes}: "
-                f"{MIN_MAX_MESSAGE_BYTES} to {MAX_MAX_MESSAGE_BYTES} are allowed"
-            )
+            reason = f"{MIN_MAX_MESSAGE_BYTES} to {MAX_MAX_MESSAGE_BYTES} are allowed"
+            raise _not_valid(f"max_message_bytes={self.max_message_bytes}", reason)
         if self.password is not None and self.password_file is not None:
-            raise UsageError("password and password_file are both given: give one of them")
+            raise _not_valid("password_file", "a password is given, too")
 
     def __repr__(self) -> str:
         shown = (
@@ -123,11 +122,13 @@ class ConnectOptions:
             content = Path(self.password_file).read_bytes()
         except (OSError, ValueError) as error:  # a path that cannot be encoded is a ValueError
             reason = (error.strerror if isinstance(error, OSError) else None) or type(error).__name__
-            raise AuthenticationFailed(f"the password file {self.password_file!r} cannot be read: {reason}") from error
+            text = CoreCondition.PASSWORD_FILE_UNUSABLE(file=self.password_file, reason=reason)
+            raise AuthenticationFailed(text) from error
         # not by a UnicodeDecodeError, which contains the bytes of the file
         text = content.decode("utf-8", "surrogateescape")
         if not is_utf8(text):
-            raise AuthenticationFailed(f"the password file {self.password_file!r} is not UTF-8 text: write it in UTF-8")
+            reason = "it is not UTF-8 text"
+            raise AuthenticationFailed(CoreCondition.PASSWORD_FILE_UNUSABLE(file=self.password_file, reason=reason))
         return text.removesuffix("\n").removesuffix("\r")
 
 
@@ -143,29 +144,29 @@ def parse_url(url: str) -> tuple[tuple[tuple[str, int], ...], str, bool]:
     """
     if "@" in url:
         # Any text before an '@' may be a password, wherever it is: quote nothing of the URL.
-        raise UsageError(
-            "the URL holds credentials (something before '@'), which would be logged: leave them out and give username "
-            "and password separately (an '@' in a virtual host is written %40)"
+        raise _invalid_url(
+            "it contains credentials (text before '@'), which would be logged; give username and password separately, "
+            "and write an '@' in a virtual host as %40"
         )
     if not is_utf8(url):
-        raise UsageError(f"the URL {NOT_UTF8}")
+        raise _invalid_url(f"it {NOT_UTF8}")
     scheme, separator, rest = url.partition("://")
     tls = scheme.lower() == "amqps"
     if not separator or scheme.lower() not in {"amqp", "amqps"}:
-        raise UsageError(f"the URL {url!r} does not start with amqp:// or amqps://")
+        raise _invalid_url(f"{url!r} does not start with amqp:// or amqps://")
     if "?" in rest or "#" in rest:
         # Not quoted: the query may contain a password.
-        raise UsageError("the URL has a query or fragment ('?' or '#'): settings are given as options, not in the URL")
+        raise _invalid_url("it has a query or fragment ('?' or '#'), but settings are given as options")
     authority, _, path = rest.partition("/")
     if "/" in path:
-        raise UsageError(f"the URL {url!r} has more than one '/' after the hosts: write %2F in a virtual host's name")
+        raise _invalid_url(f"{url!r} has more than one '/' after the hosts; write %2F in a virtual host's name")
     hosts = tuple(_host_and_port(part.strip(), url, tls=tls) for part in authority.split(","))
     try:
         virtual_host = unquote_to_bytes(path).decode()
     except UnicodeDecodeError:
-        raise UsageError(f"the virtual host in the URL {url!r} is not UTF-8 after percent-decoding") from None
+        raise _invalid_url(f"the virtual host in {url!r} is not UTF-8 after percent-decoding") from None
     if len(virtual_host.encode()) > 255:
-        raise UsageError(f"the virtual host in the URL has {len(virtual_host.encode())} bytes; 255 are allowed")
+        raise _invalid_url(f"the virtual host has {len(virtual_host.encode())} bytes; 255 are allowed")
     return hosts, virtual_host, tls
 
 
@@ -194,13 +195,21 @@ def format_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _not_valid(name: str, reason: str) -> UsageError:
+    return UsageError(CoreCondition.ARGUMENT_INVALID(name=name, reason=reason))
+
+
+def _invalid_url(reason: str) -> UsageError:
+    return UsageError(CoreCondition.URL_INVALID(reason=reason))
+
+
 def _host_and_port(text: str, url: str, *, tls: bool) -> tuple[str, int]:
     host, separator, port = _split_port(text, url)
     if not separator:
         return host, DEFAULT_TLS_PORT if tls else DEFAULT_PORT
     if not (port.isascii() and port.isdigit()) or not 1 <= int(port[:6]) <= 65535:
         # The text is not quoted: users also write passwords after a ':'.
-        raise UsageError(f"the port after host {host!r} in the URL is not a number from 1 to 65535")
+        raise _invalid_url(f"the port after host {host!r} is not a number from 1 to 65535")
     return host, int(port)
 
 
@@ -213,12 +222,11 @@ def _split_port(text: str, url: str) -> tuple[str, str, str]:
         except ValueError:
             bracket = ""
         if not bracket or (rest and not rest.startswith(":")):
-            raise UsageError(f"{text!r} in the URL {url!r} is not an IPv6 address in brackets with a port: [::1]:5672")
+            raise _invalid_url(f"{text!r} in {url!r} is not an IPv6 address in brackets with a port: [::1]:5672")
         return address, rest[:1], rest[1:]
     if text.count(":") > 1:
-        raise UsageError(f"{text!r} in the URL {url!r} has more than one ':': write an IPv6 address in brackets")
+        raise _invalid_url(f"{text!r} in {url!r} has more than one ':'; write an IPv6 address in brackets")
     host, separator, port = text.partition(":")
     if not _HOST_NAME.fullmatch(host):
-        what = "an empty host name" if not host else f"{host!r}, which is not a host name,"
-        raise UsageError(f"the URL {url!r} has {what} where amqp://host[:port][,host2[:port2]]/virtual-host is needed")
+        raise _invalid_url(f"{url!r} has {repr(host) + ', which is not a host name' if host else 'an empty host name'}")
     return host, separator, port

@@ -6,9 +6,12 @@ errors can be pickled between workers; a message names the value, the limit and 
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from amqp_core.conditions import condition_of
+from amqp_core.conditions import CoreCondition, condition_of
+
+if TYPE_CHECKING:
+    from amqp_core.conditions import Condition
 
 
 class AmqpError(Exception):
@@ -23,28 +26,58 @@ class AmqpError(Exception):
 
 
 class UsageError(AmqpError):
-    """The caller used an object in a state or way that the protocol does not allow."""
+    """The caller gave a value, or used an object in a state or way, that is not allowed."""
 
 
-class EncodeError(AmqpError, ValueError):
+class _WithReason(AmqpError):
+    """An error of low level: the text of its condition quotes ``reason``."""
+
+    _condition: ClassVar[Condition]
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+    @property
+    def cause(self) -> str:
+        """The reason, and where it was found."""
+        return self.reason
+
+    def __str__(self) -> str:
+        return self._condition(reason=self.cause)
+
+
+class EncodeError(_WithReason, ValueError):
     """A value does not fit its wire type."""
 
+    _condition = CoreCondition.VALUE_NOT_ENCODABLE
 
-class ProtocolError(AmqpError):
+
+class ProtocolError(_WithReason):
     """The peer violated the protocol; the connection cannot continue (0-10 section 4)."""
 
     retryable: ClassVar[bool] = True
+    _condition = CoreCondition.PROTOCOL_VIOLATED
 
 
 class DecodeError(ProtocolError, ValueError):
-    """Bytes from the peer are not a value of the expected type."""
+    """Bytes from the peer are not a value of the expected type.
+
+    Attributes:
+        reason: without the position.
+        offset: the position of the byte; -1 if it is not known.
+    """
+
+    _condition = CoreCondition.DATA_MALFORMED
 
     def __init__(self, reason: str, offset: int = -1) -> None:
-        super().__init__(reason, offset)
-        self.reason = reason
+        super().__init__(reason)
+        self.args = (reason, offset)
         self.offset = offset
 
-    def __str__(self) -> str:
+    @property
+    def cause(self) -> str:
+        """The reason, and the position of the byte."""
         return self.reason if self.offset < 0 else f"{self.reason} (at byte {self.offset})"
 
 
@@ -62,26 +95,44 @@ class UndecodableMessage(DecodeError):
         self.command_id = command_id
 
     def __str__(self) -> str:
-        return f"the message with command id {self.command_id} cannot be decoded: {self.reason}"
+        return CoreCondition.MESSAGE_UNDECODABLE(transfer_id=self.command_id, reason=self.reason)
 
 
 class LimitExceeded(ProtocolError):
     """The peer sent more than a limit allows: frame, segment, map depth, buffer."""
 
     retryable: ClassVar[bool] = False
+    _condition = CoreCondition.LIMIT_EXCEEDED
 
 
 class VersionRefused(ProtocolError):
-    """The peer does not speak AMQP 0-10; ``offered`` describes the protocol that it offered or answered with."""
+    """The peer does not speak the expected protocol.
+
+    Attributes:
+        offered: describes the protocol that it offered or answered with.
+        expected: the protocol that was expected.
+        how: verb: how the peer showed its protocol.
+        peer: its address, if known.
+    """
 
     retryable: ClassVar[bool] = False
 
-    def __init__(self, message: str, offered: str) -> None:
-        super().__init__(message, offered)
+    def __init__(self, offered: str, expected: str, how: str, peer: str = "The peer") -> None:
+        super().__init__(offered)
+        self.args = (offered, expected, how, peer)
         self.offered = offered
+        self.expected = expected
+        self.how = how
+        self.peer = peer
+
+    def at(self, peer: str) -> VersionRefused:
+        """Return the error with the address of the peer."""
+        return VersionRefused(self.offered, self.expected, self.how, peer)
 
     def __str__(self) -> str:
-        return str(self.args[0])
+        return CoreCondition.PROTOCOL_MISMATCH(
+            peer=self.peer, expected=self.expected, how=self.how, offered=self.offered
+        )
 
 
 class ConnectionFailed(AmqpError):
@@ -103,7 +154,7 @@ class ConnectionClosed(ConnectionFailed):
         self.reply_text = reply_text
 
     def __str__(self) -> str:
-        return f"the broker closed the connection: {self.reply_code} {self.reply_text}"
+        return CoreCondition.CONNECTION_CLOSED(code=self.reply_code, text=self.reply_text.removesuffix("."))
 
 
 class AuthenticationFailed(ConnectionFailed):
@@ -146,7 +197,7 @@ class MessageRejected(AmqpError):
         self.text = text
 
     def __str__(self) -> str:
-        return f"the broker rejected {self.count} published message(s) with code {self.code}: {self.text}"
+        return CoreCondition.MESSAGES_REJECTED(count=self.count, code=self.code, text=self.text.removesuffix("."))
 
 
 class TransactionFailed(AmqpError):
@@ -169,7 +220,7 @@ class TransactionFailed(AmqpError):
         return self.name == "XA_RBROLLBACK"
 
     def __str__(self) -> str:
-        return f"{self.operation} ended with {self.name} ({self.status})"
+        return CoreCondition.TRANSACTION_FAILED(operation=self.operation, status=self.name, code=self.status)
 
 
 class SessionDetached(AmqpError):
@@ -183,7 +234,7 @@ class SessionDetached(AmqpError):
         self.name = name
 
     def __str__(self) -> str:
-        return f"the broker detached session {self.name!r} with code {self.code}"
+        return CoreCondition.SESSION_DETACHED(name=self.name, code=self.code)
 
 
 class CommandFailed(AmqpError):
@@ -194,8 +245,10 @@ class CommandFailed(AmqpError):
         command_id: id of the command; ``None`` if the broker did not name it.
         description: the broker's reason.
         command: name of the command, if known.
-        remedy: one sentence: what ends the condition, if it is known.
+        remedy: what the administrator of the broker has to do, if it is known.
     """
+
+    _condition: ClassVar[Condition] = CoreCondition.COMMAND_REFUSED
 
     def __init__(
         self, error_code: int, command_id: int | None, description: str, command: str | None = None, remedy: str = ""
@@ -208,22 +261,33 @@ class CommandFailed(AmqpError):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        what = f" on {self.command}" if self.command else ""
-        remedy = f". {self.remedy}" if self.remedy else ""
-        return f"the broker refused{what} with {self.wire_code}: {self.description}{remedy}"
+        return self._condition(**self._fields())
+
+    def _fields(self) -> dict[str, object]:
+        command = f" {self.command}" if self.command else ""
+        description = self.description.removesuffix(".") or "no reason given"
+        return {"command": command, "code": self.wire_code, "description": description}
 
 
 class UnauthorizedAccess(CommandFailed):
     """The login lacks a right. The text names the right that the broker requires, if it is known."""
 
+    _condition = CoreCondition.ACCESS_REFUSED
+
+    def _fields(self) -> dict[str, object]:
+        return super()._fields() | {"remedy": self.remedy or "Let the broker's administrator grant the login the right"}
+
 
 class NotFound(CommandFailed):
     """No such queue, exchange or transaction branch."""
+
+    _condition = CoreCondition.RESOURCE_NOT_FOUND
 
 
 class ResourceLocked(CommandFailed):
     """Another session holds the queue exclusively."""
 
+    _condition = CoreCondition.RESOURCE_LOCKED
     retryable: ClassVar[bool] = True
 
 
@@ -245,6 +309,8 @@ class CommandInvalid(CommandFailed):
 
 class ResourceLimitExceeded(CommandFailed):
     """A limit of the broker (queue length, message size) was reached."""
+
+    _condition = CoreCondition.RESOURCE_LIMIT_REACHED
 
 
 class NotAllowed(CommandFailed):

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING, TypeVar
 
 from amqp_core.address import format_address
+from amqp_core.conditions import CoreCondition, reason
 from amqp_core.errors import (
     AmqpError,
     AuthenticationFailed,
@@ -60,7 +61,7 @@ def connect_any(hosts: Sequence[tuple[str, int]], dial: Callable[[str, int], _Co
     lasting = [error for error in failures if not error.retryable]
     if len(lasting) == len(failures):
         raise lasting[0]
-    raise ConnectionFailed("no broker of the host list can be used: " + "; ".join(str(error) for error in failures))
+    raise ConnectionFailed(CoreCondition.NO_HOST_USABLE(reasons="; ".join(map(reason, failures))))
 
 
 def _follow(host: str, port: int, dial: Callable[[str, int], _Connected]) -> _Connected:
@@ -69,7 +70,8 @@ def _follow(host: str, port: int, dial: Callable[[str, int], _Connected]) -> _Co
             return dial(host, port)
         except Redirect as redirect:
             host, port = redirected_to(redirect.host, port)
-    raise ConnectionFailed(f"more than {_MOST_REDIRECTS} redirects; the last one to {format_address(host, port)}")
+    peer, circle = format_address(host, port), f"this is the end of more than {_MOST_REDIRECTS} redirects"
+    raise ConnectionFailed(CoreCondition.CONNECT_FAILED(peer=peer, reason=circle))
 
 
 def redirected_to(text: str, port: int) -> tuple[str, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 
+from amqp_core.conditions import CoreCondition
 from amqp_core.errors import UsageError
 
 FIRST_TRANSFERS = 1000
@@ -32,7 +33,8 @@ class Window:
 
     def __init__(self, most_transfers: int, most_bytes: int, *, small: bool = False) -> None:
         if most_transfers < 1 or most_bytes < 1:
-            raise UsageError(f"a window of {most_transfers} transfers and {most_bytes} bytes lets nothing pass")
+            name = f"A window of {most_transfers} transfers and {most_bytes} bytes"
+            raise UsageError(CoreCondition.ARGUMENT_INVALID(name=name, reason="it lets nothing pass"))
         self._most_transfers = most_transfers
         self._most_bytes = most_bytes
         self._largest = max(1.0, most_bytes / FIRST_BYTES)

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
+from amqp_core.conditions import CoreCondition
 from amqp_core.errors import (
     AmqpError,
     ConnectionFailed,
-    ConnectionLost,
     DeadlineExceeded,
     UsageError,
     VersionRefused,
 )
-from amqp_core.transport import Transport, monotonic
+from amqp_core.transport import Transport, connection_lost, monotonic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -122,13 +122,13 @@ class Pump:
         except AmqpError:
             pass  # the broker notices the closed socket in any case
         finally:
-            self._broken = error or UsageError("the client is closed")
+            self._broken = error or UsageError(CoreCondition.CLIENT_CLOSED())
             self.transport.close()
 
     def abort(self) -> None:
         """Drop the connection without a close handshake, as a crash would."""
         self._closed = True
-        self._broken = self._broken or UsageError("the client is closed")
+        self._broken = self._broken or UsageError(CoreCondition.CLIENT_CLOSED())
         self.transport.close()
 
     @property
@@ -154,7 +154,7 @@ class Pump:
         Raises:
             DeadlineExceeded: always.
         """
-        error = DeadlineExceeded(f"no answer from {self.transport.peer} in time: waited for {what}")
+        error = DeadlineExceeded(CoreCondition.DEADLINE_EXCEEDED(peer=self.transport.peer, what=what))
         self._break(error)
         raise error
 
@@ -272,7 +272,7 @@ class Pump:
             if silent and self._is_silence_allowed(now):
                 self._next_tick = now + _SILENT_TICK_S
             elif silent:
-                raise ConnectionLost(f"{self.transport.peer} was silent for two heartbeat intervals")
+                raise connection_lost(self.transport.peer, "the peer was silent for two heartbeat intervals")
         return limit if self._next_tick is None else min(limit, self._next_tick)
 
     def _is_silence_allowed(self, now: float) -> bool:
@@ -295,10 +295,11 @@ class Pump:
         if self._stuck_at is None or transport.sent_bytes != self._stuck_sent:
             self._stuck_at, self._stuck_sent = now, transport.sent_bytes
         elif now >= self._stuck_at + self.call_timeout_s:
-            raise DeadlineExceeded(
-                f"{transport.peer} sends, but has read nothing for {self.call_timeout_s:g} s, while "
-                f"{transport.pending_own_bytes} bytes of answers wait for it; see what the broker is doing"
+            what = (
+                f"it to read {transport.pending_own_bytes} bytes of answers; it sends, but has read nothing for "
+                f"{self.call_timeout_s:g} s"
             )
+            raise DeadlineExceeded(CoreCondition.DEADLINE_EXCEEDED(peer=transport.peer, what=what))
         return self._stuck_at + self.call_timeout_s
 
     def _receive(self, data: bytes) -> None:
@@ -307,9 +308,8 @@ class Pump:
             self.received_bytes += len(data)
             error = self._endpoint.receive(data)
         else:
-            error = self._endpoint.receive_eof() or ConnectionLost(
-                f"{self.transport.peer} closed the connection without a word{self._hint()}"
-            )
+            reason = f"the peer closed it without a word{self._hint()}"
+            error = self._endpoint.receive_eof() or connection_lost(self.transport.peer, reason)
         if error is not None:
             self._break(error)
 
@@ -335,7 +335,7 @@ class Pump:
         if self._broken is not None:
             return
         if isinstance(error, VersionRefused):  # the endpoint does not know which host of a list it is
-            error = VersionRefused(f"{self.transport.peer}: {error}", error.offered)
+            error = error.at(self.transport.peer)
         self._broken = self._endpoint.error or error
         try:
             self._endpoint.close(error)

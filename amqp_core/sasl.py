@@ -20,6 +20,7 @@ import unicodedata
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from amqp_core.address import DEFAULT_MECHANISMS, NOT_UTF8, is_utf8
+from amqp_core.conditions import CoreCondition
 from amqp_core.errors import AuthenticationFailed, ProtocolError, UsageError
 
 if TYPE_CHECKING:
@@ -117,9 +118,7 @@ class Mechanism:
         Raises:
             AuthenticationFailed: the challenge is not expected or not valid.
         """
-        raise AuthenticationFailed(
-            f"the broker sent a challenge of {len(challenge)} bytes after {self.name}, which has none"
-        )
+        raise _violated(self.name, f"a challenge of {len(challenge)} bytes arrived where it has none")
 
     def finished(self) -> None:
         """Check that the broker may accept the login now; else raise AuthenticationFailed."""
@@ -149,7 +148,7 @@ class _Password(Mechanism):
     def __init__(self, username: str, password: str) -> None:
         for value, what in ((username, "user name"), (password, "password")):
             if not is_utf8(value):
-                raise UsageError(f"the {what} {NOT_UTF8}")
+                raise UsageError(CoreCondition.ARGUMENT_INVALID(name=f"The {what}", reason=f"it {NOT_UTF8}"))
         self._username = username
         self._password = password
 
@@ -165,7 +164,8 @@ class Plain(_Password):
     def initial(self) -> bytes:
         """Return NUL, user name, NUL, password."""
         if "\0" in self._username or "\0" in self._password:
-            raise UsageError("a user name or password with a NUL character cannot be sent with PLAIN")
+            reason = "with PLAIN neither can have a NUL character"
+            raise UsageError(CoreCondition.ARGUMENT_INVALID(name="The user name or password", reason=reason))
         return b"\0" + self._username.encode() + b"\0" + self._password.encode()
 
 
@@ -193,7 +193,7 @@ class CramMd5(_Password):
     def finished(self) -> None:
         """Refuse a broker that sent no challenge: it has not checked the password."""
         if not self._answered:
-            raise AuthenticationFailed("the broker accepted CRAM-MD5 without a challenge, so it checked no password")
+            raise _violated(self.name, "the login was accepted without a challenge, so no password was checked")
 
 
 class Scram(_Password):
@@ -224,28 +224,24 @@ class Scram(_Password):
     def finished(self) -> None:
         """Refuse a broker that sent no signature: it has not proved that it knows the password."""
         if not self._verified:
-            raise AuthenticationFailed(
-                f"the broker accepted {self.name} without proving that it knows the password (no server signature); "
-                "this may be another server in its place"
-            )
+            reason = "the login was accepted without a proof that the server knows the password (no server signature)"
+            raise _violated(self.name, reason)
 
     def _final(self, challenge: bytes) -> bytes:
         fields = _attributes(challenge, self.name)
         if "e" in fields:
-            raise AuthenticationFailed(f"the broker refused {self.name}: {fields['e']}")
+            raise AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self.name, reason=fields["e"]))
         if [key for key, _ in zip(fields, range(3), strict=False)] != ["r", "s", "i"]:
-            raise AuthenticationFailed(f"the broker's {self.name} challenge is not 'r=...,s=...,i=...'")
+            raise _violated(self.name, "the challenge is not 'r=...,s=...,i=...'")
         nonce = fields["r"]
         if not nonce.startswith(self._nonce) or len(nonce) == len(self._nonce):
-            raise AuthenticationFailed(f"the broker's {self.name} nonce does not continue ours")
+            raise _violated(self.name, "the nonce of the server does not continue ours")
         salt = _base64(fields["s"], "salt", self.name)
         digits = fields["i"].isascii() and fields["i"].isdigit() and len(fields["i"]) <= len(str(MAX_ITERATIONS))
         iterations = int(fields["i"]) if digits else -1  # int() raises another error for thousands of digits
         if not MIN_ITERATIONS <= iterations <= MAX_ITERATIONS:
-            raise AuthenticationFailed(
-                f"the broker asks for {fields['i'][:20]} iterations of {self.name}; "
-                f"between {MIN_ITERATIONS} and {MAX_ITERATIONS} are accepted"
-            )
+            accepted = f"{MIN_ITERATIONS} to {MAX_ITERATIONS} are accepted"
+            raise _violated(self.name, f"it asks for {fields['i'][:20]} iterations, {accepted}")
         password = saslprep(self._password, "password").encode()
         salted = hashlib.pbkdf2_hmac(self.hash_name, password, salt, iterations)
         client_key = self._hmac(salted, b"Client Key")
@@ -260,13 +256,10 @@ class Scram(_Password):
         assert self._server_signature is not None
         fields = _attributes(challenge, self.name)
         if "e" in fields:
-            raise AuthenticationFailed(f"the broker refused {self.name}: {fields['e']}")
+            raise AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self.name, reason=fields["e"]))
         signature = _base64(fields.get("v", ""), "server signature", self.name)
         if not hmac.compare_digest(signature, self._server_signature):
-            raise AuthenticationFailed(
-                f"the broker's {self.name} server signature is wrong: it does not know the password; "
-                "this may be another server in its place"
-            )
+            raise _violated(self.name, "the server signature is wrong, so the server does not know the password")
         self._verified = True
 
     def _hmac(self, key: bytes, message: bytes) -> bytes:
@@ -351,15 +344,13 @@ def choose(
             assert username is not None
             assert password is not None
             return _WITH_PASSWORD[name](username, password)
-    text = (
-        f"no SASL mechanism suits both sides: the broker offers {_names(offered)}; "
-        f"allowed here (sasl_mechanisms) are {_names(allowed)}"
+    if not reasons and not tls and "PLAIN" in allowed and username is not None:
+        reasons = ["many brokers offer PLAIN only over TLS (amqps://)"]
+    raise AuthenticationFailed(
+        CoreCondition.NO_SASL_MECHANISM(
+            offered=_names(offered), allowed=_names(allowed), reasons="".join(f"; {reason}" for reason in reasons)
+        )
     )
-    if reasons:
-        text += "; " + "; ".join(reasons)
-    elif not tls and "PLAIN" in allowed and username is not None:
-        text += "; many brokers offer PLAIN only over TLS (amqps://)"
-    raise AuthenticationFailed(text)
 
 
 def _unusable(name: str, *, login: bool, partial_login: bool, certificate: bool, safe: bool) -> str | None:
@@ -399,15 +390,15 @@ def saslprep(text: str, what: str) -> str:
     prepared = unicodedata.ucd_3_2_0.normalize("NFKC", mapped)
     for char in prepared:
         if any(prohibited(char) for prohibited in _PROHIBITED):
-            raise UsageError(
-                f"the {what} holds a character that SASL does not allow (RFC 4013), such as a control character"
-            )
+            reason = "it contains a character that SASL does not allow (RFC 4013), such as a control character"
+            raise UsageError(CoreCondition.ARGUMENT_INVALID(name=f"The {what}", reason=reason))
     if any(map(stringprep.in_table_d1, prepared)) and (
         any(map(stringprep.in_table_d2, prepared))
         or not stringprep.in_table_d1(prepared[0])
         or not stringprep.in_table_d1(prepared[-1])
     ):
-        raise UsageError(f"the {what} mixes right-to-left and left-to-right text in a way that SASL forbids (RFC 4013)")
+        reason = "it mixes right-to-left and left-to-right text in a way that SASL does not allow (RFC 4013)"
+        raise UsageError(CoreCondition.ARGUMENT_INVALID(name=f"The {what}", reason=reason))
     return prepared
 
 
@@ -422,6 +413,10 @@ _PROHIBITED: tuple[Callable[[str], bool], ...] = (
     stringprep.in_table_c8,
     stringprep.in_table_c9,
 )
+
+
+def _violated(mechanism: str, reason: str) -> AuthenticationFailed:
+    return AuthenticationFailed(CoreCondition.BROKER_NOT_PROVED(mechanism=mechanism, reason=reason))
 
 
 def _escape(name: str) -> str:
@@ -442,12 +437,10 @@ def _attributes(challenge: bytes, mechanism: str) -> dict[str, str]:
     for part in text.split(","):
         key, separator, value = part.partition("=")
         if len(key) != 1 or not separator or key in fields:
-            raise AuthenticationFailed(
-                f"the broker's {mechanism} challenge of {len(challenge)} bytes is not a list of attributes"
-            )
+            raise _violated(mechanism, f"the challenge of {len(challenge)} bytes is not a list of attributes")
         fields[key] = value
     if "m" in fields:
-        raise AuthenticationFailed(f"the broker asks for an extension of {mechanism} that is not known here")
+        raise _violated(mechanism, "the challenge asks for an extension that is not known here")
     return fields
 
 
@@ -457,5 +450,5 @@ def _base64(text: str, what: str, mechanism: str) -> bytes:
     except (binascii.Error, ValueError):
         value = b""
     if not value:
-        raise AuthenticationFailed(f"the broker's {mechanism} {what} is missing or not base64")
+        raise _violated(mechanism, f"the {what} is missing or not base64")
     return value

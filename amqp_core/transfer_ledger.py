@@ -10,6 +10,7 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from amqp_core.conditions import CoreCondition
 from amqp_core.errors import ProtocolError, UsageError
 from amqp_core.sequence_numbers import RangeSet
 
@@ -44,7 +45,8 @@ class Transfers:
         self.first = first
         last = int(ends[-1]) if len(ends) else 0
         if last != self.frames.nbytes:
-            raise UsageError(f"a run of {self.frames.nbytes} bytes whose last transfer ends at {last}")
+            name, reason = f"A run of {self.frames.nbytes} bytes", f"its last transfer ends at {last}"
+            raise UsageError(CoreCondition.ARGUMENT_INVALID(name=name, reason=reason))
 
     def __len__(self) -> int:
         return len(self.ends)

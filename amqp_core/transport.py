@@ -18,6 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from amqp_core.address import format_address, is_utf8
+from amqp_core.conditions import CoreCondition
 from amqp_core.errors import ConnectionFailed, ConnectionLost, TlsError
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def tls_context(options: ConnectOptions) -> ssl.SSLContext:
     except (OSError, ValueError) as error:  # SSLError is an OSError; a path with a lone surrogate cannot be encoded
         given = [path for path in (options.tls_ca_file, options.tls_cert_file, options.tls_key_file) if path]
         files = ", ".join(path if is_utf8(path) else ascii(path) for path in given)
-        raise TlsError(f"the TLS files {files} cannot be used: {error}") from error
+        raise TlsError(CoreCondition.TLS_FILES_UNUSABLE(files=files, reason=error)) from error
     return context
 
 
@@ -97,22 +98,20 @@ class Transport:
             try:
                 context.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_hostname=host)
             except ValueError as error:  # checked before there is a socket, which the error would leave open
-                raise TlsError(f"{host!r} cannot be the name in a certificate: {error}") from error
+                reason = f"{host!r} cannot be the name in a certificate: {error}"
+                raise _tls_error(where, reason, "Connect by the name in the certificate") from error
         try:
             sock = _dial(host, port, deadline)
         except _NotResolved:
-            raise ConnectionFailed(
-                f"the host name {host!r} was not resolved within {timeout:g} s (connect_timeout): "
-                "check the name and the name servers of this machine, or raise connect_timeout"
-            ) from None
+            raise _failed(where, f"the host name was not resolved within {timeout:g} s") from None
         except TimeoutError as error:
-            raise ConnectionFailed(f"no answer from {where} within {timeout:g} s (connect_timeout)") from error
+            raise _failed(where, f"no answer within {timeout:g} s") from error
         except socket.gaierror as error:
-            raise ConnectionFailed(f"the host name {host!r} cannot be resolved: {error.strerror}") from error
+            raise _failed(where, f"the host name cannot be resolved: {error.strerror}") from error
         except OSError as error:
-            raise ConnectionFailed(f"cannot connect to {where}: {error.strerror or error}") from error
+            raise _failed(where, error.strerror or error) from error
         except (ValueError, OverflowError) as error:  # UnicodeError is a ValueError
-            raise ConnectionFailed(f"{where} is not an address: {error}") from error
+            raise _failed(where, f"this is not an address: {error}") from error
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -126,7 +125,7 @@ class Transport:
             return cls(sock, where)
         except OSError as error:  # no file descriptor is left for the wake-up
             sock.close()
-            raise ConnectionFailed(f"cannot connect to {where}: {error.strerror or error}") from error
+            raise _failed(where, error.strerror or error) from error
 
     @property
     def is_tls(self) -> bool:
@@ -217,7 +216,7 @@ class Transport:
             elif event & select.POLLOUT:
                 self.flush()
             elif not reading and event & (select.POLLHUP | select.POLLERR):
-                raise ConnectionLost(f"the connection to {self.peer} was reset by the peer")
+                raise connection_lost(self.peer, "the peer reset it")
         return woken
 
     def wake(self) -> None:
@@ -245,7 +244,7 @@ class Transport:
         # with TLS 1.3 the peer verifies our certificate after our handshake is over: its alert is the first data read
         if isinstance(error, ssl.SSLError) and not self._has_read:
             return _explain_tls(error, self.peer, 0)
-        return ConnectionLost(f"the connection to {self.peer} broke while {doing}: {error.strerror or error}")
+        return connection_lost(self.peer, f"it broke while {doing}: {error.strerror or error}")
 
 
 def _dial(host: str, port: int, deadline: float) -> socket.socket:
@@ -296,24 +295,35 @@ def _explain_tls(error: OSError, where: str, timeout: float) -> ConnectionFailed
     """Build the error for a failed TLS handshake, with the cause and the remedy."""
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in (62, 64):  # X509_V_ERR_HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH
-            return TlsError(
-                f"the certificate of {where} is for another name: {error.verify_message} "
-                "(connect by the name in the certificate, or set tls_verify_hostname to false)"
-            )
-        return TlsError(
-            f"the certificate of {where} is not trusted: {error.verify_message} "
-            "(tls_ca_file names the certificates to trust)"
-        )
+            reason = f"the certificate is for another name: {error.verify_message}"
+            action = "Connect by the name in the certificate, or set tls_verify_hostname to false"
+            return _tls_error(where, reason, action)
+        reason = f"the certificate is not trusted: {error.verify_message}"
+        return _tls_error(where, reason, "Give the certificates to trust with tls_ca_file")
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
-        return TlsError(_explain_alert((error.reason or str(error)).replace("_", " ").lower(), where))
+        return _explain_alert((error.reason or str(error)).replace("_", " ").lower(), where)
     if isinstance(error, TimeoutError):
-        return ConnectionFailed(f"no TLS handshake with {where} within {timeout:g} s (connect_timeout)")
-    return ConnectionLost(f"the connection to {where} broke during the TLS handshake: {error.strerror or error}")
+        return _failed(where, f"no TLS handshake within {timeout:g} s")
+    return connection_lost(where, f"it broke during the TLS handshake: {error.strerror or error}")
 
 
-def _explain_alert(reason: str, where: str) -> str:
+def _explain_alert(reason: str, where: str) -> TlsError:
     if any(sign in reason for sign in ("wrong version", "record layer", "http request")):
-        return f"{where} does not speak TLS: use amqp:// for this port ({reason})"
+        return _tls_error(where, f"the peer does not speak TLS: {reason}", "Use amqp:// for this port")
     if any(sign in reason for sign in ("certificate required", "handshake failure", "bad certificate")):
-        return f"{where} refused our TLS handshake: {reason} (tls_cert_file and tls_key_file identify us)"
-    return f"TLS with {where} failed: {reason}"
+        action = "Give the client certificate that the broker requires with tls_cert_file and tls_key_file"
+        return _tls_error(where, f"the peer refused our handshake: {reason}", action)
+    return _tls_error(where, reason, "Look into the log of the broker")
+
+
+def connection_lost(peer: str, reason: str) -> ConnectionLost:
+    """Build the error for a connection that ended."""
+    return ConnectionLost(CoreCondition.CONNECTION_LOST(peer=peer, reason=reason))
+
+
+def _failed(where: str, reason: object) -> ConnectionFailed:
+    return ConnectionFailed(CoreCondition.CONNECT_FAILED(peer=where, reason=reason))
+
+
+def _tls_error(where: str, reason: str, action: str) -> TlsError:
+    return TlsError(CoreCondition.TLS_FAILED(peer=where, reason=reason.removesuffix("."), action=action))

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from amqp_core.api import Capabilities
+from amqp_core.conditions import CoreCondition, reason
 from amqp_core.errors import (
     AmqpError,
     ConnectionFailed,
@@ -475,7 +476,8 @@ class Client:
         except (ConnectionFailed, ProtocolError, SessionDetached, DeadlineExceeded) as error:
             if publisher.in_flight:
                 count = publisher.in_flight
-                raise OutcomeUnknown(f"{count} published message(s) were not confirmed: {error}") from error
+                text = CoreCondition.OUTCOME_UNKNOWN(count=count, reason=reason(error))
+                raise OutcomeUnknown(text) from error
         rejected = publisher.take_rejected()
         if rejected:
             raise MessageRejected(len(rejected), rejected[-1].code, rejected[-1].text)

@@ -11,6 +11,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
+from amqp_core.conditions import CoreCondition
 from amqp_core.errors import (
     AmqpError,
     AuthenticationFailed,
@@ -115,7 +116,8 @@ class Connection:
     ) -> None:
         max_frame_size = MAX_FRAME_SIZE if max_frame_size is None else max_frame_size
         if not MIN_MAX_FRAME_SIZE <= max_frame_size <= MAX_FRAME_SIZE:
-            raise UsageError(f"max_frame_size {max_frame_size} is outside {MIN_MAX_FRAME_SIZE} to {MAX_FRAME_SIZE}")
+            reason = f"{MIN_MAX_FRAME_SIZE} to {MAX_FRAME_SIZE} bytes are allowed"
+            raise UsageError(CoreCondition.ARGUMENT_INVALID(name=f"max_frame_size={max_frame_size}", reason=reason))
         self.role = role
         self.state = State.HEADER
         self._heartbeat = Heartbeat(heartbeat)
@@ -227,9 +229,7 @@ class Connection:
 
     # ------------------------------------------------------------------------------------------------- what arrives
     def _refused(self, how: str) -> VersionRefused:
-        offered = describe_stranger(self._tail)
-        hint = " (is this the broker's port for AMQP 0-10?)" if self.role is Role.CLIENT else ""
-        return VersionRefused(f"the peer does not speak AMQP 0-10; it {how} {offered}{hint}", offered)
+        return VersionRefused(describe_stranger(self._tail), "AMQP 0-10", how)
 
     def _receive_header(self) -> bool:
         """Whether the whole header has arrived. The server answers it with its own and connection.start."""
@@ -345,16 +345,12 @@ class Connection:
         handler(control, events)
 
     def _explain_close(self, control: spec.ConnectionClose) -> AmqpError:
-        code, text = control.reply_code or 0, control.reply_text or ""
+        code, text = control.reply_code or 0, (control.reply_text or "").removesuffix(".")
         if self.role is Role.CLIENT and not self._logged_in and self.state in (State.SECURE_OR_TUNE, State.START):
-            return AuthenticationFailed(
-                f"the broker refused the login ({self._mechanism}): {code} {text} (check user name and password)"
-            )
+            return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self._mechanism, reason=f"{code} {text}"))
         # 402 invalid-path: Broker-J for an unknown virtual host; 530 and 403 where the login may not use it
         if self.role is Role.CLIENT and self.state is State.OPEN_OK and code != 320:
-            return VirtualHostRefused(
-                f"the broker refused virtual host {self.virtual_host!r}: {code} {text} (the path of the URL names it)"
-            )
+            return VirtualHostRefused(CoreCondition.VIRTUAL_HOST_REFUSED(vhost=self.virtual_host, code=code, text=text))
         return ConnectionClosed(code, text)
 
     def _fail(self, error: AmqpError, events: list[Event]) -> None:
@@ -378,7 +374,8 @@ class Connection:
         del events
         self.peer_properties = control.server_properties or {}
         if self._login is None:
-            raise UsageError("a connection in the client role needs a login")
+            reason = "a connection in the client role needs a login"
+            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
         mechanisms = [str(name) for name in control.mechanisms or []]
         self._mechanism, response = self._login.choose(mechanisms)
         locales = [str(locale) for locale in control.locales or []]

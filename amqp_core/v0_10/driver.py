@@ -12,11 +12,11 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
-from amqp_core.errors import AmqpError, ConnectionLost, ProtocolError
+from amqp_core.errors import AmqpError, ProtocolError
 from amqp_core.failover import Redirect
 from amqp_core.pump import Pump
 from amqp_core.sasl import SaslLogin
-from amqp_core.transport import Transport, monotonic
+from amqp_core.transport import Transport, connection_lost, monotonic
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.connection import (
     CommandReceived,
@@ -131,7 +131,7 @@ class SessionEndpoint:
         elif isinstance(event, Redirected):
             self.redirect = event.host
         else:
-            return event.error or ConnectionLost("the connection is closed")
+            return event.error or connection_lost("the broker", "it was closed")
         return None
 
 

@@ -52,7 +52,7 @@ def command_failure(
         qpidd, brokerj = RIGHTS[command]
         there = "no right but ACCESS VIRTUALHOST" if brokerj is None else f"'ACL ALLOW USER {brokerj}'"
         remedy = (
-            "Let the broker's administrator grant the login what this takes (qpidd: "
-            f"'acl allow USER {qpidd}'; Broker-J: {there})"
+            "Let the broker's administrator grant the login the right "
+            f"(qpidd: 'acl allow USER {qpidd}'; Broker-J: {there})"
         )
     return ERRORS.get(error_code, errors.UnknownError)(error_code, command_id, description, command, remedy)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from amqp_core.conditions import CoreCondition
 from amqp_core.errors import DecodeError, EncodeError, LimitExceeded, UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +92,8 @@ def encode_assembly(
     """
     room = max_frame_size - HEADER_SIZE
     if room <= 0:
-        raise UsageError(f"max-frame-size {max_frame_size} leaves no room for a payload")
+        name = f"max_frame_size={max_frame_size}"
+        raise UsageError(CoreCondition.ARGUMENT_INVALID(name=name, reason="it leaves no room for a payload"))
     pieces: list[bytes] = []
     last = len(segments) - 1
     for index, (kind, payload) in enumerate(segments):

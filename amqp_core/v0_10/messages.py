@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from amqp_core.conditions import CoreCondition
 from amqp_core.errors import DecodeError, ProtocolError, UndecodableMessage, UsageError
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_command, decode_header
@@ -48,7 +49,8 @@ class Message:
             UsageError: it was not received.
         """
         if self.command_id is None:
-            raise UsageError("a message that was not received has no command id: it cannot be settled")
+            why = "a message that was not received has no command id, so it cannot be settled"
+            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=why))
         return self.command_id
 
     @property
@@ -83,7 +85,7 @@ def each_message(block: Block) -> Iterator[Message | UndecodableMessage]:
         try:
             yield _message(block.frames, start, end, command_id)
         except ProtocolError as error:
-            yield UndecodableMessage(command_id, str(error))
+            yield UndecodableMessage(command_id, error.cause)
         start = end
 
 

@@ -26,6 +26,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING
 
+from amqp_core.conditions import CoreCondition
 from amqp_core.errors import UsageError
 from amqp_core.sequence_numbers import RangeSet, unwrap_ranges
 from amqp_core.transfer_ledger import Counted, Ledger, Rejected, Transfers
@@ -143,7 +144,8 @@ class Publisher:
             UsageError: another publisher has replaced this one.
         """
         if self._retired:
-            raise UsageError("another publisher was made for this client: this one is over")
+            reason = "another publisher was made for this client, so this one is over"
+            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
         count = len(transfers)
         if not count:
             return self._driver.session.next_id
@@ -179,7 +181,8 @@ class Publisher:
             return
         self._driver.check()
         if self._unsent:
-            raise UsageError("a run was not sent whole: there is no end to wait for")
+            reason = "a run was not sent whole, so there is no end to wait for"
+            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
         deadline = monotonic() + timeout_s
         if self._since_sync.transfers:
             self._sync()
@@ -216,7 +219,8 @@ class Publisher:
             UsageError: it is not finished.
         """
         if self._dirty:
-            raise UsageError(f"the publisher in use is not finished: {self.in_flight} transfer(s) are not completed")
+            reason = f"the publisher in use is not finished, {self.in_flight} transfer(s) are not completed"
+            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
         self._retired = True
 
     def receive(self, command: spec.Command) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from amqp_core.conditions import CoreCondition
 from amqp_core.errors import AmqpError, DecodeError, ProtocolError, SessionDetached, UsageError
 from amqp_core.sequence_numbers import RangeSet, unwrap, unwrap_ranges, wire_ranges, wrap
 from amqp_core.v0_10 import spec
@@ -118,7 +119,8 @@ class Session:
     def attach(self, *, force: bool = False) -> None:
         """Send session.attach and the command point, without which no broker takes commands."""
         if self.state is not SessionState.NEW:
-            raise UsageError(f"a session that is {self.state.name.lower()} cannot be attached again")
+            reason = f"a session that is {self.state.name.lower()} cannot be attached again"
+            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
         self.state = SessionState.ATTACHING
         self._control(spec.SessionAttach(name=self.name, force=force))
         self._command_point()
@@ -381,7 +383,8 @@ class Session:
     def _check_sending(self) -> None:
         self.check()
         if self.state not in (SessionState.ATTACHED, SessionState.ATTACHING):
-            raise UsageError(f"a session that is {self.state.name.lower()} takes no commands")
+            reason = f"a session that is {self.state.name.lower()} takes no commands"
+            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
 
     def _check_receiving(self, name: str) -> None:
         if self.state not in (SessionState.ATTACHED, SessionState.DETACHING):

@@ -121,7 +121,7 @@ def options(**changes: object) -> ConnectOptions:
         ({"heartbeat": 65536}, "heartbeat"),
         ({"connect_timeout": 0}, "connect_timeout"),
         ({"connect_timeout": float("nan")}, "connect_timeout"),
-        ({"max_message_bytes": (64 << 10) - 1}, "max_message_bytes=65535: 65536 to"),
+        ({"max_message_bytes": (64 << 10) - 1}, "max_message_bytes=65535 is not valid: 65536 to"),
         ({"max_message_bytes": 4 << 30}, "max_message_bytes"),
         ({"password": "x", "password_file": "y"}, "password_file"),
     ],
@@ -158,7 +158,7 @@ def test_the_password_file_is_read_every_time(tmp_path: Path) -> None:
 def test_a_password_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(AuthenticationFailed, match=r"no-file.*No such file"):
         options(password_file=str(tmp_path / "no-file")).read_password()
-    with pytest.raises(AuthenticationFailed, match="cannot be read"):
+    with pytest.raises(AuthenticationFailed, match="cannot be used"):
         options(password_file=str(tmp_path)).read_password()
     (tmp_path / "binary").write_bytes(b"s3cret\xff")
     with pytest.raises(AuthenticationFailed, match="not UTF-8") as caught:

@@ -239,7 +239,7 @@ def test_what_came_before_a_broken_frame_is_seen(split: bool) -> None:
 
 def test_a_block_that_is_cut_off_or_truncated_is_an_error() -> None:
     whole = transfer(b"body")
-    with pytest.raises(UndecodableMessage, match="command id 7 cannot be decoded: its frames end before it does"):
+    with pytest.raises(UndecodableMessage, match="id 7 cannot be decoded: its frames end before it does"):
         list(messages_of(Block(whole[:-1], array("I", [len(whole)]), 7)))
     stump = wire.frame(0x0F, 1, b"\x04\x01")
     with pytest.raises(DecodeError, match="truncated"):

@@ -179,8 +179,8 @@ def test_every_host_of_the_list_is_tried_once() -> None:
         assert bad.connections == 1
         with pytest.raises(ConnectionFailed) as raised:
             good.connect(hosts=((HOST, nobody), (HOST, bad.port)))
-        assert f"cannot connect to {HOST}:{nobody}" in str(raised.value)
-        assert f"{HOST}:{bad.port} closed the connection without a word" in str(raised.value)
+        assert f"Connecting to {HOST}:{nobody} failed" in str(raised.value)
+        assert f"{HOST}:{bad.port} ended: the peer closed it without a word" in str(raised.value)
 
 
 def test_hosts_that_cannot_help_say_so_with_their_own_error() -> None:
@@ -284,12 +284,12 @@ def test_scram_is_not_downgraded_by_an_offer_of_less(offered: str, monkeypatch: 
     ("fault", "text"),
     [
         ("", ""),
-        ("skip", "without proving that it knows the password"),
+        ("skip", "without a proof that the server knows the password"),
         ("forge", "signature is wrong"),
         ("iterations", "asks for 1 iterations"),
         ("digits", "asks for 9{20} iterations"),
-        ("nonce", "nonce does not continue ours"),
-        ("error", "refused SCRAM-SHA-256: other-error"),
+        ("nonce", "the nonce of the server does not continue ours"),
+        ("error", "refused the login \(SCRAM-SHA-256\): other-error"),
     ],
 )
 def test_a_scram_server_must_prove_itself(fault: str, text: str) -> None:

@@ -159,7 +159,7 @@ def test_a_command_that_is_not_known_is_answered_and_ends_the_session(code: int,
         subscription = receiving(client)
         assert bodies(subscription, 1) == [b"1"]
         for use in (lambda: subscription.take_blocks(10.0), client.sync):
-            with pytest.raises(DecodeError, match=f"^unknown command 0x{code:04x}$"):
+            with pytest.raises(DecodeError, match=f"unknown command 0x{code:04x}\\."):
                 use()
     assert told == [
         spec.ExecutionException(
@@ -218,7 +218,7 @@ def test_an_exception_without_a_command_id() -> None:
         client = server.connect()
         subscription = receiving(client)
         assert bodies(subscription, 1) == [b"before"]
-        with pytest.raises(ResourceLimitExceeded, match="the broker refused with 506: queue is full") as raised:
+        with pytest.raises(ResourceLimitExceeded, match="The broker refused with 506: queue is full") as raised:
             subscription.take_blocks(10.0)
         assert raised.value.command_id is None
         with pytest.raises(ResourceLimitExceeded):
@@ -443,7 +443,7 @@ def test_close_is_orderly_and_for_good() -> None:
             lambda: subscription.grant(1),
         ]
         for use in calls:
-            with pytest.raises(UsageError, match="the client is closed"):
+            with pytest.raises(UsageError, match="The client is closed"):
                 use()
 
 

@@ -147,5 +147,5 @@ def test_a_question_that_is_not_answered_or_refused() -> None:
     with FakePeer(serve, refuse) as server:
         with pytest.raises(DeadlineExceeded, match=r"the answer to exchange\.bound"):
             server.connect(call_timeout_s=0.2).ask(QUESTIONS).answers()
-        with pytest.raises(UnauthorizedAccess, match=r"on queue\.query with 403"):
+        with pytest.raises(UnauthorizedAccess, match=r"refused queue\.query with 403"):
             server.connect().ask(QUESTIONS).answers()

@@ -151,7 +151,7 @@ def test_commands_of_file_and_stream_both_ways(wire: str, value: spec_apart.Comm
     raw = bytes.fromhex(wire)
     assert codec_apart.decode_command(raw) == (value, sync)
     assert codec_apart.encode_command(value, sync) == raw
-    with pytest.raises(DecodeError, match=f"^unknown command 0x{value.CODE:04x}"):
+    with pytest.raises(DecodeError, match=f"unknown command 0x{value.CODE:04x}"):
         decode_command(raw)
     with pytest.raises(DecodeError, match="bytes after its arguments"):
         codec_apart.decode_command(raw + b"x")

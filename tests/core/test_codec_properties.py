@@ -122,7 +122,7 @@ def test_commands_come_back_through_the_dispatch(command: Any, sync: bool) -> No
 def test_commands_of_file_and_stream_come_back_through_their_own_dispatch(command: Any, sync: bool) -> None:
     raw = codec_apart.encode_command(command, sync)
     assert codec_apart.decode_command(raw) == (command, sync)
-    with pytest.raises(DecodeError, match=f"^unknown command 0x{command.CODE:04x}"):
+    with pytest.raises(DecodeError, match=f"unknown command 0x{command.CODE:04x}"):
         _codec.decode_command(raw)
 
 

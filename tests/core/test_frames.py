@@ -46,7 +46,7 @@ def test_an_assembly_is_cut_to_the_limit(
 
 
 def test_a_limit_without_room_is_a_mistake_of_ours() -> None:
-    with pytest.raises(UsageError, match="12 leaves no room"):
+    with pytest.raises(UsageError, match="12 is not valid: it leaves no room"):
         encode_assembly(0, 1, [(COMMAND, b"x")], HEADER_SIZE)
 
 

@@ -54,7 +54,7 @@ def test_any_buffer_and_any_sequence_will_do() -> None:
 
 @pytest.mark.parametrize("ends", [[], [4], [2, 6]])
 def test_a_run_that_is_not_as_long_as_it_says_is_refused(ends: list[int]) -> None:
-    with pytest.raises(UsageError, match="a run of 5 bytes whose last transfer ends at"):
+    with pytest.raises(UsageError, match="A run of 5 bytes is not valid: its last transfer ends at"):
         Transfers(b"12345", ends)
 
 

@@ -89,7 +89,7 @@ def test_a_call_waits_for_what_has_arrived(ends: Ends) -> None:
 
 def test_a_call_without_an_answer_ends_the_connection(ends: Ends) -> None:
     ends.pump.call_timeout_s = 0.05
-    with pytest.raises(DeadlineExceeded, match="peer:1 in time: waited for the answer"):
+    with pytest.raises(DeadlineExceeded, match="peer:1 did not answer in time: waited for the answer"):
         ends.pump.wait_for(lambda: False, "the answer")
     assert ends.peer.recv(100) == b"bye\n"
     with pytest.raises(DeadlineExceeded):
@@ -113,7 +113,7 @@ def test_a_violation_closes_the_connection(ends: Ends) -> None:
 
 def test_the_end_of_the_data_before_any_is_explained(ends: Ends) -> None:
     ends.peer.close()
-    with pytest.raises(ConnectionLost, match=r"peer:1 closed .* want TLS \(amqps://\)"):
+    with pytest.raises(ConnectionLost, match=r"peer:1 ended: .* want TLS \(amqps://\)"):
         ends.pump.pump_once(monotonic() + 5)
 
 

@@ -134,7 +134,7 @@ def test_a_reset_is_a_lost_connection(pair: tuple[Transport, socket.socket]) -> 
 def test_a_reset_is_noticed_while_nobody_reads(pair: tuple[Transport, socket.socket]) -> None:
     transport, peer = pair
     reset(peer)
-    with pytest.raises(ConnectionLost, match="was reset by the peer"):
+    with pytest.raises(ConnectionLost, match="the peer reset it"):
         transport.wait(60, reading=False)
 
 
@@ -166,7 +166,7 @@ def test_close_is_for_good_and_may_be_repeated(pair: tuple[Transport, socket.soc
 # ------------------------------------------------------------------------------------------------------------- connect
 def test_nobody_listens() -> None:
     port = free_port()
-    with pytest.raises(ConnectionFailed, match=f"cannot connect to {HOST}:{port}: Connection refused"):
+    with pytest.raises(ConnectionFailed, match=f"Connecting to {HOST}:{port} failed: Connection refused"):
         Transport.connect(HOST, port, timeout=5, context=None)
 
 
@@ -211,7 +211,7 @@ def test_addresses_that_do_not_answer_share_the_deadline(monkeypatch: pytest.Mon
     family = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: [(*family, (HOST, 1))] * 4)
     monkeypatch.setattr(socket, "socket", Blackhole)
-    with pytest.raises(ConnectionFailed, match=r"no answer from some.name:1 within 8 s \(connect_timeout\)"):
+    with pytest.raises(ConnectionFailed, match=r"some.name:1 failed: no answer within 8 s.*connect_timeout"):
         Transport.connect("some.name", 1, timeout=8, context=None)
     assert [round(seconds or 0) for seconds in given] == [2, 3, 4, 8]
 
@@ -243,7 +243,8 @@ def test_a_name_that_is_not_resolved_in_time_is_named_with_the_option(monkeypatc
     monkeypatch.setattr(socket, "getaddrinfo", slow)
     try:
         with pytest.raises(
-            ConnectionFailed, match=r"'slow\.example' was not resolved within 0\.2 s \(connect_timeout\)"
+            ConnectionFailed,
+            match=r"slow\.example:5672 failed: the host name was not resolved within 0\.2 s.*connect_timeout",
         ):
             Transport.connect("slow.example", 5672, timeout=0.2, context=None)
     finally:

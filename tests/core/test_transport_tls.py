@@ -143,7 +143,7 @@ def _read_some(transport: Transport, size: int) -> bytes:
 @pytest.mark.parametrize(
     ("settings", "wrong_name", "text"),
     [
-        ({"tls_ca_file": "other"}, False, r"is not trusted: .* \(tls_ca_file"),
+        ({"tls_ca_file": "other"}, False, r"is not trusted: .* with tls_ca_file"),
         ({"tls_ca_file": None}, False, "is not trusted"),
         ({}, True, r"is for another name: .*tls_verify_hostname"),
     ],
@@ -205,7 +205,7 @@ def test_tls_to_somebody_who_does_not_speak_it(tls: TlsMaterial, answer: bytes) 
         sock.recv(4096)
         sock.sendall(answer)
 
-    with TlsServer(plain) as server, pytest.raises(TlsError, match="does not speak TLS: use amqp://"):
+    with TlsServer(plain) as server, pytest.raises(TlsError, match="does not speak TLS: .* Use amqp://"):
         Transport.connect(HOST, server.port, timeout=10, context=tls_context(options(tls)))
 
 
@@ -230,7 +230,7 @@ def test_a_handshake_that_ends_or_stalls(tls: TlsMaterial) -> None:
             Transport.connect(HOST, server.port, timeout=10, context=context)
     stop = threading.Event()
     with TlsServer(stall) as server:
-        with pytest.raises(ConnectionFailed, match=r"no TLS handshake with .* within 0\.2 s"):
+        with pytest.raises(ConnectionFailed, match=r"no TLS handshake within 0\.2 s"):
             Transport.connect(HOST, server.port, timeout=0.2, context=context)
         stop.set()
 
@@ -270,7 +270,7 @@ def test_tls_files_that_cannot_be_used_are_named(
     file = tmp_path / "odd.pem"
     if content is not None:
         file.write_text(content)
-    with pytest.raises(TlsError, match=r"the TLS files .*odd\.pem.* cannot be used"):
+    with pytest.raises(TlsError, match=r"The TLS files .*odd\.pem.* cannot be used"):
         tls_context(options(tls, **{name: str(file)}))
 
 
@@ -293,6 +293,6 @@ def test_a_key_with_a_passphrase_is_an_error_and_no_prompt(tls: TlsMaterial, tmp
 @pytest.mark.parametrize("name", ["tls_ca_file", "tls_cert_file"])
 def test_a_path_that_cannot_be_one_is_an_error_of_tls(name: str) -> None:
     given: dict[str, Any] = {name: "\ud800"}
-    with pytest.raises(TlsError, match=r"the TLS files '\\ud800' cannot be used") as caught:
+    with pytest.raises(TlsError, match=r"The TLS files '\\ud800' cannot be used") as caught:
         tls_context(ConnectOptions(hosts=(("h", 1),), tls=True, **given))
     str(caught.value).encode()

@@ -77,12 +77,12 @@ def test_one_at_a_time_too() -> None:
 
     with FakePeer(script) as server:
         subscription = receiving(server.connect())
-        with pytest.raises(UndecodableMessage, match=r"command id 0 cannot be decoded: message\.transfer: "):
+        with pytest.raises(UndecodableMessage, match=r"id 0 cannot be decoded: message\.transfer: "):
             subscription.take_one(timeout=10.0)
         message = subscription.take_one(timeout=10.0)
         assert message is not None
         assert (message.body, message.command_id) == (b"1", 1)
-        with pytest.raises(UndecodableMessage, match="command id 2 cannot be decoded: a segment of type 3 follows"):
+        with pytest.raises(UndecodableMessage, match="id 2 cannot be decoded: a segment of type 3 follows"):
             subscription.take_one(timeout=10.0)
 
 
@@ -104,4 +104,4 @@ def test_the_error_says_what_it_is_and_pickles() -> None:
     assert isinstance(error, UndecodableMessage)
     assert isinstance(error, DecodeError)
     assert (error.command_id, error.reason, error.retryable) == (7, "why", False)
-    assert str(error) == "the message with command id 7 cannot be decoded: why"
+    assert "The message with id 7 cannot be decoded: why." in str(error)

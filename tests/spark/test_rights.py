@@ -34,15 +34,16 @@ def denied(command: str) -> CommandFailed:
 def test_every_right_is_named_for_both_brokers(command: str) -> None:
     qpidd, brokerj = RIGHTS[command]
     told = str(denied(command))
-    assert told.startswith(f"the broker refused on {command} with 403: ACL denied. Let")
+    assert told.startswith(f"[AMQP_ACCESS_REFUSED] The broker refused {command} with 403: ACL denied. Let")
     assert f"qpidd: 'acl allow USER {qpidd}'" in told
     assert f"'ACL ALLOW USER {brokerj}'" in told or brokerj is None
     assert command in {cls.NAME for cls in spec.COMMAND_TYPES.values()}
 
 
 def test_a_refusal_that_is_no_matter_of_such_a_right_is_told_as_it_is() -> None:
-    assert str(denied("message.transfer")) == "the broker refused on message.transfer with 403: ACL denied"
-    assert str(UnauthorizedAccess(403, None, "no")) == "the broker refused with 403: no"
+    told = "[AMQP_ACCESS_REFUSED] The broker refused{} with 403: {}. Let the broker's administrator grant the login the right."
+    assert str(denied("message.transfer")) == told.format(" message.transfer", "ACL denied")
+    assert str(UnauthorizedAccess(403, None, "no")) == told.format("", "no")
 
 
 def refuse(monkeypatch: pytest.MonkeyPatch, command: str) -> None:
