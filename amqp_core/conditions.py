@@ -83,7 +83,7 @@ class CoreCondition(Condition):
     LOGIN_REFUSED = "The broker refused the login ({mechanism}): {reason}.", "Check user name and password."
     NO_SASL_MECHANISM = (
         "No SASL mechanism suits both sides: the broker offers {offered}, sasl_mechanisms allows {allowed}{reasons}.",
-        "Change sasl_mechanisms or the login, or use TLS (amqps://).",
+        "Change sasl_mechanisms, the login or the URL.",
         "Without TLS an attacker could find the password, so PLAIN and CRAM-MD5 must then be allowed explicitly.",
     )
     BROKER_NOT_PROVED = (

@@ -505,7 +505,9 @@ def test_errors_are_typed_and_name_the_command(
         calls[what]()
     assert (type(raised.value), raised.value.wire_code) == (error, code)
     assert raised.value.command
-    assert str(raised.value).startswith(f"the broker refused on {raised.value.command} with {code}: ")
+    assert str(raised.value).startswith(
+        f"[{raised.value.condition}] The broker refused {raised.value.command} with {code}: "
+    )
     with pytest.raises(error):
         client.sync()
     assert subscription.credit == 0

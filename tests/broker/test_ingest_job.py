@@ -81,7 +81,7 @@ def test_a_signal_ends_a_running_job_and_leaves_the_rest_on_the_broker(
         (
             {"AMQP_URL": "amqp://127.0.0.1:1/default"},
             ["--queue", "q", "--option", "retry.maxAttempts=0"],
-            "cannot connect",
+            "AMQP_CONNECT_FAILED",
         ),
         ({}, ["--queue", "no-such-queue"], "no-such-queue"),
     ],

@@ -169,7 +169,7 @@ def test_what_cannot_be_published_is_one_clear_line(
     ("changes", "text"),
     [
         pytest.param({"PASSWORD": "n0t-the-one"}, "login", marks=needs("checks_passwords")),
-        ({"URL": "amqp://127.0.0.1:1/default"}, "cannot connect"),
+        ({"URL": "amqp://127.0.0.1:1/default"}, "Connecting to 127.0.0.1:1 failed"),
     ],
     ids=["login refused", "no broker"],
 )

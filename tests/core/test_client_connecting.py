@@ -289,7 +289,7 @@ def test_scram_is_not_downgraded_by_an_offer_of_less(offered: str, monkeypatch: 
         ("iterations", "asks for 1 iterations"),
         ("digits", "asks for 9{20} iterations"),
         ("nonce", "the nonce of the server does not continue ours"),
-        ("error", "refused the login \(SCRAM-SHA-256\): other-error"),
+        ("error", r"refused the login \(SCRAM-SHA-256\): other-error"),
     ],
 )
 def test_a_scram_server_must_prove_itself(fault: str, text: str) -> None:

@@ -205,7 +205,7 @@ def test_tls_to_somebody_who_does_not_speak_it(tls: TlsMaterial, answer: bytes) 
         sock.recv(4096)
         sock.sendall(answer)
 
-    with TlsServer(plain) as server, pytest.raises(TlsError, match="does not speak TLS: .* Use amqp://"):
+    with TlsServer(plain) as server, pytest.raises(TlsError, match=r"does not speak TLS: .* Use amqp://"):
         Transport.connect(HOST, server.port, timeout=10, context=tls_context(options(tls)))
 
 

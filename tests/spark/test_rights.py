@@ -41,7 +41,8 @@ def test_every_right_is_named_for_both_brokers(command: str) -> None:
 
 
 def test_a_refusal_that_is_no_matter_of_such_a_right_is_told_as_it_is() -> None:
-    told = "[AMQP_ACCESS_REFUSED] The broker refused{} with 403: {}. Let the broker's administrator grant the login the right."
+    remedy = "Let the broker's administrator grant the login the right."
+    told = f"[AMQP_ACCESS_REFUSED] The broker refused{{}} with 403: {{}}. {remedy}"
     assert str(denied("message.transfer")) == told.format(" message.transfer", "ACL denied")
     assert str(UnauthorizedAccess(403, None, "no")) == told.format("", "no")
 
