@@ -116,7 +116,7 @@ def test_a_peer_that_falls_silent_while_we_connect(script: Callable[[Peer], None
 @pytest.mark.parametrize(
     ("answer", "error", "text"),
     [
-        (b"", ConnectionLost, "closed the connection without a word"),
+        (b"", ConnectionLost, "closed it without a word"),
         (b"AMQP\0\0\x09\x01", VersionRefused, "it offers AMQP 0-9-1"),
         (b"AMQP\x03\x01\0\0", VersionRefused, "it offers AMQP 1.0 with SASL"),
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", VersionRefused, "it offers HTTP"),
@@ -124,7 +124,7 @@ def test_a_peer_that_falls_silent_while_we_connect(script: Callable[[Peer], None
         (b"AMQP\x01", VersionRefused, "an incomplete AMQP header"),
         (b"hello", VersionRefused, r"begins with b'hello'"),
         (PROTOCOL_HEADER + b"\x0f\x00\x00\x05" + bytes(30), DecodeError, "5 bytes is smaller than its header"),
-        (PROTOCOL_HEADER, ConnectionLost, "closed the connection without a word"),
+        (PROTOCOL_HEADER, ConnectionLost, "closed it without a word"),
     ],
 )
 def test_a_peer_that_is_something_else(answer: bytes, error: type[AmqpError], text: str) -> None:
