@@ -73,6 +73,7 @@ def _parse_ddl(text: str, options: Mapping[str, object]) -> StructType:
     from pyspark.errors import ParseException  # noqa: PLC0415
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
+    from amqp_spark.conditions import SparkCondition  # noqa: PLC0415
     from amqp_spark.errors import OptionError, SchemaError  # noqa: PLC0415
     from amqp_spark.options import SourceOptions  # noqa: PLC0415
 
@@ -80,7 +81,7 @@ def _parse_ddl(text: str, options: Mapping[str, object]) -> StructType:
         parsed = StructType.fromDDL(text)
     except ParseException as error:
         why = str(error).strip().splitlines()[0]
-        problem = f"the schema {text!r} cannot be read; DDL such as 'body STRING, routing_key STRING' is allowed: {why}"
+        problem = SparkCondition.SCHEMA_INVALID(schema=text, reason=why.removesuffix("."))
         try:
             SourceOptions.parse(options)
         except OptionError as wrong:

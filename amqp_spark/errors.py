@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from amqp_core.errors import AmqpError
+from amqp_spark.conditions import SparkCondition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,8 +67,12 @@ UNDECODABLE = "*"
 class MessageFormatError(AmqpSparkError, ValueError):
     """A message does not fit the schema. With ``mode=FAILFAST`` it stops the query at each start until it is handled.
 
-    ``advice`` names further remedies that the query's guarantee allows; it continues the text, after changing the
-    schema and ``mode=PERMISSIVE``.
+    Args:
+        queue: its queue.
+        position: its position in the queue.
+        column: the column that it does not fit, or :data:`UNDECODABLE`.
+        reason: the reason, without the value.
+        advice: a further remedy that the query's guarantee allows; it continues the last sentence of the text.
     """
 
     def __init__(self, queue: str, position: int, column: str, reason: str, advice: str = "") -> None:
@@ -84,20 +89,22 @@ class MessageFormatError(AmqpSparkError, ValueError):
 
     def __str__(self) -> str:
         if self.column == UNDECODABLE:
-            what, schema = "cannot be decoded", "Read"
-        else:
-            what, schema = f"does not fit column {self.column!r}", "Change the schema, or read"
-        return (
-            f"the message at position {self.position} of queue {self.queue!r} {what}: {self.reason}. {schema} with "
-            f"mode=PERMISSIVE (the column is NULL, and a column _corrupt_record STRING says why){self.advice}"
+            return SparkCondition.MESSAGE_MALFORMED(
+                position=self.position, queue=self.queue, reason=self.reason, advice=self.advice
+            )
+        return SparkCondition.MESSAGE_UNFIT(
+            position=self.position, queue=self.queue, column=self.column, reason=self.reason, advice=self.advice
         )
 
 
 class RowError(AmqpSparkError, ValueError):
     """A row cannot be sent as a message. No part of it was sent; previous rows may have been sent.
 
-    ``row`` is its index in its partition, from 0; ``column`` is None if several columns cause the error. ``reason``
-    continues the text after the column's name.
+    Args:
+        column: the column at fault; ``None`` if several cause the error.
+        row: index in the partition, from 0.
+        partition, batch_id: the task; ``batch_id`` is ``None`` if the batch has no id.
+        reason: continues the text after the column's name.
     """
 
     def __init__(self, column: str | None, row: int, partition: int, batch_id: int | None, reason: str) -> None:
@@ -110,11 +117,17 @@ class RowError(AmqpSparkError, ValueError):
 
     def __str__(self) -> str:
         what = "" if self.column is None else f"column {self.column!r} "
-        return f"{place_text(self.partition, self.batch_id, self.row)} cannot be sent: {what}{self.reason}"
+        place = place_text(self.partition, self.batch_id, self.row)
+        return SparkCondition.ROW_INVALID(place=place[0].upper() + place[1:], what=what, reason=self.reason)
 
 
 class HeadersError(AmqpSparkError, ValueError):
-    """Encoded headers cannot be decoded to the requested types: they are malformed, or of other types."""
+    """Encoded headers cannot be decoded to the requested types: they are malformed, or of other types.
+
+    Args:
+        rows: number of such rows in the batch.
+        reason: the reason of the first one.
+    """
 
     def __init__(self, rows: int, reason: str) -> None:
         super().__init__(rows, reason)
@@ -122,10 +135,7 @@ class HeadersError(AmqpSparkError, ValueError):
         self.reason = reason
 
     def __str__(self) -> str:
-        return (
-            f"the headers of {self.rows} row(s) of a batch cannot be decoded; the first: {self.reason}. "
-            "Ask for other types, or for MAP<STRING,STRING>, which takes most values"
-        )
+        return SparkCondition.HEADERS_UNFIT(rows=self.rows, reason=self.reason)
 
 
 class UnsupportedModeError(AmqpSparkError):

@@ -8,7 +8,8 @@ import pyarrow as pa  # noqa: TC002 - Spark evaluates the hints of the function 
 from pyspark.sql import types as t
 from pyspark.sql.pandas.functions import arrow_udf
 
-from amqp_spark.arrow.decode import decode_maps, servable
+from amqp_spark.arrow.decode import decode_maps, unsupported_parts
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import HeadersError, SchemaError
 
 if TYPE_CHECKING:
@@ -22,16 +23,24 @@ def decode_headers(column: Column | str, kind: t.DataType = TEXTS) -> Column:
     """Decode headers (``application_headers BINARY``) to a STRUCT of typed headers, or to a MAP.
 
     Use it to inspect headers that are passed on unchanged. The rules are those of the source: an absent header is NULL,
-    and values are widened only without loss. A row that does not fit fails the query with HeadersError: as NULL it
-    would pass or fail a filter unnoticed.
+    and values are widened only without loss. Thread-safe.
 
-    Raises SchemaError if ``kind`` is neither, or has a type to which no header can be converted.
+    Args:
+        column: the encoded headers (0-10 section 3.3.3, type map).
+        kind: the type to decode to, a STRUCT of headers by name or a MAP; default: every header as text.
+
+    Returns:
+        A column of type ``kind``, NULL where ``column`` is. A row that does not fit fails the query with HeadersError:
+        as NULL it would pass or fail a filter unnoticed.
+
+    Raises:
+        SchemaError: ``kind`` is neither, or has a type to which no header can be converted.
     """
-    problems = servable(kind, "headers")
+    problems = unsupported_parts(kind, "headers", sent=False)
     if not isinstance(kind, t.StructType | t.MapType):
-        problems = [
-            f"headers: {kind.simpleString()} is not possible; allowed: STRUCT<header TYPE, ...>, MAP<STRING, ...>"
-        ]
+        allowed = "STRUCT<header TYPE, ...>, MAP<STRING, ...>"
+        name = kind.simpleString().upper()
+        problems = [SparkCondition.COLUMN_TYPE_UNSUPPORTED(column="headers", type=name, allowed=allowed)]
     if problems:
         raise SchemaError(problems)
 

@@ -2,7 +2,7 @@
 
 An offset is ``{"<queue>": {"epoch": ..., "position": n, "version": 1}, ...}`` with its keys in this order and queues
 sorted, because Spark compares offsets as text. A position counts the messages received from the queue in one epoch;
-the epoch identifies one run of the receiver (a random hex string; an integer where it is kept on the broker). The
+the epoch identifies one run of the receiver (an integer; text in offsets of earlier versions). The
 initial offset has no epoch: it is a constant, since a restarted query may ask for it again.
 """
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import OffsetError
 
 if TYPE_CHECKING:
@@ -55,51 +56,42 @@ def dump_offsets(offsets: Mapping[str, QueueOffset]) -> dict[str, dict[str, obje
 def parse_offsets(value: object, queues: Sequence[str]) -> dict[str, QueueOffset]:
     """Parse the output of :func:`dump_offsets`, which must contain exactly these queues.
 
-    Raises OffsetError that names the mismatch: the format, a newer version, or other queues.
+    Raises:
+        OffsetError: another format, a newer version, or other queues.
     """
     if not isinstance(value, dict):
-        raise OffsetError(f"the checkpoint's offset is not of this source: {_shown(value)}; {_format()}")
+        raise _invalid("the query", f"it is {_shown(value)}")
     parsed = {str(queue): _parse_entry(str(queue), entry) for queue, entry in value.items()}
-    missing = sorted(set(queues) - set(parsed))
-    other = sorted(set(parsed) - set(queues))
-    if missing or other:
-        raise OffsetError(
-            f"the checkpoint belongs to {_list(parsed)}, the query now reads {_list(queues)}: "
-            "use the same queues, or a new checkpoint location (unaccepted messages are still on the broker)"
-        )
+    if set(parsed) != set(queues):
+        raise OffsetError(SparkCondition.OFFSET_QUEUES_CHANGED(found=_list(parsed), wanted=_list(queues)))
     return {queue: parsed[queue] for queue in sorted(parsed)}
 
 
 def _parse_entry(queue: str, entry: object) -> QueueOffset:
-    where = f"the checkpoint's offset of queue {queue!r}"
+    where = f"queue {queue!r}"
     if not isinstance(entry, dict) or "position" not in entry or "version" not in entry:
-        raise OffsetError(f"{where} is not of this source: {_shown(entry)}; {_format()}")
-    version = entry["version"]
+        raise _invalid(where, f"it is {_shown(entry)}")
+    version, position, epoch = entry["version"], entry["position"], entry.get("epoch")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise OffsetError(f"{where} has the version {_shown(version)}; {VERSION} is known")
+        raise _invalid(where, f"it has the version {_shown(version)}, and {VERSION} is known")
     if version > VERSION:
-        raise OffsetError(
-            f"{where} has version {version}, written by a newer amqp_spark; this one knows version {VERSION}: "
-            "upgrade, or use a new checkpoint location"
-        )
+        raise OffsetError(SparkCondition.OFFSET_TOO_NEW(queue=queue, version=version, known=VERSION))
     unknown = sorted(set(entry) - _KEYS)
     if unknown:
-        raise OffsetError(f"{where} has keys that version {VERSION} does not know: {', '.join(map(str, unknown))}")
-    position = entry["position"]
+        raise _invalid(where, f"version {VERSION} has no keys {', '.join(map(str, unknown))}")
     if not isinstance(position, int) or isinstance(position, bool) or not 0 <= position <= _MAX_POSITION:
-        raise OffsetError(f"{where} has the position {_shown(position)}; an integer from 0 to 2^63-1 is allowed")
-    epoch = entry.get("epoch")
+        raise _invalid(where, f"it has the position {_shown(position)}, which is no integer from 0 to 2^63-1")
     if epoch is None:
         if position != 0 or "epoch" in entry:
-            raise OffsetError(f"{where} has position {position} and no epoch; only the initial offset, 0, has none")
+            raise _invalid(where, f"it has position {position} and no epoch, as only the initial offset, 0, may have")
         return QueueOffset(0)
     if isinstance(epoch, bool) or not isinstance(epoch, (str, int)) or epoch == "":
-        raise OffsetError(f"{where} has the epoch {_shown(epoch)}; a text or an integer is allowed")
+        raise _invalid(where, f"it has the epoch {_shown(epoch)}, which is neither a text nor an integer")
     return QueueOffset(position, epoch)
 
 
-def _format() -> str:
-    return 'this source writes {"<queue>": {"epoch": ..., "position": n, "version": 1}}'
+def _invalid(where: str, reason: str) -> OffsetError:
+    return OffsetError(SparkCondition.OFFSET_INVALID(where=where, reason=reason))
 
 
 def _shown(value: object) -> str:

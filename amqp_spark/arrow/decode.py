@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from amqp_spark.arrow.v0_10.conversion import unsupported_parts
 from amqp_spark.arrow.v0_10.decode.columns import decode_maps
 from amqp_spark.arrow.v0_10.decode.located import Chunk, joined
 from amqp_spark.arrow.v0_10.decode.plan import ColumnPlan
@@ -12,7 +13,6 @@ from amqp_spark.arrow.v0_10.decode.schema import (
     schema_problems,
     schema_with,
 )
-from amqp_spark.arrow.v0_10.decode.values import servable
 
 __all__ = [
     "COLUMNS",
@@ -24,5 +24,5 @@ __all__ = [
     "joined",
     "schema_problems",
     "schema_with",
-    "servable",
+    "unsupported_parts",
 ]

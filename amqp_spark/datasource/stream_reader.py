@@ -180,14 +180,11 @@ def advice(options: SourceOptions, error: MessageFormatError, epoch: int) -> str
         epoch: epoch of that position.
     """
     if options.delivery_guarantee == AT_MOST_ONCE:
-        return ". It was accepted when it was transferred: a query that is started again goes on behind it"
+        return "; a restarted query goes on behind the message, which was accepted when it was transferred"
     if options.delivery_guarantee == EXACTLY_ONCE:
         assert options.consumer_id is not None
         queue = shlex.quote(error.queue) if error.queue.isprintable() else "QUEUE"
         action = f"--queue {queue} --skip {epoch}:{error.position} --to FILE"
-        return (
-            ". It is in the spool, and no longer on the queue: "
-            f"{Names(CONSUMER, options.consumer_id).tool(action)} writes it to a file and leaves it out, while the "
-            "query is stopped"
-        )
-    return ", or with mode=REJECT (message.reject: the queue's alternate exchange gets it)"
+        tool = Names(CONSUMER, options.consumer_id).tool(action)
+        return f", or leave the message in the spool out while the query is stopped: {tool}"
+    return ", or with mode=REJECT (the queue's alternate exchange gets it)"

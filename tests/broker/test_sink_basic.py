@@ -122,7 +122,7 @@ FAILURES = {
     "no body": (
         {},
         "IF(body = '7', NULL, body) AS body",
-        r"RowError: row 7 of partition 0.* cannot be sent: column 'body' ",
+        r"RowError: \[AMQP_ROW_INVALID\] Row 7 of partition 0.* cannot be sent: column 'body' ",
     ),
     "nobody there": ({"url": "amqp://127.0.0.1:1/default", "retry.maxAttempts": "1"}, "body", "ConnectionFailed: "),
 }
@@ -145,7 +145,7 @@ def test_an_error_of_a_task_names_row_and_place_and_no_secret(
 
 def test_an_error_of_a_stream_names_the_batch(spark: SparkSession, broker: Broker, queue: str, tmp_path: Path) -> None:
     rows = stream_of(numbered(spark, 10, 1).selectExpr("IF(body = '7', NULL, body) AS body"), tmp_path)
-    with pytest.raises(StreamingQueryException, match="row 7 of partition 0 in batch 0 cannot be sent"):
+    with pytest.raises(StreamingQueryException, match="Row 7 of partition 0 in batch 0 cannot be sent"):
         started(rows, tmp_path, login(broker, routingKey=queue)).awaitTermination(120)
 
 
@@ -307,7 +307,7 @@ def test_a_task_that_fails_half_way_leaves_nothing_behind_that_arrives_late(
 ) -> None:
     options = login(broker, url=by_way_of(proxy.port, broker.url()), routingKey=queue)
     frame = numbered(spark, 30_000, 1).selectExpr("IF(body = '29999', NULL, body) AS body")
-    with pytest.raises(PythonException, match="row 29999 of partition 0 cannot be sent"):
+    with pytest.raises(PythonException, match="Row 29999 of partition 0 cannot be sent"):
         write(frame, options)
     wait_until(lambda: not proxy.open_connections, "its connection is closed")
     sent: list[Any] = [found.code for found in frames(proxy.connections[0].from_client)]

@@ -248,7 +248,7 @@ def test_nothing_of_a_failed_task_is_enqueued_after_its_failure_was_reported(
     if network == "slow":
         proxy.to_broker.delay(0.3)
     frame = spark.range(0, COUNT, 1, 1).selectExpr("CASE WHEN id <> 5000 THEN CAST(id AS STRING) END AS body")
-    with pytest.raises(PythonException, match="row 5000 of partition 0 in batch 3 cannot be sent: column 'body'"):
+    with pytest.raises(PythonException, match="Row 5000 of partition 0 in batch 3 cannot be sent: column 'body'"):
         target.sink(**through(target, proxy))(frame, 3)
     reported = depth(client, target.queue)
     wait_until(lambda: not proxy.open_connections, "the end of the connection of the failed task")

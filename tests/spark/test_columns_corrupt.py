@@ -94,11 +94,15 @@ def test_in_other_modes_it_is_null(mode: str) -> None:
 @pytest.mark.parametrize(
     ("field", "options", "text"),
     [
-        (t.StructField("_corrupt_record", t.BinaryType()), {}, "_corrupt_record: binary is not possible.*STRING"),
-        (t.StructField("_corrupt_record", TEXT, nullable=False), {}, "string NOT NULL is not possible"),
+        (t.StructField("_corrupt_record", t.BinaryType()), {}, "'_corrupt_record', which has the type binary.*STRING"),
+        (t.StructField("_corrupt_record", TEXT, nullable=False), {}, "which has the type string NOT NULL"),
         (t.StructField("body", TEXT), {"corrupt_column": "Body"}, "'Body', which is a column of messages"),
-        (t.StructField("body", TEXT), {"corrupt_column": "why"}, "'why', which the schema does not have: add"),
-        (t.StructField("_corrupt_record", TEXT), {"corrupt_column": "why"}, "_corrupt_record: there is no such column"),
+        (
+            t.StructField("body", TEXT),
+            {"corrupt_column": "why"},
+            "'why', which the schema does not have. Use a STRING",
+        ),
+        (t.StructField("_corrupt_record", TEXT), {"corrupt_column": "why"}, "There is no column '_corrupt_record'"),
     ],
 )
 def test_a_column_that_cannot_be_is_refused(field: t.StructField, options: dict[str, str], text: str) -> None:

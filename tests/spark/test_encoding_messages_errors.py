@@ -42,7 +42,8 @@ def test_an_error_names_row_partition_batch_and_column() -> None:
     rows = [{"body": b"", "routing_key": "k" * 255}, {"body": b"", "routing_key": "k" * 300}]
     error = refused(schema, *rows, first_row=16)
     assert str(error) == (
-        "row 17 of partition 3 in batch 12 cannot be sent: column 'routing_key' has 300 bytes; at most 255 are allowed"
+        "[AMQP_ROW_INVALID] Row 17 of partition 3 in batch 12 cannot be sent: column 'routing_key' has 300 bytes; "
+        "at most 255 are allowed. Correct the row, or filter it out before the write."
     )
 
 
@@ -53,7 +54,7 @@ def test_a_text_of_spark_that_is_none_is_refused(name: str) -> None:
     plan = MessagePlan.build(schema, sink_options())
     texts = pa.array([b"a", None, b"\xff\xfe"], pa.binary()).view(pa.string())
     batch = pa.RecordBatch.from_arrays([pa.array([b""] * 3, pa.binary()), texts], names=["body", name])
-    with pytest.raises(RowError, match=rf"row 2 .* column '{name}' has 2 bytes that are not UTF-8"):
+    with pytest.raises(RowError, match=rf"Row 2 .* column '{name}' has 2 bytes that are not UTF-8"):
         list(plan.encoder(accept_mode=0, max_frame_size=65535, task_id=HERE).blocks(batch, 0))
 
 
@@ -63,7 +64,7 @@ def test_the_content_type_of_an_encoded_body_is_a_text_too() -> None:
     types = pa.array([None, b"\xff\xfe"], pa.binary()).view(pa.string())
     maps = pa.array([[("a", "b")]] * 2, pa.map_(pa.string(), pa.string()))
     batch = pa.RecordBatch.from_arrays([maps, types], names=["body", "content_type"])
-    with pytest.raises(RowError, match=r"row 1 .* column 'content_type' has 2 bytes that are not UTF-8"):
+    with pytest.raises(RowError, match=r"Row 1 .* column 'content_type' has 2 bytes that are not UTF-8"):
         list(plan.encoder(accept_mode=0, max_frame_size=65535, task_id=HERE).blocks(batch, 0))
 
 

@@ -16,8 +16,9 @@ from pyspark.sql.pandas.types import to_arrow_type
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import MAX_DEPTH, Typed
+from amqp_spark.arrow.v0_10.conversion import unsupported_parts
 from amqp_spark.arrow.v0_10.encode import row_bytes
-from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map, unsendable
+from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map
 
 STRING, LONG, BINARY = t.StringType(), t.LongType(), t.BinaryType()
 MAP = t.MapType(STRING, STRING)
@@ -366,8 +367,8 @@ SENDABLE = [kind for kind, _, _ in SCALARS] + [t.VariantType(), MAP, t.ArrayType
 
 @pytest.mark.parametrize("kind", SENDABLE, ids=lambda kind: kind.simpleString()[:40])
 def test_types_that_can_be_sent(kind: t.DataType) -> None:
-    assert unsendable(struct_of(x=kind), "application_headers") == []
-    assert unsendable(t.ArrayType(kind), "body") == []
+    assert unsupported_parts(struct_of(x=kind), "application_headers", sent=True) == []
+    assert unsupported_parts(t.ArrayType(kind), "body", sent=True) == []
 
 
 def nested(levels: int) -> t.StructType:
@@ -379,44 +380,56 @@ def nested(levels: int) -> t.StructType:
 
 
 ALLOWED = (
-    "allowed: BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, STRING, BINARY, DATE, TIMESTAMP, "
+    "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, STRING, BINARY, DATE, TIMESTAMP, "
     "TIMESTAMP_NTZ, VARIANT, ARRAY, MAP<STRING, ...>, STRUCT"
 )
+
+
+def unsupported(part: str, reason: str, allowed: str = ALLOWED) -> str:
+    return f"[AMQP_COLUMN_PART_UNSUPPORTED] The type of {part!r} is not supported: {reason}. Use {allowed}."
+
+
 UNSENDABLE: list[tuple[t.DataType, list[str]]] = [
-    (struct_of(), ["h: a STRUCT without fields"]),
-    (struct_of(a=t.NullType()), [f"h.a: void cannot be sent in a map or list; {ALLOWED}"]),
+    (struct_of(), [unsupported("h", "it is a STRUCT without fields", "one or more fields")]),
+    (struct_of(a=t.NullType()), [unsupported("h.a", "void cannot be sent in a map or list")]),
     (
         struct_of(a=t.ArrayType(t.DayTimeIntervalType())),
-        [f"h.a.element: interval day to second cannot be sent in a map or list; {ALLOWED}"],
+        [unsupported("h.a.element", "interval day to second cannot be sent in a map or list")],
     ),
     (
         struct_of(a=t.YearMonthIntervalType()),
-        [f"h.a: interval year to month cannot be sent in a map or list; {ALLOWED}"],
+        [unsupported("h.a", "interval year to month cannot be sent in a map or list")],
     ),
-    (struct_of(a=t.TimeType()), [f"h.a: time(6) cannot be sent in a map or list; {ALLOWED}"]),
-    (t.MapType(LONG, STRING), ["h: the keys of a map are STRING, not bigint"]),
+    (struct_of(a=t.TimeType()), [unsupported("h.a", "time(6) cannot be sent in a map or list")]),
+    (t.MapType(LONG, STRING), [unsupported("h", "the keys of a map are STRING, not bigint", "MAP<STRING, ...>")]),
     (
         t.MapType(LONG, t.MapType(BINARY, t.NullType())),
         [
-            "h: the keys of a map are STRING, not bigint",
-            "h.value: the keys of a map are STRING, not binary",
-            f"h.value.value: void cannot be sent in a map or list; {ALLOWED}",
+            unsupported("h", "the keys of a map are STRING, not bigint", "MAP<STRING, ...>"),
+            unsupported("h.value", "the keys of a map are STRING, not binary", "MAP<STRING, ...>"),
+            unsupported("h.value.value", "void cannot be sent in a map or list"),
         ],
     ),
     (
         t.StructType([t.StructField("a", LONG), t.StructField("b", LONG), t.StructField("a", STRING)]),
-        ["h: the field a occurs twice"],
+        [unsupported("h", "the field a occurs twice", "each field once")],
     ),
     (
         struct_of(n=struct_of(**{"é" * 128: LONG})),
-        [f"h.n: the name of a field has 256 bytes ({'é' * 20}...); as the key of a map it has at most 255"],
+        [
+            unsupported(
+                "h.n", f"the name of a field has 256 bytes ({'é' * 20}...)", "at most 255 bytes as the key of a map"
+            )
+        ],
     ),
     (
         nested(MAX_DEPTH + 1),
         [
-            "h.x.element"
-            + ".x.value.element" * 4
-            + ".x.value: maps and lists nested too deep; at most 16 levels are allowed"
+            unsupported(
+                "h.x.element" + ".x.value.element" * 4 + ".x.value",
+                "maps and lists are nested too deep",
+                "at most 16 levels",
+            )
         ],
     ),
 ]
@@ -425,16 +438,16 @@ UNSENDABLE: list[tuple[t.DataType, list[str]]] = [
 @pytest.mark.parametrize("case", range(len(UNSENDABLE)))
 def test_types_that_cannot_be_sent(case: int) -> None:
     kind, expected = UNSENDABLE[case]
-    assert unsendable(kind, "h") == expected
+    assert unsupported_parts(kind, "h", sent=True) == expected
 
 
 def test_a_key_of_255_bytes_and_the_deepest_type_are_sent() -> None:
     name = "é" * 127 + "x"
     kind = struct_of(**{name: LONG})
-    assert unsendable(kind, "h") == []
+    assert unsupported_parts(kind, "h", sent=True) == []
     assert maps(kind, [{name: 1}]) == [{name: Typed(code.INT64, 1)}]
     deepest = nested(MAX_DEPTH)
-    assert unsendable(deepest, "h") == []
+    assert unsupported_parts(deepest, "h", sent=True) == []
     value: Any = 1
     for level in range(MAX_DEPTH - 1):
         value = ([value], {"k": value}, {"x": value})[level % 3]

@@ -13,7 +13,7 @@ from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_map_typed
 from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.arrow.decode import ColumnPlan
-from amqp_spark.arrow.v0_10.encode.values import unsendable
+from amqp_spark.arrow.v0_10.conversion import unsupported_parts
 from tests.support import wire
 from tests.support.received import chunk_of
 
@@ -79,7 +79,7 @@ def encoded(spark: SparkSession, query: str) -> tuple[DataFrame, list[bytes]]:
     """The rows, and what the workers have made of them."""
     frame = spark.sql(query)
     kind = frame.schema["h"].dataType
-    assert unsendable(kind, "h") == []
+    assert unsupported_parts(kind, "h", sent=True) == []
     rows = frame.mapInArrow(encoder(kind), "h BINARY").collect()
     return frame, [bytes(row.h) for row in rows]
 

@@ -15,7 +15,8 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from amqp_core.v0_10.type_codes import MAX_DEPTH
 from amqp_spark.arrow.decode import ColumnPlan
-from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map, unsendable
+from amqp_spark.arrow.v0_10.conversion import unsupported_parts
+from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map
 from tests.support import wire
 from tests.support.received import chunk_of
 
@@ -141,7 +142,7 @@ def columns(draw: st.DrawFn, of: SearchStrategy[t.DataType]) -> tuple[t.DataType
 def test_maps_come_back(case: tuple[t.DataType, Any]) -> None:
     kind, column = case
     assert isinstance(kind, t.StructType | t.MapType)
-    assert unsendable(kind, "application_headers") == []
+    assert unsupported_parts(kind, "application_headers", sent=True) == []
     encoded, errors = encode_map(column, kind)
     assert errors == {}
     rows, expected = encoded.to_pylist(), comparable(column.to_pylist())
@@ -198,7 +199,7 @@ def test_the_deepest_map_comes_back() -> None:
         else:
             kind, value = t.StructType([t.StructField("x", kind)]), {"x": value}
     top = t.StructType([t.StructField("top", kind)])
-    assert unsendable(top, "application_headers") == []
+    assert unsupported_parts(top, "application_headers", sent=True) == []
     encoded, errors = encode_map(pa.array([{"top": value}], to_arrow_type(top)), top)
     assert errors == {}
     assert source("application_headers", top, as_headers(encoded.to_pylist())) == [{"top": value}]

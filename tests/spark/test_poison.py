@@ -43,7 +43,7 @@ def test_exactly_once_cannot_reject_and_has_a_command() -> None:
 def test_at_most_once_has_lost_it() -> None:
     text = told(deliveryGuarantee="at-most-once")
     assert "REJECT" not in text
-    assert "goes on behind it" in text
+    assert "goes on behind the message" in text
 
 
 @pytest.mark.parametrize("options", [{}, OWNED])

@@ -95,33 +95,33 @@ def test_names_are_compared_without_case() -> None:
 
 def test_a_column_twice_is_named() -> None:
     (problem,) = problems(fields(("body", TEXT), ("BODY", TEXT)))
-    assert problem.startswith("BODY: the column occurs twice")
+    assert problem.startswith("[AMQP_COLUMN_DUPLICATE] Column 'BODY' occurs twice.")
 
 
 def test_an_unknown_column_is_named_with_near_names_and_all_columns() -> None:
     (problem,) = problems(fields(("body", TEXT), ("routingkey", TEXT)))
-    assert problem.startswith("routingkey: there is no such column; do you mean routing_key?")
+    assert problem.startswith("[AMQP_COLUMN_UNKNOWN] There is no column 'routingkey', which is similar to routing_key.")
     for name in (*COLUMNS, *IGNORED):
         assert name in problem
 
 
 def test_a_name_like_no_other_gets_no_hint() -> None:
     (problem,) = problems(fields(("body", TEXT), ("zzz", TEXT)))
-    assert "do you mean" not in problem
+    assert "similar" not in problem
 
 
 def test_a_missing_body_is_named() -> None:
     (problem,) = problems(fields(("routing_key", TEXT)))
-    assert problem.startswith("there is no column body")
+    assert problem.startswith("[AMQP_COLUMN_MISSING] Column 'body' is missing. Add it as ")
     assert "BINARY" in problem
 
 
 def test_all_problems_come_at_once() -> None:
     found = problems(fields(("price", DOUBLE), ("priority", TEXT), ("timestamp", t.DateType()), ("body", DOUBLE)))
-    assert [text.split(":")[0] for text in found] == ["price", "priority", "timestamp", "body"]
-    assert found[1] == "priority: STRING is not possible; allowed: TINYINT, SMALLINT, INT, BIGINT"
-    assert "allowed: TIMESTAMP" in found[2]
-    assert "allowed: BINARY, STRING" in found[3]
+    assert [text.split("'")[1] for text in found] == ["price", "priority", "timestamp", "body"]
+    assert found[1].endswith("'priority' cannot have the type STRING. Use TINYINT, SMALLINT, INT, BIGINT.")
+    assert "Use TIMESTAMP" in found[2]
+    assert "Use BINARY, STRING" in found[3]
 
 
 @pytest.mark.parametrize(
@@ -137,8 +137,8 @@ def test_all_problems_come_at_once() -> None:
 )
 def test_reply_to_takes_exchange_and_routing_key_only(kind: t.DataType) -> None:
     (problem,) = problems(fields(("body", TEXT), ("reply_to", kind)))
-    assert problem.startswith("reply_to: STRUCT" if isinstance(kind, t.StructType) else "reply_to: STRING")
-    assert problem.endswith("allowed: STRUCT of any of exchange STRING, routing_key STRING")
+    assert f"'reply_to' cannot have the type {'STRUCT' if isinstance(kind, t.StructType) else 'STRING'}" in problem
+    assert problem.endswith("Use STRUCT of any of exchange STRING, routing_key STRING.")
 
 
 def test_reply_to_of_one_part_is_fine() -> None:
@@ -148,15 +148,15 @@ def test_reply_to_of_one_part_is_fine() -> None:
 def test_headers_and_bodies_that_have_no_wire_type_are_named_with_their_path() -> None:
     nested = fields(("a", fields(("b", t.DayTimeIntervalType()))))
     found = problems(fields(("body", nested), ("application_headers", t.MapType(INT, TEXT))))
-    assert found[0].startswith("body.a.b: ")
-    assert found[1].startswith("application_headers: the keys of a map are STRING")
+    assert "'body.a.b' is not supported" in found[0]
+    assert "'application_headers' is not supported: the keys of a map are STRING" in found[1]
 
 
 def test_the_column_exchange_counts_only_when_it_is_asked_for() -> None:
     schema = fields(("body", TEXT), ("exchange", DOUBLE))
     assert "exchange" not in MessagePlan.build(schema, sink_options()).columns
     (problem,) = problems(schema, exchangeFromColumn="true")
-    assert problem.startswith("exchange: DOUBLE is not possible")
+    assert "'exchange' cannot have the type DOUBLE." in problem
 
 
 def test_exchange_from_column_needs_the_column() -> None:
@@ -180,7 +180,7 @@ def test_a_content_type_that_contradicts_the_body_is_refused(kind: t.DataType, g
         assert schema_problems(schema, sink_options(contentType=name)) == []
     for name in bad:
         (problem,) = problems(schema, contentType=name)
-        assert problem.startswith("body: ")
+        assert problem.startswith("[AMQP_BODY_TYPE_CONFLICT] A body of type ")
         assert repr(name) in problem
 
 

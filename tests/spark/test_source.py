@@ -59,7 +59,7 @@ def test_a_schema_that_is_no_ddl_is_an_error_of_ours(monkeypatch: pytest.MonkeyP
         raise ParseException(message="[PARSE_SYNTAX_ERROR] at or near 'STRIN'\n\n== SQL ==\nbody STRIN,")
 
     monkeypatch.setattr(StructType, "fromDDL", refuse)
-    with pytest.raises(SchemaError, match=r"'body STRIN,' cannot be read; .* at or near 'STRIN'$"):
+    with pytest.raises(SchemaError, match=r"'body STRIN,' is no DDL: .* at or near 'STRIN'\. Write"):
         validate(OPTIONS, "body STRIN,")
     with pytest.raises(OptionError) as caught:
         validate({}, "body STRIN,")

@@ -210,8 +210,8 @@ def test_point_5_batch_0_asked_for_from_the_initial_offset_after_a_restart(fake:
 @pytest.mark.parametrize(
     ("offset", "problem"),
     [
-        ({"q": 5}, "not of this source"),
-        ({"other": {"epoch": 1, "position": 5, "version": 1}}, "belongs to 'other', the query now reads 'q'"),
+        ({"q": 5}, "this source did not write"),
+        ({"other": {"epoch": 1, "position": 5, "version": 1}}, "belongs to 'other', and the query now reads 'q'"),
         ({"q": {"epoch": 1, "position": 5, "version": 2}}, "version 2"),
     ],
 )

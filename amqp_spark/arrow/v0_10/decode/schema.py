@@ -7,8 +7,9 @@ from typing import Final, NamedTuple
 from pyspark.sql import types as t
 
 from amqp_spark.arrow.v0_10 import properties
-from amqp_spark.arrow.v0_10.decode.values import servable
+from amqp_spark.arrow.v0_10.conversion import unsupported_parts
 from amqp_spark.arrow.v0_10.properties import PROPERTIES
+from amqp_spark.conditions import SparkCondition
 
 DEFAULT_CORRUPT_COLUMN: Final = "_corrupt_record"
 """Spark's default, unless its setting ``spark.sql.columnNameOfCorruptRecord`` differs."""
@@ -114,37 +115,36 @@ def schema_problems(
     problems: list[str] = []
     seen: set[str] = set()
     if not schema.fields:
-        problems.append("the schema has no columns")
+        problems.append(SparkCondition.SCHEMA_EMPTY())
     for field in schema.fields:
         name = field.name.lower()
         if name in seen:
-            problems.append(f"{field.name}: the column occurs twice")
+            problems.append(SparkCondition.COLUMN_DUPLICATE(column=field.name))
         seen.add(name)
         column = COLUMNS.get(name)
         if column is None and name == corrupt_column.lower():
             if not isinstance(field.dataType, t.StringType) or not field.nullable:
                 kind = field.dataType.simpleString() + ("" if field.nullable else " NOT NULL")
-                problems.append(
-                    f"{field.name}: {kind} is not possible for the column that says what did not fit; allowed: STRING"
-                )
+                problems.append(SparkCondition.CORRUPT_COLUMN_INVALID(column=field.name, reason=f"has the type {kind}"))
             continue
         if column is None:
-            problems.append(f"{field.name}: there is no such column; there are {', '.join(COLUMNS)}")
+            problems.append(SparkCondition.COLUMN_UNKNOWN(column=field.name, hint="", known=", ".join(COLUMNS)))
             continue
         problems += _type_problems(field, column)
         if mode == "PERMISSIVE" and not field.nullable and name not in ("queue", "position"):
-            problems.append(f"{field.name}: NOT NULL cannot be kept with mode=PERMISSIVE")
+            problems.append(SparkCondition.COLUMN_NOT_NULL(column=field.name))
     return problems
 
 
 def corrupt_column_problems(schema: t.StructType, name: str) -> list[str]:
     """Problems of the option that names the column, together with the schema."""
-    given = f"option 'columnNameOfCorruptRecord' is {name!r}, which"
     if name.lower() in COLUMNS:
-        return [f"{given} is a column of messages; allowed: any other name"]
-    if name.lower() not in {field.name.lower() for field in schema.fields}:
-        return [f"{given} the schema does not have: add that column (STRING), or leave the option out"]
-    return []
+        reason = "is a column of messages"
+    elif name.lower() not in {field.name.lower() for field in schema.fields}:
+        reason = "the schema does not have"
+    else:
+        return []
+    return [SparkCondition.CORRUPT_COLUMN_INVALID(column=name, reason=reason)]
 
 
 def is_reply_to(kind: t.DataType) -> bool:
@@ -160,7 +160,11 @@ def _type_problems(field: t.StructField, column: Column) -> list[str]:
         if is_reply_to(kind):
             return []
     elif isinstance(kind, column.nested):
-        return servable(kind, field.name)
+        return unsupported_parts(kind, field.name, sent=False)
     elif isinstance(kind, column.scalars):
         return []
-    return [f"{field.name}: {kind.simpleString()} is not possible; allowed: {column.allowed}"]
+    return [
+        SparkCondition.COLUMN_TYPE_UNSUPPORTED(
+            column=field.name, type=kind.simpleString().upper(), allowed=column.allowed
+        )
+    ]

@@ -162,7 +162,7 @@ def _jsonable(typed: Typed, unit: str) -> object:  # noqa: PLR0911
 
 
 def converter(kind: t.DataType, unit: str) -> Converter:
-    """A function from a wire value to the input of ``pyarrow.array`` for a type that :func:`servable` accepts.
+    """A function from a wire value to the input of ``pyarrow.array`` for a type that the schema check accepts.
 
     It returns None for void, and raises ConversionError.
     """
@@ -172,29 +172,6 @@ def converter(kind: t.DataType, unit: str) -> Converter:
         return None if typed.code == code.VOID else convert(typed)
 
     return checked
-
-
-def servable(kind: t.DataType, path: str) -> list[str]:
-    """Parts of a type that cannot be made from map values, one text per problem."""
-    match kind:
-        case t.StructType():
-            problems = [p for f in kind.fields for p in servable(f.dataType, f"{path}.{f.name}")]
-            names = [f.name for f in kind.fields]
-            problems += [
-                f"{path}: the field {n} occurs twice" for n in sorted({n for n in names if names.count(n) > 1})
-            ]
-            return problems if names else [f"{path}: a STRUCT without fields"]
-        case t.ArrayType():
-            return servable(kind.elementType, f"{path}.element")
-        case t.MapType():
-            wrong = [] if isinstance(kind.keyType, t.StringType) else [f"{path}: the keys of a map are STRING"]
-            return wrong + servable(kind.valueType, f"{path}.value")
-        case _:
-            if type(kind) in _SCALARS or isinstance(kind, t.StringType | t.DecimalType | t.VariantType):
-                return []
-    allowed = "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, STRING, BINARY, DATE, TIMESTAMP"
-    nested = "TIMESTAMP_NTZ, VARIANT, ARRAY, MAP<STRING, ...>, STRUCT"
-    return [f"{path}: {kind.simpleString()} cannot be read from a map; allowed: {allowed}, {nested}"]
 
 
 def _converter(kind: t.DataType, unit: str) -> Converter:  # noqa: PLR0911 - a table of classes and their subclasses

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from amqp_spark.arrow.v0_10.conversion import LONGEST_KEY
 from amqp_spark.arrow.v0_10.encode.row_bytes import LARGEST, bounds, lengths, packed, present
 
 if TYPE_CHECKING:
@@ -55,8 +56,6 @@ Errors: TypeAlias = dict[int, str]
 
 LONGEST_TEXT: Final = 0xFFFF
 """Maximum bytes of a str16."""
-LONGEST_KEY: Final = 0xFF
-"""Maximum bytes of a str8, the type of map keys."""
 
 
 class Fault(NamedTuple):

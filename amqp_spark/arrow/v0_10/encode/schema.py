@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import types as t
 
+from amqp_spark.arrow.v0_10.conversion import unsupported_parts
 from amqp_spark.arrow.v0_10.decode.schema import COLUMNS as READABLE
 from amqp_spark.arrow.v0_10.decode.schema import is_reply_to
-from amqp_spark.arrow.v0_10.encode.values import unsendable
 from amqp_spark.arrow.v0_10.properties import PROPERTIES
+from amqp_spark.conditions import SparkCondition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -122,7 +123,7 @@ def schema_problems(schema: t.StructType, options: SinkOptions) -> list[str]:
     for field in schema.fields:
         name = field.name.lower()
         if name in seen:
-            problems.append(f"{field.name}: the column occurs twice (names are compared without case)")
+            problems.append(SparkCondition.COLUMN_DUPLICATE(column=field.name))
             continue
         seen.add(name)
         if name in IGNORED or (name == "exchange" and not options.exchange_from_column):
@@ -134,9 +135,11 @@ def schema_problems(schema: t.StructType, options: SinkOptions) -> list[str]:
         if name == "body":
             problems += _content_type_problems(field.dataType, options)
     if "body" not in seen:
-        problems.append(f"there is no column body; it is required: {COLUMNS['body'].types}")
+        allowed = COLUMNS["body"].types.replace("`", "")
+        problems.append(SparkCondition.COLUMN_MISSING(column="body", why="", allowed=allowed))
     if options.exchange_from_column and "exchange" not in seen:
-        problems.append("exchangeFromColumn=true needs a column exchange STRING, and there is none")
+        why = ", which exchangeFromColumn=true needs"
+        problems.append(SparkCondition.COLUMN_MISSING(column="exchange", why=why, allowed="STRING"))
     return problems
 
 
@@ -156,9 +159,8 @@ def content_types(kind: t.DataType) -> tuple[str, ...]:
 def _content_type_problems(kind: t.DataType, options: SinkOptions) -> Iterator[str]:
     possible = content_types(kind)
     if possible and options.content_type is not None and options.content_type not in possible:
-        yield (
-            f"body: {_sql(kind)} is sent as {' or '.join(possible)}, and option contentType is "
-            f"{options.content_type!r}: leave the option out, or make the body BINARY or STRING"
+        yield SparkCondition.BODY_TYPE_CONFLICT(
+            type=_sql(kind), sent=" or ".join(possible), content_type=options.content_type
         )
 
 
@@ -169,17 +171,18 @@ def _type_problems(field: t.StructField, name: str) -> list[str]:
         if is_reply_to(kind):
             return []
     elif isinstance(kind, readable.nested):
-        return unsendable(kind, field.name)
+        return unsupported_parts(kind, field.name, sent=True)
     elif isinstance(kind, readable.scalars):
         return []
-    return [f"{field.name}: {_sql(kind)} is not possible; allowed: {COLUMNS[name].types.replace('`', '')}"]
+    allowed = COLUMNS[name].types.replace("`", "")
+    return [SparkCondition.COLUMN_TYPE_UNSUPPORTED(column=field.name, type=_sql(kind), allowed=allowed)]
 
 
 def _unknown(name: str) -> str:
     near = difflib.get_close_matches(name.lower(), COLUMNS, n=2)
-    hint = f"; do you mean {' or '.join(near)}?" if near else ""
-    known = f"columns are {', '.join(COLUMNS)} (and ignored: {', '.join(IGNORED)})"
-    return f"{name}: there is no such column{hint}; {known}"
+    hint = f", which is similar to {' and '.join(near)}" if near else ""
+    known = f"{', '.join(COLUMNS)} (and ignored: {', '.join(IGNORED)})"
+    return SparkCondition.COLUMN_UNKNOWN(column=name, hint=hint, known=known)
 
 
 def _sql(kind: t.DataType) -> str:

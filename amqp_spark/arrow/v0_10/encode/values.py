@@ -17,9 +17,9 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
+from amqp_spark.arrow.v0_10.conversion import LONGEST_KEY
 from amqp_spark.arrow.v0_10.encode import row_bytes, texts, variants
 from amqp_spark.arrow.v0_10.encode.row_errors import (
-    LONGEST_KEY,
     LONGEST_TEXT,
     Errors,
     Fault,
@@ -76,46 +76,6 @@ class _Run(NamedTuple):
     there: Mask | None
 
 
-# ---- what can be sent ----------------------------------------------------------------------------------------------
-
-
-def unsendable(kind: t.DataType, path: str) -> list[str]:
-    """Parts of a type that have no wire type inside a map or list, one text per problem."""
-    return _unsendable(kind, path, 0)
-
-
-def _unsendable(kind: t.DataType, path: str, depth: int) -> list[str]:
-    if depth >= code.MAX_DEPTH and isinstance(kind, t.StructType | t.ArrayType | t.MapType):
-        fault = variants.too_deep()
-        return [f"{path}: {fault.what}; {fault.allowed}"]
-    match kind:
-        case t.StructType():
-            problems = [p for f in kind.fields for p in _unsendable(f.dataType, f"{path}.{f.name}", depth + 1)]
-            names = [f.name for f in kind.fields]
-            twice = sorted({name for name in names if names.count(name) > 1})
-            problems += [f"{path}: the field {name} occurs twice" for name in twice]
-            for name in names:
-                size = len(name.encode())
-                if size > LONGEST_KEY:
-                    problems.append(
-                        f"{path}: the name of a field has {size} bytes ({name[:20]}...); as the key of a map it has "
-                        f"at most {LONGEST_KEY}"
-                    )
-            return problems if names else [f"{path}: a STRUCT without fields"]
-        case t.ArrayType():
-            return _unsendable(kind.elementType, f"{path}.element", depth + 1)
-        case t.MapType():
-            keys = isinstance(kind.keyType, t.StringType)
-            wrong = [] if keys else [f"{path}: the keys of a map are STRING, not {kind.keyType.simpleString()}"]
-            return wrong + _unsendable(kind.valueType, f"{path}.value", depth + 1)
-        case _:
-            if type(kind) in _SCALARS or isinstance(kind, t.StringType | t.DecimalType | t.VariantType):
-                return []
-    allowed = "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, STRING, BINARY, DATE, TIMESTAMP"
-    nested = "TIMESTAMP_NTZ, VARIANT, ARRAY, MAP<STRING, ...>, STRUCT"
-    return [f"{path}: {kind.simpleString()} cannot be sent in a map or list; allowed: {allowed}, {nested}"]
-
-
 # ---- maps and lists ------------------------------------------------------------------------------------------------
 
 
@@ -124,7 +84,7 @@ def encode_map(column: Array | pa.ChunkedArray[Any], kind: t.StructType | t.MapT
 
     Args:
         column: as received from Spark; slices are permitted.
-        kind: its type, which :func:`unsendable` has accepted.
+        kind: its type, which the schema check has accepted.
     """
     if isinstance(kind, t.VariantType):
         return _variant(row_bytes.whole(column), code.MAP, "an object can be sent as a map")
@@ -138,7 +98,7 @@ def encode_list(column: Array | pa.ChunkedArray[Any], kind: t.ArrayType | t.Vari
 
     Args:
         column: as received from Spark; slices are permitted.
-        kind: its type, which :func:`unsendable` has accepted.
+        kind: its type, which the schema check has accepted.
     """
     if isinstance(kind, t.VariantType):
         return _variant(row_bytes.whole(column), code.LIST, "an array can be sent as a list")

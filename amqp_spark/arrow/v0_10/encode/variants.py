@@ -18,9 +18,9 @@ import numpy as np
 import pyarrow as pa
 
 from amqp_core.v0_10 import type_codes as code
+from amqp_spark.arrow.v0_10.conversion import LONGEST_KEY
 from amqp_spark.arrow.v0_10.encode import texts
 from amqp_spark.arrow.v0_10.encode.row_errors import (
-    LONGEST_KEY,
     LONGEST_TEXT,
     Fault,
     Faults,
