@@ -131,11 +131,6 @@ class Pump:
         self._broken = self._broken or UsageError(CoreCondition.CLIENT_CLOSED())
         self.transport.close()
 
-    @property
-    def is_closing(self) -> bool:
-        """Whether the end was requested on this side."""
-        return self._closed
-
     def is_broken(self) -> bool:
         """Whether the connection has ended."""
         return self._broken is not None

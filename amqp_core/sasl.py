@@ -19,12 +19,12 @@ import stringprep
 import unicodedata
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
-from amqp_core.address import DEFAULT_MECHANISMS, NOT_UTF8, is_utf8
+from amqp_core.address import NOT_UTF8, is_utf8
 from amqp_core.conditions import CoreCondition
 from amqp_core.errors import AuthenticationFailed, ProtocolError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Sequence
 
     from amqp_core.address import ConnectOptions
 
@@ -68,17 +68,7 @@ class SaslLogin:
             AuthenticationFailed: no mechanism suits, or the password file cannot be read.
             UsageError: the login cannot be sent with the mechanism.
         """
-        options = self._options
-        self._mechanism = choose(
-            mechanisms,
-            username=options.username,
-            password=options.read_password(),
-            tls=options.tls,
-            loopback=self._loopback,
-            allowed=options.sasl_mechanisms,
-            client_certificate=options.tls_cert_file is not None,
-            in_clear=options.in_clear,
-        )
+        self._mechanism = choose(mechanisms, self._options, loopback=self._loopback)
         return self._mechanism.name, self._mechanism.initial()
 
     def respond(self, challenge: bytes) -> bytes:
@@ -294,35 +284,22 @@ _WEAK = {
 }
 
 
-def choose(
-    offered: Sequence[str],
-    *,
-    username: str | None,
-    password: str | None,
-    tls: bool,
-    loopback: bool,
-    allowed: Sequence[str] = DEFAULT_MECHANISMS,
-    client_certificate: bool = False,
-    in_clear: Collection[str] = (),
-) -> Mechanism:
-    """Choose the first mechanism of ``allowed`` that the broker offers and that the given credentials can serve.
+def choose(offered: Sequence[str], options: ConnectOptions, *, loopback: bool) -> Mechanism:
+    """Choose the first allowed mechanism that the broker offers and that the given credentials can serve.
 
     Args:
         offered: the mechanisms of the broker.
-        username, password: the login, if given.
-        tls: whether the connection uses TLS.
+        options: login, TLS, and the allowed mechanisms, best first.
         loopback: whether the address of the connected peer is a loopback address.
-        allowed: allowed mechanisms, best first.
-        client_certificate: whether a client certificate is given.
-        in_clear: the mechanisms, out of PLAIN and CRAM-MD5, that are allowed without TLS to any host.
 
     Returns:
         A new exchange of that mechanism.
 
     Raises:
         AuthenticationFailed: no mechanism can be used; the text lists the offered and the allowed ones, and for each
-            common one the reason and the remedy.
+            common one the reason and the remedy. Or the password file cannot be read.
     """
+    username, password, allowed = options.username, options.read_password(), options.sasl_mechanisms
     reasons: list[str] = []
     for name in allowed:
         if name not in offered:
@@ -331,8 +308,8 @@ def choose(
             name,
             login=username is not None and password is not None,
             partial_login=(username is None) != (password is None),
-            certificate=client_certificate and tls,
-            safe=tls or loopback or name in in_clear,
+            certificate=options.tls and options.tls_cert_file is not None,
+            safe=options.tls or loopback or name in options.in_clear,
         )
         if reason is not None:
             reasons.append(f"{name} {reason}")
@@ -344,12 +321,11 @@ def choose(
             assert username is not None
             assert password is not None
             return _WITH_PASSWORD[name](username, password)
-    if not reasons and not tls and "PLAIN" in allowed and username is not None:
+    if not reasons and not options.tls and "PLAIN" in allowed and username is not None:
         reasons = ["many brokers offer PLAIN only over TLS (amqps://)"]
+    text = "".join(f"; {reason}" for reason in reasons)
     raise AuthenticationFailed(
-        CoreCondition.NO_SASL_MECHANISM(
-            offered=_names(offered), allowed=_names(allowed), reasons="".join(f"; {reason}" for reason in reasons)
-        )
+        CoreCondition.NO_SASL_MECHANISM(offered=_names(offered), allowed=_names(allowed), reasons=text)
     )
 
 

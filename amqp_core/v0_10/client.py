@@ -29,7 +29,7 @@ from amqp_core.transport import tls_context
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command, encode_header
 from amqp_core.v0_10.driver import CHANNEL, Driver
-from amqp_core.v0_10.frames import BODY, COMMAND, HEADER, TRACK_COMMAND, encode_assembly
+from amqp_core.v0_10.framing import BODY, COMMAND, HEADER, TRACK_COMMAND, encode_assembly
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.producer_credit import ProducerCredit
 from amqp_core.v0_10.publisher import (

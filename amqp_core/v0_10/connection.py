@@ -8,6 +8,8 @@ role calls a ``login`` object, the server role an ``authenticate`` function; thi
 from __future__ import annotations
 
 from copy import copy
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
@@ -27,42 +29,26 @@ from amqp_core.heartbeat import Heartbeat
 from amqp_core.protocol_header import describe_stranger, is_stranger
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import check_required, decode_command, decode_control, encode_control
-from amqp_core.v0_10.events import (
-    CLIENT_TRANSITIONS,
-    SERVER_TRANSITIONS,
-    TRANSITIONS,
-    CommandReceived,
-    CommandUnknown,
-    ControlReceived,
-    Ended,
-    Event,
-    Opened,
-    Redirected,
-    Role,
-    State,
-    TransferBegun,
-    TransfersReceived,
-)
-from amqp_core.v0_10.frames import (
+from amqp_core.v0_10.framing import (
     HEADER_SIZE,
     MAX_FRAME_SIZE,
     MIN_MAX_FRAME_SIZE,
     PROTOCOL_HEADER,
     TRACK_CONTROL,
     WHOLE,
+    Assembler,
     encode_assembly,
     encode_control_frame,
     parse_frame,
 )
 from amqp_core.v0_10.scanner import Scanner
-from amqp_core.v0_10.segments import Assembler
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from amqp_core.blocks import Block
     from amqp_core.sasl import Login
-    from amqp_core.v0_10.frames import Frame
-    from amqp_core.v0_10.segments import Assembly
+    from amqp_core.v0_10.framing import Assembly, Frame
 
 # If transfers arrive as blocks, only results and dispositions are assembled here. The largest is the result of
 # dtx.recover, with some 90 bytes for each prepared branch.
@@ -76,6 +62,120 @@ _RANGE_SIZE = 8
 _MOST_COMPLETIONS = 10_000
 
 _T = TypeVar("_T")
+
+
+class Role(Enum):
+    """Side of the connection."""
+
+    CLIENT = auto()
+    SERVER = auto()
+
+
+class State(Enum):
+    """State of the connection, named after the control that is awaited from the peer."""
+
+    HEADER = auto()
+    START = auto()
+    START_OK = auto()
+    SECURE_OR_TUNE = auto()
+    SECURE_OK = auto()
+    TUNE_OK = auto()
+    OPEN_FROM_CLIENT = auto()
+    OPEN_OK = auto()
+    OPEN = auto()
+    CLOSE_OK = auto()
+    CLOSED = auto()
+
+
+_S = State
+# (state, control received) -> next state. A control that is not listed violates the protocol in that state.
+CLIENT_TRANSITIONS: dict[tuple[State, type], State] = {
+    (_S.START, spec.ConnectionStart): _S.SECURE_OR_TUNE,
+    (_S.SECURE_OR_TUNE, spec.ConnectionSecure): _S.SECURE_OR_TUNE,
+    (_S.SECURE_OR_TUNE, spec.ConnectionTune): _S.OPEN_OK,
+    (_S.OPEN_OK, spec.ConnectionOpenOk): _S.OPEN,
+    (_S.OPEN_OK, spec.ConnectionRedirect): _S.CLOSED,
+    (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
+}
+SERVER_TRANSITIONS: dict[tuple[State, type], State] = {
+    (_S.START_OK, spec.ConnectionStartOk): _S.SECURE_OK,
+    (_S.SECURE_OK, spec.ConnectionSecureOk): _S.SECURE_OK,
+    (_S.TUNE_OK, spec.ConnectionTuneOk): _S.OPEN_FROM_CLIENT,
+    (_S.OPEN_FROM_CLIENT, spec.ConnectionOpen): _S.OPEN,
+    (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
+}
+TRANSITIONS = {Role.CLIENT: CLIENT_TRANSITIONS, Role.SERVER: SERVER_TRANSITIONS}
+
+
+# ---------------------------------------------------------------------------------------------------------- events
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The connection is open; sessions may be attached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redirected:
+    """The peer asks to connect elsewhere (connection.redirect)."""
+
+    host: str
+    known_hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The connection has ended. ``error`` is ``None`` after a clean close that this side requested."""
+
+    error: AmqpError | None
+
+
+@dataclass(frozen=True, slots=True)
+class ControlReceived:
+    """A control of the session class arrived on a channel."""
+
+    channel: int
+    control: spec.Control
+
+
+@dataclass(frozen=True, slots=True)
+class CommandReceived:
+    """A command arrived: with its header and body segments as raw bytes, and the sync bit of its session header."""
+
+    channel: int
+    command: spec.Command
+    sync: bool
+    header: bytes | None
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class CommandUnknown:
+    """A command arrived that is not known here: of an optional class (file, stream), or of none at all.
+
+    ``code`` is class code and code in one number.
+    """
+
+    channel: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransfersReceived:
+    """A run of message.transfer arrived on the scanned channel, as raw frames."""
+
+    channel: int
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class TransferBegun:
+    """The first frames of a large message.transfer arrived on the scanned channel; more will follow."""
+
+    frames: bytes
+
+
+Event = (
+    Opened | Redirected | Ended | ControlReceived | CommandReceived | CommandUnknown | TransferBegun | TransfersReceived
+)
 
 
 class Connection:
@@ -519,21 +619,3 @@ def _named(decode: Callable[[bytes], _T], operation: bytes, types: Mapping[int, 
         if known is None or known.NAME in error.reason:  # type: ignore[attr-defined]
             raise
         raise DecodeError(f"{known.NAME}: {error.reason}", error.offset) from error  # type: ignore[attr-defined]
-
-
-__all__ = [
-    "CLIENT_TRANSITIONS",
-    "SERVER_TRANSITIONS",
-    "CommandReceived",
-    "CommandUnknown",
-    "Connection",
-    "ControlReceived",
-    "Ended",
-    "Event",
-    "Opened",
-    "Redirected",
-    "Role",
-    "State",
-    "TransferBegun",
-    "TransfersReceived",
-]

@@ -12,8 +12,7 @@ from amqp_core.conditions import CoreCondition
 from amqp_core.errors import DecodeError, ProtocolError, UndecodableMessage, UsageError
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_command, decode_header
-from amqp_core.v0_10.frames import TRACK_COMMAND, parse_frame
-from amqp_core.v0_10.segments import Assembler
+from amqp_core.v0_10.framing import TRACK_COMMAND, Assembler, parse_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from amqp_core.blocks import Block, Pieces
 from amqp_core.errors import LimitExceeded
 from amqp_core.v0_10._scan import FRAME_HEADER, IN_TRANSFER, OUTSIDE, scan
-from amqp_core.v0_10.frames import COMMAND_FRAME_BYTES, MIN_MAX_FRAME_SIZE, MOST_FRAMES
+from amqp_core.v0_10.framing import COMMAND_FRAME_BYTES, MIN_MAX_FRAME_SIZE, MOST_FRAMES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

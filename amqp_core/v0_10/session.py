@@ -20,7 +20,7 @@ from amqp_core.sequence_numbers import RangeSet, unwrap, unwrap_ranges, wire_ran
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import check_required, encode_command
 from amqp_core.v0_10.error_codes import command_failure
-from amqp_core.v0_10.frames import BODY, COMMAND, HEADER
+from amqp_core.v0_10.framing import BODY, COMMAND, HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

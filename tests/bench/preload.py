@@ -14,7 +14,7 @@ import numpy as np
 from amqp_core.transport import monotonic
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command, encode_header
-from amqp_core.v0_10.frames import BODY, COMMAND, HEADER, TRACK_COMMAND, encode_assembly
+from amqp_core.v0_10.framing import BODY, COMMAND, HEADER, TRACK_COMMAND, encode_assembly
 
 if TYPE_CHECKING:
     from collections.abc import Callable

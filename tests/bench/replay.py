@@ -25,7 +25,7 @@ from amqp_core.v0_10.session import Session
 from tests.bench.preload import Frames
 
 if TYPE_CHECKING:
-    from amqp_core.v0_10.events import Event
+    from amqp_core.v0_10.connection import Event
 
 HOST = "127.0.0.1"
 PRODUCT = "qpid-cpp (replayed by tests.bench)"

@@ -10,7 +10,7 @@ from amqp_core.address import ConnectOptions, parse_url
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.client import Client
 from amqp_core.v0_10.driver import Driver
-from amqp_core.v0_10.frames import BODY, COMMAND, HEADER, parse_frame
+from amqp_core.v0_10.framing import BODY, COMMAND, HEADER, parse_frame
 from amqp_core.v0_10.messages import messages_of
 from tests.bench import rawloop, replay
 from tests.bench.environment import Environment, Sizes

@@ -17,9 +17,8 @@ from pyspark.sql import functions as f
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._codec import decode_header
-from amqp_core.v0_10.frames import parse_frame
+from amqp_core.v0_10.framing import Assembler, parse_frame
 from amqp_core.v0_10.messages import Message
-from amqp_core.v0_10.segments import Assembler
 from amqp_core.v0_10.type_codes import Datetime, Typed
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA
 from tests.broker.sink_support import browse, login, same, write

@@ -14,7 +14,7 @@ from amqp_core.errors import (
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_header, encode_command, encode_header
-from amqp_core.v0_10.frames import encode_assembly
+from amqp_core.v0_10.framing import encode_assembly
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.subscription import Subscription
 from tests.support.fakepeer import QPIDD, FakePeer, Peer, serve

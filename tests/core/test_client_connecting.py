@@ -24,7 +24,7 @@ from amqp_core.errors import (
 from amqp_core.failover import redirected_to
 from amqp_core.transport import Transport
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.frames import PROTOCOL_HEADER
+from amqp_core.v0_10.framing import PROTOCOL_HEADER
 from tests.support.fakepeer import HOST, FakePeer, Peer, serve
 from tests.support.ports import free_port
 

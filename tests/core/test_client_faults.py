@@ -21,7 +21,7 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command, encode_control
 from amqp_core.v0_10.file_stream import spec as spec_apart
 from amqp_core.v0_10.file_stream._codec import encode_command as encode_apart
-from amqp_core.v0_10.frames import BODY, COMMAND, HEADER, encode_assembly, encode_control_frame
+from amqp_core.v0_10.framing import BODY, COMMAND, HEADER, encode_assembly, encode_control_frame
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.session import SessionState
 from tests.support.fakepeer import FakePeer, Peer, serve

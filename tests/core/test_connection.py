@@ -29,7 +29,7 @@ from amqp_core.v0_10.connection import (
     State,
     TransfersReceived,
 )
-from amqp_core.v0_10.frames import PROTOCOL_HEADER
+from amqp_core.v0_10.framing import PROTOCOL_HEADER
 from tests.support import wire
 from tests.support.machines import RESULT, Login, at, client, control, error_of, pump, sent, server
 

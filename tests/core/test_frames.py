@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp_core.errors import DecodeError, EncodeError, LimitExceeded, UsageError
-from amqp_core.v0_10.frames import (
+from amqp_core.v0_10.framing import (
     BODY,
     COMMAND,
     HEADER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp_core.protocol_header import describe_stranger, is_stranger
-from amqp_core.v0_10.frames import PROTOCOL_HEADER
+from amqp_core.v0_10.framing import PROTOCOL_HEADER
 
 STRANGERS = {
     b"AMQP\0\0\x09\x01": "AMQP 0-9-1",

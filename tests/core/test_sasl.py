@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from amqp_core.address import DEFAULT_MECHANISMS
+from amqp_core.address import DEFAULT_MECHANISMS, ConnectOptions
 from amqp_core.errors import AuthenticationFailed, UsageError
 from amqp_core.sasl import (
     MAX_ITERATIONS,
@@ -39,9 +41,13 @@ def sha256() -> ScramSha256:
     return ScramSha256("user", SECRET, SHA256_NONCE)
 
 
-def pick(offered: list[str], **changes: object) -> Mechanism:
-    arguments: dict[str, object] = {"username": "u", "password": SECRET, "tls": False, "loopback": False} | changes
-    return choose(offered, **arguments)  # type: ignore[arg-type]
+def pick(offered: list[str], *, loopback: bool = False, client_certificate: bool = False, **changes: Any) -> Mechanism:
+    given: dict[str, Any] = {"username": "u", "password": SECRET, "hosts": (("h", 1),)} | changes
+    if client_certificate:
+        given["tls_cert_file"] = "/cert.pem"
+    if "allowed" in given:
+        given["sasl_mechanisms"] = tuple(given.pop("allowed"))
+    return choose(offered, ConnectOptions(**given), loopback=loopback)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +241,7 @@ def test_a_weak_mechanism_only_with_tls_to_loopback_or_when_named(name: str, oth
 
 
 def test_without_a_user_name_it_is_external_with_a_certificate_and_else_anonymous() -> None:
-    nobody = {"username": None, "password": None}
+    nobody: dict[str, Any] = {"username": None, "password": None}
     both = ["ANONYMOUS", "EXTERNAL", "PLAIN"]
     assert pick(both, **nobody, tls=True, client_certificate=True).name == "EXTERNAL"
     assert pick(both, **nobody).name == "ANONYMOUS"

@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp_core.errors import DecodeError, LimitExceeded
-from amqp_core.v0_10 import segments
-from amqp_core.v0_10.frames import BODY, COMMAND, CONTROL, HEADER, HEADER_SIZE, Frame, parse_frame
-from amqp_core.v0_10.segments import Assembler, Assembly
+from amqp_core.v0_10 import framing
+from amqp_core.v0_10.framing import BODY, COMMAND, CONTROL, HEADER, HEADER_SIZE, Assembler, Assembly, Frame, parse_frame
 from tests.support import wire
 
 FS, LS, FF, LF = wire.FIRST_SEGMENT, wire.LAST_SEGMENT, wire.FIRST_FRAME, wire.LAST_FRAME
@@ -114,7 +113,7 @@ def test_empty_frames_count(track: int, what: str) -> None:
 
 
 def test_the_frames_of_an_assembly_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segments, "MOST_FRAMES", 10)
+    monkeypatch.setattr(framing, "MOST_FRAMES", 10)
     assembler = Assembler()
     for _ in range(3):
         assembler.receive(frame(FS | LS | FF, COMMAND))
@@ -124,12 +123,3 @@ def test_the_frames_of_an_assembly_are_counted(monkeypatch: pytest.MonkeyPatch) 
     assembler.receive(frame(FS | LS | FF, COMMAND))
     with pytest.raises(LimitExceeded, match="a command in more than 10 frames arrived on channel 0"):
         receive(assembler, [frame(FS | LS, COMMAND)] * 10)
-
-
-def test_a_channel_can_be_forgotten() -> None:
-    assembler = Assembler()
-    assembler.receive(frame(FS | FF, COMMAND, channel=1))
-    assembler.receive(frame(FS | FF, COMMAND, channel=2))
-    assembler.drop_channel(1)
-    assert assembler.receive(frame(0x0F, COMMAND, channel=1)) is not None
-    assert assembler.receive(frame(LS | LF, COMMAND, b"y", channel=2)) == Assembly(2, 1, b"xy", None, None)

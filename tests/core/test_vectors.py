@@ -9,8 +9,7 @@ import pytest
 from amqp_core.v0_10 import _codec, spec
 from amqp_core.v0_10._read import read_list, read_map
 from amqp_core.v0_10._write import write_list, write_map
-from amqp_core.v0_10.frames import encode_assembly, parse_frame
-from amqp_core.v0_10.segments import Assembler
+from amqp_core.v0_10.framing import Assembler, encode_assembly, parse_frame
 from amqp_core.v0_10.type_codes import Typed
 from specs.facts import APART
 from tests.support import javapeer

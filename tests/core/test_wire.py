@@ -22,7 +22,7 @@ from amqp_core.v0_10.connection import (
     State,
     TransfersReceived,
 )
-from amqp_core.v0_10.frames import PROTOCOL_HEADER, encode_assembly, encode_control_frame
+from amqp_core.v0_10.framing import PROTOCOL_HEADER, encode_assembly, encode_control_frame
 from amqp_core.v0_10.messages import messages_of
 from amqp_core.v0_10.session import Session, SessionState
 from tests.support import wire

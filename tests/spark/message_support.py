@@ -16,8 +16,7 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._codec import decode_command, decode_header, encode_header
 from amqp_core.v0_10._scan import OUTSIDE, scan
-from amqp_core.v0_10.frames import parse_frame
-from amqp_core.v0_10.segments import Assembler
+from amqp_core.v0_10.framing import Assembler, parse_frame
 from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.arrow.v0_10.decode.variant import encode as encode_variant

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_command, decode_control, encode_command, encode_control, encode_header
-from amqp_core.v0_10.frames import (
+from amqp_core.v0_10.framing import (
     BODY,
     COMMAND,
     CONTROL,

@@ -18,7 +18,7 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import _codec, spec
 from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10._write import write_list, write_map
-from amqp_core.v0_10.frames import BODY, COMMAND, CONTROL
+from amqp_core.v0_10.framing import BODY, COMMAND, CONTROL
 from amqp_core.v0_10.type_codes import Typed
 from tests.support import brokerj, javapeer
 from tests.support.bareclient import BareClient

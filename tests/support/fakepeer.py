@@ -38,7 +38,7 @@ from amqp_core.v0_10.connection import (
     Opened,
     Role,
 )
-from amqp_core.v0_10.frames import BODY, COMMAND, HEADER, encode_control_frame
+from amqp_core.v0_10.framing import BODY, COMMAND, HEADER, encode_control_frame
 from amqp_core.v0_10.session import Session
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from amqp_core.v0_10.connection import (
     Role,
     State,
 )
-from amqp_core.v0_10.frames import PROTOCOL_HEADER, encode_control_frame
+from amqp_core.v0_10.framing import PROTOCOL_HEADER, encode_control_frame
 from tests.support import wire
 
 if TYPE_CHECKING:

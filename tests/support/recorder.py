@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Self
 
-from amqp_core.v0_10.frames import LAST_FRAME, PROTOCOL_HEADER, parse_frame
+from amqp_core.v0_10.framing import LAST_FRAME, PROTOCOL_HEADER, parse_frame
 
 HOST = "127.0.0.1"
 

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command, encode_header
-from amqp_core.v0_10.frames import BODY, COMMAND, HEADER, TRACK_COMMAND, encode_assembly, parse_frame
+from amqp_core.v0_10.framing import BODY, COMMAND, HEADER, TRACK_COMMAND, Assembler, encode_assembly, parse_frame
 from amqp_core.v0_10.publisher import Transfers
-from amqp_core.v0_10.segments import Assembler
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from amqp_core.v0_10 import spec, type_codes
-from amqp_core.v0_10.frames import parse_frame
+from amqp_core.v0_10.framing import parse_frame
 from amqp_core.v0_10.type_codes import Datetime, Typed
 
 DIRECTORY = Path(__file__).parents[1] / "vectors"
