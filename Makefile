@@ -19,7 +19,7 @@ help:
 	@echo 'make broker [PORT=n]       run a real broker in the foreground; print URL and credentials'
 	@echo 'make demo                  stream market data through a real broker and Spark into Parquet, and a summary back'
 	@echo 'make test [ARGS="-k x"]    run make lint, then the tests ($(WORKERS) processes: WORKERS=n)'
-	@echo 'make test-all              run make lint, then all tests, with every case of faults and kills'
+	@echo 'make test-all              run make lint, every test and the whole crash matrix: before an issue is resolved'
 	@echo 'make crash-matrix [ARGS=]  kill every process of a query at every crash point; print a table (ARGS=--help: options)'
 	@echo 'make soak [MINUTES=n]      run an exactly-once query under random kills; count lost and duplicate messages'
 	@echo 'make bench [BENCH=name]    run benchmarks; print a table and write build/bench.json'
@@ -72,6 +72,7 @@ test: lint | prerequisites
 
 test-all: export AMQP_TEST_ALL := 1
 test-all: test
+	$(if $(ARGS),,$(PY) -m tests.matrix --fresh)
 
 bench: $(STAMP) | prerequisites
 	@$(PY) -m tests.support.prefetch

@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import ports, quick_spark
 from tests.support.brokerj import BrokerConfig, BrokerJ
+from tests.support.choice import all_cases
 from tests.support.external import ExternalBroker
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ quick_spark.configure()
 
 
 def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Every second case of a ``sampled`` test, unless ``AMQP_TEST_ALL`` is set (``make test-all``)."""
-    if os.environ.get("AMQP_TEST_ALL", "") not in ("", "0"):
+    """Leave out ``thorough`` tests and most cases of ``sampled`` ones, unless ``AMQP_TEST_ALL`` is set."""
+    if all_cases():
         return
     left_out = {item for item in items if _is_left_out(item)}
     if left_out:
@@ -48,9 +49,9 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 
 
 def _is_left_out(item: pytest.Item) -> bool:
-    mark = item.get_closest_marker("sampled")
-    callspec = getattr(item, "callspec", None)
-    return mark is not None and callspec is not None and callspec.indices[mark.args[0]] % 2 == 1
+    sampled: list[tuple[str, int]] = [(mark.args[0], mark.kwargs["every"]) for mark in item.iter_markers("sampled")]
+    indices: dict[str, int] = item.callspec.indices if isinstance(item, pytest.Function) and sampled else {}
+    return item.get_closest_marker("thorough") is not None or any(indices[name] % every for name, every in sampled)
 
 
 @pytest.fixture(scope="session")

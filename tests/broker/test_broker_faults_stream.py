@@ -84,7 +84,7 @@ FAULTS: dict[str, Callable[[FaultProxy], Fault]] = {
 }
 
 
-@pytest.mark.sampled("fault")
+@pytest.mark.sampled("fault", every=3)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_connection_that_breaks_is_made_again(
     stream: Stream, proxy: FaultProxy, connect: Connect, queue: str, fault: str

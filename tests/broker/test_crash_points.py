@@ -50,6 +50,7 @@ def _scenarios(setting: Setting, points: list[str], guarantee: str, *, skip_writ
     return [prepare(setting, f"crash-{run}-{p}", p, guarantee, skip_written=skip_written) for p in points]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("repeat", ROUNDS)
 def test_driver_killed(setting: Setting, driver: QueryProcess, repeat: int) -> None:
     skip_written = repeat % 2 == 0
@@ -72,6 +73,7 @@ def test_driver_killed(setting: Setting, driver: QueryProcess, repeat: int) -> N
     assert dropped[crashpoints.RECEIVED_UNPLANNED].lost
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("repeat", ROUNDS)
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_reader_killed(setting: Setting, driver: QueryProcess, guarantee: str, repeat: int) -> None:
@@ -89,6 +91,7 @@ def test_reader_killed(setting: Setting, driver: QueryProcess, guarantee: str, r
 
 
 @pytest.mark.parametrize("repeat", ROUNDS)
+@pytest.mark.sampled("guarantee", every=2)
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_worker_killed(setting: Setting, driver: QueryProcess, guarantee: str, repeat: int) -> None:
     scenarios = _scenarios(setting, list(WORKER_POINTS), guarantee, skip_written=True)

@@ -79,8 +79,8 @@ def prepare(setting: Setting, entry: str, *, lose: dict[str, Any] | None = None,
     return Case(write, writer)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("repeat", ROUNDS)
-@pytest.mark.sampled("point")
 @pytest.mark.parametrize("point", TASK_POINTS)
 def test_worker_killed(setting: Setting, driver: QueryProcess, point: str, repeat: int) -> None:
     """Spark replaces the worker, and the task is tried again; what it had prepared is swept."""
@@ -90,8 +90,8 @@ def test_worker_killed(setting: Setting, driver: QueryProcess, point: str, repea
     case.must_be_there(setting)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("repeat", ROUNDS)
-@pytest.mark.sampled("point")
 @pytest.mark.parametrize("point", DRIVER_POINTS)
 def test_process_of_the_decision_killed(setting: Setting, driver: QueryProcess, point: str, repeat: int) -> None:
     """Of a stream writer it is a Python worker beside the driver: the query fails, and is started again."""
@@ -122,6 +122,7 @@ def test_driver_killed(setting: Setting, driver: QueryProcess, repeat: int) -> N
         case.must_be_there(setting)
 
 
+@pytest.mark.sampled("entry", every=3)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_task_that_fails_after_rows_were_sent_is_tried_again(
     setting: Setting, driver: QueryProcess, entry: str
@@ -132,7 +133,8 @@ def test_a_task_that_fails_after_rows_were_sent_is_tried_again(
     case.must_be_there(setting)
 
 
-@pytest.mark.parametrize("point", [crashpoints.PREPARED, crashpoints.DECISION_COMMITTED, crashpoints.SOME_COMMITTED])
+@pytest.mark.sampled("point", every=3)
+@pytest.mark.parametrize("point", [crashpoints.DECISION_COMMITTED, crashpoints.PREPARED, crashpoints.SOME_COMMITTED])
 def test_broker_killed(
     own_broker: OwnBroker, connect: Connect, setting: Setting, driver: QueryProcess, point: str
 ) -> None:
@@ -173,6 +175,7 @@ def speculating(setting: Setting) -> Iterator[QueryProcess]:
         yield process
 
 
+@pytest.mark.sampled("entry", every=3)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_slow_task_is_run_twice_and_one_of_them_counts(
     setting: Setting, speculating: QueryProcess, tmp_path: Path, entry: str
@@ -184,6 +187,7 @@ def test_a_slow_task_is_run_twice_and_one_of_them_counts(
     case.must_be_there(setting)
 
 
+@pytest.mark.sampled("entry", every=3)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_task_that_has_prepared_and_is_overtaken_is_swept(
     setting: Setting, speculating: QueryProcess, entry: str

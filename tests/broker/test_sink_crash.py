@@ -62,10 +62,10 @@ def prepare(
 # How many rows come twice when the process at the point is killed, least and most. What is in a socket when its process
 # is killed still arrives, or does not.
 OF_A_TASK = {
+    crashpoints.SYNCED: (PER_FILE, PER_FILE),
     crashpoints.TASK_STARTED: (0, 0),
     crashpoints.BLOCK_SENT: (0, PER_FILE),
     crashpoints.ALL_SENT: (0, PER_FILE),
-    crashpoints.SYNCED: (PER_FILE, PER_FILE),
 }
 
 
@@ -76,7 +76,7 @@ def must_be_there(setting: Setting, write: Publishing, least: int, most: int) ->
 
 
 @pytest.mark.parametrize("repeat", ROUNDS)
-@pytest.mark.sampled("point")
+@pytest.mark.sampled("point", every=4)
 @pytest.mark.parametrize("point", OF_A_TASK)
 def test_worker_killed(setting: Setting, driver: QueryProcess, point: str, repeat: int) -> None:
     """Spark replaces the worker, and the task is tried again."""
@@ -88,6 +88,7 @@ def test_worker_killed(setting: Setting, driver: QueryProcess, point: str, repea
         must_be_there(setting, write, *OF_A_TASK[point])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("repeat", ROUNDS)
 def test_worker_killed_after_its_connection_broke(
     setting: Setting, driver: QueryProcess, proxy: FaultProxy, repeat: int
@@ -119,6 +120,7 @@ def test_driver_killed(setting: Setting, driver: QueryProcess, repeat: int) -> N
         must_be_there(setting, write, *OF_A_TASK.get(point, (PER_FILE, PER_FILE)))
 
 
+@pytest.mark.sampled("entry", every=3)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_task_that_fails_after_rows_were_sent_is_tried_again(
     setting: Setting, driver: QueryProcess, entry: str
@@ -131,6 +133,7 @@ def test_a_task_that_fails_after_rows_were_sent_is_tried_again(
     must_be_there(setting, write, 0, most)
 
 
+@pytest.mark.sampled("point", every=3)
 @pytest.mark.parametrize("point", [crashpoints.BLOCK_SENT, crashpoints.ALL_SENT, crashpoints.SYNCED])
 def test_broker_killed_in_the_middle_of_a_write(
     own_broker: OwnBroker, connect: Connect, setting: Setting, driver: QueryProcess, point: str

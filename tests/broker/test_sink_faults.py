@@ -89,7 +89,7 @@ LATE: dict[str, Callable[[FaultProxy], Fault]] = {
 }
 
 
-@pytest.mark.sampled("fault")
+@pytest.mark.sampled("fault", every=3)
 @pytest.mark.parametrize("fault", EARLY)
 def test_a_connection_that_breaks_before_anything_was_sent(
     spark: SparkSession, target: Target, proxy: FaultProxy, connect: Connect, fault: str
@@ -114,7 +114,7 @@ def test_transfers_that_never_arrived_are_counted_as_sent_again_and_are_no_dupli
     assert duplicates(taken(connect(), target.queue), COUNT) == 0
 
 
-@pytest.mark.sampled("fault")
+@pytest.mark.sampled("fault", every=3)
 @pytest.mark.parametrize("fault", LATE)
 def test_a_connection_that_breaks_while_transfers_are_not_completed(
     spark: SparkSession, target: Target, proxy: FaultProxy, connect: Connect, fault: str
@@ -141,6 +141,7 @@ def test_an_answer_that_is_lost_makes_a_duplicate_of_each_row_that_it_was_about(
 
 
 @pytest.mark.parametrize("fault", ["ended inside the first block", "ended after the final sync"])
+@pytest.mark.sampled("fault", every=2)
 @pytest.mark.parametrize("entry", ["batch", "stream", "foreachBatch"])
 def test_every_entry_survives_it(
     spark: SparkSession, target: Target, proxy: FaultProxy, connect: Connect, tmp_path: Path, entry: str, fault: str
