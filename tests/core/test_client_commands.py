@@ -382,9 +382,6 @@ def test_a_message_for_a_queue_is_durable() -> None:
     assert properties == spec.MessageProperties(content_type="application/json")
 
 
-RECOVER = bytes.fromhex("0302 0100 0300 0000 0001")
-
-
 @pytest.mark.parametrize(
     ("image", "xids"),
     [

@@ -24,7 +24,6 @@ from amqp_spark.arrow.v0_10.encode.variants import bodies
 
 VARIANT = t.VariantType()
 ARROW = pa.struct([pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), nullable=False)])
-NO_KEYS = b"\x01\x00\x00"
 
 
 def variants(*rows: Any, kind: pa.DataType = ARROW) -> Any:

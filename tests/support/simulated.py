@@ -77,7 +77,6 @@ class SimulatedBroker:
         self._open: list[int] = []
         self._rejects = rejects
         self._stopped = False
-        self._calm = False
         self._lies = lies
         self._closing = False
         self._lost_after: int | None = None
@@ -103,10 +102,6 @@ class SimulatedBroker:
         self.client.abort()
         self._sock.close()
 
-    def calm(self) -> None:
-        """Complete all transfers at once from now on, without stopping the publisher."""
-        self._calm = True
-
     def step(self) -> None:
         """Perform one random action."""
         if self._sock.fileno() < 0:
@@ -118,7 +113,7 @@ class SimulatedBroker:
             return
         with contextlib.suppress(BlockingIOError):
             limit = 1 << 16 if self._lost_after is None else max(1, min(1 << 16, self._lost_after - self._read))
-            data = self._sock.recv(limit if self._calm else self.chance.randint(1, limit))
+            data = self._sock.recv(self.chance.randint(1, limit))
             self._read += len(data) if self._lost_after is not None else 0
             self._closing = self._lies and self._lost_after is not None and self._read >= self._lost_after
             for event in self.connection.receive_data(data):
@@ -153,8 +148,8 @@ class SimulatedBroker:
             received = RangeSet([(self.first_id, self.session.received_next - 1)]).ranges()
             self.connection.send_control(0, spec.SessionCompleted(commands=wire_ranges(received)))
             return
-        if self._calm or self.chance.random() < 0.3:
-            done = self._open if self._calm else [one for one in self._open if self.chance.random() < 0.7]
+        if self.chance.random() < 0.3:
+            done = [one for one in self._open if self.chance.random() < 0.7]
             self._open = [one for one in self._open if one not in set(done)]
             for one in done:
                 if self.chance.random() < self._rejects:
@@ -167,10 +162,10 @@ class SimulatedBroker:
             ranges = RangeSet((one, one) for one in done).ranges()
             if ranges:
                 self.connection.send_control(0, spec.SessionCompleted(commands=wire_ranges(ranges)))
-        if not self._calm and not self._stopped and self.chance.random() < 0.05:
+        if not self._stopped and self.chance.random() < 0.05:
             self._stopped = True
             self.session.send(spec.MessageStop(destination=""))
-        elif self._stopped and (self._calm or self.chance.random() < 0.3):
-            credit = self.chance.choice([1, 3, _NO_LIMIT]) if not self._calm else _NO_LIMIT
+        elif self._stopped and self.chance.random() < 0.3:
+            credit = self.chance.choice([1, 3, _NO_LIMIT])
             self._stopped = credit != _NO_LIMIT
             self.session.send(spec.MessageFlow(destination="", unit=0, value=credit))
