@@ -67,6 +67,7 @@ generate: $(STAMP)
 
 test: lint | prerequisites
 	@$(PY) -m tests.support.prefetch
+	@$(PY) -m tests.support.quick_spark
 	@$(PY) -m compileall -q amqp_core amqp_spark pyspark_amqp
 	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=15 $(ARGS)
 
