@@ -108,6 +108,7 @@ def test_a_login_that_may_not_declare(own_broker: OwnBroker, connect: Connect) -
     writer.close()
 
 
+@pytest.mark.sampled("rule", every=2)
 @pytest.mark.parametrize(
     ("rule", "what"),
     [

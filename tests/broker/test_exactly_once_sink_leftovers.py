@@ -125,6 +125,7 @@ def failing(frame: DataFrame, row: int) -> DataFrame:
     return frame.selectExpr(f"CASE WHEN body = '{row}' THEN raise_error('told to fail') ELSE body END AS body")
 
 
+@pytest.mark.sampled("entry", every=2)
 @pytest.mark.spark
 @pytest.mark.parametrize("entry", STREAMS)
 def test_a_stream_whose_batch_fails_again_and_again_leaves_the_branches_of_one_run_at_most(

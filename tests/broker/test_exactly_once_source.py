@@ -298,6 +298,7 @@ def test_a_suspended_reader_is_succeeded_and_stops_when_it_goes_on(
     assert consumer.files() == []
 
 
+@pytest.mark.thorough
 def test_the_reader_of_a_killed_driver_lets_go(
     broker: Broker, consumer: Consumer, points: CrashPoints, durable_queue: str, tmp_path: Path
 ) -> None:

@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 CONSUMER_ID = "orders to archive"
 
 
+@pytest.mark.sampled("rule", every=3)
 @pytest.mark.parametrize(
     ("rule", "what"),
     [

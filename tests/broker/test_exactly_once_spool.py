@@ -266,6 +266,7 @@ def test_the_reader_is_killed_while_it_spools_to_an_object_store(
     case.nothing_is_left(remote)
 
 
+@pytest.mark.sampled("place", every=2)
 def test_a_lost_file_stops_the_query_until_it_is_back(case: Case, place: Place) -> None:
     case.location = place.location
     file = case.leave_owned(place)
@@ -297,6 +298,7 @@ def test_a_lost_directory_is_given_up_when_somebody_says_so(case: Case, local: L
     assert case.rows() == ALL[:FIRST] + numbers(200)[FIRST + OWNED :]
 
 
+@pytest.mark.sampled("place", every=2)
 def test_a_damaged_file(case: Case, place: Place) -> None:
     case.location = place.location
     file = case.leave_owned(place)
@@ -397,6 +399,7 @@ def test_a_spool_that_gets_full(case: Case, local: LocalPlace) -> None:
     case.nothing_is_left(local)
 
 
+@pytest.mark.sampled("place", every=2)
 def test_two_consumers_cannot_share_a_spool(case: Case, place: Place, tmp_path: Path) -> None:
     case.location = place.location
     file = case.leave_owned(place)

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
+@pytest.mark.thorough
 def test_spark_submit_with_the_package_installed(broker: Broker, connect: Connect, queue: str, tmp_path: Path) -> None:
     home = Path(pyspark.__file__).parent
     both = login(broker) | login(broker, "FROM_") | login(broker, "TO_")

@@ -60,6 +60,7 @@ def kill(executor: psutil.Process) -> None:
     wait_until(lambda: not executor.is_running() or executor.status() == psutil.STATUS_ZOMBIE, "the executor's end")
 
 
+@pytest.mark.sampled("transfer", every=2)
 @pytest.mark.parametrize("transfer", ["pull", "inline"])
 def test_a_cluster_reads_every_message(
     cluster: QueryProcess, broker: Broker, connect: Connect, queue: str, tmp_path: Path, transfer: str
@@ -109,6 +110,7 @@ def test_a_cluster_that_encrypts_pulls_what_is_encrypted(
     assert depth(client, queue) == 0
 
 
+@pytest.mark.sampled("point", every=2)
 @pytest.mark.parametrize(("point", "transfer"), [(crashpoints.READ_STARTED, "inline"), (crashpoints.READ_MID, "pull")])
 def test_an_executor_killed_in_a_batch(
     cluster: QueryProcess,
@@ -144,6 +146,7 @@ def test_an_executor_killed_in_a_batch(
     points.disarm()
 
 
+@pytest.mark.sampled("entry", every=3)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_cluster_writes_every_row_once(
     cluster: QueryProcess, broker: Broker, connect: Connect, queue: str, tmp_path: Path, entry: str
@@ -154,6 +157,7 @@ def test_a_cluster_writes_every_row_once(
     assert duplicates(taken(connect(), queue), ROWS) == 0
 
 
+@pytest.mark.sampled("entry", every=3)
 @pytest.mark.parametrize(
     ("entry", "point"),
     [

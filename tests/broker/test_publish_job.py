@@ -186,6 +186,7 @@ def test_a_broker_that_cannot_be_used_ends_with_3(
     assert spark.range(1).count() == 1  # the session that was there still is
 
 
+@pytest.mark.sampled("number", every=2)
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_cancels_a_batch(
     number: signal.Signals, code: int, broker: Broker, connect: Connect, queue: str, tmp_path: Path
@@ -205,6 +206,7 @@ def test_a_signal_cancels_a_batch(
     assert 0 < left(connect, queue) < 1_000_000
 
 
+@pytest.mark.sampled("suffix", every=2)
 @pytest.mark.parametrize(("suffix", "master"), [("zip", "local[2]"), ("whl", "local-cluster[2,1,1024]")])
 def test_spark_submit_needs_no_installation(
     suffix: str, master: str, broker: Broker, connect: Connect, queue: str, tmp_path: Path

@@ -70,6 +70,7 @@ def drained(client: Client, queue: str) -> list[int]:
     return received(client, queue, info.message_count or 0)
 
 
+@pytest.mark.sampled("window", every=3)
 # ---------------------------------------------------------------------------------------------------------------- much
 @pytest.mark.parametrize("window", [{}, {"max_in_flight": 100}, {"max_bytes_in_flight": 100_000}])
 def test_a_hundred_thousand_arrive_in_order(connect: Connect, queue: str, window: dict[str, int]) -> None:
@@ -316,6 +317,7 @@ STEPS: list[tuple[str, str, Trigger]] = [
 ]
 
 
+@pytest.mark.sampled("how", every=2)
 @pytest.mark.parametrize("how", ["fin", "reset", "half-close", "garbage", "stall"])
 @pytest.mark.parametrize(("step", "lane", "at"), STEPS, ids=[step for step, _, _ in STEPS])
 def test_a_loss_at_every_step_skips_nothing(
@@ -366,6 +368,7 @@ def _settled(client: Client, at_least: int = 0) -> list[int]:
     return drained(client, "loss")
 
 
+@pytest.mark.sampled("moment", every=2)
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 @pytest.mark.parametrize("moment", [8, 20])
 def test_what_was_completed_survives_the_broker(victim: BrokerJ, how: str, moment: int) -> None:
@@ -387,6 +390,7 @@ def test_what_was_completed_survives_the_broker(victim: BrokerJ, how: str, momen
     assert sorted(done | set(left)) == list(range(40_000))
 
 
+@pytest.mark.sampled("size", every=3)
 @pytest.mark.parametrize("size", [1, 20, 200])
 def test_what_was_finished_survives_an_orderly_stop(victim: BrokerJ, size: int) -> None:
     fresh(victim, "durable", durable=True)

@@ -147,6 +147,7 @@ ROWS = {
 """Column, a good value, a bad one, and what the error says."""
 
 
+@pytest.mark.sampled("name", every=3)
 @pytest.mark.parametrize("name", ROWS)
 def test_a_row_that_cannot_be_sent_is_named_and_not_sent(
     name: str, spark: SparkSession, broker: Broker, connect: Connect, queue: str
@@ -225,6 +226,7 @@ SCHEMAS = {
 """What is selected, and what the error says."""
 
 
+@pytest.mark.sampled("name", every=2)
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_schema_that_cannot_be_sent_is_refused_before_any_task(
     name: str, spark: SparkSession, broker: Broker, tmp_path: Path

@@ -169,7 +169,8 @@ def test_two_consumers_share_a_queue_and_available_now_ends(
     assert depth(client, queue) == 30
 
 
-@pytest.mark.parametrize("kill", [False, True])
+@pytest.mark.sampled("kill", every=2)
+@pytest.mark.parametrize("kill", [True, False])
 def test_a_broker_that_restarts_under_the_stream_loses_nothing(
     spark: SparkSession, own_broker: OwnBroker, connect: Connect, tmp_path: Path, kill: bool
 ) -> None:

@@ -5,7 +5,7 @@ every reader process and every worker daemon compiles PySpark again, for most of
 archive makes them use the installed PySpark, which is the same. Tests of ``spark-submit`` name the real home, so the
 archive is used there.
 
-Java loads Spark's classes from an archive of its own (class data sharing), made once (:func:`make_archive`): this halves
+Java loads Spark's classes from an archive (class data sharing) that :func:`make_archive` makes once: this halves
 the CPU that a start needs. Without the archive, or where the class path is another one, Java does without.
 """
 
