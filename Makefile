@@ -12,7 +12,7 @@ STAMP := .venv/.setup-done
 WORKERS ?= $(shell n=$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )); echo $$(( n < 4 ? n : 4 )))
 BROKER_ARGS := $(if $(PORT),--port $(PORT)) $(if $(HEAP),--heap $(HEAP))
 
-.PHONY: help setup prerequisites broker demo test test-all lint format generate bench crash-matrix soak clean
+.PHONY: help setup prerequisites broker demo prepare test test-all lint format generate bench crash-matrix soak clean
 
 help:
 	@echo 'make setup                 create .venv with the package (editable) and the development tools'
@@ -65,11 +65,14 @@ generate: $(STAMP)
 	$(PY) specs/generate.py
 	$(PY) -m amqp_spark.docs
 
-test: lint | prerequisites
+test: $(STAMP) | prerequisites
+	@$(MAKE) --no-print-directory --jobs=2 lint prepare
+	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=15 $(ARGS)
+
+prepare: $(STAMP) | prerequisites
 	@$(PY) -m tests.support.prefetch
 	@$(PY) -m tests.support.quick_spark
 	@$(PY) -m compileall -q amqp_core amqp_spark pyspark_amqp
-	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=15 $(ARGS)
 
 test-all: export AMQP_TEST_ALL := 1
 test-all: test

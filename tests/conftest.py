@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import ports, quick_spark
 from tests.support.brokerj import BrokerConfig, BrokerJ
-from tests.support.choice import all_cases
+from tests.support.choice import all_cases, examples
 from tests.support.external import ExternalBroker
 
 if TYPE_CHECKING:
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from tests.support.objectstore import ObjectStore
 
 # How long an example takes says something about the machine, not about the code.
-settings.register_profile("amqp_spark", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "amqp_spark", max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("amqp_spark")
 quick_spark.configure()
 

@@ -232,6 +232,7 @@ def stop_in_the_middle(command: list[str], env: dict[str, str], directory: Path)
     assert "stopped by SIGTERM" in log.read_text()
 
 
+@pytest.mark.thorough
 def test_a_bridge_that_is_stopped_goes_on_where_it_was(
     broker: Broker, connect: Connect, queue: str, durable_queue: str, tmp_path: Path
 ) -> None:

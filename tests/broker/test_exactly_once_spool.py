@@ -237,6 +237,7 @@ def case(driver: QueryProcess, broker: Broker, connect: Connect, durable_queue: 
     case.forget()
 
 
+@pytest.mark.sampled("place", every=2)
 def test_what_is_in_the_spool_only_is_replayed(case: Case, place: Place) -> None:
     case.location = place.location
     case.leave_owned(place)
@@ -246,6 +247,7 @@ def test_what_is_in_the_spool_only_is_replayed(case: Case, place: Place) -> None
     case.nothing_is_left(place)
 
 
+@pytest.mark.sampled("point", every=2)
 @pytest.mark.parametrize(
     "point", [crashpoints.SPOOL_PARTIAL, crashpoints.SPOOL_SYNCED, crashpoints.SPOOL_RENAMED, crashpoints.TX_COMMITTED]
 )

@@ -130,7 +130,7 @@ def test_what_spark_does_not_take_ends_with_2_before_anything_is_read(
     assert info.subscriber_count == 0
 
 
-@pytest.mark.sampled("suffix", every=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("suffix", "master"),
     [("zip", "local[2]"), ("whl", "local-cluster[2,1,1024]")],

@@ -206,7 +206,7 @@ def test_a_signal_cancels_a_batch(
     assert 0 < left(connect, queue) < 1_000_000
 
 
-@pytest.mark.sampled("suffix", every=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("suffix", "master"), [("zip", "local[2]"), ("whl", "local-cluster[2,1,1024]")])
 def test_spark_submit_needs_no_installation(
     suffix: str, master: str, broker: Broker, connect: Connect, queue: str, tmp_path: Path

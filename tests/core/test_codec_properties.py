@@ -16,6 +16,7 @@ from amqp_core.v0_10._read import read_array, read_array_typed, read_list, read_
 from amqp_core.v0_10._write import write_list, write_map
 from amqp_core.v0_10.file_stream import _codec as codec_apart
 from amqp_core.v0_10.type_codes import Typed
+from tests.support.choice import examples
 from tests.support.values import (
     CODECS,
     EVERYTHING,
@@ -46,7 +47,7 @@ DECODERS = [
 
 @pytest.mark.parametrize("name", SCALARS)
 @given(data=st.data(), before=st.binary(max_size=3), after=st.binary(max_size=3))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_every_type_comes_back(name: str, data: st.DataObject, before: bytes, after: bytes) -> None:
     value = data.draw(SCALARS[name])
     wire = name.replace("-", "_")
@@ -55,7 +56,7 @@ def test_every_type_comes_back(name: str, data: st.DataObject, before: bytes, af
 
 
 @given(typed_maps)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_typed_maps_come_back_with_every_type_and_byte(value: dict[str, Typed]) -> None:
     raw = write_map(value)
     got, end = read_map_typed(raw, 0)
@@ -72,7 +73,7 @@ def test_typed_lists_come_back_with_every_type_and_byte(value: list[Typed]) -> N
 
 
 @given(natural_maps)
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_natural_maps_come_back(value: dict[str, object]) -> None:
     assert read_map(write_map(value), 0)[0] == value
 
@@ -96,7 +97,7 @@ def _with_codec(struct: Struct) -> st.SearchStrategy[tuple[Any, Any]]:
 
 @pytest.mark.parametrize("struct", EVERYTHING, ids=lambda struct: struct.key)
 @given(data=st.data(), before=st.binary(max_size=3), after=st.binary(max_size=3))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_every_generated_class_comes_back(struct: Struct, data: st.DataObject, before: bytes, after: bytes) -> None:
     value = data.draw(instances(struct))
     codec = codec_of(struct)
@@ -106,19 +107,19 @@ def test_every_generated_class_comes_back(struct: Struct, data: st.DataObject, b
 
 
 @given(st.one_of([instances(control) for control in MODEL.controls]))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_controls_come_back_through_the_dispatch(control: Any) -> None:
     assert _codec.decode_control(_codec.encode_control(control)) == control
 
 
 @given(st.one_of([instances(command) for command in USED.commands]), st.booleans())
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_commands_come_back_through_the_dispatch(command: Any, sync: bool) -> None:
     assert _codec.decode_command(_codec.encode_command(command, sync)) == (command, sync)
 
 
 @given(st.one_of([instances(command) for command in REST.commands]), st.booleans())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_commands_of_file_and_stream_come_back_through_their_own_dispatch(command: Any, sync: bool) -> None:
     raw = codec_apart.encode_command(command, sync)
     assert codec_apart.decode_command(raw) == (command, sync)
@@ -127,7 +128,7 @@ def test_commands_of_file_and_stream_come_back_through_their_own_dispatch(comman
 
 
 @given(st.sampled_from([struct for struct in MODEL.structs if struct.code is not None]).flatmap(_with_codec))
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_structs_come_back_through_the_dispatch(pair: Any) -> None:
     codec, struct = pair
     raw = codec.encode_struct32(struct)
@@ -163,7 +164,7 @@ def attempt(function: Any, data: bytes, pos: int = 0) -> bool:
 
 @pytest.mark.parametrize("name", READERS)
 @given(data=st.binary(max_size=300), pos=st.integers(0, 3))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 @example(data=b"\xff" * 16, pos=0)
 @example(data=b"\x00\x00\x00\x05\xf0\xff\xff\xff\xff", pos=0)
 @example(data=b"", pos=0)
@@ -173,7 +174,7 @@ def test_arbitrary_bytes_as_any_type(name: str, data: bytes, pos: int) -> None:
 
 @pytest.mark.parametrize("decode", DECODERS)
 @given(data=st.binary(max_size=300))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @example(data=b"\xff" * 64)
 @example(data=b"")
 def test_arbitrary_bytes_as_any_class(decode: Any, data: bytes) -> None:
@@ -181,7 +182,7 @@ def test_arbitrary_bytes_as_any_class(decode: Any, data: bytes) -> None:
 
 
 @given(st.data())
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 def test_damaged_segments(data: st.DataObject) -> None:
     """Valid bytes with a few octets changed, cut or put in reach deeper than arbitrary ones."""
     struct = data.draw(st.sampled_from(EVERYTHING))
@@ -204,7 +205,7 @@ def test_damaged_segments(data: st.DataObject) -> None:
 
 
 @given(st.integers(0, 255), st.binary(min_size=8, max_size=64))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_any_value_after_any_type_code(code: int, content: bytes) -> None:
     item = bytes([code]) + content
     listed = (4 + len(item)).to_bytes(4) + (1).to_bytes(4) + item

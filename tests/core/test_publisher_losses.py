@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp_core.errors import ConnectionFailed
+from tests.support.choice import examples
 from tests.support.runs import numbered, numbers_of
 from tests.support.simulated import SimulatedBroker
 
@@ -53,7 +54,7 @@ def check_rejects(publisher: Publisher, runs: list[Transfers], broker: Simulated
 
 
 @given(RUNS, WINDOWS, FIRST_IDS, st.integers(0, 1 << 32), st.booleans())
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_all_is_completed_whatever_the_order(
     shapes: list[tuple[int, int]], window: tuple[int, int], first_id: int, seed: int, qpidd: bool
 ) -> None:
@@ -71,7 +72,7 @@ def test_all_is_completed_whatever_the_order(
 
 
 @given(RUNS, WINDOWS, FIRST_IDS, st.integers(0, 1 << 32), st.floats(0, 1))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_loss_leaves_exactly_what_was_not_completed(
     shapes: list[tuple[int, int]], window: tuple[int, int], first_id: int, seed: int, share: float
 ) -> None:
@@ -88,7 +89,7 @@ def test_a_loss_leaves_exactly_what_was_not_completed(
 
 
 @given(RUNS, WINDOWS, FIRST_IDS, st.integers(0, 1 << 32), st.floats(0, 1))
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_a_broker_that_completes_what_it_does_not_take_is_not_believed(
     shapes: list[tuple[int, int]], window: tuple[int, int], first_id: int, seed: int, share: float
 ) -> None:

@@ -11,6 +11,7 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import _scan
 from amqp_core.v0_10._scan import IN_OTHER, IN_TRANSFER, OUTSIDE, Scan, scan
 from tests.support import wire
+from tests.support.choice import examples
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -243,7 +244,7 @@ def repeated(draw: st.DrawFn) -> bytes:
     return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(repeated())
 def test_what_is_compared_together_is_found_as_by_a_plain_walk(data: bytes) -> None:
     ends, changes, why = walked(data)
@@ -373,7 +374,7 @@ def test_split_into_single_bytes() -> None:
     assert read_stream(iter(single), aside=True) == whole
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(units, max_size=4), st.binary(max_size=200), splits)
 def test_arbitrary_bytes_never_raise_and_lose_nothing_before_them(
     parts: list[bytes], junk: bytes, sizes: list[int]

@@ -24,6 +24,7 @@ from amqp_core.v0_10.connection import (
 )
 from amqp_core.v0_10.messages import messages_of
 from amqp_core.v0_10.session import Session, SessionState
+from tests.support.choice import examples
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -212,4 +213,4 @@ class Conversation(RuleBasedStateMachine):
 
 
 TestConversation = Conversation.TestCase
-TestConversation.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
+TestConversation.settings = settings(max_examples=examples(80), stateful_step_count=50, deadline=None)

@@ -26,6 +26,7 @@ from amqp_core.v0_10.framing import PROTOCOL_HEADER, encode_assembly, encode_con
 from amqp_core.v0_10.messages import messages_of
 from amqp_core.v0_10.session import Session, SessionState
 from tests.support import wire
+from tests.support.choice import examples
 
 
 class Anonymous:
@@ -200,7 +201,7 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[a:b] for a, b in itertools.pairwise(marks)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(damaged(), st.lists(st.integers(0, 5000), max_size=10))
 def test_damaged_streams_end_in_the_same_amqp_error_however_they_are_split(data: bytes, places: list[int]) -> None:
     whole = outcome(open_client(), [data])
@@ -208,7 +209,7 @@ def test_damaged_streams_end_in_the_same_amqp_error_however_they_are_split(data:
     assert outcome(open_client(), [data[i : i + 1] for i in range(len(data))]) == whole
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(damaged(), st.binary(max_size=200), st.integers(0, 200))
 def test_any_bytes_at_any_moment_end_in_amqp_errors_alone(damage: bytes, noise: bytes, length: int) -> None:
     for role in Role:
@@ -235,7 +236,7 @@ SERVER_HANDSHAKE = (
 )
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(damaged())
 def test_what_a_damaged_stream_means_to_a_session_is_a_protocol_error_at_most(data: bytes) -> None:
     connection = open_client()

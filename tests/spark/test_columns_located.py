@@ -13,6 +13,7 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10._scan import segments
 from amqp_spark.arrow.v0_10.decode.located import Chunk, Located, joined, locate
 from tests.support import wire
+from tests.support.choice import examples
 from tests.support.received import chunk_of
 
 HEADER = wire.delivery(routing_key=wire.str8(b"ticks")) + wire.message(content_type=wire.str8(b"text/plain"))
@@ -105,7 +106,7 @@ def damaged(draw: st.DrawFn) -> tuple[list[bytes], set[int]]:
     return messages, touched
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(damaged())
 def test_a_damaged_message_costs_itself_only(case: tuple[list[bytes], set[int]]) -> None:
     messages, touched = case

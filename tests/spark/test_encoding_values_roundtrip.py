@@ -18,6 +18,7 @@ from amqp_spark.arrow.decode import ColumnPlan
 from amqp_spark.arrow.v0_10.conversion import unsupported_parts
 from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map
 from tests.support import wire
+from tests.support.choice import examples
 from tests.support.received import chunk_of
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def columns(draw: st.DrawFn, of: SearchStrategy[t.DataType]) -> tuple[t.DataType
     return kind, column.slice(start)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(columns(st.one_of(structs(kinds), kinds.map(lambda kind: t.MapType(STRING, kind)))))
 def test_maps_come_back(case: tuple[t.DataType, Any]) -> None:
     kind, column = case
@@ -154,7 +155,7 @@ def test_maps_come_back(case: tuple[t.DataType, Any]) -> None:
         assert comparable(source("body", kind, as_bodies(bodies, b"amqp/map"))) == there
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(columns(kinds.map(t.ArrayType)))
 def test_lists_come_back(case: tuple[t.DataType, Any]) -> None:
     kind, column = case

@@ -24,6 +24,7 @@ from amqp_spark.spool.identity import IDENTITY
 from amqp_spark.spool.spool import Spool
 from amqp_spark.state.names import hashed
 from tests.spark.spool_support import CONSUMER, QUEUE, Faulty, at_once, faulty_spool, owned, write
+from tests.support.choice import examples
 from tests.support.objectstore import BUCKET
 from tests.support.query_process import CrashPoints
 
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tests.support.objectstore import ObjectStore
 
 ROOT = Path(__file__).parents[2]
-ROUND = settings(max_examples=60)
+ROUND = settings(max_examples=examples(60))
 
 
 class Place(Protocol):

@@ -19,13 +19,14 @@ from amqp_spark.spool.identity import IDENTITY
 from amqp_spark.spool.spool import Spool
 from amqp_spark.state.records import OwnedBatch
 from tests.spark.spool_support import CONSUMER, QUEUE, faulty_spool, write
+from tests.support.choice import examples
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqp_spark.spool.spool import Written
 
-ROUND = settings(max_examples=150)
+ROUND = settings(max_examples=examples(150))
 
 
 def local(directory: Path, consumer_id: str = CONSUMER, queue: str = QUEUE) -> Spool:
