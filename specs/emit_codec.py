@@ -23,104 +23,12 @@ In the form of ``amqp_core.v0_10._codec``, which has everything else.
 """
 '''
 
-HELPERS = {
-    "_unknown_flags": """
-
-def _unknown_flags(name: str, flags: int, pos: int) -> DecodeError:
-    return DecodeError(f"{name}: packing flags 0x{flags:04x} name fields that it does not have", pos)
-""",
-    "_wrong_size": """
-
-def _wrong_size(name: str, size: int, taken: int, pos: int) -> DecodeError:
-    return DecodeError(f"{name}: its size is {size} bytes, its fields take {taken}", pos)
-""",
-    "_wrong_struct": """
-
-def _wrong_struct(code: int, name: str, pos: int) -> DecodeError:
-    return DecodeError(f"struct 0x{code:04x} where {name} belongs", pos)
-""",
-}
-
-STRUCTS = '''
-
-def decode_struct32(data: bytes, pos: int) -> tuple[spec.Struct, int]:
-    """A struct with its size word and code, and the position after it."""
-    size, at = read_uint32(data, pos)
-    code, at = read_uint16(data, at)
-    decoder = _STRUCT_DECODERS.get(code)
-    if decoder is None:
-        raise DecodeError(f"unknown struct 0x{code:04x}", pos)
-    value, end = decoder(data, at)
-    if end != pos + 4 + size:
-        raise _wrong_size(value.NAME, size, end - pos - 4, pos)
-    return value, end
-
-
-def encode_struct32(struct: spec.Struct) -> bytes:
-    """A struct with its size word and code."""
-    body: bytes = _ENCODERS[type(struct)](struct)
-    return write_uint32(len(body) + 2) + struct.CODE.to_bytes(2) + body
-'''
 ANY_STRUCT = """
 
 def _read_any_struct(data: bytes, pos: int) -> tuple[spec.Struct | None, int]:
     size, at = read_uint32(data, pos)
     return decode_struct32(data, pos) if size else (None, at)
 """
-DECODE_CONTROL = '''
-
-def decode_control(data: bytes, pos: int = 0) -> spec.Control:
-    """A control segment: class code, code, arguments, and nothing after them."""
-    code, at = read_uint16(data, pos)
-    decoder = _CONTROL_DECODERS.get(code)
-    if decoder is None:
-        raise DecodeError(f"unknown control 0x{code:04x}", pos)
-    value, end = decoder(data, at)
-    if end != len(data):
-        raise DecodeError(f"{value.NAME}: {len(data) - end} bytes after its arguments", end)
-    return value
-'''
-REQUIRED = '''
-
-def check_required(value: @OBJECTS@) -> None:
-    """Make sure that a control or command that is to be sent has all fields that the specification requires.
-
-    Raises:
-        EncodeError: it lacks one, or a struct among its arguments does.
-    """
-    for attribute, name in _REQUIRED.get(type(value), ()):
-        field = getattr(value, attribute)
-        if field is None:
-            raise EncodeError(f"{value.NAME} cannot be sent without {name}, which is required")
-        check_required(field)
-'''
-ENCODE_CONTROL = '''
-
-def encode_control(control: spec.Control) -> bytes:
-    """A control segment."""
-    body: bytes = _ENCODERS[type(control)](control)
-    return control.CODE.to_bytes(2) + body
-'''
-COMMANDS = '''
-
-def decode_command(data: bytes, pos: int = 0) -> tuple[spec.Command, bool]:
-    """A command segment (class code, code, session header, arguments) and its sync flag."""
-    code, at = read_uint16(data, pos)
-    decoder = _COMMAND_DECODERS.get(code)
-    if decoder is None:
-        raise DecodeError(f"unknown command 0x{code:04x}", pos)
-    header, at = read_session_header(data, at)
-    value, end = decoder(data, at)
-    if end != len(data):
-        raise DecodeError(f"{value.NAME}: {len(data) - end} bytes after its arguments", end)
-    return value, header is not None and header.sync
-
-
-def encode_command(command: spec.Command, sync: bool = False) -> bytes:  # noqa: FBT001 - named as on the wire
-    """A command segment; ``sync`` asks the peer to say at once when it has completed it."""
-    body: bytes = _ENCODERS[type(command)](command)
-    return command.CODE.to_bytes(2) + (b"\\x01\\x01" if sync else b"\\x01\\x00") + body
-'''
 HEADERS = '''
 
 def decode_header(
@@ -167,6 +75,7 @@ WRITES = {"array:str16": "write_str16_array"}
 # What the body may name of each module. Every command has the session header: one codec reads it for both.
 IMPORTED = {
     "_codec": "read_session_header",
+    "_dispatch": "Dispatch|unknown_flags|wrong_size|wrong_struct",
     "_read": r"read_(?!session_header)\w+",
     "_write": r"write_\w+",
     "type_codes": "STRUCT32",
@@ -193,20 +102,20 @@ def _imports(body: str, package: str) -> list[str]:
 
 
 def _head(body: str, *, apart: bool) -> str:
+    errors = [name for name in ("DecodeError", "EncodeError") if f"{name}(" in body]
     annotations = [name for name in ("Callable", "Sequence") if f"{name}[" in body]
     lines = [
         "from __future__ import annotations",
         "",
         "from typing import TYPE_CHECKING, Any, Final",
         "",
-        "from amqp_core.errors import DecodeError, EncodeError",
+        *([f"from amqp_core.errors import {', '.join(errors)}"] if errors else []),
         *_imports(body, "amqp_core.v0_10.file_stream" if apart else "amqp_core.v0_10"),
         "",
         "if TYPE_CHECKING:",
         f"    from collections.abc import {', '.join(annotations)}",
     ]
-    helpers = [text for name, text in HELPERS.items() if f"{name}(" in body]
-    return "\n".join([HEAD_APART if apart else HEAD, *lines]) + "\n" + "".join(helpers)
+    return "\n".join([HEAD_APART if apart else HEAD, *lines]) + "\n"
 
 
 class _Emitter:
@@ -259,7 +168,7 @@ class _Emitter:
             width = owner.pack * 8
             unknown = (1 << width) - 1 - sum(field.flag for field in owner.fields)
             self.put(f"    flags, pos = read_uint{width}(data, pos)", f"    if flags & 0x{unknown:0{width // 4}X}:")
-            self.put(f'        raise _unknown_flags("{owner.key}", flags, pos - {owner.pack})')
+            self.put(f'        raise unknown_flags("{owner.key}", flags, pos - {owner.pack})')
         for field in owner.fields:
             if not owner.pack:
                 self.put(f"    value.{field.attr}, pos = {self.read(owner, field)}(data, pos)")
@@ -317,10 +226,10 @@ class _Emitter:
         )
         if struct.code is not None:
             self.put("    code, at = read_uint16(data, at)", f"    if code != 0x{struct.code:04X}:")
-            self.put(f'        raise _wrong_struct(code, "{struct.key}", pos)')
+            self.put(f'        raise wrong_struct(code, "{struct.key}", pos)')
         self.put(f"    value, end = decode_{struct.function}(data, at)")
         self.put(f"    if end != pos + {struct.size} + size:")
-        self.put(f'        raise _wrong_size("{struct.key}", size, end - pos - {struct.size}, pos)')
+        self.put(f'        raise wrong_size("{struct.key}", size, end - pos - {struct.size}, pos)')
         self.put("    return value, end")
         if struct.key == "session.header":
             return  # every command has it: encode_command writes it as a constant
@@ -342,7 +251,7 @@ class _Emitter:
             f'            raise DecodeError("{struct.key} of size 0 in an array", at)', "        out.append(value)"
         )
         self.put("    if at != end:")
-        self.put(f'        raise _wrong_size("array of {struct.key}", end - pos - 4, at - pos - 4, pos)')
+        self.put(f'        raise wrong_size("array of {struct.key}", end - pos - 4, at - pos - 4, pos)')
         self.put("    return out, end")
 
     def table(self, name: str, alias: str, members: list[Struct]) -> None:
@@ -357,20 +266,16 @@ class _Emitter:
     def dispatch(self) -> None:
         """The functions that take or return any struct, control or command: those for which there are members."""
         model = self.model
-        kinds = {"Control": model.controls, "Command": model.commands, "Struct": model.structs}
-        objects = " | ".join(f"spec.{kind}" for kind, members in kinds.items() if members)
-        is_carrier = any(field.wire == "struct32" for command in model.commands for field in command.fields)
-        for text, wanted in (
-            (STRUCTS, model.structs),
-            (ANY_STRUCT, is_carrier),
-            (DECODE_CONTROL, model.controls),
-            (REQUIRED.replace("@OBJECTS@", objects), True),
-            (ENCODE_CONTROL, model.controls),
-            (COMMANDS, model.commands),
-            (HEADERS, any(struct.key == "message.delivery-properties" for struct in model.structs)),
-        ):
-            if wanted:
-                self.lines += text.rstrip("\n").split("\n")
+        kinds = {"Struct": model.structs, "Control": model.controls, "Command": model.commands}
+        types = [f"spec.{kind}" if members else "Any" for kind, members in kinds.items()]
+        self.put("", f"_DISPATCH: Final[Dispatch[{', '.join(types)}]] = Dispatch(")
+        self.put(*(f"    _{kind.upper()}_DECODERS," if members else "    {}," for kind, members in kinds.items()))
+        self.put(*(f"    {name}=_{name.upper()}," for name in ("encoders", "required")))
+        self.put("    read_session_header=read_session_header,", ")")
+        names = ["decode_struct32", "encode_struct32", "decode_control", "encode_control", "decode_command"]
+        for name in (*names, "encode_command", "check_required"):
+            if model.controls or "control" not in name:
+                self.put(f"{name} = _DISPATCH.{name}")
 
     def text(self, *, apart: bool) -> str:
         everything = [*self.model.structs, *self.model.controls, *self.model.commands]
@@ -381,7 +286,10 @@ class _Emitter:
         for owner in everything:
             self.decode(owner)
             self.encode(owner)
-        self.dispatch()
+        if any(field.wire == "struct32" for command in self.model.commands for field in command.fields):
+            self.lines += ANY_STRUCT.rstrip("\n").split("\n")
+        if any(struct.key == "message.delivery-properties" for struct in self.model.structs):
+            self.lines += HEADERS.rstrip("\n").split("\n")
         self.table("_STRUCT_DECODERS", "Struct", self.model.structs)
         self.table("_CONTROL_DECODERS", "Control", self.model.controls)
         self.table("_COMMAND_DECODERS", "Command", self.model.commands)
@@ -398,6 +306,7 @@ class _Emitter:
             if owner.code is not None:
                 self.put(f"    spec.{owner.python}: encode_{owner.function},")
         self.put("}")
+        self.dispatch()
         body = "\n".join(self.lines) + "\n"
         return _head(body, apart=apart) + body
 

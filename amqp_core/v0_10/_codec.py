@@ -12,6 +12,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.errors import DecodeError, EncodeError
 from amqp_core.v0_10 import spec
+from amqp_core.v0_10._dispatch import (
+    Dispatch,
+    unknown_flags,
+    wrong_size,
+    wrong_struct,
+)
 from amqp_core.v0_10._read import (
     read_argument_map,
     read_array,
@@ -60,25 +66,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-def _unknown_flags(name: str, flags: int, pos: int) -> DecodeError:
-    return DecodeError(f"{name}: packing flags 0x{flags:04x} name fields that it does not have", pos)
-
-
-def _wrong_size(name: str, size: int, taken: int, pos: int) -> DecodeError:
-    return DecodeError(f"{name}: its size is {size} bytes, its fields take {taken}", pos)
-
-
-def _wrong_struct(code: int, name: str, pos: int) -> DecodeError:
-    return DecodeError(f"struct 0x{code:04x} where {name} belongs", pos)
-
-
 def _read_reply_to(data: bytes, pos: int) -> tuple[spec.ReplyTo | None, int]:
     size, at = read_uint16(data, pos)
     if size == 0:
         return None, at
     value, end = decode_reply_to(data, at)
     if end != pos + 2 + size:
-        raise _wrong_size("message.reply-to", size, end - pos - 2, pos)
+        raise wrong_size("message.reply-to", size, end - pos - 2, pos)
     return value, end
 
 
@@ -93,10 +87,10 @@ def _read_xid(data: bytes, pos: int) -> tuple[spec.Xid | None, int]:
         return None, at
     code, at = read_uint16(data, at)
     if code != 0x0604:
-        raise _wrong_struct(code, "dtx.xid", pos)
+        raise wrong_struct(code, "dtx.xid", pos)
     value, end = decode_xid(data, at)
     if end != pos + 4 + size:
-        raise _wrong_size("dtx.xid", size, end - pos - 4, pos)
+        raise wrong_size("dtx.xid", size, end - pos - 4, pos)
     return value, end
 
 
@@ -110,7 +104,7 @@ def read_session_header(data: bytes, pos: int) -> tuple[spec.SessionHeader | Non
         return None, at
     value, end = decode_session_header(data, at)
     if end != pos + 1 + size:
-        raise _wrong_size("session.header", size, end - pos - 1, pos)
+        raise wrong_size("session.header", size, end - pos - 1, pos)
     return value, end
 
 
@@ -125,7 +119,7 @@ def _read_xid_array(data: bytes, pos: int) -> tuple[list[spec.Xid], int]:
             raise DecodeError("dtx.xid of size 0 in an array", at)
         out.append(value)
     if at != end:
-        raise _wrong_size("array of dtx.xid", end - pos - 4, at - pos - 4, pos)
+        raise wrong_size("array of dtx.xid", end - pos - 4, at - pos - 4, pos)
     return out, end
 
 
@@ -134,7 +128,7 @@ def decode_session_header(data: bytes, pos: int) -> tuple[spec.SessionHeader, in
     value = spec.SessionHeader()
     flags, pos = read_uint8(data, pos)
     if flags & 0xFE:
-        raise _unknown_flags("session.header", flags, pos - 1)
+        raise unknown_flags("session.header", flags, pos - 1)
     value.sync = flags & 0x01 != 0
     return value, pos
 
@@ -172,7 +166,7 @@ def decode_delivery_properties(data: bytes, pos: int) -> tuple[spec.DeliveryProp
     value = spec.DeliveryProperties()
     flags, pos = read_uint16(data, pos)
     if flags & 0x00F0:
-        raise _unknown_flags("message.delivery-properties", flags, pos - 2)
+        raise unknown_flags("message.delivery-properties", flags, pos - 2)
     value.discard_unroutable = flags & 0x0100 != 0
     value.immediate = flags & 0x0200 != 0
     value.redelivered = flags & 0x0400 != 0
@@ -242,7 +236,7 @@ def decode_fragment_properties(data: bytes, pos: int) -> tuple[spec.FragmentProp
     value = spec.FragmentProperties()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF8FF:
-        raise _unknown_flags("message.fragment-properties", flags, pos - 2)
+        raise unknown_flags("message.fragment-properties", flags, pos - 2)
     value.first = flags & 0x0100 != 0
     value.last = flags & 0x0200 != 0
     if flags & 0x0400:
@@ -269,7 +263,7 @@ def decode_reply_to(data: bytes, pos: int) -> tuple[spec.ReplyTo, int]:
     value = spec.ReplyTo()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("message.reply-to", flags, pos - 2)
+        raise unknown_flags("message.reply-to", flags, pos - 2)
     if flags & 0x0100:
         value.exchange, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -295,7 +289,7 @@ def decode_message_properties(data: bytes, pos: int) -> tuple[spec.MessageProper
     value = spec.MessageProperties()
     flags, pos = read_uint16(data, pos)
     if flags & 0x00FE:
-        raise _unknown_flags("message.message-properties", flags, pos - 2)
+        raise unknown_flags("message.message-properties", flags, pos - 2)
     if flags & 0x0100:
         value.content_length, pos = read_uint64(data, pos)
     if flags & 0x0200:
@@ -356,7 +350,7 @@ def decode_message_acquired(data: bytes, pos: int) -> tuple[spec.MessageAcquired
     value = spec.MessageAcquired()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("message.acquired", flags, pos - 2)
+        raise unknown_flags("message.acquired", flags, pos - 2)
     if flags & 0x0100:
         value.transfers, pos = read_sequence_set(data, pos)
     return value, pos
@@ -377,7 +371,7 @@ def decode_message_resume_result(data: bytes, pos: int) -> tuple[spec.MessageRes
     value = spec.MessageResumeResult()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("message.message-resume-result", flags, pos - 2)
+        raise unknown_flags("message.message-resume-result", flags, pos - 2)
     if flags & 0x0100:
         value.offset, pos = read_uint64(data, pos)
     return value, pos
@@ -398,7 +392,7 @@ def decode_xa_result(data: bytes, pos: int) -> tuple[spec.XaResult, int]:
     value = spec.XaResult()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("dtx.xa-result", flags, pos - 2)
+        raise unknown_flags("dtx.xa-result", flags, pos - 2)
     if flags & 0x0100:
         value.status, pos = read_uint16(data, pos)
     return value, pos
@@ -419,7 +413,7 @@ def decode_xid(data: bytes, pos: int) -> tuple[spec.Xid, int]:
     value = spec.Xid()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF8FF:
-        raise _unknown_flags("dtx.xid", flags, pos - 2)
+        raise unknown_flags("dtx.xid", flags, pos - 2)
     if flags & 0x0100:
         value.format, pos = read_uint32(data, pos)
     if flags & 0x0200:
@@ -450,7 +444,7 @@ def decode_dtx_get_timeout_result(data: bytes, pos: int) -> tuple[spec.DtxGetTim
     value = spec.DtxGetTimeoutResult()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("dtx.get-timeout-result", flags, pos - 2)
+        raise unknown_flags("dtx.get-timeout-result", flags, pos - 2)
     if flags & 0x0100:
         value.timeout, pos = read_uint32(data, pos)
     return value, pos
@@ -471,7 +465,7 @@ def decode_dtx_recover_result(data: bytes, pos: int) -> tuple[spec.DtxRecoverRes
     value = spec.DtxRecoverResult()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("dtx.recover-result", flags, pos - 2)
+        raise unknown_flags("dtx.recover-result", flags, pos - 2)
     if flags & 0x0100:
         value.in_doubt, pos = _read_xid_array(data, pos)
     return value, pos
@@ -492,7 +486,7 @@ def decode_exchange_query_result(data: bytes, pos: int) -> tuple[spec.ExchangeQu
     value = spec.ExchangeQueryResult()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF0FF:
-        raise _unknown_flags("exchange.exchange-query-result", flags, pos - 2)
+        raise unknown_flags("exchange.exchange-query-result", flags, pos - 2)
     if flags & 0x0100:
         value.type, pos = read_str8(data, pos)
     value.durable = flags & 0x0200 != 0
@@ -524,7 +518,7 @@ def decode_exchange_bound_result(data: bytes, pos: int) -> tuple[spec.ExchangeBo
     value = spec.ExchangeBoundResult()
     flags, pos = read_uint16(data, pos)
     if flags & 0xE0FF:
-        raise _unknown_flags("exchange.exchange-bound-result", flags, pos - 2)
+        raise unknown_flags("exchange.exchange-bound-result", flags, pos - 2)
     value.exchange_not_found = flags & 0x0100 != 0
     value.queue_not_found = flags & 0x0200 != 0
     value.queue_not_matched = flags & 0x0400 != 0
@@ -554,7 +548,7 @@ def decode_queue_query_result(data: bytes, pos: int) -> tuple[spec.QueueQueryRes
     value = spec.QueueQueryResult()
     flags, pos = read_uint16(data, pos)
     if flags & 0x00FF:
-        raise _unknown_flags("queue.queue-query-result", flags, pos - 2)
+        raise unknown_flags("queue.queue-query-result", flags, pos - 2)
     if flags & 0x0100:
         value.queue, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -604,7 +598,7 @@ def decode_connection_start(data: bytes, pos: int) -> tuple[spec.ConnectionStart
     value = spec.ConnectionStart()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF8FF:
-        raise _unknown_flags("connection.start", flags, pos - 2)
+        raise unknown_flags("connection.start", flags, pos - 2)
     if flags & 0x0100:
         value.server_properties, pos = read_argument_map(data, pos)
     if flags & 0x0200:
@@ -635,7 +629,7 @@ def decode_connection_start_ok(data: bytes, pos: int) -> tuple[spec.ConnectionSt
     value = spec.ConnectionStartOk()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF0FF:
-        raise _unknown_flags("connection.start-ok", flags, pos - 2)
+        raise unknown_flags("connection.start-ok", flags, pos - 2)
     if flags & 0x0100:
         value.client_properties, pos = read_argument_map(data, pos)
     if flags & 0x0200:
@@ -671,7 +665,7 @@ def decode_connection_secure(data: bytes, pos: int) -> tuple[spec.ConnectionSecu
     value = spec.ConnectionSecure()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("connection.secure", flags, pos - 2)
+        raise unknown_flags("connection.secure", flags, pos - 2)
     if flags & 0x0100:
         value.challenge, pos = read_vbin32(data, pos)
     return value, pos
@@ -692,7 +686,7 @@ def decode_connection_secure_ok(data: bytes, pos: int) -> tuple[spec.ConnectionS
     value = spec.ConnectionSecureOk()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("connection.secure-ok", flags, pos - 2)
+        raise unknown_flags("connection.secure-ok", flags, pos - 2)
     if flags & 0x0100:
         value.response, pos = read_vbin32(data, pos)
     return value, pos
@@ -713,7 +707,7 @@ def decode_connection_tune(data: bytes, pos: int) -> tuple[spec.ConnectionTune, 
     value = spec.ConnectionTune()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF0FF:
-        raise _unknown_flags("connection.tune", flags, pos - 2)
+        raise unknown_flags("connection.tune", flags, pos - 2)
     if flags & 0x0100:
         value.channel_max, pos = read_uint16(data, pos)
     if flags & 0x0200:
@@ -749,7 +743,7 @@ def decode_connection_tune_ok(data: bytes, pos: int) -> tuple[spec.ConnectionTun
     value = spec.ConnectionTuneOk()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF8FF:
-        raise _unknown_flags("connection.tune-ok", flags, pos - 2)
+        raise unknown_flags("connection.tune-ok", flags, pos - 2)
     if flags & 0x0100:
         value.channel_max, pos = read_uint16(data, pos)
     if flags & 0x0200:
@@ -780,7 +774,7 @@ def decode_connection_open(data: bytes, pos: int) -> tuple[spec.ConnectionOpen, 
     value = spec.ConnectionOpen()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF8FF:
-        raise _unknown_flags("connection.open", flags, pos - 2)
+        raise unknown_flags("connection.open", flags, pos - 2)
     if flags & 0x0100:
         value.virtual_host, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -809,7 +803,7 @@ def decode_connection_open_ok(data: bytes, pos: int) -> tuple[spec.ConnectionOpe
     value = spec.ConnectionOpenOk()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("connection.open-ok", flags, pos - 2)
+        raise unknown_flags("connection.open-ok", flags, pos - 2)
     if flags & 0x0100:
         value.known_hosts, pos = read_str16_array(data, pos)
     return value, pos
@@ -830,7 +824,7 @@ def decode_connection_redirect(data: bytes, pos: int) -> tuple[spec.ConnectionRe
     value = spec.ConnectionRedirect()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("connection.redirect", flags, pos - 2)
+        raise unknown_flags("connection.redirect", flags, pos - 2)
     if flags & 0x0100:
         value.host, pos = read_str16(data, pos)
     if flags & 0x0200:
@@ -856,7 +850,7 @@ def decode_connection_heartbeat(data: bytes, pos: int) -> tuple[spec.ConnectionH
     value = spec.ConnectionHeartbeat()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFFFF:
-        raise _unknown_flags("connection.heartbeat", flags, pos - 2)
+        raise unknown_flags("connection.heartbeat", flags, pos - 2)
     return value, pos
 
 
@@ -870,7 +864,7 @@ def decode_connection_close(data: bytes, pos: int) -> tuple[spec.ConnectionClose
     value = spec.ConnectionClose()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("connection.close", flags, pos - 2)
+        raise unknown_flags("connection.close", flags, pos - 2)
     if flags & 0x0100:
         value.reply_code, pos = read_uint16(data, pos)
     if flags & 0x0200:
@@ -896,7 +890,7 @@ def decode_connection_close_ok(data: bytes, pos: int) -> tuple[spec.ConnectionCl
     value = spec.ConnectionCloseOk()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFFFF:
-        raise _unknown_flags("connection.close-ok", flags, pos - 2)
+        raise unknown_flags("connection.close-ok", flags, pos - 2)
     return value, pos
 
 
@@ -910,7 +904,7 @@ def decode_session_attach(data: bytes, pos: int) -> tuple[spec.SessionAttach, in
     value = spec.SessionAttach()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("session.attach", flags, pos - 2)
+        raise unknown_flags("session.attach", flags, pos - 2)
     if flags & 0x0100:
         value.name, pos = read_vbin16(data, pos)
     value.force = flags & 0x0200 != 0
@@ -934,7 +928,7 @@ def decode_session_attached(data: bytes, pos: int) -> tuple[spec.SessionAttached
     value = spec.SessionAttached()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("session.attached", flags, pos - 2)
+        raise unknown_flags("session.attached", flags, pos - 2)
     if flags & 0x0100:
         value.name, pos = read_vbin16(data, pos)
     return value, pos
@@ -955,7 +949,7 @@ def decode_session_detach(data: bytes, pos: int) -> tuple[spec.SessionDetach, in
     value = spec.SessionDetach()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("session.detach", flags, pos - 2)
+        raise unknown_flags("session.detach", flags, pos - 2)
     if flags & 0x0100:
         value.name, pos = read_vbin16(data, pos)
     return value, pos
@@ -976,7 +970,7 @@ def decode_session_detached(data: bytes, pos: int) -> tuple[spec.SessionDetached
     value = spec.SessionDetached()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("session.detached", flags, pos - 2)
+        raise unknown_flags("session.detached", flags, pos - 2)
     if flags & 0x0100:
         value.name, pos = read_vbin16(data, pos)
     if flags & 0x0200:
@@ -1002,7 +996,7 @@ def decode_session_request_timeout(data: bytes, pos: int) -> tuple[spec.SessionR
     value = spec.SessionRequestTimeout()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("session.request-timeout", flags, pos - 2)
+        raise unknown_flags("session.request-timeout", flags, pos - 2)
     if flags & 0x0100:
         value.timeout, pos = read_uint32(data, pos)
     return value, pos
@@ -1023,7 +1017,7 @@ def decode_session_timeout(data: bytes, pos: int) -> tuple[spec.SessionTimeout, 
     value = spec.SessionTimeout()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("session.timeout", flags, pos - 2)
+        raise unknown_flags("session.timeout", flags, pos - 2)
     if flags & 0x0100:
         value.timeout, pos = read_uint32(data, pos)
     return value, pos
@@ -1044,7 +1038,7 @@ def decode_session_command_point(data: bytes, pos: int) -> tuple[spec.SessionCom
     value = spec.SessionCommandPoint()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("session.command-point", flags, pos - 2)
+        raise unknown_flags("session.command-point", flags, pos - 2)
     if flags & 0x0100:
         value.command_id, pos = read_sequence_no(data, pos)
     if flags & 0x0200:
@@ -1070,7 +1064,7 @@ def decode_session_expected(data: bytes, pos: int) -> tuple[spec.SessionExpected
     value = spec.SessionExpected()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("session.expected", flags, pos - 2)
+        raise unknown_flags("session.expected", flags, pos - 2)
     if flags & 0x0100:
         value.commands, pos = read_sequence_set(data, pos)
     if flags & 0x0200:
@@ -1096,7 +1090,7 @@ def decode_session_confirmed(data: bytes, pos: int) -> tuple[spec.SessionConfirm
     value = spec.SessionConfirmed()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("session.confirmed", flags, pos - 2)
+        raise unknown_flags("session.confirmed", flags, pos - 2)
     if flags & 0x0100:
         value.commands, pos = read_sequence_set(data, pos)
     if flags & 0x0200:
@@ -1122,7 +1116,7 @@ def decode_session_completed(data: bytes, pos: int) -> tuple[spec.SessionComplet
     value = spec.SessionCompleted()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("session.completed", flags, pos - 2)
+        raise unknown_flags("session.completed", flags, pos - 2)
     if flags & 0x0100:
         value.commands, pos = read_sequence_set(data, pos)
     value.timely_reply = flags & 0x0200 != 0
@@ -1146,7 +1140,7 @@ def decode_session_known_completed(data: bytes, pos: int) -> tuple[spec.SessionK
     value = spec.SessionKnownCompleted()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("session.known-completed", flags, pos - 2)
+        raise unknown_flags("session.known-completed", flags, pos - 2)
     if flags & 0x0100:
         value.commands, pos = read_sequence_set(data, pos)
     return value, pos
@@ -1167,7 +1161,7 @@ def decode_session_flush(data: bytes, pos: int) -> tuple[spec.SessionFlush, int]
     value = spec.SessionFlush()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF8FF:
-        raise _unknown_flags("session.flush", flags, pos - 2)
+        raise unknown_flags("session.flush", flags, pos - 2)
     value.expected = flags & 0x0100 != 0
     value.confirmed = flags & 0x0200 != 0
     value.completed = flags & 0x0400 != 0
@@ -1191,7 +1185,7 @@ def decode_session_gap(data: bytes, pos: int) -> tuple[spec.SessionGap, int]:
     value = spec.SessionGap()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("session.gap", flags, pos - 2)
+        raise unknown_flags("session.gap", flags, pos - 2)
     if flags & 0x0100:
         value.commands, pos = read_sequence_set(data, pos)
     return value, pos
@@ -1212,7 +1206,7 @@ def decode_execution_sync(data: bytes, pos: int) -> tuple[spec.ExecutionSync, in
     value = spec.ExecutionSync()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFFFF:
-        raise _unknown_flags("execution.sync", flags, pos - 2)
+        raise unknown_flags("execution.sync", flags, pos - 2)
     return value, pos
 
 
@@ -1226,7 +1220,7 @@ def decode_execution_result(data: bytes, pos: int) -> tuple[spec.ExecutionResult
     value = spec.ExecutionResult()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("execution.result", flags, pos - 2)
+        raise unknown_flags("execution.result", flags, pos - 2)
     if flags & 0x0100:
         value.command_id, pos = read_sequence_no(data, pos)
     if flags & 0x0200:
@@ -1252,7 +1246,7 @@ def decode_execution_exception(data: bytes, pos: int) -> tuple[spec.ExecutionExc
     value = spec.ExecutionException()
     flags, pos = read_uint16(data, pos)
     if flags & 0x80FF:
-        raise _unknown_flags("execution.exception", flags, pos - 2)
+        raise unknown_flags("execution.exception", flags, pos - 2)
     if flags & 0x0100:
         value.error_code, pos = read_uint16(data, pos)
     if flags & 0x0200:
@@ -1303,7 +1297,7 @@ def decode_message_transfer(data: bytes, pos: int) -> tuple[spec.MessageTransfer
     value = spec.MessageTransfer()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF8FF:
-        raise _unknown_flags("message.transfer", flags, pos - 2)
+        raise unknown_flags("message.transfer", flags, pos - 2)
     if flags & 0x0100:
         value.destination, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -1334,7 +1328,7 @@ def decode_message_accept(data: bytes, pos: int) -> tuple[spec.MessageAccept, in
     value = spec.MessageAccept()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("message.accept", flags, pos - 2)
+        raise unknown_flags("message.accept", flags, pos - 2)
     if flags & 0x0100:
         value.transfers, pos = read_sequence_set(data, pos)
     return value, pos
@@ -1355,7 +1349,7 @@ def decode_message_reject(data: bytes, pos: int) -> tuple[spec.MessageReject, in
     value = spec.MessageReject()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF8FF:
-        raise _unknown_flags("message.reject", flags, pos - 2)
+        raise unknown_flags("message.reject", flags, pos - 2)
     if flags & 0x0100:
         value.transfers, pos = read_sequence_set(data, pos)
     if flags & 0x0200:
@@ -1386,7 +1380,7 @@ def decode_message_release(data: bytes, pos: int) -> tuple[spec.MessageRelease, 
     value = spec.MessageRelease()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("message.release", flags, pos - 2)
+        raise unknown_flags("message.release", flags, pos - 2)
     if flags & 0x0100:
         value.transfers, pos = read_sequence_set(data, pos)
     value.set_redelivered = flags & 0x0200 != 0
@@ -1410,7 +1404,7 @@ def decode_message_acquire(data: bytes, pos: int) -> tuple[spec.MessageAcquire, 
     value = spec.MessageAcquire()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("message.acquire", flags, pos - 2)
+        raise unknown_flags("message.acquire", flags, pos - 2)
     if flags & 0x0100:
         value.transfers, pos = read_sequence_set(data, pos)
     return value, pos
@@ -1431,7 +1425,7 @@ def decode_message_resume(data: bytes, pos: int) -> tuple[spec.MessageResume, in
     value = spec.MessageResume()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("message.resume", flags, pos - 2)
+        raise unknown_flags("message.resume", flags, pos - 2)
     if flags & 0x0100:
         value.destination, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -1457,7 +1451,7 @@ def decode_message_subscribe(data: bytes, pos: int) -> tuple[spec.MessageSubscri
     value = spec.MessageSubscribe()
     flags, pos = read_uint16(data, pos)
     if flags & 0x00FF:
-        raise _unknown_flags("message.subscribe", flags, pos - 2)
+        raise unknown_flags("message.subscribe", flags, pos - 2)
     if flags & 0x0100:
         value.queue, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -1511,7 +1505,7 @@ def decode_message_cancel(data: bytes, pos: int) -> tuple[spec.MessageCancel, in
     value = spec.MessageCancel()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("message.cancel", flags, pos - 2)
+        raise unknown_flags("message.cancel", flags, pos - 2)
     if flags & 0x0100:
         value.destination, pos = read_str8(data, pos)
     return value, pos
@@ -1532,7 +1526,7 @@ def decode_message_set_flow_mode(data: bytes, pos: int) -> tuple[spec.MessageSet
     value = spec.MessageSetFlowMode()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("message.set-flow-mode", flags, pos - 2)
+        raise unknown_flags("message.set-flow-mode", flags, pos - 2)
     if flags & 0x0100:
         value.destination, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -1558,7 +1552,7 @@ def decode_message_flow(data: bytes, pos: int) -> tuple[spec.MessageFlow, int]:
     value = spec.MessageFlow()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF8FF:
-        raise _unknown_flags("message.flow", flags, pos - 2)
+        raise unknown_flags("message.flow", flags, pos - 2)
     if flags & 0x0100:
         value.destination, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -1589,7 +1583,7 @@ def decode_message_flush(data: bytes, pos: int) -> tuple[spec.MessageFlush, int]
     value = spec.MessageFlush()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("message.flush", flags, pos - 2)
+        raise unknown_flags("message.flush", flags, pos - 2)
     if flags & 0x0100:
         value.destination, pos = read_str8(data, pos)
     return value, pos
@@ -1610,7 +1604,7 @@ def decode_message_stop(data: bytes, pos: int) -> tuple[spec.MessageStop, int]:
     value = spec.MessageStop()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("message.stop", flags, pos - 2)
+        raise unknown_flags("message.stop", flags, pos - 2)
     if flags & 0x0100:
         value.destination, pos = read_str8(data, pos)
     return value, pos
@@ -1631,7 +1625,7 @@ def decode_tx_select(data: bytes, pos: int) -> tuple[spec.TxSelect, int]:
     value = spec.TxSelect()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFFFF:
-        raise _unknown_flags("tx.select", flags, pos - 2)
+        raise unknown_flags("tx.select", flags, pos - 2)
     return value, pos
 
 
@@ -1645,7 +1639,7 @@ def decode_tx_commit(data: bytes, pos: int) -> tuple[spec.TxCommit, int]:
     value = spec.TxCommit()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFFFF:
-        raise _unknown_flags("tx.commit", flags, pos - 2)
+        raise unknown_flags("tx.commit", flags, pos - 2)
     return value, pos
 
 
@@ -1659,7 +1653,7 @@ def decode_tx_rollback(data: bytes, pos: int) -> tuple[spec.TxRollback, int]:
     value = spec.TxRollback()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFFFF:
-        raise _unknown_flags("tx.rollback", flags, pos - 2)
+        raise unknown_flags("tx.rollback", flags, pos - 2)
     return value, pos
 
 
@@ -1673,7 +1667,7 @@ def decode_dtx_select(data: bytes, pos: int) -> tuple[spec.DtxSelect, int]:
     value = spec.DtxSelect()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFFFF:
-        raise _unknown_flags("dtx.select", flags, pos - 2)
+        raise unknown_flags("dtx.select", flags, pos - 2)
     return value, pos
 
 
@@ -1687,7 +1681,7 @@ def decode_dtx_start(data: bytes, pos: int) -> tuple[spec.DtxStart, int]:
     value = spec.DtxStart()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF8FF:
-        raise _unknown_flags("dtx.start", flags, pos - 2)
+        raise unknown_flags("dtx.start", flags, pos - 2)
     if flags & 0x0100:
         value.xid, pos = _read_xid(data, pos)
     value.join = flags & 0x0200 != 0
@@ -1714,7 +1708,7 @@ def decode_dtx_end(data: bytes, pos: int) -> tuple[spec.DtxEnd, int]:
     value = spec.DtxEnd()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF8FF:
-        raise _unknown_flags("dtx.end", flags, pos - 2)
+        raise unknown_flags("dtx.end", flags, pos - 2)
     if flags & 0x0100:
         value.xid, pos = _read_xid(data, pos)
     value.fail = flags & 0x0200 != 0
@@ -1741,7 +1735,7 @@ def decode_dtx_commit(data: bytes, pos: int) -> tuple[spec.DtxCommit, int]:
     value = spec.DtxCommit()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("dtx.commit", flags, pos - 2)
+        raise unknown_flags("dtx.commit", flags, pos - 2)
     if flags & 0x0100:
         value.xid, pos = _read_xid(data, pos)
     value.one_phase = flags & 0x0200 != 0
@@ -1765,7 +1759,7 @@ def decode_dtx_forget(data: bytes, pos: int) -> tuple[spec.DtxForget, int]:
     value = spec.DtxForget()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("dtx.forget", flags, pos - 2)
+        raise unknown_flags("dtx.forget", flags, pos - 2)
     if flags & 0x0100:
         value.xid, pos = _read_xid(data, pos)
     return value, pos
@@ -1786,7 +1780,7 @@ def decode_dtx_get_timeout(data: bytes, pos: int) -> tuple[spec.DtxGetTimeout, i
     value = spec.DtxGetTimeout()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("dtx.get-timeout", flags, pos - 2)
+        raise unknown_flags("dtx.get-timeout", flags, pos - 2)
     if flags & 0x0100:
         value.xid, pos = _read_xid(data, pos)
     return value, pos
@@ -1807,7 +1801,7 @@ def decode_dtx_prepare(data: bytes, pos: int) -> tuple[spec.DtxPrepare, int]:
     value = spec.DtxPrepare()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("dtx.prepare", flags, pos - 2)
+        raise unknown_flags("dtx.prepare", flags, pos - 2)
     if flags & 0x0100:
         value.xid, pos = _read_xid(data, pos)
     return value, pos
@@ -1828,7 +1822,7 @@ def decode_dtx_recover(data: bytes, pos: int) -> tuple[spec.DtxRecover, int]:
     value = spec.DtxRecover()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFFFF:
-        raise _unknown_flags("dtx.recover", flags, pos - 2)
+        raise unknown_flags("dtx.recover", flags, pos - 2)
     return value, pos
 
 
@@ -1842,7 +1836,7 @@ def decode_dtx_rollback(data: bytes, pos: int) -> tuple[spec.DtxRollback, int]:
     value = spec.DtxRollback()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("dtx.rollback", flags, pos - 2)
+        raise unknown_flags("dtx.rollback", flags, pos - 2)
     if flags & 0x0100:
         value.xid, pos = _read_xid(data, pos)
     return value, pos
@@ -1863,7 +1857,7 @@ def decode_dtx_set_timeout(data: bytes, pos: int) -> tuple[spec.DtxSetTimeout, i
     value = spec.DtxSetTimeout()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("dtx.set-timeout", flags, pos - 2)
+        raise unknown_flags("dtx.set-timeout", flags, pos - 2)
     if flags & 0x0100:
         value.xid, pos = _read_xid(data, pos)
     if flags & 0x0200:
@@ -1889,7 +1883,7 @@ def decode_exchange_declare(data: bytes, pos: int) -> tuple[spec.ExchangeDeclare
     value = spec.ExchangeDeclare()
     flags, pos = read_uint16(data, pos)
     if flags & 0x80FF:
-        raise _unknown_flags("exchange.declare", flags, pos - 2)
+        raise unknown_flags("exchange.declare", flags, pos - 2)
     if flags & 0x0100:
         value.exchange, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -1934,7 +1928,7 @@ def decode_exchange_delete(data: bytes, pos: int) -> tuple[spec.ExchangeDelete, 
     value = spec.ExchangeDelete()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("exchange.delete", flags, pos - 2)
+        raise unknown_flags("exchange.delete", flags, pos - 2)
     if flags & 0x0100:
         value.exchange, pos = read_str8(data, pos)
     value.if_unused = flags & 0x0200 != 0
@@ -1958,7 +1952,7 @@ def decode_exchange_query(data: bytes, pos: int) -> tuple[spec.ExchangeQuery, in
     value = spec.ExchangeQuery()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("exchange.query", flags, pos - 2)
+        raise unknown_flags("exchange.query", flags, pos - 2)
     if flags & 0x0100:
         value.name, pos = read_str8(data, pos)
     return value, pos
@@ -1979,7 +1973,7 @@ def decode_exchange_bind(data: bytes, pos: int) -> tuple[spec.ExchangeBind, int]
     value = spec.ExchangeBind()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF0FF:
-        raise _unknown_flags("exchange.bind", flags, pos - 2)
+        raise unknown_flags("exchange.bind", flags, pos - 2)
     if flags & 0x0100:
         value.queue, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -2015,7 +2009,7 @@ def decode_exchange_unbind(data: bytes, pos: int) -> tuple[spec.ExchangeUnbind, 
     value = spec.ExchangeUnbind()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF8FF:
-        raise _unknown_flags("exchange.unbind", flags, pos - 2)
+        raise unknown_flags("exchange.unbind", flags, pos - 2)
     if flags & 0x0100:
         value.queue, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -2046,7 +2040,7 @@ def decode_exchange_bound(data: bytes, pos: int) -> tuple[spec.ExchangeBound, in
     value = spec.ExchangeBound()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF0FF:
-        raise _unknown_flags("exchange.bound", flags, pos - 2)
+        raise unknown_flags("exchange.bound", flags, pos - 2)
     if flags & 0x0100:
         value.exchange, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -2082,7 +2076,7 @@ def decode_queue_declare(data: bytes, pos: int) -> tuple[spec.QueueDeclare, int]
     value = spec.QueueDeclare()
     flags, pos = read_uint16(data, pos)
     if flags & 0x80FF:
-        raise _unknown_flags("queue.declare", flags, pos - 2)
+        raise unknown_flags("queue.declare", flags, pos - 2)
     if flags & 0x0100:
         value.queue, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -2125,7 +2119,7 @@ def decode_queue_delete(data: bytes, pos: int) -> tuple[spec.QueueDelete, int]:
     value = spec.QueueDelete()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF8FF:
-        raise _unknown_flags("queue.delete", flags, pos - 2)
+        raise unknown_flags("queue.delete", flags, pos - 2)
     if flags & 0x0100:
         value.queue, pos = read_str8(data, pos)
     value.if_unused = flags & 0x0200 != 0
@@ -2152,7 +2146,7 @@ def decode_queue_purge(data: bytes, pos: int) -> tuple[spec.QueuePurge, int]:
     value = spec.QueuePurge()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("queue.purge", flags, pos - 2)
+        raise unknown_flags("queue.purge", flags, pos - 2)
     if flags & 0x0100:
         value.queue, pos = read_str8(data, pos)
     return value, pos
@@ -2173,7 +2167,7 @@ def decode_queue_query(data: bytes, pos: int) -> tuple[spec.QueueQuery, int]:
     value = spec.QueueQuery()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("queue.query", flags, pos - 2)
+        raise unknown_flags("queue.query", flags, pos - 2)
     if flags & 0x0100:
         value.queue, pos = read_str8(data, pos)
     return value, pos
@@ -2189,78 +2183,9 @@ def encode_queue_query(value: spec.QueueQuery) -> bytes:
     return flags.to_bytes(2) + out
 
 
-def decode_struct32(data: bytes, pos: int) -> tuple[spec.Struct, int]:
-    """A struct with its size word and code, and the position after it."""
-    size, at = read_uint32(data, pos)
-    code, at = read_uint16(data, at)
-    decoder = _STRUCT_DECODERS.get(code)
-    if decoder is None:
-        raise DecodeError(f"unknown struct 0x{code:04x}", pos)
-    value, end = decoder(data, at)
-    if end != pos + 4 + size:
-        raise _wrong_size(value.NAME, size, end - pos - 4, pos)
-    return value, end
-
-
-def encode_struct32(struct: spec.Struct) -> bytes:
-    """A struct with its size word and code."""
-    body: bytes = _ENCODERS[type(struct)](struct)
-    return write_uint32(len(body) + 2) + struct.CODE.to_bytes(2) + body
-
-
 def _read_any_struct(data: bytes, pos: int) -> tuple[spec.Struct | None, int]:
     size, at = read_uint32(data, pos)
     return decode_struct32(data, pos) if size else (None, at)
-
-
-def decode_control(data: bytes, pos: int = 0) -> spec.Control:
-    """A control segment: class code, code, arguments, and nothing after them."""
-    code, at = read_uint16(data, pos)
-    decoder = _CONTROL_DECODERS.get(code)
-    if decoder is None:
-        raise DecodeError(f"unknown control 0x{code:04x}", pos)
-    value, end = decoder(data, at)
-    if end != len(data):
-        raise DecodeError(f"{value.NAME}: {len(data) - end} bytes after its arguments", end)
-    return value
-
-
-def check_required(value: spec.Control | spec.Command | spec.Struct) -> None:
-    """Make sure that a control or command that is to be sent has all fields that the specification requires.
-
-    Raises:
-        EncodeError: it lacks one, or a struct among its arguments does.
-    """
-    for attribute, name in _REQUIRED.get(type(value), ()):
-        field = getattr(value, attribute)
-        if field is None:
-            raise EncodeError(f"{value.NAME} cannot be sent without {name}, which is required")
-        check_required(field)
-
-
-def encode_control(control: spec.Control) -> bytes:
-    """A control segment."""
-    body: bytes = _ENCODERS[type(control)](control)
-    return control.CODE.to_bytes(2) + body
-
-
-def decode_command(data: bytes, pos: int = 0) -> tuple[spec.Command, bool]:
-    """A command segment (class code, code, session header, arguments) and its sync flag."""
-    code, at = read_uint16(data, pos)
-    decoder = _COMMAND_DECODERS.get(code)
-    if decoder is None:
-        raise DecodeError(f"unknown command 0x{code:04x}", pos)
-    header, at = read_session_header(data, at)
-    value, end = decoder(data, at)
-    if end != len(data):
-        raise DecodeError(f"{value.NAME}: {len(data) - end} bytes after its arguments", end)
-    return value, header is not None and header.sync
-
-
-def encode_command(command: spec.Command, sync: bool = False) -> bytes:  # noqa: FBT001 - named as on the wire
-    """A command segment; ``sync`` asks the peer to say at once when it has completed it."""
-    body: bytes = _ENCODERS[type(command)](command)
-    return command.CODE.to_bytes(2) + (b"\x01\x01" if sync else b"\x01\x00") + body
 
 
 def decode_header(
@@ -2508,3 +2433,19 @@ _ENCODERS: Final[dict[type, Callable[[Any], bytes]]] = {
     spec.QueuePurge: encode_queue_purge,
     spec.QueueQuery: encode_queue_query,
 }
+
+_DISPATCH: Final[Dispatch[spec.Struct, spec.Control, spec.Command]] = Dispatch(
+    _STRUCT_DECODERS,
+    _CONTROL_DECODERS,
+    _COMMAND_DECODERS,
+    encoders=_ENCODERS,
+    required=_REQUIRED,
+    read_session_header=read_session_header,
+)
+decode_struct32 = _DISPATCH.decode_struct32
+encode_struct32 = _DISPATCH.encode_struct32
+decode_control = _DISPATCH.decode_control
+encode_control = _DISPATCH.encode_control
+decode_command = _DISPATCH.decode_command
+encode_command = _DISPATCH.encode_command
+check_required = _DISPATCH.check_required

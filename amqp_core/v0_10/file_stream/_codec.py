@@ -7,8 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp_core.errors import DecodeError, EncodeError
 from amqp_core.v0_10._codec import read_session_header
+from amqp_core.v0_10._dispatch import (
+    Dispatch,
+    unknown_flags,
+)
 from amqp_core.v0_10._read import (
     read_argument_map,
     read_datetime,
@@ -34,20 +37,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-def _unknown_flags(name: str, flags: int, pos: int) -> DecodeError:
-    return DecodeError(f"{name}: packing flags 0x{flags:04x} name fields that it does not have", pos)
-
-
-def _wrong_size(name: str, size: int, taken: int, pos: int) -> DecodeError:
-    return DecodeError(f"{name}: its size is {size} bytes, its fields take {taken}", pos)
-
-
 def decode_file_properties(data: bytes, pos: int) -> tuple[spec.FileProperties, int]:
     """Packing flags and fields of file.file-properties."""
     value = spec.FileProperties()
     flags, pos = read_uint16(data, pos)
     if flags & 0x00FE:
-        raise _unknown_flags("file.file-properties", flags, pos - 2)
+        raise unknown_flags("file.file-properties", flags, pos - 2)
     if flags & 0x0100:
         value.content_type, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -108,7 +103,7 @@ def decode_stream_properties(data: bytes, pos: int) -> tuple[spec.StreamProperti
     value = spec.StreamProperties()
     flags, pos = read_uint16(data, pos)
     if flags & 0xE0FF:
-        raise _unknown_flags("stream.stream-properties", flags, pos - 2)
+        raise unknown_flags("stream.stream-properties", flags, pos - 2)
     if flags & 0x0100:
         value.content_type, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -149,7 +144,7 @@ def decode_file_qos(data: bytes, pos: int) -> tuple[spec.FileQos, int]:
     value = spec.FileQos()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF8FF:
-        raise _unknown_flags("file.qos", flags, pos - 2)
+        raise unknown_flags("file.qos", flags, pos - 2)
     if flags & 0x0100:
         value.prefetch_size, pos = read_uint32(data, pos)
     if flags & 0x0200:
@@ -178,7 +173,7 @@ def decode_file_qos_ok(data: bytes, pos: int) -> tuple[spec.FileQosOk, int]:
     value = spec.FileQosOk()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFFFF:
-        raise _unknown_flags("file.qos-ok", flags, pos - 2)
+        raise unknown_flags("file.qos-ok", flags, pos - 2)
     return value, pos
 
 
@@ -192,7 +187,7 @@ def decode_file_consume(data: bytes, pos: int) -> tuple[spec.FileConsume, int]:
     value = spec.FileConsume()
     flags, pos = read_uint16(data, pos)
     if flags & 0x80FF:
-        raise _unknown_flags("file.consume", flags, pos - 2)
+        raise unknown_flags("file.consume", flags, pos - 2)
     if flags & 0x0100:
         value.queue, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -235,7 +230,7 @@ def decode_file_consume_ok(data: bytes, pos: int) -> tuple[spec.FileConsumeOk, i
     value = spec.FileConsumeOk()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("file.consume-ok", flags, pos - 2)
+        raise unknown_flags("file.consume-ok", flags, pos - 2)
     if flags & 0x0100:
         value.consumer_tag, pos = read_str8(data, pos)
     return value, pos
@@ -256,7 +251,7 @@ def decode_file_cancel(data: bytes, pos: int) -> tuple[spec.FileCancel, int]:
     value = spec.FileCancel()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("file.cancel", flags, pos - 2)
+        raise unknown_flags("file.cancel", flags, pos - 2)
     if flags & 0x0100:
         value.consumer_tag, pos = read_str8(data, pos)
     return value, pos
@@ -277,7 +272,7 @@ def decode_file_open(data: bytes, pos: int) -> tuple[spec.FileOpen, int]:
     value = spec.FileOpen()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("file.open", flags, pos - 2)
+        raise unknown_flags("file.open", flags, pos - 2)
     if flags & 0x0100:
         value.identifier, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -303,7 +298,7 @@ def decode_file_open_ok(data: bytes, pos: int) -> tuple[spec.FileOpenOk, int]:
     value = spec.FileOpenOk()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("file.open-ok", flags, pos - 2)
+        raise unknown_flags("file.open-ok", flags, pos - 2)
     if flags & 0x0100:
         value.staged_size, pos = read_uint64(data, pos)
     return value, pos
@@ -324,7 +319,7 @@ def decode_file_stage(data: bytes, pos: int) -> tuple[spec.FileStage, int]:
     value = spec.FileStage()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFFFF:
-        raise _unknown_flags("file.stage", flags, pos - 2)
+        raise unknown_flags("file.stage", flags, pos - 2)
     return value, pos
 
 
@@ -338,7 +333,7 @@ def decode_file_publish(data: bytes, pos: int) -> tuple[spec.FilePublish, int]:
     value = spec.FilePublish()
     flags, pos = read_uint16(data, pos)
     if flags & 0xE0FF:
-        raise _unknown_flags("file.publish", flags, pos - 2)
+        raise unknown_flags("file.publish", flags, pos - 2)
     if flags & 0x0100:
         value.exchange, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -375,7 +370,7 @@ def decode_file_return(data: bytes, pos: int) -> tuple[spec.FileReturn, int]:
     value = spec.FileReturn()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF0FF:
-        raise _unknown_flags("file.return", flags, pos - 2)
+        raise unknown_flags("file.return", flags, pos - 2)
     if flags & 0x0100:
         value.reply_code, pos = read_uint16(data, pos)
     if flags & 0x0200:
@@ -411,7 +406,7 @@ def decode_file_deliver(data: bytes, pos: int) -> tuple[spec.FileDeliver, int]:
     value = spec.FileDeliver()
     flags, pos = read_uint16(data, pos)
     if flags & 0xC0FF:
-        raise _unknown_flags("file.deliver", flags, pos - 2)
+        raise unknown_flags("file.deliver", flags, pos - 2)
     if flags & 0x0100:
         value.consumer_tag, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -455,7 +450,7 @@ def decode_file_ack(data: bytes, pos: int) -> tuple[spec.FileAck, int]:
     value = spec.FileAck()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("file.ack", flags, pos - 2)
+        raise unknown_flags("file.ack", flags, pos - 2)
     if flags & 0x0100:
         value.delivery_tag, pos = read_uint64(data, pos)
     value.multiple = flags & 0x0200 != 0
@@ -479,7 +474,7 @@ def decode_file_reject(data: bytes, pos: int) -> tuple[spec.FileReject, int]:
     value = spec.FileReject()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFCFF:
-        raise _unknown_flags("file.reject", flags, pos - 2)
+        raise unknown_flags("file.reject", flags, pos - 2)
     if flags & 0x0100:
         value.delivery_tag, pos = read_uint64(data, pos)
     value.requeue = flags & 0x0200 != 0
@@ -503,7 +498,7 @@ def decode_stream_qos(data: bytes, pos: int) -> tuple[spec.StreamQos, int]:
     value = spec.StreamQos()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF0FF:
-        raise _unknown_flags("stream.qos", flags, pos - 2)
+        raise unknown_flags("stream.qos", flags, pos - 2)
     if flags & 0x0100:
         value.prefetch_size, pos = read_uint32(data, pos)
     if flags & 0x0200:
@@ -537,7 +532,7 @@ def decode_stream_qos_ok(data: bytes, pos: int) -> tuple[spec.StreamQosOk, int]:
     value = spec.StreamQosOk()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFFFF:
-        raise _unknown_flags("stream.qos-ok", flags, pos - 2)
+        raise unknown_flags("stream.qos-ok", flags, pos - 2)
     return value, pos
 
 
@@ -551,7 +546,7 @@ def decode_stream_consume(data: bytes, pos: int) -> tuple[spec.StreamConsume, in
     value = spec.StreamConsume()
     flags, pos = read_uint16(data, pos)
     if flags & 0xC0FF:
-        raise _unknown_flags("stream.consume", flags, pos - 2)
+        raise unknown_flags("stream.consume", flags, pos - 2)
     if flags & 0x0100:
         value.queue, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -591,7 +586,7 @@ def decode_stream_consume_ok(data: bytes, pos: int) -> tuple[spec.StreamConsumeO
     value = spec.StreamConsumeOk()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("stream.consume-ok", flags, pos - 2)
+        raise unknown_flags("stream.consume-ok", flags, pos - 2)
     if flags & 0x0100:
         value.consumer_tag, pos = read_str8(data, pos)
     return value, pos
@@ -612,7 +607,7 @@ def decode_stream_cancel(data: bytes, pos: int) -> tuple[spec.StreamCancel, int]
     value = spec.StreamCancel()
     flags, pos = read_uint16(data, pos)
     if flags & 0xFEFF:
-        raise _unknown_flags("stream.cancel", flags, pos - 2)
+        raise unknown_flags("stream.cancel", flags, pos - 2)
     if flags & 0x0100:
         value.consumer_tag, pos = read_str8(data, pos)
     return value, pos
@@ -633,7 +628,7 @@ def decode_stream_publish(data: bytes, pos: int) -> tuple[spec.StreamPublish, in
     value = spec.StreamPublish()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF0FF:
-        raise _unknown_flags("stream.publish", flags, pos - 2)
+        raise unknown_flags("stream.publish", flags, pos - 2)
     if flags & 0x0100:
         value.exchange, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -665,7 +660,7 @@ def decode_stream_return(data: bytes, pos: int) -> tuple[spec.StreamReturn, int]
     value = spec.StreamReturn()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF0FF:
-        raise _unknown_flags("stream.return", flags, pos - 2)
+        raise unknown_flags("stream.return", flags, pos - 2)
     if flags & 0x0100:
         value.reply_code, pos = read_uint16(data, pos)
     if flags & 0x0200:
@@ -701,7 +696,7 @@ def decode_stream_deliver(data: bytes, pos: int) -> tuple[spec.StreamDeliver, in
     value = spec.StreamDeliver()
     flags, pos = read_uint16(data, pos)
     if flags & 0xF0FF:
-        raise _unknown_flags("stream.deliver", flags, pos - 2)
+        raise unknown_flags("stream.deliver", flags, pos - 2)
     if flags & 0x0100:
         value.consumer_tag, pos = read_str8(data, pos)
     if flags & 0x0200:
@@ -730,57 +725,6 @@ def encode_stream_deliver(value: spec.StreamDeliver) -> bytes:
         flags |= 0x0800
         out += write_str8(value.queue, "stream.deliver queue")
     return flags.to_bytes(2) + out
-
-
-def decode_struct32(data: bytes, pos: int) -> tuple[spec.Struct, int]:
-    """A struct with its size word and code, and the position after it."""
-    size, at = read_uint32(data, pos)
-    code, at = read_uint16(data, at)
-    decoder = _STRUCT_DECODERS.get(code)
-    if decoder is None:
-        raise DecodeError(f"unknown struct 0x{code:04x}", pos)
-    value, end = decoder(data, at)
-    if end != pos + 4 + size:
-        raise _wrong_size(value.NAME, size, end - pos - 4, pos)
-    return value, end
-
-
-def encode_struct32(struct: spec.Struct) -> bytes:
-    """A struct with its size word and code."""
-    body: bytes = _ENCODERS[type(struct)](struct)
-    return write_uint32(len(body) + 2) + struct.CODE.to_bytes(2) + body
-
-
-def check_required(value: spec.Command | spec.Struct) -> None:
-    """Make sure that a control or command that is to be sent has all fields that the specification requires.
-
-    Raises:
-        EncodeError: it lacks one, or a struct among its arguments does.
-    """
-    for attribute, name in _REQUIRED.get(type(value), ()):
-        field = getattr(value, attribute)
-        if field is None:
-            raise EncodeError(f"{value.NAME} cannot be sent without {name}, which is required")
-        check_required(field)
-
-
-def decode_command(data: bytes, pos: int = 0) -> tuple[spec.Command, bool]:
-    """A command segment (class code, code, session header, arguments) and its sync flag."""
-    code, at = read_uint16(data, pos)
-    decoder = _COMMAND_DECODERS.get(code)
-    if decoder is None:
-        raise DecodeError(f"unknown command 0x{code:04x}", pos)
-    header, at = read_session_header(data, at)
-    value, end = decoder(data, at)
-    if end != len(data):
-        raise DecodeError(f"{value.NAME}: {len(data) - end} bytes after its arguments", end)
-    return value, header is not None and header.sync
-
-
-def encode_command(command: spec.Command, sync: bool = False) -> bytes:  # noqa: FBT001 - named as on the wire
-    """A command segment; ``sync`` asks the peer to say at once when it has completed it."""
-    body: bytes = _ENCODERS[type(command)](command)
-    return command.CODE.to_bytes(2) + (b"\x01\x01" if sync else b"\x01\x00") + body
 
 
 _STRUCT_DECODERS: Final[dict[int, Callable[[bytes, int], tuple[spec.Struct, int]]]] = {
@@ -842,3 +786,17 @@ _ENCODERS: Final[dict[type, Callable[[Any], bytes]]] = {
     spec.StreamReturn: encode_stream_return,
     spec.StreamDeliver: encode_stream_deliver,
 }
+
+_DISPATCH: Final[Dispatch[spec.Struct, Any, spec.Command]] = Dispatch(
+    _STRUCT_DECODERS,
+    {},
+    _COMMAND_DECODERS,
+    encoders=_ENCODERS,
+    required=_REQUIRED,
+    read_session_header=read_session_header,
+)
+decode_struct32 = _DISPATCH.decode_struct32
+encode_struct32 = _DISPATCH.encode_struct32
+decode_command = _DISPATCH.decode_command
+encode_command = _DISPATCH.encode_command
+check_required = _DISPATCH.check_required
