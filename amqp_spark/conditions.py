@@ -88,9 +88,293 @@ class SparkCondition(Condition):
     # --- spool
 
     # --- state of exactly-once
+    STATE_IN_USE = (
+        "{owner} is in use: {reason}.",
+        "Stop the other query or process first, or use another id.",
+        "A lock protects the state of each consumer and writer. After a crash the broker releases it within two "
+        "heartbeats of the process that died.",
+    )
+    STATE_CHANGED = (
+        "{subject} has changed in the meantime, and nothing was done.",
+        "Look at it again, then repeat the action.",
+    )
+    STATE_NOT_FOUND = "The broker has no state of {owner}.", "Check the id and the virtual host of the URL."
+    STATE_DELETED = (
+        "The state queue {queue!r} of {owner} was deleted, so it is unknown which rows of a repeated batch were "
+        "published.",
+        "Read docs/operations.md; {tool} lets the next batch begin anew, and may cause duplicates.",
+    )
+    STATE_FOREIGN = (
+        "The state queue {queue!r} is that of {found}, not of {owner}.",
+        "Remove the message that was copied or moved there; nothing was changed, and {tool} shows the state.",
+    )
+    STATE_UNREADABLE = (
+        "The state queue {queue!r} of {owner} cannot be used: {reason}.",
+        "Restore its message, or delete what the broker keeps of this id with {tool}; nothing was changed.",
+        "Only amqp_spark publishes to its state queues. The command says what is lost before it deletes anything.",
+    )
+    STATE_MESSAGE_MISSING = (
+        "The state queue {queue!r} of {owner} has no message, and none came within {seconds} s: it was purged, or "
+        "another client holds it.",
+        "Stop that client; if the message is lost, {tool} deletes the state.",
+    )
+    STATE_AMBIGUOUS = (
+        "The state queue {queue!r} of {owner} must have one message, and {reason}.",
+        "Remove the messages that are not the latest state, then start again; nothing was changed.",
+        "Another client has published there, or has copied or moved messages. A queue browser shows them.",
+    )
+    STATE_QUEUE_BROKEN = (
+        "The state queue {queue!r} of {owner} cannot be used: {reason}, and nothing was committed.",
+        "Find out whether it was purged or deleted, and read docs/operations.md.",
+    )
+    STATE_REFUSED = (
+        "The broker does not let {owner} {action}: {reason}.",
+        "Correct the cause that the broker names, then start again.",
+    )
+    PERMISSION_MISSING = (
+        "The login may not {action}, which exactly-once needs for {owner}: {reason}.",
+        "Permit it to create, query (on qpidd: access), publish to, bind to amq.direct, unbind, consume and delete "
+        "queues named amqp-spark.*.",
+        "docs/operations.md has the rules for the access control of both brokers.",
+    )
+    TRANSACTIONS_REFUSED = (
+        "The broker does not let this login use {kind}, which deliveryGuarantee=exactly-once needs for "
+        "{owner}: {reason}.",
+        "Permit them, or use deliveryGuarantee=at-least-once; nothing was changed.",
+    )
+    XID_INVALID = (
+        "The text {text!r} is not the name of a transaction branch.",
+        "Write format:global-id:branch-id as the list of branches shows it.",
+        "Each id is written as plain text, or as 0x and hexadecimal digits.",
+    )
+    PREPARED_LIST_LOST = (
+        "The connection was lost while the broker listed its prepared transactions: {reason}.",
+        "Try again; if it fails again, the broker has too many of them.",
+    )
+    PREPARED_LIST_TOO_LONG = (
+        "The broker (qpidd) cannot list its prepared transactions (dtx.recover): one frame holds about {most} of "
+        "amqp_spark's.",
+        "Roll back those that logs name with `python -m amqp_spark.transactions URL --rollback XID`, or wait for "
+        "transactionTimeout.",
+        "qpidd ends the connection instead of an answer. The limit applies to the transactions of all clients "
+        "together, "
+        "and no transactionalId of this broker works until there are fewer. Nothing was changed. --rollback needs no "
+        "list.",
+    )
 
     # --- writing
+    CAPABILITY_MISSING = (
+        "{purpose} needs {capability}, which the broker {peer} does not offer.",
+        "Use another option, another guarantee, or another broker.",
+    )
+    EXCHANGE_NOT_FOUND = (
+        "Cannot publish {place}: there is no such exchange.",
+        "Create the exchange, or name another one ({options}).",
+    )
+    EXCHANGE_DELETED = (
+        "Cannot publish {place}: the exchange was deleted, or made again with another type, and messages may be lost.",
+        "Create the exchange with its bindings, then run the batch again.",
+        "The messages that were sent since the exchange was last seen may be lost.",
+    )
+    UNROUTABLE = (
+        "Cannot publish {place}: no queue is bound for it.",
+        "Create the queue or the binding, or set onUnroutable=discard to drop such messages.",
+    )
+    ROUTING_KEY_UNVERIFIABLE = (
+        "Cannot publish {place}: its routing key is empty or not UTF-8, and the broker cannot confirm a binding with "
+        "it.",
+        "Give it a routing key (column routing_key, option routingKey), or set onUnroutable=discard.",
+        "With onUnroutable=discard such messages are sent, and counted as discarded.",
+    )
+    BINDING_DELETED = (
+        "Cannot publish {place}: the queue or its binding was deleted during the task, and messages may be lost.",
+        "Create the queue or the binding, then run the batch again, or set onUnroutable=discard.",
+        "The messages that were sent since the binding was last seen, and those that the queue held, may be lost.",
+    )
+    PUBLISH_REJECTED = (
+        "Cannot publish {place}: the broker rejected it with code {code} ({text}).",
+        "Read the log of the broker for the cause, then run the batch again.",
+    )
+    REJECTED_AS_UNROUTABLE = (
+        "Cannot publish {place}: the broker rejected it with code {code} ({text}): no queue is bound, or a queue is "
+        "full.",
+        "Create the queue or the binding, make room, or set onUnroutable=discard to drop unroutable messages.",
+    )
+    PUBLISH_REFUSED = (
+        "Cannot publish {place}: {reason}.",
+        "Correct the cause that the broker names, then run the batch again.",
+    )
+    BROKER_CHANGED = (
+        "Cannot publish {place}: the next broker of the URL is of another kind or takes smaller frames ({found} bytes "
+        "instead of {expected}).",
+        "Run the task again, or name only brokers of one kind.",
+    )
+    PUBLISH_OUTCOME_UNKNOWN = (
+        "The broker has not confirmed {count} messages of {place} (the first is row {row}) after {failures} failed "
+        "connections: {reason}.",
+        "Run the batch again, which may cause duplicates, or raise retry.maxAttempts={most}.",
+    )
+    QUERY_UNKNOWN = (
+        "Spark does not say which streaming query this is, which exactly-once needs, so nothing was sent.",
+        "Call AmqpBatchSink in the thread of the foreachBatch function, or use writeStream.format('amqp') or df.write "
+        "with option batchId.",
+        "Batch ids begin at 0 again with a new checkpoint, so that a batch id alone does not identify a batch. Spark "
+        "names "
+        "the query in the thread that runs the function of foreachBatch, and never with Spark Connect.",
+    )
 
     # --- exactly-once writing: commits
+    TRANSACTION_LOST = (
+        "The connection was lost in the middle of the transaction of {place}, and nothing of it is in doubt: {reason}.",
+        "Let Spark run the task again.",
+        "The transaction will never be committed. Spark runs a failed task again, but not with the master local[n].",
+    )
+    TRANSACTION_TIMED_OUT = (
+        "The broker has rolled the transaction of {place} back after option transactionTimeout={timeout} s: {reason}.",
+        "Raise the option, or make batches smaller.",
+    )
+    TRANSACTION_ROLLED_BACK = (
+        "The broker has rolled the transaction of {place} back: {reason}.",
+        "Read the log of the broker for the cause.",
+    )
+    TRANSACTION_TOO_LARGE = (
+        "A queue is too full for the transaction of {place} ({reason}), and its {nbytes} bytes cannot be kept to be "
+        "sent again.",
+        "Let consumers take messages, raise the limit of the queue (qpid.max_size), or use more partitions.",
+        "A whole batch must fit into its queues, because prepared messages take room, too. The rows of a task are kept "
+        "in memory up to a limit, and more of them on the local disk.",
+    )
+    TRANSACTION_REFUSED = (
+        "Cannot complete the transaction of {place}: {reason}.",
+        "Correct the cause that the broker names, then run the batch again.",
+    )
+    MARKER_NOT_STORED = (
+        "Cannot complete the transaction of {place}: the queue {queue!r} does not take its marker ({reason}).",
+        "Run the batch again, and neither delete nor limit this queue.",
+    )
+    TRANSACTION_TIMEOUT_REFUSED = (
+        "Option 'transactionTimeout' is {timeout}, which the broker does not take: {reason}.",
+        "Use at most what its administrator permits (qpidd: option dtx-max-timeout, 3600 s by default).",
+    )
+    TOO_MANY_TASKS = (
+        "Batch {batch} has {count} tasks, and this broker (qpidd) takes {most} with exactly-once, so nothing was "
+        "published.",
+        "Write frame.coalesce({most}), or less.",
+        "Each task prepares a transaction. A broker that cannot name all prepared transactions in one frame ends every "
+        "connection that asks for them.",
+    )
+    TASKS_MIXED = (
+        "Batch {batch} cannot be committed: {reason}.",
+        "Commit only the tasks of one run of one batch, each partition once.",
+    )
+    BATCH_DIFFERS = (
+        "Batch {batch} was published with transactionalId {writer!r} before, and is not the same now: partition "
+        "{partition} had {before} rows and has {now}.",
+        "Make the source and the query repeatable, or give other rows another batchId.",
+        "The published rows stay, and nothing of the new attempt is published. Exactly-once needs a source and a query "
+        "that give the same rows in the same order and partitions when a batch runs again.",
+    )
+    BATCH_ID_NOT_GREATER = (
+        "Option batchId is {batch}, and transactionalId {writer!r} has published {latest} already.",
+        "Use {latest} with the same rows, which publishes nothing, or a greater number.",
+    )
+    CHECKPOINT_ROLLED_BACK = (
+        "Spark runs batch {batch} of {query}, and transactionalId {writer!r} has published batch {latest} of it "
+        "already.",
+        "Restore the checkpoint of batch {latest}, or use a new one, which publishes everything again.",
+        "The checkpoint was set back, or a copy of it is in use.",
+    )
+    TRANSACTIONAL_ID_SHARED = (
+        "Two queries share transactionalId {writer!r}: {first} has published until batch {batch}, then {second}, and "
+        "now "
+        "the first again.",
+        "Give each query an id of its own, or run {tool} for a query that is gone.",
+        "The command removes the state of the id. Batches that were published and that Spark has not logged are then "
+        "published twice.",
+    )
+    TRANSACTIONAL_ID_CHANGED = (
+        "The {query} has published under another transactionalId before, so its latest batch may come twice under "
+        "{writer!r}.",
+        "Restore the previous id, use a new checkpoint, or give each exactly-once sink a query of its own.",
+        "A query cannot have two sinks with exactly-once on one broker: write both with one sink "
+        "(exchangeFromColumn), or "
+        "with two queries. A new checkpoint makes a new query, which may have any transactionalId.",
+    )
+    TRANSACTIONS_GONE = (
+        "In batch {batch} {lost} of {total} transactions are no longer prepared, the first is {xid} of partition "
+        "{partition}; {committed}.",
+        "Run the batch again; if it takes longer than option transactionTimeout={timeout} s, raise the option.",
+        "The broker has rolled them back, because a timer ended or because it lost them in a restart; or another "
+        "client "
+        "has; or the tasks were connected to another broker of the list in option url.",
+    )
+    TRANSACTIONS_LOST = (
+        "The decided transaction {xid} of partition {partition} in batch {batch} is neither prepared nor committed: "
+        "{lost} of {total} are lost, and {reason}.",
+        "Restart the query; {tool} shows the state.",
+        "The broker has rolled the transactions back, because a timer ended or because it lost them in a restart, or "
+        "another client has. The other transactions of the batch are published. A repetition of the batch with the "
+        "same "
+        "rows takes their place; the option --forget of the command removes the decision (docs/operations.md).",
+    )
+    COMMITTED_TWICE = (
+        "Partition {partition} of batch {batch} with transactionalId {writer!r} was committed by {xid}, and not by the "
+        "decided {other}: {rows} rows may be duplicates.",
+        "Look for duplicates, then remove the state with {tool}.",
+        "qpidd with its linear store commits prepared transactions when it is restarted; another client may do so, "
+        "too.",
+    )
+    COMMIT_UNKNOWN = (
+        "The queue {queue!r} was deleted in the commit of batch {batch}, so that {lost} of {total} transactions are in "
+        "doubt, the first is {xid} of partition {partition} ({rows} rows).",
+        "Look for these rows, then let {tool} publish the batch again.",
+        "The queue held the markers that prove the commits. The command removes the decision: the whole batch is "
+        "published "
+        "again when Spark runs it again.",
+    )
+    MARKERS_DELETED = (
+        "The queue {queue!r} was deleted, whose markers prove commits, and nothing of batch {batch} was committed.",
+        "Run the batch again; the queue exists again.",
+    )
+    MARKER_LATE = (
+        "The marker that proves the commit of {xid} comes late to the queue {queue!r}.",
+        "Let the query try again, and let no other client consume this queue.",
+    )
+    MARKER_QUEUE_FOREIGN = (
+        "The queue {queue!r} is for markers of exactly-once only, and holds another message: {reason}.",
+        "Let another client take that message away.",
+    )
+    BRANCH_RACED = (
+        "Another client has resolved the branch {xid} just now.",
+        "Let the query try again, and do not resolve its branches by hand while it runs.",
+    )
 
     # --- command line
+    COMMAND_LINE_INVALID = "The command line cannot be used: {problem}.", "{remedy}."
+    FILE_NOT_READABLE = (
+        "Option {option!r}: {path!r} cannot be read: {reason}.",
+        "Correct the path or its permissions.",
+    )
+    FILE_NOT_WRITABLE = (
+        "The file {path!r} cannot be written: {reason}.",
+        "Give the name of a new file; nothing was done.",
+    )
+    BRANCH_DECIDED = (
+        "The branch {xid} must not be rolled back, because the state of {owner} says that its batch is committed.",
+        "Start the query again, which commits it, or use --commit.",
+        "Other branches of the batch may be committed, and Spark may know the batch as committed: the rows would be "
+        "lost.",
+    )
+    BRANCH_NOT_PREPARED = (
+        "The branch {xid} is not prepared on this broker: it was resolved before, or its timer has ended.",
+        "Check the virtual host, and list the prepared branches with neither --commit nor --rollback.",
+    )
+    BRANCHES_DECIDED = (
+        "The state of {owner} alone shows that {count} prepared branches are decided: {xids}.",
+        "Start the query once, or --commit them first.",
+    )
+    POSITION_NOT_OWNED = (
+        "{found} position {position} of queue {queue}; owned are {owned}.",
+        "Give EPOCH:POSITION of one of them.",
+    )
+    CONSUMER_QUEUE_NEEDED = "The {owner} {problem}; it has {queues}.", "Name one of them with --queue."

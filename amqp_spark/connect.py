@@ -9,6 +9,8 @@ from amqp_core.address import ConnectOptions
 from amqp_core.errors import AmqpError
 from amqp_core.v0_10.client import DEFAULT_CALL_TIMEOUT_S
 from amqp_core.v0_10.client import Client as Client010
+from amqp_spark.conditions import SparkCondition
+from amqp_spark.errors import UnsupportedModeError
 
 if TYPE_CHECKING:
     from amqp_core.api import Client
@@ -45,6 +47,25 @@ def connect(options: ConnectOptions, *, call_timeout_s: float = DEFAULT_CALL_TIM
         if named:
             error.add_note(f"Options: {', '.join(named)}.")
         raise
+
+
+def require(client: Client, purpose: str, *capabilities: str) -> None:
+    """Check that a broker offers what its user needs, before anything is sent.
+
+    Args:
+        client: connected.
+        purpose: the option or action that needs them, as the beginning of a sentence.
+        capabilities: names of attributes of :class:`amqp_core.api.Capabilities`.
+
+    Raises:
+        UnsupportedModeError: one is missing.
+    """
+    for name in capabilities:
+        if not getattr(client.capabilities, name):
+            capability = name.replace("_", " ")
+            raise UnsupportedModeError(
+                SparkCondition.CAPABILITY_MISSING(purpose=purpose, capability=capability, peer=client.peer)
+            )
 
 
 Connector = Callable[[ConnectOptions], "Client"]

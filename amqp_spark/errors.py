@@ -6,7 +6,7 @@ contain no secret.
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amqp_core.errors import AmqpError
@@ -53,7 +53,7 @@ class OffsetError(AmqpSparkError, ValueError):
 
 
 class StateError(AmqpSparkError):
-    """The state of exactly-once on the broker is missing, in use, foreign, or does not match the checkpoint."""
+    """The state of exactly-once is missing, in use, foreign, or does not match the checkpoint or the batch."""
 
 
 class SpoolError(AmqpSparkError):
@@ -139,7 +139,7 @@ class HeadersError(AmqpSparkError, ValueError):
 
 
 class UnsupportedModeError(AmqpSparkError):
-    """Spark runs a query in a mode in which its guarantee cannot be kept; the text names an alternative."""
+    """Spark or the broker lacks what the mode or guarantee of a query needs; the text names an alternative."""
 
 
 class TransferError(AmqpSparkError):
@@ -148,49 +148,50 @@ class TransferError(AmqpSparkError):
     retryable = True
 
 
+@dataclass(frozen=True, slots=True)
+class MessagePlace:
+    """Where a task has failed, as far as known.
+
+    Attributes:
+        partition, batch_id: the task; ``batch_id`` is ``None`` if the batch has no id.
+        row: index in the partition, from 0, of the first affected message; ``None`` if the broker does not report it.
+        exchange, routing_key: target of that message.
+        count: number of affected messages.
+    """
+
+    partition: int
+    batch_id: int | None = None
+    row: int | None = None
+    exchange: str | None = None
+    routing_key: str | None = None
+    count: int | None = None
+
+    def __str__(self) -> str:
+        many = "" if self.count is None else f"{self.count:,} message(s), the first is "
+        target = "" if self.exchange is None else f" for exchange {self.exchange!r}"
+        key = "" if self.routing_key is None else f" with routing key {self.routing_key!r}"
+        return f"{many}{place_text(self.partition, self.batch_id, self.row)}{target}{key}"
+
+
 class PublishFailed(AmqpSparkError):
     """The broker did not take messages of a task; the task fails, and Spark retries it as often as configured.
 
     Args:
-        reason: the broker's reason, or the missing condition, and the remedy.
-        partition, batch_id: the task; ``batch_id`` is ``None`` if the batch has no id.
-        row: index in the partition, from 0, of the first affected message; ``None`` if the broker does not report it.
-        exchange, routing_key: target of that message, if known.
-        count: number of affected messages, if known.
+        text: of the error.
+        place: of the first affected message; its attributes are also those of the error.
     """
 
-    def __init__(
-        self,
-        reason: str,
-        *,
-        partition: int,
-        batch_id: int | None = None,
-        row: int | None = None,
-        exchange: str | None = None,
-        routing_key: str | None = None,
-        count: int | None = None,
-    ) -> None:
-        super().__init__(reason, partition, batch_id, row, exchange, routing_key, count)
-        self.reason = reason
-        self.partition = partition
-        self.batch_id = batch_id
-        self.row = row
-        self.exchange = exchange
-        self.routing_key = routing_key
-        self.count = count
-
-    def __reduce__(self) -> tuple[object, ...]:
-        names = {
-            name: getattr(self, name) for name in ("partition", "batch_id", "row", "exchange", "routing_key", "count")
-        }
-        return partial(type(self), self.reason, **names), ()
+    def __init__(self, text: str, place: MessagePlace) -> None:
+        super().__init__(text, place)
+        self.partition = place.partition
+        self.batch_id = place.batch_id
+        self.row = place.row
+        self.exchange = place.exchange
+        self.routing_key = place.routing_key
+        self.count = place.count
 
     def __str__(self) -> str:
-        where = place_text(self.partition, self.batch_id, self.row)
-        target = "" if self.exchange is None else f" for exchange {self.exchange!r}"
-        key = "" if self.routing_key is None else f" with routing key {self.routing_key!r}"
-        many = "" if self.count is None else f"{self.count:,} message(s), the first is "
-        return f"{many}{where}{target}{key}: {self.reason}"
+        return str(self.args[0])
 
 
 class Unroutable(PublishFailed):

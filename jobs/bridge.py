@@ -162,16 +162,16 @@ def check_without(names: Sequence[str]) -> None:
     known = [name for name in cli.exact_types() if name != "body"] if names else []
     for name in names:
         if name not in known:
-            raise cli.CommandLineError(f"--without {name}: there is no such property; there are {', '.join(known)}")
+            raise cli.CommandLineError(f"--without {name} is not a property", f"Use one of {', '.join(known)}")
 
 
 def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     """Check everything that can be checked, then start the query and follow it."""
     source, sink = both_options(arguments)
     if arguments.checkpoint is None:
-        raise cli.CommandLineError("--checkpoint DIR is needed: Spark keeps the numbers of the batches there")
+        raise cli.CommandLineError("--checkpoint is missing", "Add --checkpoint DIR, where Spark records its batches")
     if arguments.headers is not None and not has_expressions(arguments):
-        raise cli.CommandLineError("--headers has no use without --filter or --routing-key-expr")
+        raise cli.CommandLineError("--headers has no effect", "Add --filter or --routing-key-expr")
     check_without(arguments.without)
     parsed = check_both(source, sink)
     cli.check_files(source)

@@ -135,10 +135,10 @@ def check_files(arguments: argparse.Namespace) -> None:
     if arguments.dry_run:
         return
     if arguments.output is None:
-        raise cli.CommandLineError("--output DIRECTORY is needed, or --dry-run to look only")
+        raise cli.CommandLineError("--output is missing", "Add --output DIRECTORY, or --dry-run for a report only")
     if arguments.checkpoint is None:
         raise cli.CommandLineError(
-            "--checkpoint DIR is needed: without it a restart would not know which files are written"
+            "--checkpoint is missing", "Add --checkpoint DIR, so that a restart knows which files are written"
         )
 
 

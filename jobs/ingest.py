@@ -69,12 +69,12 @@ def check_sink(arguments: argparse.Namespace) -> None:
     """Check the sink before Spark does, which would report errors only after a while."""
     kind = arguments.format or "parquet"
     if arguments.output is not None and arguments.table is not None:
-        raise cli.CommandLineError("--output and --table are both given: give one of them")
+        raise cli.CommandLineError("--output and --table exclude each other", "Give one of them")
     if kind in {"parquet", "json", "csv", "orc", "text"} and arguments.output is None and arguments.table is None:
-        raise cli.CommandLineError(f"--format {kind} needs --output DIRECTORY (or --table NAME)")
+        raise cli.CommandLineError(f"--format {kind} has no destination", "Add --output DIRECTORY or --table NAME")
     if arguments.checkpoint is None and kind not in _WITHOUT_CHECKPOINT:
         raise cli.CommandLineError(
-            "--checkpoint DIR is needed: without it a restart would not know which batches were written"
+            "--checkpoint is missing", "Add --checkpoint DIR, so that a restart knows which batches were written"
         )
 
 

@@ -22,11 +22,13 @@ import uuid
 from typing import TYPE_CHECKING
 
 from amqp_core.address import ConnectOptions, parse_url
-from amqp_core.errors import AmqpError, MessageRejected, NotFound, OutcomeUnknown, UsageError
+from amqp_core.errors import AmqpError, MessageRejected, OutcomeUnknown, UsageError
 from amqp_core.v0_10.client import Client
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import DeliveryProperties, MessageDeliveryMode, MessageProperties
 from amqp_spark import cli
+from amqp_spark.conditions import SparkCondition
+from amqp_spark.errors import MessagePlace, PublishFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -68,8 +70,8 @@ def publish(client: Client, arguments: argparse.Namespace, signals: cli.Signals)
     """Publish and confirm; return the number of confirmed messages, and the sum of their quantities."""
     if arguments.exchange and client.query_exchange(arguments.exchange) is None:
         # Broker-J would report each tick as unroutable, and qpidd end the session
-        reason = f"there is no exchange {arguments.exchange!r}: create it, or name another one"
-        raise NotFound(404, None, reason, "exchange.query")
+        text = SparkCondition.EXCHANGE_NOT_FOUND(place=f"to exchange {arguments.exchange!r}", options="--exchange")
+        raise PublishFailed(text, MessagePlace(0, exchange=arguments.exchange))
     confirmed = total = pending = pending_total = 0
     started = time.monotonic()
     for message, quantity in ticks(arguments.count, arguments.seed, arguments.symbols.split(",")):
@@ -104,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
 def connect_options(arguments: argparse.Namespace) -> ConnectOptions:
     """Address and login from the command line."""
     if not arguments.url:
-        raise cli.CommandLineError("--url amqp://host[:port]/vhost is needed (or the environment variable AMQP_URL)")
+        raise cli.CommandLineError("--url is missing", "Add --url amqp://host[:port]/vhost, or set AMQP_URL")
     login = cli.credentials(arguments)
     try:
         hosts, virtual_host, tls = parse_url(arguments.url)

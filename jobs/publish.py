@@ -115,13 +115,15 @@ def check_input(arguments: argparse.Namespace) -> None:
     if arguments.table is not None and (
         arguments.input or arguments.format is not None or arguments.schema is not None
     ):
-        raise cli.CommandLineError("--table has no use with --input, --format or --schema: give one or the other")
+        raise cli.CommandLineError("--table excludes --input, --format and --schema", "Give one or the other")
     kind = arguments.format or "parquet"
     if not arguments.input and arguments.table is None:
         if arguments.sql is None and (arguments.format is None or kind in _FILES):
-            raise cli.CommandLineError("nothing to publish: give --input PATH, --table NAME or --sql QUERY")
+            raise cli.CommandLineError("there is nothing to publish", "Add --input PATH, --table NAME or --sql QUERY")
         if arguments.sql is not None and arguments.format is None and (arguments.schema or arguments.source_option):
-            raise cli.CommandLineError("--schema and --source-option have no use with --sql alone: give --input PATH")
+            raise cli.CommandLineError(
+                "--schema and --source-option have no effect with --sql alone", "Add --input PATH"
+            )
     if arguments.stream:
         check_stream(arguments, kind)
         return
@@ -130,22 +132,24 @@ def check_input(arguments: argparse.Namespace) -> None:
         ("--processing-time", arguments.processing_time),
     ):  # fmt: skip
         if given:
-            raise cli.CommandLineError(f"{flag} is for streams: add --stream, or leave it out")
+            raise cli.CommandLineError(f"{flag} is for streams only", "Add --stream, or remove it")
 
 
 def check_stream(arguments: argparse.Namespace, kind: str) -> None:
     """Check the arguments that belong to ``--stream``."""
     if arguments.checkpoint is None:
-        raise cli.CommandLineError("--stream needs --checkpoint DIR, or a restart would publish everything again")
+        raise cli.CommandLineError("--stream needs --checkpoint", "Add --checkpoint DIR, which prevents duplicates")
     if len(arguments.input) > 1:
-        raise cli.CommandLineError("--stream takes one --input; a pattern such as '/data/*' names several directories")
+        raise cli.CommandLineError(
+            "--stream takes one --input", "Name several directories by a pattern such as '/data/*'"
+        )
     if not arguments.input and arguments.table is None and arguments.format is None:
         raise cli.CommandLineError(
-            "--stream with --sql needs --input PATH or --table NAME: the stream is its view 'input'"
+            "--stream with --sql has no input", "Add --input PATH or --table NAME, which is the view 'input'"
         )
     if arguments.table is None and kind in _FILES - _FIXED_SCHEMA and arguments.schema is None:
         raise cli.CommandLineError(
-            f"--stream of {kind} files needs --schema: files that are not there yet cannot be looked at"
+            f"--stream of {kind} files has no schema", "Add --schema, because future files cannot be read now"
         )
 
 
@@ -156,7 +160,7 @@ def columns_of(arguments: argparse.Namespace) -> tuple[dict[str, str], dict[str,
     columns = cli.assignments(texts, "--column", "NAME=EXPRESSION, or '*'")
     headers = cli.assignments(arguments.header, "--header", "NAME=EXPRESSION")
     if headers and any(name.lower() == _HEADERS for name in columns):
-        raise cli.CommandLineError(f"--header and --column {_HEADERS}=... are both given: give one of them")
+        raise cli.CommandLineError(f"--header and --column {_HEADERS}=... exclude each other", "Give one of them")
     return columns, headers, own
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amqp_spark.cli.errors import CommandLineError
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.options import CONNECTION, SINK, SOURCE
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser, side: Side = HERE,
         f"--{side.flag}password-file",
         metavar="FILE",
         help=f"file that holds the password, read at every connection (or ${password}, the password itself; there is "
-        "no way to give it on the command line, where everybody on the machine could read it)",
+        "no way to give it on the command line, where all users of the machine could read it)",
     )
 
 
@@ -83,7 +84,7 @@ def add_spark_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def credentials(arguments: argparse.Namespace, side: Side = HERE) -> dict[str, str]:
-    """The login as options. The password comes from a file or from the environment."""
+    """Return the login as options. The password comes from a file or from the environment."""
     found: dict[str, str] = {}
     username, password_file = _given(arguments, side, "username"), _given(arguments, side, "password_file")
     if username is not None:
@@ -107,7 +108,8 @@ def connection_options(arguments: argparse.Namespace, side: Side = HERE, **named
         if value is not None:
             if key in options:
                 raise CommandLineError(
-                    f"{side.option} {key}=... says again what another argument or ${side.environment}* says"
+                    f"{side.option} {key}=... repeats another argument or a variable {side.environment}*",
+                    "Give it once",
                 )
             options[key] = value
     return options
@@ -131,7 +133,9 @@ def check_files(options: Mapping[str, str]) -> None:
                 pass
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise CommandLineError(f"option {option.name!r}: {path!r} cannot be read: {reason}") from error
+            raise CommandLineError(
+                SparkCondition.FILE_NOT_READABLE(option=option.name, path=path, reason=reason)
+            ) from error
 
 
 def assignments(texts: Iterable[str], flag: str, what: str = "key=value") -> dict[str, str]:
@@ -140,9 +144,9 @@ def assignments(texts: Iterable[str], flag: str, what: str = "key=value") -> dic
     for text in texts:
         key, separator, value = text.partition("=")
         if not separator or not key:
-            raise CommandLineError(f"{flag} takes {what}, not {key!r}")
+            raise CommandLineError(f"{flag} has {key!r}", f"Write {what}")
         if key in found:
-            raise CommandLineError(f"{flag} {key}=... is given twice")
+            raise CommandLineError(f"{flag} {key}=... is given twice", "Give it once")
         found[key] = value
     return found
 
@@ -155,11 +159,11 @@ def pairs(texts: Iterable[str], flag: str, side: Side | None = HERE) -> dict[str
         option = _NAMES.get(key.lower())
         if separator and option is not None and option.secret:
             remedy = (
-                "make it a table of Spark's catalog, and use --table"
+                "Make it a table of Spark's catalog, and use --table"
                 if side is None
-                else f"use --{side.flag}password-file or the environment variable {side.environment}PASSWORD"
+                else f"Use --{side.flag}password-file or the environment variable {side.environment}PASSWORD"
             )
-            raise CommandLineError(f"{flag} {key}=... would show the password to everybody on this machine: {remedy}")
+            raise CommandLineError(f"{flag} {key}=... shows the password to all users of this machine", remedy)
     return assignments(given, flag)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from amqp_core import errors as core_errors
 from amqp_core.errors import AmqpError
 from amqp_spark import errors as spark_errors
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import AmqpSparkError, OptionError, PublishFailed, SchemaError
 
 if TYPE_CHECKING:
@@ -26,7 +27,17 @@ _NOT_OURS = (" ", "\t", "===", "Traceback", "The above exception", "During handl
 
 
 class CommandLineError(Exception):
-    """The command line is wrong; the text says how to correct it."""
+    """The command line is wrong.
+
+    Args:
+        problem: within a sentence; without ``remedy`` the whole text.
+        remedy: a sentence without its full stop.
+    """
+
+    def __init__(self, problem: str, remedy: str | None = None) -> None:
+        if remedy is not None:
+            problem = SparkCondition.COMMAND_LINE_INVALID(problem=problem, remedy=remedy)
+        super().__init__(problem)
 
 
 def explain(error: BaseException) -> tuple[str, int]:

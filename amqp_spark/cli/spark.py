@@ -38,7 +38,7 @@ def schema_of(ddl: str) -> StructType:
     with spark_refuses():
         schema = StructType.fromDDL(ddl)
     if not isinstance(schema, StructType):
-        raise CommandLineError(f"{ddl!r} is a type, not columns: write for instance 'symbol STRING, price DOUBLE'")
+        raise CommandLineError(f"{ddl!r} is a type, not columns", "Write for instance 'symbol STRING, price DOUBLE'")
     return schema
 
 

@@ -6,8 +6,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, NoReturn
 
+from amqp_core.conditions import reason
 from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown
 from amqp_spark import crashpoints
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import PublishFailed
 from amqp_spark.retry import RetryPolicy
 from amqp_spark.sink.connections import shared
@@ -46,7 +48,7 @@ class AtLeastOnce:
     ) -> None:
         self.sender = Sender(options, task_id, connections or shared())
         self._sleep = sleep
-        self._retry = RetryPolicy(self.sender.where, options.retry_max_attempts, options.retry_max_delay, _log)
+        self._retry = RetryPolicy(str(self.sender.place), options.retry_max_attempts, options.retry_max_delay, _log)
         self._unknown = 0
         """Transfers at the front of ``waiting`` that were sent before and not completed."""
 
@@ -124,8 +126,12 @@ class AtLeastOnce:
         first = self.sender.waiting[0]
         row = origin_of(first).row(first.first)
         raise OutcomeUnknown(
-            f"{self.sender.where}: {self._unknown:,} messages were sent and not completed by the broker, so that they "
-            f"may be in their queues or not (the first is row {row}); {self._retry.failures} connection(s) in a row "
-            f"were lost or could not be made (retry.maxAttempts={self.sender.options.retry_max_attempts}), the last "
-            f"one because: {error}"
+            SparkCondition.PUBLISH_OUTCOME_UNKNOWN(
+                count=f"{self._unknown:,}",
+                place=self.sender.place,
+                row=row,
+                failures=self._retry.failures,
+                reason=reason(error),
+                most=self.sender.options.retry_max_attempts,
+            )
         ) from error

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import MessagePlan
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import UnsupportedModeError
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.errors import MOST_TASKS, too_many_tasks
@@ -28,14 +29,6 @@ _COUNTS: Final = (
 _NAMES: Final = tuple(column.split()[0] for column in _COUNTS.split(", "))
 _PREPARED: Final = "query_id STRING, batch BIGINT, partition INT, xid STRING, rows BIGINT, digest STRING"
 """Columns that a task adds with exactly-once."""
-_NO_QUERY: Final = (
-    "deliveryGuarantee=exactly-once, and Spark does not say which streaming query this is: nothing was sent. A batch "
-    "id alone says too little, since ids begin at 0 again with a new checkpoint, whose batches would be taken for "
-    "published ones. In foreachBatch call AmqpBatchSink from the thread that runs the function (not from another one; "
-    "Spark Connect never says it), or use writeStream.format('amqp'). For a static frame use df.write.format('amqp') "
-    "with option batchId"
-)
-"""Spark sets it as a local property of the thread that calls the function; the tasks of that thread see it too."""
 
 
 class AmqpBatchSink:
@@ -148,7 +141,7 @@ def _query_id(frame: DataFrame) -> str:
     context = getattr(frame.sparkSession, "sparkContext", None)  # None with Spark Connect
     query_id: str | None = None if context is None else context.getLocalProperty("sql.streaming.queryId")
     if query_id is None:
-        raise UnsupportedModeError(_NO_QUERY)
+        raise UnsupportedModeError(SparkCondition.QUERY_UNKNOWN())
     return query_id
 
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_core.errors import AmqpError, ResourceLocked
 from amqp_spark import crashpoints
+from amqp_spark.conditions import SparkCondition
+from amqp_spark.connect import require
 from amqp_spark.errors import StateError
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 from amqp_spark.sink.commit_protocol import CommitProtocol
@@ -139,8 +141,8 @@ class CommitCoordinator:
                 self._roll_back_unlisted(failed, attempts)
         except AmqpError as error:
             _log.warning(
-                "batch %d: its transactions were not rolled back (%s); the next batch of transactionalId %r does that, "
-                "or their timers do%s",
+                "batch %d: its transactions were not rolled back (%s); the next batch of transactionalId %r or their "
+                "timers do that%s",
                 failed.batch, error, self._options.transactional_id,
                 f": {' '.join(failed.xids[:MOST_NAMED])}" if failed.xids else "",
             )  # fmt: skip
@@ -193,7 +195,7 @@ class CommitCoordinator:
         except TooManyPrepared:
             raise
         except AmqpError as error:
-            _log.info("batch %d: what earlier runs of it have prepared was not looked for (%s)", batch, error)
+            _log.info("batch %d: the search for transactions of its earlier runs failed (%s)", batch, error)
         finally:
             pool.close()
 
@@ -239,15 +241,17 @@ class CommitCoordinator:
                 queue = StateQueue(lease.client, self._names)
                 lease.notes[self._names.state] = queue
             try:
+                require(lease.client, "deliveryGuarantee=exactly-once", "distributed_transactions")
                 queue.lock()
             except ResourceLocked as error:
                 lease.abort()  # the session is over
                 if self._clock() >= deadline:
-                    raise StateError(
-                        f"transactionalId {self._options.transactional_id!r} is in use: another query or process has "
-                        f"held its lock, the queue {self._names.lock!r}, for {lock_timeout:.0f} s. Stop it, or give "
-                        "one of them another transactionalId; after a crash the broker lets go within two heartbeats"
-                    ) from error
+                    why = (
+                        f"another query or process has held its lock, the queue {self._names.lock!r}, for "
+                        f"{lock_timeout:.0f} s"
+                    )
+                    owner = f"transactionalId {self._options.transactional_id!r}"
+                    raise StateError(SparkCondition.STATE_IN_USE(owner=owner, reason=why)) from error
                 self._sleep(LOCK_RETRY_SECONDS)
             except BaseException:
                 lease.abort()
@@ -260,7 +264,7 @@ class CommitCoordinator:
         try:
             protocol.close()
         except AmqpError as error:
-            _log.warning("transactionalId %r: giving the lock away failed (%s)", self._options.transactional_id, error)
+            _log.warning("transactionalId %r: releasing the lock failed (%s)", self._options.transactional_id, error)
             lease.abort()
         except BaseException:
             lease.abort()

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import AmqpError, UnauthorizedAccess
 from amqp_spark import crashpoints
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.sink.errors import CommitErrors, named
 from amqp_spark.sink.markers import MarkerLate, Markers
@@ -142,8 +143,7 @@ class CommitProtocol:
             self._queue.unmark(query_key(self._replaced))
         except (StateError, UnauthorizedAccess) as error:
             _log.warning(
-                "transactionalId %r: the mark of %s, which this query has replaced, stays at %s, where it does no "
-                "harm: %s",
+                "transactionalId %r: the binding of %s, which this query has replaced, stays at %s without harm: %s",
                 self._writer, named(self._replaced), EXCHANGE, error,
             )  # fmt: skip
             raise
@@ -155,17 +155,20 @@ class CommitProtocol:
         self._kept = self._markers.are_kept()
         if body is None:
             if self._kept:
-                raise self._refuse.state_deleted()
+                names, owner = self._queue.names, f"transactionalId {self._writer!r}"
+                raise StateError(
+                    SparkCondition.STATE_DELETED(queue=names.state, owner=owner, tool=names.tool("--forget"))
+                )
             if not create:
                 return None
             body = WriterState(self._writer).dump()
             self._queue.create(body)
         state = loaded(self._queue.names, WriterState.load, body)
         if state.transactional_id != self._writer:
+            found, owner = (f"transactionalId {each[:200]!r}" for each in (state.transactional_id, self._writer))
+            names = self._queue.names
             raise StateError(
-                f"the state queue {self._queue.names.state!r} is that of transactionalId "
-                f"{state.transactional_id[:200]!r}, not of {self._writer!r}: somebody has copied or moved its message. "
-                f"Nothing was changed; {self._queue.names.tool()} shows what there is"
+                SparkCondition.STATE_FOREIGN(queue=names.state, found=found, owner=owner, tool=names.tool())
             )
         if not self._kept and not state.query_id and self._markers.exist():  # nothing was decided yet
             self._keep()  # if it is missing, it was deleted: every task with rows has declared it
@@ -178,9 +181,11 @@ class CommitProtocol:
     def _query_id(self, tasks: Sequence[PreparedBranch], batch: int) -> str:
         query_id = tasks[0].query_id
         if any((task.query_id, task.batch) != (query_id, batch) for task in tasks):
-            raise StateError(f"tasks of several queries or batches came together as batch {batch}")
+            why = "tasks of several queries or batches came together"
+            raise StateError(SparkCondition.TASKS_MIXED(batch=batch, reason=why))
         if len({task.partition for task in tasks}) < len(tasks):
-            raise StateError(f"several tasks of one partition came together as batch {batch}")
+            why = "several tasks of one partition came together"
+            raise StateError(SparkCondition.TASKS_MIXED(batch=batch, reason=why))
         return query_id
 
     def _check_query(self, state: WriterState, query_id: str) -> None:
@@ -189,7 +194,7 @@ class CommitProtocol:
             raise self._refuse.shared(state, query_id)
         key = query_key(query_id)
         if query_id != BATCH_WRITES and self._queue.marked_anywhere(key) and not self._queue.marked(key):
-            raise self._refuse.published_elsewhere(query_id)
+            raise StateError(SparkCondition.TRANSACTIONAL_ID_CHANGED(query=named(query_id), writer=self._writer))
 
     # --- deciding
 
@@ -197,17 +202,14 @@ class CommitProtocol:
         """Check all branches and write the decision to commit them: none is committed before, all will be after."""
         if not self._kept:
             self._keep()
-            raise StateError(
-                f"the queue {self._queue.names.markers!r} was deleted, and with it what proves the commit of this "
-                f"batch. Nothing of batch {batch} was committed; it is there again now: run the batch again"
-            )
+            raise StateError(SparkCondition.MARKERS_DELETED(queue=self._queue.names.markers, batch=batch))
         published = state.batch if query_id == state.query_id else -1
         keep = {branch.xid for branch in branches} | {branch.xid for branch in state.branches}
         self._branches.sweep(query_id, published, keep)
         self._markers.look()
         self._tell_strays(state)
         chosen = self._chosen(branches, query_id, batch)
-        self._keep_prepared([branch for branch in chosen if branch.xid not in self._markers.found])
+        self._keep_prepared([branch for branch in chosen if branch.xid not in self._markers.found], batch)
         crashpoints.reached(crashpoints.VERIFIED)
         past = dict(state.past)
         key = query_key(query_id)
@@ -246,25 +248,31 @@ class CommitProtocol:
         self._branches.roll_back(superfluous)
         return chosen
 
-    def _keep_prepared(self, branches: Sequence[DecidedBranch]) -> None:
+    def _keep_prepared(self, branches: Sequence[DecidedBranch], batch: int) -> None:
         """Check that all branches are prepared, and that no timer can end one of them before its commit."""
-        self._must_be_listed(branches, self._branches.seen)
+        self._must_be_listed(branches, batch, self._branches.seen)
         self._renew(branches)
-        self._must_be_listed(branches, self._branches.listed())  # the timer of an ended branch can be set as well
+        self._must_be_listed(branches, batch, self._branches.listed())  # an ended branch still has a timer
 
     def _renew(self, branches: Sequence[DecidedBranch | PreparedBranch]) -> None:
         self._branches.renew([branch.xid for branch in branches], self._timeout)
 
-    def _must_be_listed(self, branches: Sequence[DecidedBranch], listed: Container[str]) -> None:
+    def _must_be_listed(self, branches: Sequence[DecidedBranch], batch: int, listed: Container[str]) -> None:
         gone = [branch for branch in branches if branch.xid not in listed]
         if gone:
-            committed = "Nothing of them" if not self._markers.found else "Nothing but what the broker did by itself"
+            committed = "nothing of them was committed"
+            if self._markers.found:
+                committed = "nothing but what the broker did by itself was committed"
             raise StateError(
-                f"{len(gone)} of {len(branches)} transactions are no longer prepared, the first is {gone[0].xid} of "
-                f"partition {gone[0].partition}. {committed} was committed: the broker has rolled them back, since "
-                f"more than option transactionTimeout={self._timeout} s have passed, or since it was restarted and "
-                "does not keep them; or another client has; or the tasks were connected to another broker of the list "
-                "in option url. Run the batch again; if it was the time, raise the option or let batches be smaller"
+                SparkCondition.TRANSACTIONS_GONE(
+                    batch=batch,
+                    lost=len(gone),
+                    total=len(branches),
+                    xid=gone[0].xid,
+                    partition=gone[0].partition,
+                    committed=committed,
+                    timeout=self._timeout,
+                )
             )
 
     # --- finishing
@@ -317,10 +325,7 @@ class CommitProtocol:
         self._markers.look()  # the reply comes after all messages under way
         late = (wanted & self._committed) - self._markers.found.keys()
         if late:
-            raise MarkerLate(
-                f"the broker has committed {len(late)} transaction(s), the first is {min(late)}, and what proves it is "
-                f"not in the queue {self._queue.names.markers!r} yet"
-            )
+            raise MarkerLate(SparkCondition.MARKER_LATE(xid=min(late), queue=self._queue.names.markers))
 
     def _check_markers(self, state: WriterState) -> None:
         """Check that no partition of the batch was committed twice."""
@@ -334,14 +339,7 @@ class CommitProtocol:
         """Warn of markers of finished batches: their own were accepted, so other branches were published too."""
         for xid in self._finished_markers(state):
             marker = self._markers.found[xid]
-            if (marker.query_id, marker.batch) == (state.query_id, state.batch):
-                _log.error("%s", self._refuse.twice(state.batch, marker, "another"))
-            else:
-                _log.error(
-                    "partition %d of batch %d of %s with transactionalId %r was committed by %s, which nobody has "
-                    "decided for: its %d row(s) may be there twice",
-                    marker.partition, marker.batch, named(marker.query_id), self._writer, xid, marker.rows,
-                )  # fmt: skip
+            _log.error("%s", self._refuse.twice(marker.batch, marker, "one"))
 
     def _finished_markers(self, state: WriterState) -> list[str]:
         """Found markers that are no longer needed: those of this batch and of earlier ones."""
@@ -360,27 +358,29 @@ class CommitProtocol:
             new = repeated.get(branch.partition)
             if new is None or new.xid == branch.xid or not same_rows(new, branch):
                 again = new is not None and new.xid != branch.xid
-                why = "its repetition has other rows" if again else "Spark has not run it again yet: restart the query"
                 raise StateError(
-                    f"the transaction {branch.xid} of partition {branch.partition} in batch {state.batch} of "
-                    f"{named(state.query_id)} was to be committed, and is neither prepared nor committed: {len(lost)} "
-                    f"of {len(state.branches)} transactions of that batch are lost, the others are published. The "
-                    "broker has rolled them back, since a timer ended or since it does not keep them over a restart, "
-                    f"or another client has. The same rows would take their place, but {why}. See docs/operations.md; "
-                    f"{self._queue.names.tool()} shows what there is, and with --forget removes the decision"
+                    SparkCondition.TRANSACTIONS_LOST(
+                        xid=branch.xid,
+                        partition=branch.partition,
+                        batch=state.batch,
+                        lost=len(lost),
+                        total=len(state.branches),
+                        reason="its repetition has other rows" if again else "Spark has not run it again yet",
+                        tool=self._queue.names.tool(),
+                    )
                 )
             instead[branch.partition] = new.decided
         self._branches.listed()
         self._markers.look()
-        if any(branch.xid in self._markers.found for branch in lost):
-            raise MarkerLate(f"a transaction of batch {state.batch} that seemed lost was committed: its marker is here")
-        self._keep_prepared(list(instead.values()))
+        late = [branch.xid for branch in lost if branch.xid in self._markers.found]
+        if late:
+            raise MarkerLate(SparkCondition.MARKER_LATE(xid=late[0], queue=self._queue.names.markers))
+        self._keep_prepared(list(instead.values()), state.batch)
         branches = tuple(instead.get(branch.partition, branch) for branch in state.branches)
         substituted = replace(state, branches=branches)
         self._queue.swap(substituted.dump())
         _log.warning(
-            "batch %d: %d transaction(s) that were decided are lost; those of the repetition, with the same rows, took "
-            "their place",
+            "batch %d: %d decided transaction(s) are lost; those of the repetition, with the same rows, replace them",
             state.batch, len(lost),
         )  # fmt: skip
         return substituted

@@ -16,6 +16,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from amqp_core.conditions import reason
 from amqp_core.errors import (
     AmqpError,
     CommandFailed,
@@ -26,12 +27,13 @@ from amqp_core.errors import (
     TransactionFailed,
 )
 from amqp_spark import crashpoints
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import PublishFailed, StateError
 from amqp_spark.retry import RetryPolicy, pause_before
 from amqp_spark.sink.connections import shared
 from amqp_spark.sink.errors import MOST_TASKS, too_many_tasks
 from amqp_spark.sink.prepared_transactions import BATCH_WRITES, PreparedBranch
-from amqp_spark.sink.replay_buffer import MOST_BYTES, ReplayBuffer
+from amqp_spark.sink.replay_buffer import ReplayBuffer
 from amqp_spark.sink.sender import Sender
 from amqp_spark.state.names import WRITER, Names
 from amqp_spark.state.queue import allowed
@@ -56,8 +58,8 @@ ROLL_BACK_ATTEMPTS: Final = 4
 """Number of attempts to roll back the branch on another connection after its own broke."""
 _SELECTED: Final = "dtx"
 _ROOM: Final = (
-    "What is prepared of a batch takes room as well: it has to fit into its queues as a whole. Let consumers take "
-    "messages, raise the limit of the queue (qpid.max_size), or let batches be smaller"
+    "A whole batch must fit into its queues: let consumers take messages, raise the limit of the queue "
+    "(qpid.max_size), or make batches smaller"
 )
 
 
@@ -177,9 +179,10 @@ class ExactlyOnce:
         except PublishFailed:
             raise
         except MessageRejected as error:
-            raise self._failure(f"its marker is not taken by the queue {self._names.markers!r}: {error}") from error
+            raise self._marker_not_stored(reason(error)) from error
         except (CommandFailed, StateError) as error:
-            raise self._failure(str(error)) from error
+            place = self.sender.place
+            raise PublishFailed(SparkCondition.TRANSACTION_REFUSED(place=place, reason=reason(error)), place) from error
         except AmqpError as error:
             self._gone(error)
         return None
@@ -192,7 +195,7 @@ class ExactlyOnce:
         _log.warning(
             "%s: the broker has rolled the transaction back (%s), as qpidd does when a queue is too full; attempt %d "
             "to send its rows again follows in %.1f s. %s",
-            self.sender.where, error, attempt, delay, _ROOM,
+            self.sender.place, error, attempt, delay, _ROOM,
         )  # fmt: skip
         sender, sender.link = self.sender, None
         self._roll_back(link)
@@ -209,20 +212,17 @@ class ExactlyOnce:
 
     def _leave_to_spark(self, link: Link, error: TransactionFailed) -> NoReturn:
         """Fail because the rows are too many to keep. Spark reruns the task at once, so wait before failing."""
-        delay = self._options.retry_max_delay
+        place, delay = self.sender.place, self._options.retry_max_delay
         _log.warning(
             "%s: the broker has rolled the transaction back (%s), as qpidd does when a queue is too full; the task "
             "fails in %.1f s, so that Spark may run it again",
-            self.sender.where, error, delay,
+            place, error, delay,
         )  # fmt: skip
         with link.lease.resting():
             self._sleep(delay)
-        size = (
-            f"its {self._kept.nbytes:,} bytes cannot be kept to be sent again ({MOST_BYTES:,} in memory, more on disk)"
-        )
-        raise self._failure(
-            f"the broker has rolled the transaction back ({error}), as qpidd does when a queue is too full, and "
-            f"{size}: Spark has to run it again, or use more partitions. {_ROOM}"
+        nbytes = f"{self._kept.nbytes:,}"
+        raise PublishFailed(
+            SparkCondition.TRANSACTION_TOO_LARGE(place=place, nbytes=nbytes, reason=reason(error)), place
         ) from error
 
     def _roll_back(self, link: Link) -> None:
@@ -274,7 +274,9 @@ class ExactlyOnce:
 
     def _open(self) -> Link:
         """Open a connection with an open branch, with as many attempts as the options permit: nothing was sent yet."""
-        policy = RetryPolicy(self.sender.where, self._options.retry_max_attempts, self._options.retry_max_delay, _log)
+        policy = RetryPolicy(
+            str(self.sender.place), self._options.retry_max_attempts, self._options.retry_max_delay, _log
+        )
         while True:
             link: Link | None = None
             try:
@@ -304,7 +306,8 @@ class ExactlyOnce:
             raise too_many_tasks(self._batch)
         markers, timeout = self._names.markers, self._options.transaction_timeout
         transactions.silence_timeout_s = branch_timeout(0)  # the previous task had its own
-        with allowed(f"declare the queue {markers!r}", f"transactionalId {self._names.identity!r}"):
+        owner = f"transactionalId {self._names.identity!r}"
+        with allowed(f"declare the queue {markers!r}", owner):
             client.declare_queue(markers, durable=True)
         xid = new_branch(
             self._names.identity,
@@ -323,15 +326,15 @@ class ExactlyOnce:
         except CommandFailed as error:
             self._xid = None
             raise StateError(
-                "the broker does not let this login take part in distributed transactions (dtx), which "
-                f"deliveryGuarantee=exactly-once needs: {error}. Without them the sink can do at-least-once"
+                SparkCondition.TRANSACTIONS_REFUSED(
+                    kind="distributed transactions (dtx)", owner=owner, reason=reason(error)
+                )
             ) from error
         try:
             transactions.set_timeout(xid, timeout)
         except (InvalidArgument, NotFound) as error:
             raise StateError(
-                f"option 'transactionTimeout' is {timeout}, which the broker does not take ({error}): allowed is what "
-                "its administrator allows (qpidd: option dtx-max-timeout, 3600 s unless changed)"
+                SparkCondition.TRANSACTION_TIMEOUT_REFUSED(timeout=timeout, reason=reason(error))
             ) from error
 
     def _publish_marker(self, client: Client) -> None:
@@ -339,26 +342,24 @@ class ExactlyOnce:
             client.publish_to_queue(self._names.markers, self.prepared.dump(), content_type="application/json")
             client.confirm()
             if client.query_queue(self._names.markers) is None:  # a marker in a transaction would not be rejected
-                raise self._failure(f"its marker went nowhere: the queue {self._names.markers!r} was deleted")
+                raise self._marker_not_stored("it was deleted")
 
     # --- errors
 
     def _gone(self, error: AmqpError) -> NoReturn:
-        raise self._failure(
-            f"the connection was lost in the middle of the transaction, which will never be committed ({error}); "
-            "nothing of it is in doubt: the task has to start again"
-        ) from error
+        place = self.sender.place
+        raise PublishFailed(SparkCondition.TRANSACTION_LOST(place=place, reason=reason(error)), place) from error
 
     def _rolled_back(self, error: TransactionFailed) -> NoReturn:
-        why = "look into its log"
+        place, timeout = self.sender.place, self._options.transaction_timeout
+        text = SparkCondition.TRANSACTION_ROLLED_BACK(place=place, reason=reason(error))
         if error.is_timeout:
-            why = (
-                f"it took longer than option transactionTimeout={self._options.transaction_timeout} s: raise it, or "
-                "let batches be smaller"
-            )
+            text = SparkCondition.TRANSACTION_TIMED_OUT(place=place, timeout=timeout, reason=reason(error))
         if error.operation == "dtx.prepare" and error.is_timeout:
             self._xid = None  # the broker has forgotten it: rolling back would end the session
-        raise self._failure(f"the broker has rolled the transaction back ({error}): {why}") from error
+        raise PublishFailed(text, place) from error
 
-    def _failure(self, reason: str) -> PublishFailed:
-        return PublishFailed(reason, partition=self.sender.task_id.partition, batch_id=self._batch)
+    def _marker_not_stored(self, why: str) -> PublishFailed:
+        place = self.sender.place
+        text = SparkCondition.MARKER_NOT_STORED(place=place, queue=self._names.markers, reason=why)
+        return PublishFailed(text, place)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.conditions import reason
 from amqp_core.errors import AmqpError
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.sink.prepared_transactions import PreparedBranch
 from amqp_spark.state.queue import EXCHANGE, allowed
@@ -37,7 +39,7 @@ class Markers:
         self.found: dict[str, PreparedBranch] = {}
         self._client = client
         self._queue = names.markers
-        self._whose = f"{names.kind} {names.identity!r}"
+        self._whose = names.owner
         self._mark = names.kept
         self._subscription: Subscription | None = None
         self._ids: dict[str, int] = {}
@@ -115,10 +117,7 @@ class Markers:
         try:
             marker = PreparedBranch.load(message.body)
         except StateError as error:
-            raise StateError(
-                f"the queue {self._queue!r} is for markers of exactly-once only, and holds something else: {error}. "
-                "Let another client take that message away"
-            ) from error
+            raise StateError(SparkCondition.MARKER_QUEUE_FOREIGN(queue=self._queue, reason=reason(error))) from error
         self._ids[marker.xid] = message.transfer_id
         self.found[marker.xid] = marker
         return marker.xid

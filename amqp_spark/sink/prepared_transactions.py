@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from amqp_core.errors import AmqpError, NotFound, TransactionFailed
 from amqp_spark import crashpoints
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.state.records import STORED_QUERY_ID, DecidedBranch, stored
 from amqp_spark.state.xids import parse_branch, parse_xid, prepared_branches, xid_text
@@ -289,4 +290,4 @@ class PreparedTransactions:
 
 
 def _raced(text: str) -> Raced:
-    return Raced(f"the branch {text} was resolved by somebody else just now")
+    return Raced(SparkCondition.BRANCH_RACED(xid=text))

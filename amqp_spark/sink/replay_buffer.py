@@ -86,7 +86,9 @@ class ReplayBuffer:
             self._file.write(transfers.frames)
             self._file.flush()
         except OSError as error:
-            _log.warning("the rows of a task cannot be kept on disk (%s): Spark has to run it again, if need be", error)
+            _log.warning(
+                "the rows of a task cannot be kept on disk (%s); Spark runs the task again if a queue is full", error
+            )
             return False
         origin = origin_of(transfers)._replace(frames=None)  # the broker is not one that rejects
         self._on_disk.append(_OnDisk(transfers.frames.nbytes, transfers.ends, origin))

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
+from amqp_core.conditions import reason
 from amqp_spark import crashpoints
-from amqp_spark.errors import PublishFailed, Unroutable, place_text
+from amqp_spark.conditions import SparkCondition
+from amqp_spark.connect import require
+from amqp_spark.errors import MessagePlace, PublishFailed, Unroutable
 from amqp_spark.options import DISCARD
 from amqp_spark.sink.origins import Origin, origin_of, without_accept
 from amqp_spark.sink.routes import Routes
 
 if TYPE_CHECKING:
-    from amqp_core.api import Publisher
+    from amqp_core.api import Client, Publisher
     from amqp_core.errors import CommandFailed
     from amqp_core.transfer_ledger import Rejected, Transfers
     from amqp_spark.arrow.encode import TaskId
@@ -21,33 +25,6 @@ if TYPE_CHECKING:
     from amqp_spark.sink.connections import Connections, Lease
 
 _log = logging.getLogger("amqp_spark.sink")
-
-_UNBOUND: Final = (
-    "no queue is bound for it: create the queue or the binding, or let option onUnroutable=discard drop such messages"
-)
-_NO_KEY: Final = (
-    "its routing key is empty or not UTF-8, and nothing shows that a queue is bound with such a key (this broker "
-    "cannot be asked for that): give it a routing key (column routing_key, option routingKey), or let option "
-    "onUnroutable=discard send such messages and count them as discarded"
-)
-_EXCHANGE_GONE: Final = (
-    "the exchange was deleted, or made again with another type, while the task published. What was sent for it since "
-    "it was last seen may be lost: create the exchange with its bindings again, then run the batch again"
-)
-_BINDING_GONE: Final = (
-    "the queue or its binding was there and is not there any more. What was sent for it since it was last seen may be "
-    "lost: create the queue or the binding again, then run the batch again; or let option onUnroutable=discard accept "
-    "that"
-)
-_BINDING_GONE_SINCE: Final = (
-    "the queue or its binding was there after the last message for it, and is not there any more: what the queue held "
-    "went with it. Create the queue or the binding again, then run the batch again; or let option onUnroutable=discard "
-    "accept that"
-)
-_REJECTED: Final = (
-    "no queue is bound for it (create the queue or the binding, or let option onUnroutable=discard drop such "
-    "messages), or a queue is full"
-)
 
 
 class Link(NamedTuple):
@@ -79,7 +56,7 @@ class Sender:
     ) -> None:
         self.options = options
         self.task_id = task_id
-        self.where = place_text(task_id.partition, task_id.batch_id)
+        self.place = MessagePlace(task_id.partition, task_id.batch_id)
         self.link: Link | None = None
         self.waiting: deque[Transfers] = deque()
         self.frame_format: tuple[int, int] | None = None
@@ -105,6 +82,7 @@ class Sender:
         """Lease a connection and make it ready for this task; the caller makes it the current one."""
         lease = self.lease()
         try:
+            self._check_capabilities(lease.client)
             publisher = lease.client.publisher(max_in_flight=self.options.max_in_flight)
             self._routes.connected(lease.client, publisher.finish)
             self._check_same_kind(publisher)
@@ -113,6 +91,13 @@ class Sender:
             raise
         return Link(lease, publisher)
 
+    def _check_capabilities(self, client: Client) -> None:
+        require(client, "The sink", "confirms", "exchange_queries")
+        if self._transaction:
+            require(client, "deliveryGuarantee=exactly-once", "distributed_transactions", "binding_queries")
+        elif not client.capabilities.rejects_unroutable:
+            require(client, "The sink, at a broker that drops unroutable messages,", "binding_queries")
+
     def _check_same_kind(self, publisher: Publisher) -> None:
         """Check that runs encoded already suit the broker of the new connection."""
         if self.frame_format is None:
@@ -120,10 +105,10 @@ class Sender:
         accept_mode, max_frame_size = self.frame_format
         if publisher.accept_mode != accept_mode or publisher.max_frame_size < max_frame_size:
             raise PublishFailed(
-                "the connection was lost, and the broker that took over is of another kind or takes smaller frames "
-                f"({publisher.max_frame_size} bytes instead of {max_frame_size}): the task has to start again",
-                partition=self.task_id.partition,
-                batch_id=self.task_id.batch_id,
+                SparkCondition.BROKER_CHANGED(
+                    place=self.place, found=publisher.max_frame_size, expected=max_frame_size
+                ),
+                self.place,
             )
 
     def add(self, transfers: Transfers) -> None:
@@ -166,14 +151,15 @@ class Sender:
         routes.look_again()
         missing = routes.missing(origin.exchange, start, stop)
         if missing is not None:
-            reason = "there is no such exchange: create it, or name another one (option exchange"
-            reason += ", column exchange)" if self.options.exchange_from_column else ")"
-            raise self._failed(reason, origin, missing[0], routing_key=False)
+            place = replace(self._place(origin, missing[0]), routing_key=None)
+            options = "option exchange, column exchange" if self.options.exchange_from_column else "option exchange"
+            raise PublishFailed(SparkCondition.EXCHANGE_NOT_FOUND(place=place, options=options), place)
         unbound = routes.unbound(origin.exchange, origin.routing_key, start, stop)
         self._judge_gone()
         if unbound and not self._discards:
-            reason = _UNBOUND if origin.target(unbound[0])[1] else _NO_KEY
-            raise self._failed(reason, origin, unbound[0], kind=Unroutable)
+            place = self._place(origin, unbound[0])
+            text = SparkCondition.UNROUTABLE if place.routing_key else SparkCondition.ROUTING_KEY_UNVERIFIABLE
+            raise Unroutable(text(place=place), place)
         new = [index for index in unbound if origin.row(index) >= self._counted_rows]
         self.discarded += len(new)  # sent all the same: an alternate exchange may get them
         self._counted_rows = max(self._counted_rows, origin.row(stop))
@@ -186,16 +172,17 @@ class Sender:
         """
         for gone in self._routes.take_gone():
             is_exchange = gone.routing_key is None
-            binding_gone = _BINDING_GONE if gone.rows else _BINDING_GONE_SINCE
-            failed = (PublishFailed if is_exchange else Unroutable)(
-                _EXCHANGE_GONE if is_exchange else binding_gone,
-                partition=self.task_id.partition,
-                batch_id=self.task_id.batch_id,
+            place = replace(
+                self.place,
                 row=gone.first if gone.rows else None,
                 exchange=gone.exchange,
                 routing_key=gone.routing_key,
                 count=gone.rows or None,
             )
+            if is_exchange:
+                failed = PublishFailed(SparkCondition.EXCHANGE_DELETED(place=place), place)
+            else:
+                failed = Unroutable(SparkCondition.BINDING_DELETED(place=place), place)
             if is_exchange or not self._discards:
                 raise failed
             _log.warning("%s", failed)
@@ -220,43 +207,23 @@ class Sender:
 
     def _reject(self, rejected: list[Rejected]) -> NoReturn:
         first = min(rejected, key=lambda one: origin_of(one).row(one.index))
-        told = f"the broker rejected it with code {first.code} ({first.text or 'no reason given'})"
-        kind = PublishFailed
+        place = replace(self._place(origin_of(first), first.index), count=len(rejected))
+        code, text = first.code, first.text or "no reason given"
         if first.is_unroutable:
-            kind, told = Unroutable, f"{told}: {_REJECTED}"
-        raise self._failed(told, origin_of(first), first.index, kind=kind, count=len(rejected))
+            raise Unroutable(SparkCondition.REJECTED_AS_UNROUTABLE(place=place, code=code, text=text), place)
+        raise PublishFailed(SparkCondition.PUBLISH_REJECTED(place=place, code=code, text=text), place)
 
     def refused(self, error: CommandFailed) -> NoReturn:
         """Raise for execution.exception: the session is over, and a retry would end in the same way."""
         assert self.link is not None
         found = None if error.command_id is None else self.link.publisher.locate(error.command_id)
         if found is not None and isinstance(found[0], Origin):
-            raise self._failed(str(error), found[0], found[1]) from error
-        raise PublishFailed(
-            str(error),
-            partition=self.task_id.partition,
-            batch_id=self.task_id.batch_id,
-            exchange=None if self.options.exchange_from_column else self.options.exchange,
-        ) from error
+            place = self._place(found[0], found[1])
+        else:
+            place = replace(self.place, exchange=None if self.options.exchange_from_column else self.options.exchange)
+        raise PublishFailed(SparkCondition.PUBLISH_REFUSED(place=place, reason=reason(error)), place) from error
 
-    def _failed(
-        self,
-        reason: str,
-        origin: Origin,
-        index: int,
-        *,
-        kind: type[PublishFailed] = PublishFailed,
-        routing_key: bool = True,
-        count: int | None = None,
-    ) -> PublishFailed:
-        """The error for transfer ``index`` of a block."""
+    def _place(self, origin: Origin, index: int) -> MessagePlace:
+        """Place of transfer ``index`` of a block."""
         exchange, key = origin.target(index)
-        return kind(
-            reason,
-            partition=self.task_id.partition,
-            batch_id=self.task_id.batch_id,
-            row=origin.row(index),
-            exchange=exchange,
-            routing_key=key if routing_key else None,
-            count=count,
-        )
+        return replace(self.place, row=origin.row(index), exchange=exchange, routing_key=key)

@@ -69,6 +69,11 @@ class Names:
         """Binding key at ``amq.direct``: while bound, the marker queue has not been deleted since the state began."""
         return f"amqp-spark.kept.{self._hash}"
 
+    @property
+    def owner(self) -> str:
+        """Kind and identity, for the text of errors."""
+        return f"{self.kind} {self.identity!r}"
+
     def tool(self, action: str = "") -> str:
         """The command that shows or repairs the state, for the text of errors."""
         option = "--consumer-id" if self.kind == CONSUMER else "--transactional-id"

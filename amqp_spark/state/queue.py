@@ -10,7 +10,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from amqp_core.conditions import reason
 from amqp_core.errors import CommandFailed, MessageRejected, UnauthorizedAccess
+from amqp_spark.conditions import SparkCondition
+from amqp_spark.connect import require
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import hashed
 from amqp_spark.timeouts import accept_timeout
@@ -55,8 +58,10 @@ class StateQueue:
         Raises:
             ResourceLocked: another session holds it. This session is over: try again on a new one.
             StateError: the login may not declare queues.
+            UnsupportedModeError: the broker lacks what the state needs.
         """
-        with allowed(f"declare the queue {self.names.lock!r}", self._whose()):
+        require(self._client, "deliveryGuarantee=exactly-once", "local_transactions", "binding_queries")
+        with allowed(f"declare the queue {self.names.lock!r}", self.names.owner):
             self._client.declare_queue(self.names.lock, exclusive=True, auto_delete=True)
 
     def unlock(self) -> None:
@@ -100,10 +105,12 @@ class StateQueue:
             if not self._has_begun():
                 return None
             raise StateError(
-                f"the state queue {self.names.state!r} of {self._whose()} has no message, and none came within "
-                f"{timeout:.0f} s: it was purged, or a client that is not amqp_spark holds it. Stop that client; if "
-                f"the message is gone for good, {self.names.tool('--forget')} deletes what the broker keeps of this "
-                "id, and says what is lost by that"
+                SparkCondition.STATE_MESSAGE_MISSING(
+                    queue=self.names.state,
+                    owner=self.names.owner,
+                    seconds=f"{timeout:.0f}",
+                    tool=self.names.tool("--forget"),
+                )
             )
         if not self._has_begun():  # the creator of the queue was interrupted
             self._bind(self.names.begun)
@@ -123,7 +130,7 @@ class StateQueue:
         self._bind(self.names.begun)
         self._subscribe()
         if not self._receive(TAKE_SECONDS):
-            raise StateError(f"the state message that was put into {self.names.state!r} does not come back")
+            raise self._broken("its first message does not come back")
 
     def swap(
         self, body: bytes, *, accept: Sequence[tuple[int, int]] = (), sent: Callable[[], None] | None = None
@@ -143,11 +150,7 @@ class StateQueue:
         self._select()
         expected = self.body
         if self._held is None and not self._receive(TAKE_SECONDS):
-            raise StateError(
-                f"the state queue {self.names.state!r} of {self._whose()} has lost its message while it was in use: "
-                "was it purged or deleted? Start again: what is kept is compared then. docs/operations.md has the "
-                "ways out"
-            )
+            raise self._broken("it has lost its message while it was in use")
         assert self._held is not None
         if self.body != expected:
             raise self._several("another one came")
@@ -202,10 +205,9 @@ class StateQueue:
         except CommandFailed as error:
             if error.retryable:
                 raise
+            owner, why = self.names.owner, reason(error)
             raise StateError(
-                f"the broker does not let this login use local transactions (tx), which "
-                f"deliveryGuarantee=exactly-once needs for {self._whose()}: {error}. Nothing was changed. Without them "
-                "at-least-once can be had"
+                SparkCondition.TRANSACTIONS_REFUSED(kind="local transactions (tx)", owner=owner, reason=why)
             ) from error
 
     def _bind(self, key: str) -> None:
@@ -235,39 +237,31 @@ class StateQueue:
                 self._client.publish_to_queue(self.names.state, body, content_type="application/json")
                 self._client.confirm()
         except MessageRejected as error:
-            raise self._gone(str(error)) from error
+            raise self._broken(f"it does not take its message ({reason(error)})") from error
         # a broker may drop unroutable messages silently, as qpidd does
         if not self._client.capabilities.rejects_unroutable and not self.exists():
-            raise self._gone("it was deleted")
+            raise self._broken("it was deleted")
 
-    def _several(self, reason: str) -> StateError:
+    def _several(self, why: str) -> StateError:
         # With two messages chance would decide which one counts: actions of the other would be undone, or done twice.
-        return StateError(
-            f"the state queue {self.names.state!r} of {self._whose()} must have one message, and {reason}: somebody "
-            "else has published there, or copied or moved messages. Nothing was changed. Take the messages away that "
-            "are not the latest state (a queue browser shows them), then start again"
-        )
+        names = self.names
+        return StateError(SparkCondition.STATE_AMBIGUOUS(queue=names.state, owner=names.owner, reason=why))
 
-    def _gone(self, reason: str) -> StateError:
-        return StateError(
-            f"the state queue {self.names.state!r} of {self._whose()} does not take its message ({reason}); nothing "
-            "was committed. Was it deleted? docs/operations.md has the ways out"
-        )
-
-    def _whose(self) -> str:
-        return f"{self.names.kind} {self.names.identity!r}"
+    def _broken(self, why: str) -> StateError:
+        names = self.names
+        return StateError(SparkCondition.STATE_QUEUE_BROKEN(queue=names.state, owner=names.owner, reason=why))
 
     def _allowed(self, what: str) -> contextlib.AbstractContextManager[None]:
-        return allowed(f"{what} {self.names.state!r}", self._whose())
+        return allowed(f"{what} {self.names.state!r}", self.names.owner)
 
 
 @contextlib.contextmanager
-def allowed(what: str, whose: str) -> Iterator[None]:
+def allowed(action: str, owner: str) -> Iterator[None]:
     """Turn a refusal of the broker into an error that names its purpose and the required permission.
 
     Args:
-        what: the action and its queue.
-        whose: the owner of the queue.
+        action: the action and its queue.
+        owner: of the queue.
 
     Raises:
         StateError: the login lacks the permission, or the broker refuses. Errors that permit a retry pass unchanged.
@@ -275,15 +269,11 @@ def allowed(what: str, whose: str) -> Iterator[None]:
     try:
         yield
     except UnauthorizedAccess as error:
-        raise StateError(
-            f"the login may not {what}, which exactly-once needs for {whose}: let the broker's administrator allow it "
-            "to create, query (on qpidd: access), publish to, bind to amq.direct, unbind, consume and delete queues "
-            f"named amqp-spark.*; docs/operations.md has the rules to write ({error})"
-        ) from error
+        raise StateError(SparkCondition.PERMISSION_MISSING(action=action, owner=owner, reason=reason(error))) from error
     except CommandFailed as error:
         if error.retryable:
             raise
-        raise StateError(f"the broker does not let {whose} {what}: {error}") from error
+        raise StateError(SparkCondition.STATE_REFUSED(action=action, owner=owner, reason=reason(error))) from error
 
 
 def loaded(names: Names, load: Callable[[bytes], T], body: bytes) -> T:
@@ -300,11 +290,13 @@ def loaded(names: Names, load: Callable[[bytes], T], body: bytes) -> T:
     try:
         return load(body)
     except StateError as error:
-        raise StateError(
-            f"the state queue {names.state!r} of {names.kind} {names.identity!r} cannot be used: {error}. Nothing was "
-            f"changed. If somebody else has put it there, bring the right message back; {names.tool('--forget')} "
-            "deletes what the broker keeps of this id, and says what is lost by that"
-        ) from error
+        raise unreadable(names, reason(error)) from error
+
+
+def unreadable(names: Names, why: str) -> StateError:
+    """Error: the state message cannot be parsed."""
+    queue, owner, tool = names.state, names.owner, names.tool("--forget")
+    return StateError(SparkCondition.STATE_UNREADABLE(queue=queue, owner=owner, reason=why, tool=tool))
 
 
 def _id_range(message: Message) -> tuple[int, int]:

@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from amqp_core.api import Xid
+from amqp_core.conditions import reason
 from amqp_core.errors import ConnectionLost
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import HASH_CHARACTERS, WRITER, hashed
 
@@ -196,10 +198,7 @@ def parse_xid(text: str) -> Xid:
         number, gid, branch = parts
         return Xid(format=int(number), global_id=_id_bytes(gid), branch_id=_id_bytes(branch))
     except ValueError:
-        raise StateError(
-            f"{text[:200]!r} is no xid: it is written format:global-id:branch-id, the ids as they are or as 0x and "
-            "hexadecimal digits, as the list of branches shows it"
-        ) from None
+        raise StateError(SparkCondition.XID_INVALID(text=text[:200])) from None
 
 
 def _id_text(value: bytes) -> str:
@@ -235,15 +234,9 @@ def prepared_branches(client: Client) -> list[Xid]:
     except ConnectionLost as error:
         if not client.capabilities.lists_branches_in_one_frame:
             raise
-        raise ListLost(f"while the broker was asked for its prepared transactions: {error}") from error
+        raise ListLost(SparkCondition.PREPARED_LIST_LOST(reason=reason(error))) from error
 
 
 def too_many() -> TooManyPrepared:
     """Make the error for a list that was refused with :class:`ListLost` on every attempt."""
-    return TooManyPrepared(
-        "the broker (qpidd) cannot list its prepared transactions (dtx.recover) and ends the connection: it has too "
-        f"many of them, of all clients together. The list must fit into one frame (about {MOST_LISTED} of "
-        "amqp_spark's). Nothing was changed, and no transactionalId of this broker works until there are fewer. Roll "
-        "back those that the logs of the writers name, with `python -m amqp_spark.transactions URL --rollback XID`, "
-        "which needs no list; or wait until their timers have ended (option transactionTimeout)"
-    )
+    return TooManyPrepared(SparkCondition.PREPARED_LIST_TOO_LONG(most=MOST_LISTED))

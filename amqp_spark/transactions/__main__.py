@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from amqp_spark import cli
 from amqp_spark.connect import connect as connect_to
+from amqp_spark.connect import require
 from amqp_spark.errors import OptionError, StateError
 from amqp_spark.options.connection import CONNECTION, ConnectionSettings
 from amqp_spark.options.kinds import directory_uri, identity
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from amqp_core.api import Client, Xid
 
 PROGRAM = "transactions"
+ACTIONS = "--commit, --rollback, --forget or --skip"
 _EXIT_INTERRUPTED = 130
 _CALL_SECONDS = 30.0
 _MOST_ROWS = 1_000_000
@@ -116,11 +118,11 @@ def check(arguments: argparse.Namespace) -> list[tuple[str, Xid]]:
             try:
                 kind.parse(value)
             except ValueError as error:
-                raise cli.CommandLineError(f"{flag} cannot be used as given; allowed: {error}") from None
+                raise cli.CommandLineError(f"{flag} has a value that is not allowed", f"Use {error}") from None
     if arguments.forget and arguments.consumer_id is None and arguments.transactional_id is None:
-        raise cli.CommandLineError("--forget needs --consumer-id ID or --transactional-id ID, whose state is deleted")
+        raise cli.CommandLineError("--forget has no owner", "Add --consumer-id ID or --transactional-id ID")
     if arguments.spool is not None and arguments.consumer_id is None:
-        raise cli.CommandLineError("--spool belongs to --consumer-id: a writer has no spool")
+        raise cli.CommandLineError("--spool is for consumers only", "Add --consumer-id ID, or remove --spool")
     check_message(arguments)
     try:
         wanted = [(actions.COMMIT, parse_xid(text)) for text in arguments.commit]
@@ -128,14 +130,14 @@ def check(arguments: argparse.Namespace) -> list[tuple[str, Xid]]:
     except StateError as error:
         raise cli.CommandLineError(str(error)) from None
     if len({str(xid) for _, xid in wanted}) < len(wanted):
-        raise cli.CommandLineError("a branch is named twice by --commit and --rollback")
+        raise cli.CommandLineError("--commit and --rollback name a branch twice", "Name it once")
     acts = bool(wanted or arguments.forget or arguments.skip is not None)
     if acts and not arguments.yes and not sys.stdin.isatty():
-        raise cli.CommandLineError("there is no terminal to ask on: --yes does it without a question")
+        raise cli.CommandLineError("there is no terminal for a question", "Add --yes to act without a question")
     if arguments.yes and not acts:
-        raise cli.CommandLineError("--yes belongs to --commit, --rollback, --forget or --skip")
+        raise cli.CommandLineError("--yes has no effect", f"Add {ACTIONS}, or remove it")
     if acts and arguments.json:
-        raise cli.CommandLineError("--json is for looking, not with --commit, --rollback, --forget or --skip")
+        raise cli.CommandLineError("--json is for reports only", f"Remove it, or remove {ACTIONS}")
     return wanted
 
 
@@ -145,20 +147,22 @@ def check_message(arguments: argparse.Namespace) -> None:
     if place is None:
         for other, value in (("--queue", arguments.queue), ("--to", arguments.to)):
             if value is not None:
-                raise cli.CommandLineError(f"{other} belongs to --export or --skip")
+                raise cli.CommandLineError(f"{other} has no effect", "Add --export or --skip")
         return
     if arguments.commit or arguments.rollback or arguments.forget or (arguments.export and arguments.json):
-        raise cli.CommandLineError(f"{flag} goes alone, without --commit, --rollback, --forget or --json")
+        raise cli.CommandLineError(
+            f"{flag} excludes --commit, --rollback, --forget and --json", "Run the command once for each"
+        )
     if arguments.consumer_id is None:
-        raise cli.CommandLineError(f"{flag} needs --consumer-id ID, whose message it is")
+        raise cli.CommandLineError(f"{flag} has no consumer", "Add --consumer-id ID")
     if arguments.skip is not None and arguments.to is None:
-        raise cli.CommandLineError("--skip needs --to FILE: the message is written there before it is set aside")
+        raise cli.CommandLineError("--skip needs a file for the message", "Add --to FILE")
     from amqp_spark.transactions.set_aside import MessagePosition  # noqa: PLC0415 - imports Arrow and Spark: others need not wait
 
     try:
         MessagePosition.parse(place)
     except ValueError as error:
-        raise cli.CommandLineError(f"{flag} {place[:60]!r} cannot be used; allowed: {error}") from None
+        raise cli.CommandLineError(f"{flag} has {place[:60]!r}", f"Write {error}") from None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -168,6 +172,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def connect() -> Client:
         client = connect_to(options, call_timeout_s=_CALL_SECONDS)
+        require(client, "This command", "browse", "distributed_transactions")
         client.transactions.silence_timeout_s = branch_timeout(_MOST_ROWS if wanted else 0)
         return client
 

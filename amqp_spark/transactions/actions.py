@@ -7,7 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.conditions import reason
 from amqp_core.errors import NotFound, ResourceLocked, TransactionFailed, UnauthorizedAccess
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import lock_queue
 from amqp_spark.state.xids import parse_branch
@@ -35,12 +37,12 @@ _BETWEEN_SECONDS: Final = 0.25
 
 
 _OF_ANOTHER: Final = (
-    "its transaction manager is not told: if that decides otherwise, a part of its transaction is lost or done that "
-    "should not be"
+    "its transaction manager does not know of it: if that decides otherwise, a part of its transaction is lost or "
+    "wrongly done"
 )
 _UNDECIDED_COMMIT: Final = (
-    "its rows are published, although nobody has decided that, and may come twice: when its batch is run again, its "
-    "writer takes them over only if they are the same"
+    "its rows are published without a decision, and may come twice: when its batch runs again, its writer takes them "
+    "over only if they are the same"
 )
 _CONSEQUENCES: Final[Mapping[tuple[str, str], str]] = {
     (COMMIT, FOREIGN): _OF_ANOTHER,
@@ -51,9 +53,9 @@ _CONSEQUENCES: Final[Mapping[tuple[str, str], str]] = {
         "its rows are not published by it: if its batch is still under way, that fails and is replayed whole"
     ),
     (COMMIT, UNKNOWN): _UNDECIDED_COMMIT,
-    (ROLLBACK, UNKNOWN): "its rows are lost if its writer had decided to commit it; without its state nobody can say",
+    (ROLLBACK, UNKNOWN): "its rows are lost if its writer had decided to commit it, which is unknown without its state",
     (COMMIT, ORPHAN): "its rows are published, and come twice: another attempt was decided, or its query was given up",
-    (ROLLBACK, ORPHAN): "its rows are not published by it, and need not be: its writer has gone on without it",
+    (ROLLBACK, ORPHAN): "its rows are not published by it, and need not be: its writer continued without it",
 }
 """Effect of each action on a branch, by action and standing; a decided branch is never rolled back."""
 
@@ -95,11 +97,8 @@ def choose(client: Client, wanted: Sequence[tuple[str, Xid]], *, under_lock: boo
     for action, xid in wanted:
         prepared = identified(xid, writers)
         if action == ROLLBACK and prepared.standing == DECIDED:
-            raise StateError(
-                f"{prepared.text} must not be rolled back: the state of {quoted(prepared.transactional_id or '')} says "
-                "that its batch is committed, other branches of it may be, and Spark may have been told so: its rows "
-                "would be lost. Start the query again, which commits it, or use --commit"
-            )
+            owner = f"writer {quoted(prepared.transactional_id or '')}"
+            raise StateError(SparkCondition.BRANCH_DECIDED(xid=prepared.text, owner=owner))
         found.append(Resolution(action, prepared))
     for each in found:
         try:
@@ -120,11 +119,7 @@ def _writers(client: Client, digests: Collection[str], *, wait: bool) -> Mapping
 
 
 def _not_prepared(each: Resolution) -> StateError:
-    return StateError(
-        f"{each.prepared.text} is not prepared on this broker: it was committed or rolled back already, or its timer "
-        "has ended, or it is on another broker or virtual host. Without --commit and --rollback those that are "
-        "prepared are listed"
-    )
+    return StateError(SparkCondition.BRANCH_NOT_PREPARED(xid=each.prepared.text))
 
 
 def resolve(connect: Callable[[], Client], resolution: Resolution) -> None:
@@ -140,14 +135,12 @@ def resolve(connect: Callable[[], Client], resolution: Resolution) -> None:
             client = stack.enter_context(connect())
         else:
             digest = before.branch.writer
-            client = stack.enter_context(locked(connect, [lock_queue(digest)], "the writer of the branch"))
+            client = stack.enter_context(locked(connect, [lock_queue(digest)], "writer of the branch"))
         # check again, now that no other process can decide
         (now,) = choose(client, [(resolution.action, before.xid)], under_lock=True)
         if now.prepared.standing != before.standing:
-            raise StateError(
-                f"{before.text} was {before.standing} and is {now.prepared.standing} now: its writer went on in the "
-                "meantime. Nothing was done; look again"
-            )
+            change = f"The branch {before.text} ({before.standing} before, {now.prepared.standing} now)"
+            raise StateError(SparkCondition.STATE_CHANGED(subject=change))
         try:
             if resolution.action == COMMIT:
                 client.transactions.commit_branch(before.xid)
@@ -174,15 +167,12 @@ def locked(connect: Callable[[], Client], locks: Sequence[str], whose: str) -> I
         except ResourceLocked as error:  # the session is over
             client.close()
             if time.monotonic() >= deadline:
-                raise StateError(
-                    f"in use: {whose} is held by a live query (lock {error}). Stop that query first; one that died "
-                    "without a word holds its lock until two of its heartbeats have passed"
-                ) from error
+                raise in_use(whose) from error
             time.sleep(_BETWEEN_SECONDS)
         except UnauthorizedAccess as error:
             client.close()
             raise StateError(
-                f"the login may not declare queues named amqp-spark.*, which is the lock: {error}"
+                SparkCondition.PERMISSION_MISSING(action="declare a queue as a lock", owner=whose, reason=reason(error))
             ) from error
         except BaseException:
             client.close()
@@ -252,7 +242,7 @@ def forget_consumer(client: Client, consumer_id: str, *, spool: str | None = Non
 def _lost_of_consumer(each: ConsumerQueue) -> Iterator[str]:
     state = each.found.state
     if state is None:
-        yield f"what {each.found.queue} says cannot be read ({printable(each.found.problem)}): batches may be owned"
+        yield f"the state in {each.found.queue} cannot be read ({printable(each.found.problem)}): batches may be owned"
     elif state.owned:
         rows = sum(batch.count for batch in state.owned)
         yield (
@@ -275,10 +265,7 @@ def forget_writer(client: Client, transactional_id: str) -> Forgetting:
     _must_be_free(whose, [writer.found.held], there=writer.found.exists or markers)
     waiting = [each.text for each in writer.prepared if each.standing == DECIDED]
     if waiting:
-        raise StateError(
-            f"{whose} has {len(waiting)} branch(es) that it has decided to commit and that are only prepared; without "
-            "its state nobody would know that: start the query once, or --commit them first: " + ", ".join(waiting)
-        )
+        raise StateError(SparkCondition.BRANCHES_DECIDED(owner=whose, count=len(waiting), xids=", ".join(waiting)))
     queues = [writer.names.state] if writer.found.exists else []
     queues += [writer.names.markers] if markers else []
     left = (f"{len(writer.prepared)} prepared branch(es) of it stay: roll them back with --rollback",)
@@ -295,18 +282,23 @@ def forget_writer(client: Client, transactional_id: str) -> Forgetting:
 def _lost_of_writer(writer: WriterStatus) -> Iterator[str]:
     state = writer.found.state
     if state is None:
-        yield f"what the state says cannot be read ({printable(writer.found.problem)})"
+        yield f"the state cannot be read ({printable(writer.found.problem)})"
     elif state.batch >= 0:
         yield f"it is no longer known that batch {state.batch} of query {quoted(state.query_id)} was published"
     yield "the next start begins anew: a batch that Spark replays is published again, also if it was published before"
-    yield "stop its query first: between two batches nobody can see that it runs"
+    yield "stop its query first: between two batches it holds no lock"
 
 
 def _must_be_free(whose: str, held: Sequence[bool], *, there: bool) -> None:
     if any(held):
-        raise StateError(f"in use: {whose} is held by a live query. Stop that query first")
+        raise in_use(whose)
     if not there:
-        raise StateError(f"the broker has no state of {whose}: there is nothing to forget")
+        raise StateError(SparkCondition.STATE_NOT_FOUND(owner=whose))
+
+
+def in_use(whose: str) -> StateError:
+    """Error: a query holds the lock of a state."""
+    return StateError(SparkCondition.STATE_IN_USE(owner=f"The {whose}", reason="a live query holds its lock"))
 
 
 def forget(connect: Callable[[], Client], forgetting: Forgetting) -> None:
@@ -321,8 +313,6 @@ def forget(connect: Callable[[], Client], forgetting: Forgetting) -> None:
                 [] if client.query_queue(queue) is None else browse(client, queue, wait=WAIT_SECONDS if body else 0.0)
             )
             if (bodies[-1] if bodies else None) != body:
-                raise StateError(
-                    f"the state of {forgetting.whose} has changed in the meantime. Nothing was done; look again"
-                )
+                raise StateError(SparkCondition.STATE_CHANGED(subject=f"The state of {forgetting.whose}"))
         for queue in forgetting.queues:
             client.delete_queue(queue)

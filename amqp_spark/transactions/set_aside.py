@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 from amqp_core.errors import AmqpError, DecodeError
 from amqp_spark import crashpoints
 from amqp_spark.arrow.decode import DEFAULT_CORRUPT_COLUMN, Chunk, ColumnPlan, schema_with
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.options import PERMISSIVE
 from amqp_spark.spool.spool import Spool
-from amqp_spark.state.queue import StateQueue, loaded
+from amqp_spark.state.queue import StateQueue, loaded, unreadable
 from amqp_spark.state.records import ConsumerState
-from amqp_spark.transactions.actions import locked
+from amqp_spark.transactions.actions import in_use, locked
 from amqp_spark.transactions.consumer_status import look_at_consumer
 from amqp_spark.transactions.report import printable, quoted
 
@@ -123,16 +124,19 @@ def find(
     each = _of_queue(look_at_consumer(client, consumer_id, spool=spool), consumer_id, queue)
     state = each.found.state
     if each.found.held:
-        raise StateError(f"in use: consumer {quoted(consumer_id)} is held by a live query. Stop that query first")
+        raise in_use(f"consumer {quoted(consumer_id)}")
     if state is None:
-        raise StateError(f"the state in {each.found.queue} cannot be read: {printable(each.found.problem)}")
+        raise unreadable(each.names, printable(each.found.problem))
     found = [batch for batch in state.owned if at.is_in(batch)]
     if len(found) != 1:
         owned = ", ".join(f"{batch.epoch}:{batch.begin} to {batch.epoch}:{batch.end - 1}" for batch in state.owned)
-        many = "more than one owned batch has" if found else "no owned batch has"
         raise StateError(
-            f"{many} position {at.position} of queue {quoted(state.queue)}; owned are {owned or 'none'}. Give "
-            "EPOCH:POSITION of one of them"
+            SparkCondition.POSITION_NOT_OWNED(
+                found="More than one owned batch has" if found else "No owned batch has",
+                position=at.position,
+                queue=quoted(state.queue),
+                owned=owned or "none",
+            )
         )
     (batch,) = found
     files = Spool(each.location or state.spool, consumer_id=consumer_id, queue=state.queue)
@@ -145,18 +149,17 @@ def find(
 
 def _of_queue(queues: Sequence[ConsumerQueue], consumer_id: str, queue: str | None) -> ConsumerQueue:
     if not queues:
-        raise StateError(f"the broker has no state of consumer {quoted(consumer_id)}")
+        raise StateError(SparkCondition.STATE_NOT_FOUND(owner=f"consumer {quoted(consumer_id)}"))
     if queue is None and len(queues) == 1:
         return queues[0]
     named = {each.found.state.queue: each for each in queues if each.found.state is not None}
     if queue is not None and queue in named:
         return named[queue]
     if any(each.found.held for each in queues):
-        raise StateError(f"in use: consumer {quoted(consumer_id)} is held by a live query. Stop that query first")
-    what = "has several queues" if queue is None else f"has no queue {quoted(queue)}"
-    raise StateError(
-        f"consumer {quoted(consumer_id)} {what}: name one with --queue; it has {', '.join(map(quoted, sorted(named)))}"
-    )
+        raise in_use(f"consumer {quoted(consumer_id)}")
+    problem = "has several queues" if queue is None else f"has no queue {quoted(queue)}"
+    owner, names = f"consumer {quoted(consumer_id)}", ", ".join(map(quoted, sorted(named)))
+    raise StateError(SparkCondition.CONSUMER_QUEUE_NEEDED(owner=owner, problem=problem, queues=names))
 
 
 def lines(message: OwnedMessage) -> list[str]:
@@ -208,13 +211,10 @@ def write(message: OwnedMessage, file: Path) -> None:
             os.close(folder)
         crashpoints.reached(crashpoints.EXPORTED)
     except FileExistsError:
-        raise StateError(
-            f"the file {str(file)!r} is there already: give the name of a new one. Nothing was done"
-        ) from None
+        raise StateError(SparkCondition.FILE_NOT_WRITABLE(path=str(file), reason="it exists already")) from None
     except OSError as error:
-        raise StateError(
-            f"the file {str(file)!r} cannot be written ({error.strerror or error}). Nothing was done"
-        ) from error
+        why = error.strerror or str(error)
+        raise StateError(SparkCondition.FILE_NOT_WRITABLE(path=str(file), reason=why)) from error
 
 
 def _plain(value: object) -> str:
@@ -240,14 +240,14 @@ def skip(connect: Callable[[], Client], message: OwnedMessage) -> None:
         queue = StateQueue(client, message.names)
         body = queue.take()
         if body is None or loaded(message.names, ConsumerState.load, body) != message.state:
-            raise StateError(f"the state of {whose} has changed in the meantime. Nothing was set aside; look again")
+            raise StateError(SparkCondition.STATE_CHANGED(subject=f"The state of {whose}"))
         owned = tuple(after if each == batch else each for each in message.state.owned)
         try:
             queue.swap(replace(message.state, owned=owned).dump(), sent=_sent)
         except StateError:  # nothing was changed
             raise
         except AmqpError as error:
-            error.add_note("whether the message was set aside is not known: --export of it says so")
+            error.add_note("whether the message was set aside is unknown: --export shows it")
             raise
     crashpoints.reached(crashpoints.ASIDE_COMMITTED)
 

@@ -185,7 +185,7 @@ def test_a_batch_of_too_many_tasks_is_refused_before_any_of_them_runs(
     put_file(tmp_path / "rows", 0, 10)
     most = errors.MOST_TASKS
     frame = files(spark, tmp_path / "rows").repartition(most + 1)
-    with pytest.raises(Exception, match=rf"batch 0 has {most + 1} tasks, and this broker \(qpidd\) takes {most}.*coal"):
+    with pytest.raises(Exception, match=rf"Batch 0 has {most + 1} tasks, and this broker \(qpidd\) takes {most}.*coal"):
         run_stream("foreachBatch", frame, tmp_path / "checkpoint", options_of(writer))
     assert prepared_of(client, writer) == []
     assert client.query_queue(writer.names.markers) is None, "no task has begun a transaction"

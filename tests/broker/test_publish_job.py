@@ -256,7 +256,7 @@ def test_market_data_needs_its_exchange(
 ) -> None:
     job = Here("market_data", login(broker), monkeypatch)
     assert job("--exchange", "nope", "--count", "1") == 3
-    assert "there is no exchange 'nope'" in capsys.readouterr().err
+    assert "exchange 'nope': there is no such exchange" in capsys.readouterr().err
 
 
 @pytest.fixture(autouse=True)

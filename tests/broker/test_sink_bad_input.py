@@ -299,14 +299,15 @@ def test_what_a_broker_refuses_names_row_exchange_and_its_reason(
 
     large = bad_second(spark, "body", "''", "repeat('k', 20001)").where("body != ''")
     text = refused(large, routingKey="q")
-    assert f"PublishFailed: row 0 of partition 0 in batch {BATCH} for exchange '' with routing key 'q': " in text
+    where = f"row 0 of partition 0 in batch {BATCH} for exchange '' with routing key 'q': "
+    assert f"PublishFailed: [AMQP_PUBLISH_REFUSED] Cannot publish {where}" in text
     assert "506" in text
     assert "20001 greater than allowed maximum of 20000" in text
 
     rows = spark.createDataFrame([("a", "k.1"), ("b", "k.2")], "body STRING, routing_key STRING").coalesce(1)
     text = refused(rows, exchange="amq.topic", **trader)
     assert (
-        f"PublishFailed: row 0 of partition 0 in batch {BATCH} for exchange 'amq.topic' with routing key 'k.1'" in text
+        f"Cannot publish row 0 of partition 0 in batch {BATCH} for exchange 'amq.topic' with routing key 'k.1'" in text
     )
     assert "403: Permission PERFORM_ACTION(publish) is denied for : Exchange 'amq.topic'" in text
     text = refused(rows.select("body"), routingKey="secret", **trader)
@@ -324,13 +325,18 @@ def test_a_missing_exchange_is_refused_before_the_first_row(
     sink = AmqpBatchSink(**login(broker, exchange="no.exchange.at.all"))  # type: ignore[arg-type]
     with pytest.raises(PythonException) as failed:
         sink(frame, BATCH)
-    where = f"PublishFailed: row 0 of partition 0 in batch {BATCH} for exchange 'no.exchange.at.all': "
-    assert f"{where}there is no such exchange: create it, or name another one (option exchange)" in str(failed.value)
+    exchange = "PublishFailed: [AMQP_EXCHANGE_NOT_FOUND] Cannot publish"
+    where = f"{exchange} row 0 of partition 0 in batch {BATCH} for exchange 'no.exchange.at.all': "
+    assert f"{where}there is no such exchange. Create the exchange, or name another one (option exchange)." in str(
+        failed.value
+    )
     sink = AmqpBatchSink(**login(broker, exchangeFromColumn=True))  # type: ignore[arg-type]
     with pytest.raises(PythonException) as failed:
         sink(frame, BATCH)
-    where = f"PublishFailed: row 2 of partition 0 in batch {BATCH} for exchange 'no.such.exchange': "
-    assert f"{where}there is no such exchange: create it, or name another one (option exchange, " in str(failed.value)
+    where = f"{exchange} row 2 of partition 0 in batch {BATCH} for exchange 'no.such.exchange': "
+    assert f"{where}there is no such exchange. Create the exchange, or name another one (option exchange, " in str(
+        failed.value
+    )
     assert depth(connect(heartbeat=0), queue) == 0
 
 

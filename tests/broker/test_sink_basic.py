@@ -111,7 +111,7 @@ FAILURES = {
     "missing exchange": (
         {"exchange": "no-such-exchange"},
         "body",
-        r"PublishFailed: row 0 of partition \d.* for exchange 'no-such-exchange': there is no such exchange",
+        r"PublishFailed: \[AMQP_EXCHANGE_NOT_FOUND\] .*row 0 of .* for exchange 'no-such-exchange': there is no such",
     ),
     "unroutable": (
         {"exchange": "amq.direct", "routingKey": "nobody"},

@@ -103,7 +103,7 @@ def test_a_queue_that_is_deleted_after_the_last_row_of_a_transaction_fails_the_t
         client.delete_queue(queue)
 
     try:
-        with pytest.raises(Unroutable, match=r"100 message\(s\), the first is row 0 .*is not there any more"):
+        with pytest.raises(Unroutable, match=r"100 message\(s\), the first is row 0 .*was deleted during the task"):
             task.run(batches())
     finally:
         pool.close()

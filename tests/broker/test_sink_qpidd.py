@@ -150,7 +150,7 @@ def test_a_queue_that_is_deleted_during_a_task_fails_it(spark: SparkSession) -> 
             peer.expect(spec.MessageTransfer)
         broker.bound.clear()
 
-    message = rf"{COUNT:,} message\(s\), the first is row 0 .* 'here': the queue or its binding was there and is not"
+    message = rf"{COUNT:,} message\(s\), the first is row 0 .* 'here': the queue or its binding was deleted"
     with serving(broker, delete) as server, pytest.raises(PythonException, match=message):
         sink(server, exchange="amq.direct")(rows(spark, COUNT), 0)
 

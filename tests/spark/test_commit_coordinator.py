@@ -8,7 +8,7 @@ import pytest
 
 from amqp_core.errors import ConnectionLost, NotFound, ResourceLocked, TransactionFailed, UnauthorizedAccess
 from amqp_spark import crashpoints
-from amqp_spark.errors import StateError
+from amqp_spark.errors import StateError, UnsupportedModeError
 from amqp_spark.sink import commit_coordinator, commit_protocol
 from amqp_spark.sink.prepared_transactions import BATCH_WRITES, PreparedBranch
 from amqp_spark.state.names import query_key
@@ -128,10 +128,10 @@ def test_a_batch_that_comes_back_without_rows_is_not_taken_for_an_empty_one(
 
     assert driver(fake, alone=alone).commit([fake.task(5)], 5)
     again()
-    with pytest.raises(StateError, match=r"batch 5 was published .* before, and is not the same now"):
+    with pytest.raises(StateError, match=r"Batch 5 was published .* before, and is not the same now"):
         driver(fake, alone=alone).commit([PreparedBranch("q", 5, 0)], 5)
     again()
-    with pytest.raises(StateError, match="rolled back"):
+    with pytest.raises(StateError, match="AMQP_CHECKPOINT_ROLLED_BACK"):
         driver(fake, alone=alone).commit([PreparedBranch("q", 3, 0)], 3)
 
 
@@ -162,7 +162,7 @@ def test_empty_batches_are_compared_where_others_may_have_decided(fake: WriterBr
     assert driver(fake).commit([fake.task(6)], 6)
     commit_coordinator._settled.clear()
     commit_coordinator._settled.update(settled)  # as the worker has it that decided batch 5
-    with pytest.raises(StateError, match=r"batch 6 was published .* before, and is not the same now"):
+    with pytest.raises(StateError, match=r"Batch 6 was published .* before, and is not the same now"):
         driver(fake).commit([PreparedBranch("q", 6, 0)], 6)
 
 
@@ -195,9 +195,7 @@ def test_a_login_that_may_not_unbind_has_published_all_the_same(
     monkeypatch.setattr(StateQueue, "unmark", refuse)
     assert driver(fake).commit([fake.task(0, query_id="new")], 0)
     assert (fake.writer.query_id, fake.writer.state) == ("new", DONE)
-    assert (
-        "the mark of the query old, which this query has replaced, stays at amq.direct, where it does no" in caplog.text
-    )
+    assert "the binding of query old, which this query has replaced, stays at amq.direct" in caplog.text
     assert str(refusal) in caplog.text
     del fake.fails["unlock"]
     assert driver(fake).commit([fake.task(1, query_id="new")], 1)
@@ -219,9 +217,18 @@ def test_a_query_of_another_writer(fake: WriterBroker) -> None:
         driver(fake).commit([fake.task(0)], 0)
 
 
+@pytest.mark.parametrize("capability", ["distributed_transactions", "local_transactions", "binding_queries"])
+def test_a_broker_without_what_a_decision_needs_gets_none(fake: WriterBroker, capability: str) -> None:
+    fake.lacks = frozenset({capability})
+    task = fake.task(0)
+    with pytest.raises(UnsupportedModeError, match=f"exactly-once needs {capability.replace('_', ' ')}"):
+        driver(fake).commit([task], 0)
+    assert (list(fake.prepared), fake.states) == ([task.xid], {})
+
+
 def test_a_state_of_another_writer(fake: WriterBroker) -> None:
     fake.writer = WriterState("other")
-    with pytest.raises(StateError, match="is that of transactionalId 'other', not of 'w'"):
+    with pytest.raises(StateError, match="is that of transactionalId 'other', not of transactionalId 'w'"):
         driver(fake).commit([fake.task(0)], 0)
 
 

@@ -30,7 +30,7 @@ GOOD = ["--url", "amqp://localhost/v", "--queue", "q", "--output", "out", "--che
         (["--output", "out"], ["--checkpoint"]),
         (["--dry-run"], ["'url' is required", "'queue' is required"]),
         ([*GOOD, "--option", "exchange=e"], ["belongs to the sink"]),
-        ([*GOOD, "--option", "queue=p"], ["says again"]),
+        ([*GOOD, "--option", "queue=p"], ["repeats another argument"]),
         ([*GOOD, "--option", f"password={SECRET}"], ["--password-file", "AMQP_PASSWORD"]),
         ([*GOOD, "--username", "u", "--password-file", "/no/such/file"], ["'/no/such/file' cannot be read"]),
     ],

@@ -17,6 +17,7 @@ from amqp_spark import cli
 from amqp_spark.errors import (
     HeadersError,
     MessageFormatError,
+    MessagePlace,
     OffsetError,
     OptionError,
     PublishFailed,
@@ -56,7 +57,7 @@ GOOD = ["--url", "amqp://localhost/v", "--queue", "q", "--output", "out", "--che
         (["--queue", "q", "--output", "out", "--checkpoint", "ck"], ["'url' is required"]),
         ([*GOOD, "--table", "t"], ["--output and --table"]),
         ([*GOOD, "--option", "heartbeat"], ["key=value"]),
-        ([*GOOD, "--option", "queue=other"], ["queue=", "says again"]),
+        ([*GOOD, "--option", "queue=other"], ["queue=", "repeats another argument"]),
         ([*GOOD, "--option", "a=1", "--option", "a=2"], ["given twice"]),
         ([*GOOD, "--option", "hartbeat=1", "--option", "mode=x"], ["'heartbeat'?", "FAILFAST, REJECT, PERMISSIVE"]),
         ([*GOOD, "--username", "u"], ["without 'password'"]),
@@ -64,7 +65,7 @@ GOOD = ["--url", "amqp://localhost/v", "--queue", "q", "--output", "out", "--che
         ([*GOOD, "--url", f"amqp://u:{SECRET}@localhost/v"], ["credentials"]),
         ([*GOOD, "--option", f"password={SECRET}"], ["--password-file", "AMQP_PASSWORD"]),
         ([*GOOD, "--option", f"PassWord={SECRET}"], ["--password-file"]),
-        ([*GOOD, "--conf", "x"], ["--conf takes key=value"]),
+        ([*GOOD, "--conf", "x"], ["--conf has 'x'. Write key=value"]),
     ],
 )
 def test_a_wrong_command_line_ends_with_2_before_spark_starts(
@@ -102,7 +103,7 @@ def test_a_file_that_cannot_be_read_ends_with_2_before_spark_starts(
     more = ["--url", "amqps://localhost/v", "--option", f"{option}=/no/such/file"]
     login = ["--username", "u"] if option == "passwordFile" else []
     assert ingest.main([*GOOD, *more, *login]) == 2
-    assert f"option '{option}': '/no/such/file' cannot be read" in capsys.readouterr().err
+    assert f"Option '{option}': '/no/such/file' cannot be read" in capsys.readouterr().err
 
 
 def test_login_comes_from_the_environment_or_a_file(ingest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,8 +164,8 @@ Traceback (most recent call last):
         (UsageError("closed"), 1),
         (RowError("routing_key", 17, 3, 12, "has 300 bytes; at most 255 are allowed"), 1),
         (HeadersError(2, "symbol: str16 is not a number"), 1),
-        (PublishFailed("there is no such exchange", partition=1, row=3, exchange="e"), 3),
-        (Unroutable("nothing is bound", partition=1, count=2), 3),
+        (PublishFailed("there is no such exchange", MessagePlace(1, row=3, exchange="e")), 3),
+        (Unroutable("nothing is bound", MessagePlace(1, count=2)), 3),
     ],
 )
 def test_errors_of_other_processes_are_recognised(error: AmqpError, code: int) -> None:

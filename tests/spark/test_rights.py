@@ -81,7 +81,7 @@ def test_a_state_queue_that_may_not_be_asked_for(ask: str) -> None:
     queue = StateQueue(cast("Client", SimpleNamespace(query_queue=no, is_bound=no)), Names(WRITER, "w"))
     with pytest.raises(StateError, match=HINT.format(QUERIES[command])) as told:
         getattr(queue, ask)(*["key"] if ask == "marked" else [])
-    assert "the login may not ask for" in str(told.value)
+    assert "The login may not ask for" in str(told.value)
     assert "which exactly-once needs for writer 'w'" in str(told.value)
     assert "create, query (on qpidd: access), publish to, bind to amq.direct, unbind, consume and delete" in str(
         told.value

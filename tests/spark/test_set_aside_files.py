@@ -75,7 +75,7 @@ def test_a_message_that_cannot_be_decoded_is_written_as_it_came(tmp_path: Path, 
 def test_a_file_that_is_there_stays_as_it_is(tmp_path: Path) -> None:
     file = tmp_path / "file.json"
     file.write_text("mine")
-    with pytest.raises(StateError, match="there already"):
+    with pytest.raises(StateError, match="it exists already"):
         write(message(WHOLE), file)
     assert file.read_text() == "mine"
 
@@ -85,7 +85,7 @@ def test_a_file_that_could_not_be_synced_is_not_left_behind(tmp_path: Path, monk
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(StateError, match=r"No space left on device.*Nothing was done"):
+    with pytest.raises(StateError, match=r"No space left on device.*nothing was done"):
         write(message(WHOLE), tmp_path / "file.json")
     assert list(tmp_path.iterdir()) == []
 

@@ -20,7 +20,7 @@ from amqp_core.errors import (
 )
 from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import MessagePlan, TaskId
-from amqp_spark.errors import PublishFailed, RowError, Unroutable
+from amqp_spark.errors import PublishFailed, RowError, Unroutable, UnsupportedModeError
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.at_least_once import AtLeastOnce
 from amqp_spark.sink.connections import Connections
@@ -89,6 +89,24 @@ def test_every_row_is_published_once_and_the_connection_kept(fake_sink: FakeBrok
     assert (len(fake_sink.clients), len(client.publishers), client.ended) == (1, 2, "")
 
 
+@pytest.mark.parametrize(
+    ("qpidd", "capability"), [(False, "confirms"), (False, "exchange_queries"), (True, "binding_queries")]
+)
+def test_a_broker_without_what_the_sink_needs_gets_no_row(qpidd: bool, capability: str) -> None:
+    broker = FakeBroker(qpidd=qpidd)
+    broker.lacks = frozenset({capability})
+    with pytest.raises(UnsupportedModeError, match=rf"The sink.* needs {capability.replace('_', ' ')}") as told:
+        Task(broker).run(rows(3))
+    assert told.value.condition == "AMQP_CAPABILITY_MISSING"
+    assert (broker.taken, broker.clients[0].ended) == ([], "discarded")
+
+
+def test_a_broker_that_rejects_needs_no_queries_of_bindings() -> None:
+    broker = FakeBroker()
+    broker.lacks = frozenset({"binding_queries"})
+    assert Task(broker).run(rows(3)).messages == 3
+
+
 def test_without_rows_nothing_is_connected(fake_sink: FakeBroker) -> None:
     statistics = Task(fake_sink, exchange="missing").run(rows(0), rows(0))
     assert (statistics.messages, fake_sink.clients) == (0, [])
@@ -143,7 +161,8 @@ def test_when_attempts_are_used_up_what_was_sent_is_in_doubt() -> None:
     task = Task(broker, {"retry.maxAttempts": 2})
     with pytest.raises(OutcomeUnknown) as caught:
         task.run(rows(8))
-    assert "partition 3 in batch 12: 3 messages were sent and not completed" in str(caught.value)
+    assert "not confirmed 3 messages of partition 3 in batch 12" in str(caught.value)
+    assert caught.value.condition == "AMQP_PUBLISH_OUTCOME_UNKNOWN"
     assert "(the first is row 2)" in str(caught.value)  # where the loss is always the same row, that one is to blame
     assert "retry.maxAttempts=2" in str(caught.value)
     assert [client.ended for client in broker.clients] == ["discarded"] * 3
@@ -154,7 +173,7 @@ def test_a_broker_that_stays_away_after_a_loss_leaves_the_same_doubt() -> None:
     task = Task(broker, {"retry.maxAttempts": 1})
     task.pool.lease(task.options.connect_options()).give_back()
     broker.fails["connect"] = [ConnectionFailed("nobody is there")]
-    with pytest.raises(OutcomeUnknown, match=r"3 messages were sent .* nobody is there"):
+    with pytest.raises(OutcomeUnknown, match=r"not confirmed 3 messages .* nobody is there"):
         task.run(rows(8))
 
 
@@ -312,7 +331,7 @@ def test_a_queue_that_is_deleted_during_a_task_fails_it(after: int) -> None:
     with pytest.raises(
         Unroutable,
         match=r"200 message\(s\), the first is row 0 of partition 3 in batch 12 for exchange 'amq.direct' with routing "
-        r"key 'k': the queue or its binding was there and is not there any more.*may be lost: create",
+        r"key 'k': the queue or its binding was deleted during the task, .*may be lost\. Create",
     ):
         Task(broker).run(rows(100), rows(100, 100))
     assert broker.clients[0].ended == "discarded"
@@ -333,13 +352,13 @@ def test_a_queue_that_is_deleted_is_a_warning_with_discard(caplog: pytest.LogCap
     vanish(broker, 100)
     assert Task(broker, onUnroutable="discard").run(rows(200)).messages == 200
     assert "200 message(s), the first is row 0" in caplog.text
-    assert "the queue or its binding was there" in caplog.text
+    assert "the queue or its binding was deleted" in caplog.text
 
 
 def test_a_queue_that_is_deleted_while_the_broker_is_away_fails_the_task() -> None:
     broker = FakeBroker(Script(breaks_after=150, completes=150), qpidd=True)
     vanish(broker, 149)
-    with pytest.raises(Unroutable, match=r"row 0 of .* with routing key 'k': the queue or its binding was there"):
+    with pytest.raises(Unroutable, match=r"row 0 of .* with routing key 'k': the queue or its binding was deleted"):
         Task(broker).run(rows(100), rows(100, 100))
 
 
@@ -365,7 +384,8 @@ def test_rejects_fail_the_task_with_count_first_row_and_target() -> None:
     with pytest.raises(Unroutable) as caught:
         task.run(rows(3), rows(3, 3))
     assert str(caught.value).startswith(
-        "1 message(s), the first is row 2 of partition 3 in batch 12 for exchange 'amq.direct' with routing key 'k': "
+        "[AMQP_REJECTED_AS_UNROUTABLE] Cannot publish 1 message(s), the first is row 2 of partition 3 in batch 12 "
+        "for exchange 'amq.direct' with routing key 'k': "
         "the broker rejected it with code 1 (so it is): no queue is bound"
     )
     copy = pickle.loads(pickle.dumps(caught.value))
@@ -406,7 +426,7 @@ def test_a_loss_after_rejects_that_may_be_discarded_forgets_none() -> None:
 
 def test_a_full_queue_fails_the_task_whatever_is_said_of_unroutable_ones() -> None:
     task = Task(FakeBroker(Script(rejects={2: 1, 4: 0})), onUnroutable="discard")
-    with pytest.raises(PublishFailed, match=r"row 4 .* rejected it with code 0 \(so it is\)$") as caught:
+    with pytest.raises(PublishFailed, match=r"row 4 .* rejected it with code 0 \(so it is\)\.") as caught:
         task.run(rows(6))
     assert not isinstance(caught.value, Unroutable)
 
@@ -420,14 +440,20 @@ def test_a_reject_before_a_loss_is_not_forgotten() -> None:
 def test_a_refused_transfer_is_named_and_not_tried_again() -> None:
     broker = FakeBroker(Script(refuses=4))
     task = Task(broker)
-    with pytest.raises(PublishFailed, match=r"^row 4 of partition 3 .* exchange 'amq.direct' .* 404: gone"):
+    with pytest.raises(
+        PublishFailed,
+        match=r"^\[AMQP_PUBLISH_REFUSED\] Cannot publish row 4 of partition 3 .* exchange 'amq.direct' .* 404: gone",
+    ):
         task.run(rows(3), rows(3, 3))
     assert (len(broker.clients), broker.clients[0].ended, task.waits) == (1, "discarded", [])
 
 
 def test_an_exception_without_command_names_the_task() -> None:
     task = Task(FakeBroker(Script(breaks_after=1, error=InternalError(541, None, "failed inside"))))
-    with pytest.raises(PublishFailed, match=r"^partition 3 .* exchange 'amq.direct': .*541: failed inside"):
+    with pytest.raises(
+        PublishFailed,
+        match=r"^\[AMQP_PUBLISH_REFUSED\] Cannot publish partition 3 .* exchange 'amq.direct': .*541: failed inside",
+    ):
         task.run(rows(3))
 
 

@@ -205,5 +205,5 @@ def test_the_text_of_an_xid_is_read_back(number: int, gid: bytes, branch: bytes)
 
 @pytest.mark.parametrize("text", ["", "1", "1:a", "1:a:b:c", "x:a:b", "1:0xzz:b", "1:a b:c", "1:ä:b"])
 def test_what_is_no_text_of_an_xid_is_refused(text: str) -> None:
-    with pytest.raises(StateError, match="no xid"):
+    with pytest.raises(StateError, match="AMQP_XID_INVALID"):
         parse_xid(text)

@@ -67,22 +67,25 @@ def _no_login(monkeypatch: pytest.MonkeyPatch) -> None:
         ([URL, "--transactional-id", "x" * 201], "200 bytes"),
         ([URL, "--consumer-id", "a", "--spool", "relative"], "--spool"),
         ([URL, "--consumer-id", "a", "--spool", f"s3://key:{SECRET}@bucket/x"], "credentials"),
-        ([URL, "--spool", "/spool"], "--spool belongs to --consumer-id"),
-        ([URL, "--forget", "--yes"], "--forget needs"),
+        ([URL, "--spool", "/spool"], "--spool is for consumers only. Add --consumer-id"),
+        ([URL, "--forget", "--yes"], "--forget has no owner. Add --consumer-id ID or --transactional-id ID"),
         ([URL, "--commit", "nonsense", "--yes"], "format:global-id:branch-id"),
         ([URL, "--commit", "1:a:b", "--rollback", "1:a:b", "--yes"], "twice"),
-        ([URL, "--yes"], "--yes belongs to"),
+        ([URL, "--yes"], "--yes has no effect"),
         ([URL, "--commit", "1:a:b", "--yes", "--json"], "--json"),
-        ([URL, "--consumer-id", "a", "--export", "x"], "allowed: EPOCH:POSITION"),
-        ([URL, "--consumer-id", "a", "--export", "1:2:3"], "allowed: EPOCH:POSITION"),
-        ([URL, "--export", "1"], "--export needs --consumer-id"),
-        ([URL, "--transactional-id", "a", "--skip", "1", "--to", "/f", "--yes"], "--skip needs --consumer-id"),
-        ([URL, "--consumer-id", "a", "--skip", "1", "--yes"], "--skip needs --to FILE"),
+        ([URL, "--consumer-id", "a", "--export", "x"], "Write EPOCH:POSITION"),
+        ([URL, "--consumer-id", "a", "--export", "1:2:3"], "Write EPOCH:POSITION"),
+        ([URL, "--export", "1"], "--export has no consumer. Add --consumer-id"),
+        (
+            [URL, "--transactional-id", "a", "--skip", "1", "--to", "/f", "--yes"],
+            "--skip has no consumer. Add --consumer-id",
+        ),
+        ([URL, "--consumer-id", "a", "--skip", "1", "--yes"], "--skip needs a file for the message. Add --to FILE"),
         ([URL, "--consumer-id", "a", "--skip", "1", "--to", "/f"], "there is no terminal"),
-        ([URL, "--consumer-id", "a", "--to", "/f"], "--to belongs to"),
-        ([URL, "--consumer-id", "a", "--queue", "q"], "--queue belongs to"),
-        ([URL, "--consumer-id", "a", "--skip", "1", "--to", "/f", "--forget", "--yes"], "--skip goes alone"),
-        ([URL, "--consumer-id", "a", "--export", "1", "--json"], "--export goes alone"),
+        ([URL, "--consumer-id", "a", "--to", "/f"], "--to has no effect. Add --export or --skip"),
+        ([URL, "--consumer-id", "a", "--queue", "q"], "--queue has no effect. Add --export or --skip"),
+        ([URL, "--consumer-id", "a", "--skip", "1", "--to", "/f", "--forget", "--yes"], "--skip excludes"),
+        ([URL, "--consumer-id", "a", "--export", "1", "--json"], "--export excludes"),
     ],
 )
 def test_a_wrong_command_line_is_told_before_anything_is_done(
@@ -101,7 +104,7 @@ def test_without_a_terminal_and_without_yes_nothing_is_done(
 ) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: False, raising=False)
     assert main([URL, *action]) == EXIT_OPTIONS
-    assert "no terminal to ask on" in capsys.readouterr().err
+    assert "there is no terminal for a question. Add --yes" in capsys.readouterr().err
 
 
 def test_both_ids_at_once_are_refused_by_the_parser(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,7 +12,7 @@ import struct
 import threading
 import time
 from collections import Counter, defaultdict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from amqp_core.api import Capabilities, Route
@@ -136,6 +136,8 @@ class FakeBroker:
         queues = [each for each in given if isinstance(each, str)]
         self.changed = threading.Condition(threading.RLock())
         self.qpidd = qpidd
+        self.lacks: frozenset[str] = frozenset()
+        """Capabilities that it does not have."""
         self.counts_held = counts_held
         self.queues: dict[str, deque[FakeMessage]] = {queue: deque() for queue in queues or ["q"]}
         self.exchanges = {"amq.direct": "direct", "amq.topic": "topic", "other": "direct"}
@@ -361,12 +363,13 @@ class FakeClient:
     @property
     def capabilities(self) -> Capabilities:
         qpidd = self.broker.qpidd
-        return Capabilities(
+        capabilities = Capabilities(
             counts_held_messages=self.broker.counts_held,
             rejects_unroutable=not qpidd,
             lists_branches_in_one_frame=qpidd,
             zero_timeout_is_none=not qpidd,
         )
+        return replace(capabilities, **dict.fromkeys(self.broker.lacks, False))
 
     def command(self, name: str) -> None:
         """A command that changes nothing."""
