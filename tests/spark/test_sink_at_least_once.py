@@ -228,7 +228,7 @@ def test_a_task_that_fails_ends_its_session(fake_sink: FakeBroker, failure: Base
 
 def test_a_row_that_cannot_be_sent_ends_the_task_and_its_session(fake_sink: FakeBroker) -> None:
     task = Task(fake_sink)
-    with pytest.raises(RowError, match=r"row 5 of partition 3 in batch 12 .*'body'"):
+    with pytest.raises(RowError, match=r"Row 5 of partition 3 in batch 12 .*'body'"):
         task.run(rows(4), pa.RecordBatch.from_pydict({"body": ["x", None], "routing_key": ["k", "k"]}))
     assert fake_sink.clients[0].ended == "discarded"
 
