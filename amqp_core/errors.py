@@ -243,7 +243,7 @@ class CommandFailed(AmqpError):
     Attributes:
         wire_code: the broker's error code.
         command_id: id of the command; ``None`` if the broker did not name it.
-        description: the broker's reason.
+        description: the broker's reason; the whole text if it begins with a condition.
         command: name of the command, if known.
         remedy: what the administrator of the broker has to do, if it is known.
     """
@@ -261,6 +261,8 @@ class CommandFailed(AmqpError):
         self.remedy = remedy
 
     def __str__(self) -> str:
+        if condition_of(self.description):  # of a caller that found the error in an answer of the broker
+            return self.description
         return self._condition(**self._fields())
 
     def _fields(self) -> dict[str, object]:

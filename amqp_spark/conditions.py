@@ -12,9 +12,29 @@ class SparkCondition(Condition):
     """Conditions of amqp_spark."""
 
     # --- options
+    OPTIONS_INVALID = "{count} options cannot be used as given.", "Correct each of these problems."
+    OPTION_UNKNOWN = "Option {option!r} is not known to the {side}.", "{remedy}."
+    OPTION_DUPLICATE = (
+        "Option {option!r} is given twice with different values.",
+        "Give it once; upper and lower case make no difference in its name.",
+    )
+    OPTION_REQUIRED = "Option {option!r} is required{reason}.", "Set it to {allowed}."
+    OPTION_INVALID = "Option {option!r} has the value {value}, which is not allowed{reason}.", "Allowed: {allowed}."
+    OPTION_INCOMPLETE = "Option {option!r} is given without {missing}.", "Set that option too, or remove {option!r}."
+    OPTION_CONFLICT = "Options {first!r} and {second!r} are both given.", "Remove one of them."
+    OPTION_WITHOUT_EFFECT = "Option {option!r} has no effect with {setting}.", "Remove it, or {remedy}."
+    OPTION_URL_INVALID = (
+        "Option 'url' cannot be used: {reason}.",
+        "Write amqp://host[:port][,host2...]/virtual-host, or amqps:// for TLS.",
+    )
+    MODE_UNSUPPORTED = (
+        "{mode} is not supported: {reason}.",
+        "Use {alternative}.",
+        "The source accepts a batch when Spark calls it after the commit of that batch, and not before.",
+    )
 
     # --- schemas and messages as rows
-
+    COLUMNS_INVALID = "{count} columns of the schema cannot be used.", "Correct each of these problems."
     SCHEMA_INVALID = "The schema {schema!r} is no DDL: {reason}.", "Write it like 'body STRING, routing_key STRING'."
     SCHEMA_EMPTY = "The schema has no columns.", "Give at least one column, or no schema for all columns."
     COLUMN_UNKNOWN = (
@@ -84,8 +104,98 @@ class SparkCondition(Condition):
     )
 
     # --- reading: queues, offsets, batches
+    QUEUE_NOT_FOUND = "Queue {queue!r} does not exist on virtual host {vhost!r}.", "Create it{alternative}."
+    QUEUE_DELETED = (
+        "Queue {queue!r} was deleted while the query read it.",
+        "Create it again, and start the query again.",
+        "Messages that the query had received before are still given to Spark, except with exactly-once.",
+    )
+    BATCH_NOT_HELD = (
+        "The reader of queue {queue!r} does not hold the batch that Spark asks for: {reason}.",
+        "Use the checkpoint of this query.",
+        "A batch is held from its planning until Spark has committed it, by the process that planned it.",
+    )
+    CHECKPOINT_OF_EXACTLY_ONCE = (
+        "The checkpoint of queue {queue!r} was written with deliveryGuarantee=exactly-once.",
+        "Use that guarantee until no batch is owned, then a new checkpoint location.",
+        "Its messages may be in the spool only. `python -m amqp_spark.transactions` shows the owned batches.",
+    )
+    CHECKPOINT_NOT_EXACTLY_ONCE = (
+        "{consumer}: the checkpoint {what} {offset}, which was not written with deliveryGuarantee=exactly-once.",
+        "Use a new checkpoint location, or set adoptState=true until a batch is committed.",
+        "Messages that were not accepted are on the queue: a new checkpoint location loses none.",
+    )
+    CHECKPOINT_WITHOUT_STATE = (
+        "{consumer}: the checkpoint {what} {offset}, but the state on the broker has no batch.",
+        "Check broker, virtual host and consumerId, or set adoptState=true until a batch is committed.",
+        "The state was deleted, or lost by a broker that keeps nothing over a restart, or this is another broker.",
+    )
+    CHECKPOINT_MISMATCH = (
+        "{consumer}: the checkpoint {what} {offset}, but the state finished {finished} and owns {owned}.",
+        "Use the checkpoint of this state, or set adoptState=true until a batch is committed.",
+        "The checkpoint was rolled back, or is that of another query; with adoptState=true owned batches come again.",
+    )
+    TRANSFER_FAILED = (
+        "This executor cannot fetch a batch from the reader of the query at {address}: {reason}.",
+        "Set transferHost and transferPort to an address that executors reach, or set transfer=inline.",
+    )
+    TRANSFER_REFUSED = (
+        "The reader of the query did not serve a batch: {reason}.",
+        "Spark repeats the task; if it fails again, remove this cause.",
+    )
+    TRANSFER_FOREIGN_PEER = (
+        "The peer at {address} is not the reader of the query, since it has another certificate.",
+        "Set transferHost and transferPort to bypass proxies that end TLS, or set transfer=inline.",
+        "Nothing was sent to this peer.",
+    )
+    TRANSFER_PORT_IN_USE = (
+        "Option transferPort is {port}, which another program on the driver's machine uses.",
+        "Give each query its own port, remove the option, or set transfer=inline.",
+    )
+    TRANSFER_CANNOT_LISTEN = (
+        "The pull endpoint cannot listen on {address}: {reason}.",
+        "Set transferHost and transferPort to an address and a port of the driver, or set transfer=inline.",
+    )
+    TRANSFER_CANNOT_ENCRYPT = (
+        "The pull endpoint must encrypt, but package 'cryptography' is missing on the driver ({reason}).",
+        "Install it there, or set transfer=inline and another mode than REJECT.",
+    )
+    MESSAGE_TOO_LARGE_INLINE = (
+        "A message of queue {queue!r} has {size} bytes, and a partition takes at most {limit}.",
+        "Set transfer=pull.",
+    )
 
     # --- spool
+    SPOOL_UNUSABLE = (
+        "The spool {spool} {what}: {reason}.",
+        "{remedy}.",
+        "Messages are accepted after their batch is in the spool: before, they are on the broker.",
+    )
+    SPOOL_BATCH_LOST = (
+        "The spool {spool} cannot serve the accepted messages of file {file}, which {reason}.",
+        "Restore the spool, or set adoptState=true until a batch is committed to give these messages up.",
+        "The messages of an accepted batch are in its file and nowhere else.",
+    )
+    SPOOL_FILE_FOREIGN = (
+        "The file {file!r} in the state is not one of the spool {spool} for consumer {consumer!r} and queue {queue!r}.",
+        "Use the consumerId, the queue and the version that wrote it.",
+    )
+    SPOOL_FOREIGN = (
+        "The spool {spool} belongs to consumer {owner!r}, not to {consumer!r}.",
+        "Give each consumerId its own spoolLocation.",
+    )
+    SPOOL_CLAIMED = (
+        "Another consumer claims the spool {spool} at this moment.",
+        "Give each consumerId its own spoolLocation; if no query runs, delete {claim}.",
+    )
+    SPOOL_OWNER_UNREADABLE = (
+        "The spool {spool} has no readable file {file}, which names its owner.",
+        "Restore that file, or use an empty directory as spoolLocation.",
+    )
+    SPOOL_VERSION_UNKNOWN = (
+        "The spool {spool} has {what} of version {version}, but this amqp_spark knows version {known}.",
+        "Use the amqp_spark that wrote it, or a newer one.",
+    )
 
     # --- state of exactly-once
     STATE_IN_USE = (
@@ -160,6 +270,33 @@ class SparkCondition(Condition):
         "together, "
         "and no transactionalId of this broker works until there are fewer. Nothing was changed. --rollback needs no "
         "list.",
+    )
+    CONSUMER_QUEUES_CHANGED = (
+        "The consumerId {consumer!r} was used with another list of queues: {reason}.",
+        "Use the same queues, or another consumerId; when no batch is owned, {command} begins anew.",
+    )
+    CONSUMER_SPOOL_CHANGED = (
+        "{consumer}: its state has the spool {found!r}, and option 'spoolLocation' is {spool!r}.",
+        "Set it back, or move the files and set adoptState=true until a batch is committed.",
+    )
+    CONSUMER_STATE_LOST = (
+        "{consumer}: the broker has no state {state!r}, but the spool {spool!r} has {count} batch(es).",
+        "Use the right broker, delete the files, or set adoptState=true until a batch is committed.",
+        "Nothing was changed. With adoptState=true every batch of the spool is offered again.",
+    )
+    CONSUMER_SPOOL_SHARED = (
+        "{consumer}: its spool {spool!r} has {count} batch(es) of another state of this consumer.",
+        "Give each of them its own spoolLocation, or set adoptState=true to leave those batches unread.",
+        "Another broker or virtual host has a consumer of this name, or the state is new. Nothing was changed.",
+    )
+    CONSUMER_STATE_DELETED = (
+        "{consumer}: the state queue {state!r} was deleted while the query ran.",
+        "Start the query again with adoptState=true until a batch is committed.",
+        "A broker that keeps nothing over a restart loses it, too. The batches of the spool are offered again.",
+    )
+    CONSUMER_REPLACED = (
+        "{consumer}: another query has taken over the state (its epoch is {found}, ours is {ours}).",
+        "Run one query at a time for each consumerId.",
     )
 
     # --- writing

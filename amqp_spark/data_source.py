@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from amqp_spark.arrow.decode import schema_with
 from amqp_spark.compat import DataSource
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource.batch_reader import AmqpBatchReader
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.errors import OptionError, UnsupportedModeError
@@ -72,9 +73,10 @@ class AmqpDataSource(Portable, DataSource):
         """Return a reader that browses the messages that the queues hold now."""
         options, columns = check_source(self.options, schema)
         if options.mode == REJECT:
+            reason = " in a batch read, which browses and cannot reject"
             allowed = f"{FAILFAST}, {PERMISSIVE}"
             raise OptionError(
-                [f"option 'mode' is REJECT, but a batch read browses and cannot reject; allowed: {allowed}"]
+                [SparkCondition.OPTION_INVALID(option="mode", value=repr(REJECT), reason=reason, allowed=allowed)]
             )
         self._redacted = True
         return AmqpBatchReader(options, columns)
@@ -89,14 +91,19 @@ class AmqpDataSource(Portable, DataSource):
         """Return the writer of a static frame. Overwriting is not possible: an exchange stores no messages."""
         options, plan = check_sink(self.options, schema)
         if options.exactly_once and options.batch_id is None:
-            problem = (
-                "option 'batchId' is required by a batch write with deliveryGuarantee=exactly-once: a number that is "
-                "greater for each new write, and the same when a write is repeated"
+            problem = SparkCondition.OPTION_REQUIRED(
+                option="batchId",
+                reason=" by a batch write with deliveryGuarantee=exactly-once",
+                allowed="a number that is greater for each new write, and the same when a write is repeated",
             )
             raise OptionError([problem])
         if overwrite:
             raise UnsupportedModeError(
-                'mode("overwrite") is not possible, since an exchange holds nothing to replace: use mode("append")'
+                SparkCondition.MODE_UNSUPPORTED(
+                    mode='mode("overwrite")',
+                    reason="an exchange holds nothing to replace",
+                    alternative='mode("append")',
+                )
             )
         return AmqpBatchWriter(options, plan)
 

@@ -7,13 +7,15 @@ contain no secret.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from amqp_core.errors import AmqpError
 from amqp_spark.conditions import SparkCondition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from amqp_core.conditions import Condition
 
 
 class AmqpSparkError(AmqpError):
@@ -23,7 +25,7 @@ class AmqpSparkError(AmqpError):
 class _Problems(AmqpSparkError, ValueError):
     """One error for all problems; ``problems`` has one text for each."""
 
-    what = "problems"
+    head: ClassVar[Condition]
 
     def __init__(self, problems: Iterable[str]) -> None:
         self.problems = tuple(problems)
@@ -33,19 +35,19 @@ class _Problems(AmqpSparkError, ValueError):
         if len(self.problems) == 1:
             return self.problems[0]
         lines = "".join(f"\n  - {problem}" for problem in self.problems)
-        return f"{len(self.problems)} {self.what}:{lines}"
+        return f"{self.head(count=len(self.problems))}{lines}"
 
 
 class OptionError(_Problems):
     """Invalid options; every problem names the option, its value and the allowed values."""
 
-    what = "options cannot be used as given"
+    head = SparkCondition.OPTIONS_INVALID
 
 
 class SchemaError(_Problems):
     """A schema that cannot be served; every problem names the column and the allowed types."""
 
-    what = "columns of the schema cannot be served"
+    head = SparkCondition.COLUMNS_INVALID
 
 
 class OffsetError(AmqpSparkError, ValueError):

@@ -11,6 +11,7 @@ import random
 import time
 from typing import TYPE_CHECKING
 
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource import commit_log
 from amqp_spark.datasource.micro_batch_stream import key
 from amqp_spark.datasource.partitions import Range
@@ -75,7 +76,8 @@ class AtLeastOncePolicy:
     def buffer_of(self, queue: str, epoch: int, _end: int) -> QueueBuffer:
         """See :class:`.DeliveryPolicy`."""
         if epoch != self._epoch or queue not in self.receiver.held.buffers:
-            raise OffsetError(f"queue {queue!r}: epoch {epoch} is not the one of this reader ({self._epoch})")
+            reason = f"its epoch is {epoch}, that of the reader {self._epoch}"
+            raise OffsetError(SparkCondition.BATCH_NOT_HELD(queue=queue, reason=reason))
         return self.receiver.held.buffers[queue]
 
     def epoch_of(self, _queue: str) -> int:
@@ -113,9 +115,8 @@ class AtLeastOncePolicy:
         ours = {queue: offset.position for queue, offset in offsets.items() if offset.epoch == self._epoch}
         for queue, position in ours.items():
             if position > planned[queue]:
-                raise OffsetError(
-                    f"queue {queue!r}: Spark is at position {position} of this run, which planned only {planned[queue]}"
-                )
+                reason = f"Spark is at position {position} of this run, which has planned up to {planned[queue]}"
+                raise OffsetError(SparkCondition.BATCH_NOT_HELD(queue=queue, reason=reason))
         return ours
 
 
@@ -123,8 +124,4 @@ def _refuse_owned(offsets: Mapping[str, QueueOffset]) -> None:
     """Refuse offsets of exactly-once: their messages are in the spool, and the broker does not send them again."""
     for queue, offset in offsets.items():
         if offset.is_owned:
-            raise OffsetError(
-                f"queue {queue!r}: the checkpoint was written with deliveryGuarantee=exactly-once, and messages of it "
-                "may be in the spool and nowhere else. Set the option back until nothing is owned any more "
-                "(python -m amqp_spark.transactions shows it), then use a new checkpoint location for another guarantee"
-            )
+            raise OffsetError(SparkCondition.CHECKPOINT_OF_EXACTLY_ONCE(queue=queue))

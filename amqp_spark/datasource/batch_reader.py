@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from amqp_core.errors import AmqpError, NotFound
 from amqp_spark.arrow.decode import Chunk
 from amqp_spark.compat import DataSourceReader, InputPartition
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.connect import connect
 from amqp_spark.datasource.credit import CreditWindow
 
@@ -59,7 +60,7 @@ class AmqpBatchReader(DataSourceReader):
         """One per queue. Queries the message count of each queue, so a missing queue is reported here."""
         client = self._connector(self._options.connect_options())
         try:
-            return [BrowsePartition(queue, _count(client, queue)) for queue in self._options.queues]
+            return [BrowsePartition(queue, _count(client, queue, self._options)) for queue in self._options.queues]
         finally:
             client.close()
 
@@ -82,10 +83,11 @@ class AmqpBatchReader(DataSourceReader):
             client.close()
 
 
-def _count(client: Client, queue: str) -> int | None:
+def _count(client: Client, queue: str, options: SourceOptions) -> int | None:
     info = client.query_queue(queue)
     if info is None:
-        raise NotFound(404, None, f"there is no queue {queue!r} to browse", "queue.query")
+        text = SparkCondition.QUEUE_NOT_FOUND(queue=queue, vhost=options.virtual_host or "(default)", alternative="")
+        raise NotFound(404, None, text, "queue.query")
     return info.message_count
 
 

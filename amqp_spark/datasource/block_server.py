@@ -32,9 +32,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_core.address import format_address
+from amqp_core.conditions import reason
 from amqp_core.errors import AmqpError
 from amqp_spark import crashpoints
 from amqp_spark.arrow.decode import Chunk
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource import encryption
 from amqp_spark.errors import TransferError
 
@@ -192,8 +194,7 @@ class BlockServer:
                 self._ranges.reject(queue, epoch, positions, text)
                 chunks = ()
         except AmqpError as error:
-            reason = str(error).encode()[:_MAX_REASON]
-            connection.sendall(bytes((_REFUSED,)) + _U16.pack(len(reason)) + reason)
+            connection.sendall(bytes((_REFUSED,)) + _packed(str(error)))
             return
         # No timeout: a task reads as fast as its sink takes the rows, however slow. If the task dies or is cut off, the
         # connection ends: the system keeps probing a peer that reads nothing.
@@ -206,8 +207,7 @@ class BlockServer:
         try:
             self._assure()  # the process may have been suspended meanwhile: only the end marker makes the bytes valid
         except AmqpError as error:
-            reason = str(error).encode()[:_MAX_REASON]
-            connection.sendall(_U32.pack(_TAKEN_BACK) + _U16.pack(len(reason)) + reason)
+            connection.sendall(_U32.pack(_TAKEN_BACK) + _packed(str(error)))
             return
         connection.sendall(_U32.pack(0))
 
@@ -265,15 +265,9 @@ def _listen(bind: str, port: int) -> socket.socket:
 
 def _not_listening(bind: str, port: int, error: OSError) -> TransferError:
     if error.errno == errno.EADDRINUSE and port:
-        return TransferError(
-            f"option transferPort is {port}, and something else listens on that port of the driver's machine: another "
-            "query with the same transferPort, perhaps. Give each query a port of its own, leave the option out for a "
-            "free port, or read with transfer=inline"
-        )
-    return TransferError(
-        f"the pull endpoint cannot listen on {format_address(bind, port)}: {error.strerror or error}; set "
-        "transferHost and transferPort to an address and a port of the driver, or transfer=inline"
-    )
+        return TransferError(SparkCondition.TRANSFER_PORT_IN_USE(port=port))
+    address, reason = format_address(bind, port), error.strerror or error
+    return TransferError(SparkCondition.TRANSFER_CANNOT_LISTEN(address=address, reason=reason))
 
 
 def _request(head: tuple[int, int, int], body: bytes) -> tuple[int, int, str, bytes]:
@@ -305,13 +299,17 @@ def fetch(endpoint: Endpoint, *, queue: str, epoch: int, begin: int, end: int) -
 
 def report_rejects(endpoint: Endpoint, *, queue: str, epoch: int, positions: Sequence[int], text: str) -> None:
     """On an executor: report positions that the receiver shall reject. Idempotent."""
-    reason = text.encode()[:_MAX_REASON]
-    reason = reason.decode(errors="ignore").encode()
     for at in range(0, len(positions), _MAX_POSITIONS):
         some = positions[at : at + _MAX_POSITIONS]
-        body = _U16.pack(len(reason)) + reason + struct.pack(f">I{len(some)}Q", len(some), *some)
+        body = _packed(text) + struct.pack(f">I{len(some)}Q", len(some), *some)
         with _ask(endpoint, _REJECT, queue, epoch, body):
             pass  # it has answered
+
+
+def _packed(text: str) -> bytes:
+    """A text with its size; what is too long is cut."""
+    data = text.encode()[:_MAX_REASON].decode(errors="ignore").encode()
+    return _U16.pack(len(data)) + data
 
 
 def _nothing() -> None:
@@ -366,24 +364,18 @@ def _check_status(stream: _Stream) -> None:
 
 
 def _foreign(endpoint: Endpoint) -> TransferError:
-    return TransferError(
-        f"what answers this executor at {format_address(endpoint.host, endpoint.port)} is not the reader of the query: "
-        "it has another certificate. Nothing was sent to it. Options transferHost and transferPort say where executors "
-        "connect, past any proxy that ends TLS; transfer=inline does without"
-    )
+    address = format_address(endpoint.host, endpoint.port)
+    return TransferError(SparkCondition.TRANSFER_FOREIGN_PEER(address=address))
 
 
 def _refused(stream: _Stream) -> TransferError:
-    reason = _read(stream, _U16.unpack(_read(stream, 2))[0]).decode(errors="replace")
-    return TransferError(f"the reader of the query did not serve the range: {reason}")
+    text = _read(stream, _U16.unpack(_read(stream, 2))[0]).decode(errors="replace")
+    return TransferError(SparkCondition.TRANSFER_REFUSED(reason=reason(text)))
 
 
 def _unreachable(endpoint: Endpoint, error: OSError) -> TransferError:
-    where = format_address(endpoint.host, endpoint.port)
-    return TransferError(
-        f"this executor cannot fetch the batch from the reader of the query at {where}: {error.strerror or error}; "
-        "options transferHost and transferPort say where executors connect, transfer=inline does without"
-    )
+    address = format_address(endpoint.host, endpoint.port)
+    return TransferError(SparkCondition.TRANSFER_FAILED(address=address, reason=error.strerror or error))
 
 
 def _read(stream: _Stream, size: int) -> bytes:

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import IllegalArgument, InvalidArgument, NotFound, ResourceLocked
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 
 if TYPE_CHECKING:
@@ -37,12 +38,11 @@ def prepare(client: Client, queue: str, options: SourceOptions) -> QueueInfo | N
     info = client.query_queue(queue)
     if info is None:
         if options.declare != "ifMissing":
-            raise NotFound(
-                404,
-                None,
-                f"there is no queue {queue!r}; create it, or let option declare=ifMissing do so",
-                "queue.query",
+            alternative = ", or set declare=ifMissing"
+            text = SparkCondition.QUEUE_NOT_FOUND(
+                queue=queue, vhost=options.virtual_host or "(default)", alternative=alternative
             )
+            raise NotFound(404, None, text, "queue.query")
         client.declare_queue(queue, durable=True)
     for exchange, key in options.bind:
         client.bind(queue, exchange, key)

@@ -17,6 +17,7 @@ import ssl
 import tempfile
 from typing import TYPE_CHECKING, Final
 
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import TransferError
 
 if TYPE_CHECKING:
@@ -47,11 +48,7 @@ def server_context() -> tuple[ssl.SSLContext, bytes]:
     try:
         certificate, key_and_certificate, password = _new_certificate()
     except ImportError as error:
-        raise TransferError(
-            "the pull endpoint of this query must encrypt, and the package 'cryptography', which makes its "
-            f"certificate, is not there on the driver ({error}): install it there, or read with transfer=inline and "
-            "another mode than REJECT"
-        ) from error
+        raise TransferError(SparkCondition.TRANSFER_CANNOT_ENCRYPT(reason=error)) from error
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.num_tickets = 0  # no session is resumed
@@ -72,7 +69,7 @@ def connect(connection: socket.socket, fingerprint: bytes) -> ssl.SSLSocket:
     found = secured.getpeercert(binary_form=True) or b""
     if not hmac.compare_digest(hashlib.sha256(found).digest(), fingerprint):
         secured.close()
-        raise ForeignPeer("another certificate than that of the query's reader")
+        raise ForeignPeer("the certificate is not that of the reader of the query")
     return secured
 
 

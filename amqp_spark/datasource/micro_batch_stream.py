@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_spark import crashpoints
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource import consumer_setup, driver_env, encryption
 from amqp_spark.datasource.block_server import BlockServer
 from amqp_spark.datasource.partitions import SMALL_BATCH_BYTES, PlannedRanges, inline_partitions, pull_partitions
@@ -159,9 +160,11 @@ class MicroBatchStream:
         self._start()
         if start != end and key(starts) in self._uncommitted:
             raise UnsupportedModeError(
-                "this query goes on to the next batch without having committed the one before: that is asynchronous "
-                "progress tracking (option asyncProgressTrackingEnabled), where the position that Spark passes may not "
-                "be in its log, so that messages could be accepted and lost: switch it off"
+                SparkCondition.MODE_UNSUPPORTED(
+                    mode="Asynchronous progress tracking",
+                    reason="the query begins a batch before the one before is committed, so messages could be lost",
+                    alternative="asyncProgressTrackingEnabled=false",
+                )
             )
         planned = self._planned
         ranges = self._policy.ranges(starts, ends)

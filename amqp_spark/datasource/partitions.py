@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_spark.arrow.decode import Chunk, joined
 from amqp_spark.compat import InputPartition
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import TransferError
 
 if TYPE_CHECKING:
@@ -125,8 +126,7 @@ def inline_partitions(
         for begin, end, length in planned.cut(each.queue, each.epoch, each.begin, each.end, wanted):
             if length > INLINE_LIMIT_BYTES:
                 raise TransferError(
-                    f"queue {each.queue!r}: a message of {length} bytes is too large to travel inside a partition "
-                    f"({INLINE_LIMIT_BYTES} bytes at most): option transfer=pull can carry it"
+                    SparkCondition.MESSAGE_TOO_LARGE_INLINE(queue=each.queue, size=length, limit=INLINE_LIMIT_BYTES)
                 )
             partitions.append(InlinePartition((_slice(planned, each, begin, end),), endpoint))
     return partitions

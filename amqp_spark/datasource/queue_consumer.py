@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_core.errors import AmqpError, ConnectionFailed, NotFound, ResourceDeleted
 from amqp_spark import crashpoints
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource import consumer_setup
 from amqp_spark.datasource.consumer_setup import Retries
 from amqp_spark.datasource.credit import MAX_CREDIT
@@ -361,7 +362,7 @@ class QueueConsumer:
         info = client.query_queue(self.queue)
         if info is None:
             # Broker-J does not notify the consumers of a deleted queue: it just stops sending.
-            raise ResourceDeleted(408, None, f"the queue {self.queue!r} was deleted under the stream", "queue.query")
+            raise ResourceDeleted(408, None, SparkCondition.QUEUE_DELETED(queue=self.queue), "queue.query")
         self._ending.alone = info.subscriber_count is not None and info.subscriber_count <= 1
         if info.message_count is None:
             return None

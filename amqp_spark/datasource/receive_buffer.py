@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from amqp_spark.arrow.decode import Chunk
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource.credit import Turns
 from amqp_spark.errors import OffsetError
 
@@ -192,10 +193,11 @@ class QueueBuffer:
         try:
             return self.ranges[end]
         except KeyError:
-            raise OffsetError(
-                f"queue {self.queue!r}: no batch ending at position {end} is held (accepted up to {self.accepted}, "
-                f"planned up to {self.planned}): the checkpoint does not belong to this run"
-            ) from None
+            raise self._not_held(f"no batch ends at position {end}") from None
+
+    def _not_held(self, reason: str) -> OffsetError:
+        reason = f"{reason} (accepted up to {self.accepted}, planned up to {self.planned})"
+        return OffsetError(SparkCondition.BATCH_NOT_HELD(queue=self.queue, reason=reason))
 
     def parts(self, begin: int, end: int) -> list[memoryview]:
         """The frames of a planned range, without copying; one part per block. OffsetError if it is not held."""
@@ -221,10 +223,7 @@ class QueueBuffer:
     def _held_range(self, begin: int, end: int) -> list[tuple[HeldBlock, int, int]]:
         """The blocks of a planned range, each with the first and the end position of its part of the range."""
         if not self.accepted <= begin <= end <= self.planned:
-            raise OffsetError(
-                f"queue {self.queue!r}: positions {begin} to {end} are not held (accepted up to {self.accepted}, "
-                f"planned up to {self.planned})"
-            )
+            raise self._not_held(f"positions {begin} to {end} are not in it")
         found: list[tuple[HeldBlock, int, int]] = []
         for block in self._blocks_from(begin):
             if block.begin >= end:

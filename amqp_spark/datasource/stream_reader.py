@@ -22,6 +22,7 @@ from amqp_spark.compat import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.connect import connect
 from amqp_spark.datasource.at_least_once import AtLeastOncePolicy
 from amqp_spark.datasource.block_server import Endpoint, fetch, report_rejects
@@ -87,8 +88,11 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Accept all up to ``start``, which is in Spark's commit log; then plan a batch, or offer the planned one."""
         if isinstance(limit, ReadAllAvailable):
             raise UnsupportedModeError(
-                "Trigger.Once makes no call after its batch, so its messages could never be accepted: "
-                "use Trigger.AvailableNow (availableNow=True)"
+                SparkCondition.MODE_UNSUPPORTED(
+                    mode="Trigger.Once",
+                    reason="it makes no call after its batch, so its messages could never be accepted",
+                    alternative="Trigger.AvailableNow (availableNow=True)",
+                )
             )
         return self._running().latest_offset(start)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amqp_spark.options.connection import AT_LEAST_ONCE, AT_MOST_ONCE, CONNECTION, EXACTLY_ONCE
-from amqp_spark.options.parsing import Option
+from amqp_spark.options.connection import CONNECTION
+from amqp_spark.options.parsing import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Option
 from amqp_spark.options.sink import DISCARD, FAIL, SINK, SinkOptions
 from amqp_spark.options.source import FAILFAST, PERMISSIVE, REJECT, SOURCE, SourceOptions
 

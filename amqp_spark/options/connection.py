@@ -1,4 +1,4 @@
-"""Options of the connection, which source and sink share, and words that several options have as values."""
+"""Options of the connection, which source and sink share."""
 
 from __future__ import annotations
 
@@ -13,10 +13,6 @@ from amqp_core.address import (
 )
 from amqp_spark.options import kinds
 from amqp_spark.options.parsing import REQUIRED, option, options_of
-
-AT_LEAST_ONCE = "at-least-once"
-EXACTLY_ONCE = "exactly-once"
-AT_MOST_ONCE = "at-most-once"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
-from amqp_core.address import DEFAULT_MECHANISMS, NOT_UTF8, is_utf8, parse_url
+from amqp_core.address import DEFAULT_MECHANISMS, is_utf8, parse_url
+from amqp_core.conditions import reason
 from amqp_core.errors import UsageError
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.options.kinds import Kind, SecretGivenError
 
 if TYPE_CHECKING:
@@ -19,7 +21,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PASSWORD_MECHANISMS = frozenset({"SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN"})
+AT_LEAST_ONCE = "at-least-once"
+EXACTLY_ONCE = "exactly-once"
+AT_MOST_ONCE = "at-most-once"
+
+_PASSWORD_MECHANISMS = {"SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN"}
 
 #: Keys that Spark itself, or other parts of a query, add to the options of a source or sink.
 _SPARK_KEYS = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})
@@ -118,14 +124,15 @@ class Given:
         self._by_key = {option.name.lower(): option for option in table}
         self._others = {option.name.lower() for option in others} - set(self._by_key)
         self._other_side = other_side
+        self._side = {"sink": "source", "source": "sink"}.get(other_side, "connection")
         self.texts = self._collect(options)
         for option in table:
             self._take(option)
         self._take_url()
         # naming a mechanism that is weak without TLS allows it
         self.values["in_clear"] = self.values["sasl_mechanisms"] if "saslMechanisms" in self.texts else ()
-        self.problems += _login_problems(self.values, self.texts)
-        self.problems += _tls_problems(self.values, self.texts)
+        self._check_login()
+        self._check_tls()
 
     def __contains__(self, name: str) -> bool:
         return name in self.texts
@@ -139,13 +146,13 @@ class Given:
                 continue
             option = self._by_key.get(lowered)
             if option is None:
-                self.problems.append(f"option {key!r} is not known{self._suggestion(lowered)}")
+                self.problems.append(
+                    SparkCondition.OPTION_UNKNOWN(option=key, side=self._side, remedy=self._suggestion(lowered))
+                )
                 continue
             text = str(value).lower() if isinstance(value, bool) else str(value)
             if given.get(option.name, text) != text:
-                self.problems.append(
-                    f"option {option.name!r} is given twice with different values (keys have no case): give it once"
-                )
+                self.problems.append(SparkCondition.OPTION_DUPLICATE(option=option.name))
             given[option.name] = text
         return given
 
@@ -154,17 +161,38 @@ class Given:
         text = self.texts.get(option.name)
         if text is None:
             if option.default == "required":
-                self.problems.append(f"option {option.name!r} is required: {option.kind.allowed}")
+                self.require(option.name, option.kind.allowed)
             return
         if not is_utf8(text):
-            self.problems.append(f"option {option.name!r} {NOT_UTF8}")
+            self.refuse(option.name, "<redacted>", "text with a valid encoding in UTF-8")
             return
         try:
             self.values[option.field] = option.kind.parse(text)
         except ValueError as error:
             secret = option.secret or isinstance(error, SecretGivenError)
             shown = "<redacted>" if secret else repr(text[:200])
-            self.problems.append(f"option {option.name!r} has the value {shown}; allowed: {error}")
+            self.refuse(option.name, shown, str(error))
+
+    def require(self, name: str, allowed: str, reason: str = "") -> None:
+        """Add the problem that an option is required."""
+        self.problems.append(SparkCondition.OPTION_REQUIRED(option=name, reason=reason, allowed=allowed))
+
+    def refuse(self, name: str, value: object, allowed: str, reason: str = "") -> None:
+        """Add the problem that an option has a value that is not allowed; ``value``: as shown."""
+        self.problems.append(SparkCondition.OPTION_INVALID(option=name, value=value, reason=reason, allowed=allowed))
+
+    def refuse_unused(self, setting: str, remedy: str, *names: str) -> None:
+        """Add a problem for each of these options that is given: it has no effect with a setting."""
+        self.problems += [
+            SparkCondition.OPTION_WITHOUT_EFFECT(option=name, setting=setting, remedy=remedy)
+            for name in names
+            if name in self
+        ]
+
+    def refuse_no_heartbeat(self) -> None:
+        """Add a problem if heartbeats are off, which exactly-once does not allow."""
+        if self.values["heartbeat"] == 0:  # the broker could not tell a suspended client from its successor
+            self.refuse("heartbeat", 0, "an integer from 1 to 65535", f" with deliveryGuarantee={EXACTLY_ONCE}")
 
     def _take_url(self) -> None:
         url = self.values["url"]
@@ -173,12 +201,11 @@ class Given:
             try:
                 self.values["hosts"], self.values["virtual_host"], self.values["tls"] = parse_url(url)
             except UsageError as error:
-                self.problems.append(f"option 'url': {error}")
+                self.problems.append(SparkCondition.OPTION_URL_INVALID(reason=reason(error)))
 
     def _suggestion(self, lowered: str) -> str:
         if lowered in self._others:
-            here = "source" if self._other_side == "sink" else "sink"
-            return f" to the {here}: it belongs to the {self._other_side}"
+            return f"Remove it, since it belongs to the {self._other_side}"
         plain = "".join(char for char in lowered if char.isalnum())
         by_plain = {"".join(char for char in key if char.isalnum()): opt.name for key, opt in self._by_key.items()}
         meant = _OTHER_NAMES.get(plain, ())
@@ -188,44 +215,36 @@ class Given:
             near = difflib.get_close_matches(plain, list(by_plain), n=1, cutoff=0.7)
             name = by_plain[near[0]] if near else None
         if name is not None:
-            return f": did you mean {name!r}?"
-        return f"; known are {', '.join(option.name for option in self._table)}"
+            return f"Use {name!r} instead"
+        return f"Known options are {', '.join(option.name for option in self._table)}"
 
+    def _check_tls(self) -> None:
+        if self.values["tls"] is False:
+            names = ("tls.caFile", "tls.certFile", "tls.keyFile", "tls.verifyHostname")
+            self.refuse_unused("an amqp:// URL, which is not TLS", "write amqps://", *names)
+        if "tls.keyFile" in self and "tls.certFile" not in self:
+            self._miss("tls.keyFile", "'tls.certFile'")
 
-def _tls_problems(values: Mapping[str, object], given: Mapping[str, str]) -> list[str]:
-    problems = []
-    if values["tls"] is False:
-        problems = [
-            f"option {name!r} is given but the URL is amqp://, which is not TLS: write amqps://, or leave it out"
-            for name in ("tls.caFile", "tls.certFile", "tls.keyFile", "tls.verifyHostname")
-            if name in given
-        ]
-    if "tls.keyFile" in given and "tls.certFile" not in given:
-        problems.append(
-            "option 'tls.keyFile' is given without 'tls.certFile': give the certificate too, or leave it out"
-        )
-    return problems
-
-
-def _login_problems(values: Mapping[str, object], given: Mapping[str, str]) -> list[str]:
-    problems = []
-    has_password = "password" in given or "passwordFile" in given
-    if "password" in given and "passwordFile" in given:
-        problems.append("options 'password' and 'passwordFile' are both given: give one of them")
-    if "username" in given and not has_password:
-        problems.append("option 'username' is given without 'password' or 'passwordFile': give one of them")
-    if has_password and "username" not in given:
-        name = "password" if "password" in given else "passwordFile"
-        problems.append(f"option {name!r} is given without 'username': give the login name, too")
-    allowed = values["sasl_mechanisms"]
-    if "saslMechanisms" in given and isinstance(allowed, tuple) and not problems:
-        usable = _PASSWORD_MECHANISMS if has_password else {"EXTERNAL"} if "tls.certFile" in given else {"ANONYMOUS"}
+    def _check_login(self) -> None:
+        before = len(self.problems)
+        has_password = "password" in self or "passwordFile" in self
+        if "password" in self and "passwordFile" in self:
+            self.problems.append(SparkCondition.OPTION_CONFLICT(first="password", second="passwordFile"))
+        if "username" in self and not has_password:
+            self._miss("username", "'password' or 'passwordFile'")
+        if has_password and "username" not in self:
+            self._miss("password" if "password" in self else "passwordFile", "'username'")
+        allowed = self.values["sasl_mechanisms"]
+        if "saslMechanisms" not in self or not isinstance(allowed, tuple) or len(self.problems) > before:
+            return
+        usable, login = {"ANONYMOUS"}, "neither user name nor client certificate"
+        if has_password:
+            usable, login = _PASSWORD_MECHANISMS, "user name and password"
+        elif "tls.certFile" in self:
+            usable, login = {"EXTERNAL"}, "a client certificate"
         if usable.isdisjoint(allowed):
-            login = "user name and password" if has_password else "neither user name nor client certificate"
-            if usable == {"EXTERNAL"}:
-                login = "a client certificate"
-            problems.append(
-                f"option 'saslMechanisms' allows {', '.join(allowed)}, but {login} given: that login needs "
-                f"{' or '.join(name for name in DEFAULT_MECHANISMS if name in usable)}"
-            )
-    return problems
+            names = " or ".join(name for name in DEFAULT_MECHANISMS if name in usable)
+            self.refuse("saslMechanisms", " ".join(allowed), f"a list with {names}", f" for a login with {login}")
+
+    def _miss(self, name: str, missing: str) -> None:
+        self.problems.append(SparkCondition.OPTION_INCOMPLETE(option=name, missing=missing))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from amqp_spark.errors import OptionError
 from amqp_spark.options import kinds
-from amqp_spark.options.connection import AT_LEAST_ONCE, CONNECTION, EXACTLY_ONCE, ConnectionSettings
-from amqp_spark.options.parsing import Given, option, options_of
+from amqp_spark.options.connection import CONNECTION, ConnectionSettings
+from amqp_spark.options.parsing import AT_LEAST_ONCE, EXACTLY_ONCE, Given, option, options_of
 from amqp_spark.options.source import SOURCE
 
 if TYPE_CHECKING:
@@ -121,50 +121,29 @@ class SinkOptions(ConnectionSettings):
         Raises OptionError that lists every problem.
         """
         given = Given((*CONNECTION, *SINK), SOURCE, "source", options)
-        values = given.values
-        given.problems += _guarantee_problems(values, given)
+        _check_guarantee(given)
         if given.problems:
             raise OptionError(given.problems)
-        return cls(**cast("dict[str, Any]", values))
+        return cls(**cast("dict[str, Any]", given.values))
 
 
 SINK = options_of(SinkOptions, CONNECTION)
 
 
-def _guarantee_problems(values: Mapping[str, object], given: Given) -> list[str]:
-    guarantee = values["delivery_guarantee"]
-    problems = []
-    if guarantee == EXACTLY_ONCE:
-        if "transactionalId" not in given:
-            problems.append(
-                "option 'transactionalId' is required by deliveryGuarantee=exactly-once: a name for this writer that "
-                "stays the same for ever"
-            )
-        if values["heartbeat"] == 0:
-            problems.append(
-                "option 'heartbeat' is 0 (off), which deliveryGuarantee=exactly-once does not allow: the broker could "
-                "not tell a suspended writer from its successor; allowed: 1 to 65535"
-            )
-        problems += _timeout_problems(values)
-    else:
-        problems.extend(
-            f"option {name!r} has no use with deliveryGuarantee={guarantee}: leave it out"
-            for name in ("transactionalId", "transactionTimeout")
-            if name in given
-        )
-    return problems
-
-
-def _timeout_problems(values: Mapping[str, object]) -> list[str]:
-    heartbeat, timeout = values["heartbeat"], values["transaction_timeout"]
+def _check_guarantee(given: Given) -> None:
+    guarantee = given.values["delivery_guarantee"]
+    setting = f"deliveryGuarantee={guarantee}"
+    if guarantee != EXACTLY_ONCE:
+        remedy = f"set deliveryGuarantee={EXACTLY_ONCE}"
+        given.refuse_unused(setting, remedy, "transactionalId", "transactionTimeout")
+        return
+    if "transactionalId" not in given:
+        given.require("transactionalId", "a name for this writer that never changes", f" with {setting}")
+    given.refuse_no_heartbeat()
+    heartbeat, timeout = given.values["heartbeat"], given.values["transaction_timeout"]
     if not isinstance(heartbeat, int) or not isinstance(timeout, int):  # refused before
-        return []
+        return
     least = 2 * heartbeat + BEYOND_HEARTBEATS_SECONDS
-    if timeout >= least:
-        return []
-    problem = (
-        f"option 'transactionTimeout' is {timeout}, too short for heartbeat={heartbeat}: a restart may have to wait "
-        "for two heartbeats until the broker gives up a writer that died, and its transactions must last longer; "
-        f"allowed: {least} to 86400, or a shorter heartbeat"
-    )
-    return [problem]
+    if timeout < least:  # a restart may have to wait until the broker gives up a writer that died
+        allowed = f"{least} to 86400, or a shorter heartbeat"
+        given.refuse("transactionTimeout", timeout, allowed, f" with heartbeat={heartbeat}")

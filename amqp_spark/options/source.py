@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from amqp_spark.errors import OptionError
 from amqp_spark.options import kinds
-from amqp_spark.options.connection import AT_LEAST_ONCE, AT_MOST_ONCE, CONNECTION, EXACTLY_ONCE, ConnectionSettings
-from amqp_spark.options.parsing import DERIVED, REQUIRED, Given, option, options_of
+from amqp_spark.options.connection import CONNECTION, ConnectionSettings
+from amqp_spark.options.parsing import (
+    AT_LEAST_ONCE,
+    AT_MOST_ONCE,
+    DERIVED,
+    EXACTLY_ONCE,
+    REQUIRED,
+    Given,
+    option,
+    options_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -156,9 +165,9 @@ class SourceOptions(ConnectionSettings):
         from amqp_spark.options.sink import SINK  # noqa: PLC0415  which needs SOURCE, for the same reason
 
         given = Given((*CONNECTION, *SOURCE), SINK, "sink", options)
-        _set_sizes(given.values, given.problems)
-        given.problems += _delay_problems(given.values, given)
-        given.problems += _guarantee_problems(given.values, given)
+        _set_sizes(given)
+        _check_delay(given)
+        _check_guarantee(given)
         if given.problems:
             raise OptionError(given.problems)
         return cls(**cast("dict[str, Any]", given.values))
@@ -186,55 +195,40 @@ class SourceOptions(ConnectionSettings):
 SOURCE = options_of(SourceOptions, CONNECTION)
 
 
-def _set_sizes(values: dict[str, object], problems: list[str]) -> None:
+def _set_sizes(given: Given) -> None:
+    values = given.values
     batch, held = values["max_bytes_per_trigger"], values["buffer_bytes"]
     if batch is None:
         batch = min(_DEFAULT_MAX_BYTES, held) if isinstance(held, int) else _DEFAULT_MAX_BYTES
     assert isinstance(batch, int)
     if isinstance(held, int) and held < batch:
-        problems.append(
-            f"option 'bufferBytes' is {held} and 'maxBytesPerTrigger' {batch}: the buffer must hold at least one batch "
-            f"(allowed: {batch} or more)"
-        )
+        reason = f" with maxBytesPerTrigger={batch}, since the buffer must hold a batch"
+        given.refuse("bufferBytes", held, f"{batch} or more", reason)
     values["max_bytes_per_trigger"] = batch
     values["buffer_bytes"] = 2 * batch if held is None else held
 
 
-def _delay_problems(values: Mapping[str, object], given: Given) -> list[str]:
-    least, most = values["min_messages_per_trigger"], values["max_messages_per_trigger"]
-    if "maxTriggerDelay" in given and "minMessagesPerTrigger" not in given and not given.problems:
-        return ["option 'maxTriggerDelay' has no use without 'minMessagesPerTrigger': give that, too, or leave it out"]
-    if isinstance(least, int) and isinstance(most, int) and least > most:
-        return [f"option 'minMessagesPerTrigger' is {least}, 'maxMessagesPerTrigger' {most}; allowed: 1 to {most}"]
-    return []
+def _check_delay(given: Given) -> None:
+    least, most = given.values["min_messages_per_trigger"], given.values["max_messages_per_trigger"]
+    if "minMessagesPerTrigger" not in given and not given.problems:
+        given.refuse_unused("minMessagesPerTrigger=1", "set minMessagesPerTrigger", "maxTriggerDelay")
+    elif isinstance(least, int) and isinstance(most, int) and least > most:
+        given.refuse("minMessagesPerTrigger", least, f"1 to {most}", f" with maxMessagesPerTrigger={most}")
 
 
-def _guarantee_problems(values: dict[str, object], given: Given) -> list[str]:
-    guarantee, mode = values["delivery_guarantee"], values["mode"]
-    problems: list[str] = []
+def _check_guarantee(given: Given) -> None:
+    guarantee = given.values["delivery_guarantee"]
+    setting = f"deliveryGuarantee={guarantee}"
     if guarantee == EXACTLY_ONCE:
-        problems.extend(
-            f"option {name!r} is required by deliveryGuarantee=exactly-once: {what}"
-            for name, what in (
-                ("consumerId", "a name for this consumer that stays the same for ever"),
-                ("spoolLocation", "a directory as durable as the checkpoint"),
-            )
-            if name not in given
-        )
-        if values["heartbeat"] == 0:
-            problems.append(
-                "option 'heartbeat' is 0 (off), which deliveryGuarantee=exactly-once does not allow: the broker could "
-                "not tell a suspended consumer from its successor; allowed: 1 to 65535"
-            )
+        for name, allowed in (
+            ("consumerId", "a name for this consumer that never changes"),
+            ("spoolLocation", "a directory as durable as the checkpoint"),
+        ):
+            if name not in given:
+                given.require(name, allowed, f" with {setting}")
+        given.refuse_no_heartbeat()
     else:
-        problems.extend(
-            f"option {name!r} has no use with deliveryGuarantee={guarantee}: leave it out"
-            for name in ("spoolLocation", "adoptState")
-            if name in given
-        )
-    if mode == REJECT and guarantee != AT_LEAST_ONCE:
-        problems.append(
-            f"option 'mode' is REJECT, which is not possible with deliveryGuarantee={guarantee} (the message is "
-            f"accepted before its rows are decoded); allowed: {FAILFAST}, {PERMISSIVE}"
-        )
-    return problems
+        given.refuse_unused(setting, f"set deliveryGuarantee={EXACTLY_ONCE}", "spoolLocation", "adoptState")
+    if given.values["mode"] == REJECT and guarantee != AT_LEAST_ONCE:
+        reason = f" with {setting}, which accepts a message before its rows are decoded"
+        given.refuse("mode", repr(REJECT), f"{FAILFAST}, {PERMISSIVE}", reason)

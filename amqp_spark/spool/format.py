@@ -45,7 +45,7 @@ class Unreadable(Exception):
 
 
 class OtherVersion(Unreadable):
-    """A file has the format of another version of this program."""
+    """A file has the format of another version of this package; the text is that version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +115,9 @@ def header_length(head: Bytes) -> int:
         raise Unreadable(f"ends after {len(data)} bytes")
     magic, version, length, _checksum = _HEAD.unpack(data)
     if magic != _MAGIC:
-        raise Unreadable("does not begin as a file of the spool does: something else was put there")
+        raise Unreadable("does not begin like a file of the spool")
     if version != VERSION:
-        raise OtherVersion(
-            f"has version {version}; this amqp_spark knows version {VERSION}: use the one that wrote it, or a newer one"
-        )
+        raise OtherVersion(version)
     if length > _MAX_HEADER_BYTES:
         raise Unreadable("is damaged in its header")
     return int(length)

@@ -6,7 +6,10 @@ import json
 import time
 from typing import TYPE_CHECKING, Final
 
+from amqp_spark.conditions import SparkCondition
+from amqp_spark.errors import SpoolError
 from amqp_spark.spool.directories import ClaimedError
+from amqp_spark.spool.location import version_unknown
 from amqp_spark.state.names import hashed
 
 if TYPE_CHECKING:
@@ -54,10 +57,7 @@ class Identity:
         try:
             place.claim(IDENTITY, json.dumps(value).encode() + b"\n", hashed(self._consumer_id))
         except ClaimedError as error:
-            raise self._location.error(
-                "is about to be shared by two consumers: another one claims it at this moment. Give each "
-                f"consumerId a spoolLocation of its own (if no query runs, delete {error})"
-            ) from None
+            raise SpoolError(SparkCondition.SPOOL_CLAIMED(spool=self._location.shown, claim=error)) from None
         return self.content(place)
 
     def check(self, content: bytes | None) -> None:
@@ -66,18 +66,11 @@ class Identity:
             value = None if content is None else json.loads(content)
         except ValueError:
             value = None
+        spool = self._location.shown
         if not isinstance(value, dict) or "version" not in value:
-            raise self._location.error(
-                f"has no readable {IDENTITY}, which says whose it is: bring that file back, or use an empty directory "
-                "as spoolLocation"
-            )
+            raise SpoolError(SparkCondition.SPOOL_OWNER_UNREADABLE(spool=spool, file=IDENTITY))
         if value["version"] != _VERSION:
-            raise self._location.error(
-                f"has version {str(value['version'])[:20]}; this amqp_spark knows version {_VERSION}: use the "
-                "one that wrote it, or a newer one"
-            )
+            raise version_unknown(spool, f"a file {IDENTITY}", str(value["version"])[:20], _VERSION)
         if value.get("consumerId") != self._consumer_id:
-            raise self._location.error(
-                f"belongs to consumer {str(value.get('consumerId'))[:200]!r}, not to {self._consumer_id!r}: a spool "
-                "cannot be shared by two consumers; give each consumerId a spoolLocation of its own"
-            )
+            owner = str(value.get("consumerId"))[:200]
+            raise SpoolError(SparkCondition.SPOOL_FOREIGN(spool=spool, owner=owner, consumer=self._consumer_id))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyarrow import ArrowException
 
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import SpoolError
 from amqp_spark.options.kinds import shown_location
 
@@ -38,10 +39,6 @@ class Location:
         self.is_path = text.startswith("/")
         self.shown = shown_location(text)
 
-    def error(self, text: str) -> SpoolError:
-        """Build an error of the spool at this location."""
-        return SpoolError(f"the spool {self.shown} {text}")
-
     @contextlib.contextmanager
     def told(self, what: str, consequence: str = "", *, but_missing: bool = False) -> Iterator[None]:
         """Turn errors of the file system into a SpoolError with the failed action, the reason and advice.
@@ -56,8 +53,10 @@ class Location:
         except (OSError, ArrowException, NotImplementedError) as error:
             if isinstance(error, FileNotFoundError) and but_missing:
                 raise
-            text = f"{what}: {self._reason(error)}. {_advice(error)}"
-            raise self.error(f"{text}. {consequence}" if consequence else text) from None
+            remedy = f"{_advice(error)}; {consequence}" if consequence else _advice(error)
+            raise SpoolError(
+                SparkCondition.SPOOL_UNUSABLE(spool=self.shown, what=what, reason=self._reason(error), remedy=remedy)
+            ) from None
 
     def _reason(self, error: BaseException) -> str:
         number = getattr(error, "errno", None)
@@ -75,9 +74,14 @@ class Location:
 def _advice(error: BaseException) -> str:
     number = getattr(error, "errno", None)
     if number in _FULL:
-        return "Make room there, or let maxBytesPerTrigger ask for less at once, and start the query again"
+        return "Make room there, or lower maxBytesPerTrigger, and start the query again"
     if number in _FORBIDDEN:
-        return "The user that runs the driver needs to read and write there"
+        return "Let the user that runs the driver read and write there"
     if isinstance(error, NotADirectoryError):
-        return "spoolLocation must be a directory"
-    return "See that the place is there and can be reached and written, and that spoolLocation names it rightly"
+        return "Set spoolLocation to a directory"
+    return "Check that spoolLocation exists and that the driver can reach it and write there"
+
+
+def version_unknown(spool: str, what: str, version: object, known: int) -> SpoolError:
+    """Build the error for a spool, or a file of it, that another version of this package wrote."""
+    return SpoolError(SparkCondition.SPOOL_VERSION_UNKNOWN(spool=spool, what=what, version=version, known=known))

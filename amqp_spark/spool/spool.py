@@ -18,12 +18,13 @@ import numpy as np
 from pyarrow import fs
 
 from amqp_spark import crashpoints
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import SpoolError
 from amqp_spark.spool import format as spool_format
 from amqp_spark.spool.directories import CLAIM, PARTIAL, directory
 from amqp_spark.spool.format import Checksum, Header, OtherVersion, Unreadable
 from amqp_spark.spool.identity import Identity
-from amqp_spark.spool.location import Location
+from amqp_spark.spool.location import Location, version_unknown
 from amqp_spark.state.names import hashed
 from amqp_spark.state.records import OwnedBatch
 
@@ -35,10 +36,7 @@ if TYPE_CHECKING:
 
 _ENDING: Final = ".spool"
 _CHECK_BYTES: Final = 4 << 20
-_LOST: Final = (
-    "the messages of this batch were accepted and are nowhere else: bring the spool back as it was. If it is lost for "
-    "good, option adoptState=true, until a batch has been committed, goes on without them"
-)
+_LOST: Final = "the accepted messages of this batch are nowhere else"
 
 
 class BatchLostError(SpoolError):
@@ -141,7 +139,7 @@ class Spool:
         pieces = spool_format.pieces(header, parts, offsets.view("u1").data, checksum)
         with self.location.told(
             f"cannot take batch {sequence} of queue {self._queue!r} ({nbytes:,} bytes)",
-            "Nothing of it was accepted: the broker has its messages",
+            "none of its messages is accepted, so the broker keeps them",
         ):
             self._place.write(name, _announced(pieces, header.file_bytes))
         return Written(name, checksum.text, nbytes)
@@ -212,7 +210,7 @@ class Spool:
     def delete(self, file: str) -> None:
         """Delete a file; a missing one is no error."""
         self._check_name(file)
-        with self.location.told(f"cannot delete {file}", "It is no longer needed, but its space is"):
+        with self.location.told(f"cannot delete {file}", "the file is no longer needed, but its space is"):
             self._place.delete(file)
 
     def rubbish(self, owned: Collection[str], instance: str) -> list[str]:
@@ -236,7 +234,7 @@ class Spool:
 
     def delete_rubbish(self, name: str) -> None:
         """Delete a file of :meth:`rubbish`; a missing one is no error."""
-        with self.location.told(f"cannot be cleaned of {name}", "It is not needed, but its space is"):
+        with self.location.told(f"cannot be cleaned of {name}", "the file is not needed, but its space is"):
             self._place.delete(name)
 
     # --- one file
@@ -251,12 +249,14 @@ class Spool:
             ):
                 yield opened
         except FileNotFoundError:
-            raise BatchLostError(f"the spool {self.location.shown} has no file {file}: {_LOST}") from None
+            raise self._lost(file, "does not exist") from None
+        except OtherVersion as error:
+            raise version_unknown(self.location.shown, f"a file {file}", error, spool_format.VERSION) from None
         except Unreadable as error:
-            text = f"cannot be used: file {file} {error}; {_LOST}"
-            if isinstance(error, OtherVersion):
-                raise self.location.error(text) from None
-            raise BatchLostError(f"the spool {self.location.shown} {text}") from None
+            raise self._lost(file, error) from None
+
+    def _lost(self, file: str, reason: object) -> BatchLostError:
+        return BatchLostError(SparkCondition.SPOOL_BATCH_LOST(spool=self.location.shown, file=file, reason=reason))
 
     def _header(self, opened: File) -> Header:
         head = opened.read_at(0, spool_format.HEAD_BYTES)
@@ -271,9 +271,10 @@ class Spool:
     def _check_name(self, file: str) -> None:
         # The name comes from the broker: it must not leave the directory, nor name a file of another consumer.
         if not self._own.fullmatch(file):
-            raise self.location.error(
-                f"has no file {file[:200]!r} of consumer {self._consumer_id!r} and queue {self._queue!r}: the name "
-                "is of another consumer, queue or version"
+            raise SpoolError(
+                SparkCondition.SPOOL_FILE_FOREIGN(
+                    spool=self.location.shown, file=file[:200], consumer=self._consumer_id, queue=self._queue
+                )
             )
 
     # --- the directory
@@ -293,7 +294,11 @@ class Spool:
     @property
     def _place(self) -> Directory:
         if self._directory is None:
-            raise self.location.error("is not open")
+            raise SpoolError(
+                SparkCondition.SPOOL_UNUSABLE(
+                    spool=self.location.shown, what="cannot be used", reason="it is not open", remedy="Open it first"
+                )
+            )
         return self._directory
 
 

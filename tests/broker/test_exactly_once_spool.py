@@ -276,7 +276,7 @@ def test_a_lost_file_stops_the_query_until_it_is_back(case: Case, place: Place) 
     place.delete(file)
     for _ in range(2):
         error = case.fail()
-        assert f"has no file {file}: the messages of this batch were accepted and are nowhere else" in error
+        assert f"cannot serve the accepted messages of file {file}, which does not exist" in error
         assert "adoptState=true" in error
     assert len(case.state().owned) == 1
     assert depth(case.client, case.queue) == LEFT
@@ -290,7 +290,7 @@ def test_a_lost_directory_is_given_up_when_somebody_says_so(case: Case, local: L
     case.location = local.location
     file = case.leave_owned(local)
     shutil.rmtree(local.directory)
-    assert f"has no file {file}" in case.fail()
+    assert f"file {file}, which does not exist" in case.fail()
     case.run(adoptState="true")
     assert case.rows() == ALL[:FIRST] + ALL[FIRST + OWNED :]
     case.nothing_is_left(local)
@@ -368,7 +368,7 @@ def test_a_store_that_goes_away_and_comes_back(case: Case, remote: StorePlace, n
     error = case.driver.wait(query)
     assert error is not None
     assert "cannot take batch" in error
-    assert "Nothing of it was accepted: the broker has its messages" in error
+    assert "none of its messages is accepted, so the broker keeps them" in error
     wait_until(lambda: depth(case.client, case.queue) == len(ALL) - FIRST, "the messages to be back", 60)
     assert "cannot be used" in case.fail()
     network.listen_again()
@@ -392,7 +392,7 @@ def test_a_spool_that_gets_full(case: Case, local: LocalPlace) -> None:
     assert error is not None
     assert f"the spool {local.location} cannot take batch" in error
     assert "File too large. Make room there" in error
-    assert "Nothing of it was accepted: the broker has its messages" in error
+    assert "none of its messages is accepted, so the broker keeps them" in error
     taken = len(case.rows()) - FIRST
     wait_until(lambda: depth(case.client, case.queue) == len(large) - taken, "the messages to be back", 60)
     assert not [name for name in local.names() if name.endswith(".part")]
@@ -408,7 +408,7 @@ def test_two_consumers_cannot_share_a_spool(case: Case, place: Place, tmp_path: 
     other = Case(case.driver, case.broker, case.client, case.queue, place.location, tmp_path / "other")
     error = other.fail()
     assert f"belongs to consumer '{case.consumer_id}', not to '{other.consumer_id}'" in error
-    assert "a spool cannot be shared by two consumers; give each consumerId a spoolLocation of its own" in error
+    assert "Give each consumerId its own spoolLocation" in error
     assert place.names() == [file]
     assert depth(case.client, case.queue) == LEFT
     case.run()
@@ -425,14 +425,14 @@ def test_a_place_that_cannot_be_a_spool(case: Case, object_store: ObjectStore, l
     case.publish(0, FIRST)
     (local.directory.parent / "file").write_text("mine")
     case.location = str(local.directory.parent / "file")
-    assert "file cannot be used: Not a directory. spoolLocation must be a directory" in case.fail()
+    assert "file cannot be used: Not a directory. Set spoolLocation to a directory" in case.fail()
     case.location = object_store.url("spool").replace(f"s3://{BUCKET}", "s3://nobodys")
     error = case.fail()
-    assert "the spool s3://nobodys/spool cannot be used: Bucket 'nobodys' not found" in error
+    assert "The spool s3://nobodys/spool cannot be used: Bucket 'nobodys' not found" in error
     local.directory.mkdir()
     local.write(IDENTITY, b'{"version": 2}')
     case.location = local.location
-    assert "has version 2; this amqp_spark knows version 1" in case.fail()
+    assert "of version 2, but this amqp_spark knows version 1" in case.fail()
     assert depth(case.client, case.queue) == FIRST
     local.delete(IDENTITY)
     case.run()

@@ -251,16 +251,16 @@ def test_options_and_schema_are_told_together(spark: SparkSession, broker: Broke
     frame = spark.sql("SELECT map('a', 1) AS body, 1 AS qty")
     options = login(broker, routingKey="k" * 256, priority=10, deliveryMode="sometimes", contentType="text/plain")
     problems = [
-        "option 'routingKey'",
-        "option 'priority' has the value '10'",
-        "option 'deliveryMode' has the value 'sometimes'",
+        "Option 'routingKey'",
+        "Option 'priority' has the value '10'",
+        "Option 'deliveryMode' has the value 'sometimes'",
         "A body of type MAP<STRING,INT> is sent as amqp/map, and option contentType is 'text/plain'",
         "There is no column 'qty'",
     ]
-    with pytest.raises(AnalysisException, match="OptionError: 5 ") as failed:
+    with pytest.raises(AnalysisException, match=r"OptionError: \[AMQP_OPTIONS_INVALID\] 5 ") as failed:
         write(frame, options)
     assert all(problem in str(failed.value) for problem in problems), str(failed.value)
-    with pytest.raises(OptionError, match="option 'routingKey'"):
+    with pytest.raises(OptionError, match="Option 'routingKey'"):
         AmqpBatchSink(**options)  # type: ignore[arg-type]
 
 

@@ -57,7 +57,7 @@ def garbage_port() -> Iterator[int]:
     ("options", "message"),
     [
         pytest.param({"password": "wrong-s3cret"}, "AuthenticationFailed", marks=needs("checks_passwords")),
-        ({"queue": "no-such-queue"}, "there is no queue 'no-such-queue'; create it, or let option declare=ifMissing"),
+        ({"queue": "no-such-queue"}, r"\[AMQP_QUEUE_NOT_FOUND\] Queue 'no-such-queue' does not exist"),
         pytest.param({"url": "amqp://{host}:{port}/nowhere"}, "VirtualHostRefused", marks=needs("virtual_hosts")),
         ({"url": "amqp://127.0.0.1:{closed}/default", "retry.maxAttempts": "1"}, r"127\.0\.0\.1:{closed}"),
         ({"url": "amqp://127.0.0.1:{garbage}/default", "retry.maxAttempts": "1"}, r"VersionRefused: .* HTTP \(is this"),
@@ -223,5 +223,5 @@ def test_a_broker_that_freezes_is_left_for_the_next_host(
 def test_a_read_of_a_queue_that_is_not_there_is_named(stream: Stream) -> None:
     options = {"url": stream.broker.url(), "username": stream.broker.username, "password": stream.broker.password}
     frame = stream.spark.read.format("amqp").options(**options, queue="no-such-queue")
-    with pytest.raises(Exception, match="no queue 'no-such-queue' to browse"):
+    with pytest.raises(Exception, match="Queue 'no-such-queue' does not exist"):
         frame.load().collect()

@@ -51,5 +51,5 @@ def test_a_query_that_is_stopped_between_triggers_repeats_its_last_batch_only_if
 
 def test_a_missing_queue_shows_at_once(stream: Stream) -> None:
     query = stream.start(stream.frame("no-such-queue"), processingTime=INTERVAL)
-    with pytest.raises(StreamingQueryException, match="there is no queue 'no-such-queue'"):
+    with pytest.raises(StreamingQueryException, match="Queue 'no-such-queue' does not exist"):
         query.awaitTermination(60)

@@ -178,7 +178,9 @@ def test_a_port_that_is_taken_names_the_option_its_value_and_what_to_do(
 ) -> None:
     monkeypatch.setattr(block_server, "PORT_SECONDS", 0.0)
     port = server.endpoint.port
-    with pytest.raises(TransferError, match=f"option transferPort is {port}.*another query.*a port of its own"):
+    with pytest.raises(
+        TransferError, match=f"Option transferPort is {port}, which another program .*Give each query its own port"
+    ):
         BlockServer(held, bind="127.0.0.1", port=port, advertise="127.0.0.1", encrypt=False)
     assert len(get(server.endpoint, 0, 1)) == 1
 
@@ -278,7 +280,7 @@ def test_somebody_else_who_answers_with_tls_gets_nothing(encrypted: BlockServer,
     other = BlockServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
     try:
         tap = replace(encrypted.endpoint, port=other.endpoint.port)
-        with pytest.raises(TransferError, match="not the reader of the query: it has another certificate"):
+        with pytest.raises(TransferError, match="not the reader of the query, since it has another certificate"):
             get(tap, 0, 1)
     finally:
         other.close()
@@ -289,7 +291,7 @@ def test_somebody_else_who_answers_in_clear_gets_nothing(
 ) -> None:
     monkeypatch.setattr(block_server, "_PAUSE_SECONDS", 0.0)
     tap = Tap(clear.endpoint)
-    with pytest.raises(TransferError, match="cannot fetch the batch"):
+    with pytest.raises(TransferError, match="cannot fetch a batch"):
         get(replace(encrypted.endpoint, port=tap.endpoint.port), 0, 1)
     tap.close()
     assert encrypted.endpoint.token not in bytes(tap.seen)
@@ -299,7 +301,7 @@ def test_an_endpoint_that_encrypts_says_nothing_in_clear(
     encrypted: BlockServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block_server, "_PAUSE_SECONDS", 0.0)
-    with pytest.raises(TransferError, match="cannot fetch the batch"):
+    with pytest.raises(TransferError, match="cannot fetch a batch"):
         get(replace(encrypted.endpoint, fingerprint=None), 0, 1)
 
 

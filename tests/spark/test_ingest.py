@@ -59,7 +59,10 @@ GOOD = ["--url", "amqp://localhost/v", "--queue", "q", "--output", "out", "--che
         ([*GOOD, "--option", "heartbeat"], ["key=value"]),
         ([*GOOD, "--option", "queue=other"], ["queue=", "repeats another argument"]),
         ([*GOOD, "--option", "a=1", "--option", "a=2"], ["given twice"]),
-        ([*GOOD, "--option", "hartbeat=1", "--option", "mode=x"], ["'heartbeat'?", "FAILFAST, REJECT, PERMISSIVE"]),
+        (
+            [*GOOD, "--option", "hartbeat=1", "--option", "mode=x"],
+            ["Use 'heartbeat' instead", "FAILFAST, REJECT, PERMISSIVE"],
+        ),
         ([*GOOD, "--username", "u"], ["without 'password'"]),
         ([*GOOD, "--option", "deliveryGuarantee=exactly-once"], ["'consumerId' is required"]),
         ([*GOOD, "--url", f"amqp://u:{SECRET}@localhost/v"], ["credentials"]),

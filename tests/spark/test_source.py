@@ -30,13 +30,13 @@ def test_with_a_schema_options_and_columns_are_told_together(make: str) -> None:
         getattr(AmqpDataSource(OPTIONS | {"mode": "maybe"}), make)(schema)
     problems = caught.value.problems
     assert len(problems) == 3
-    assert [problems[0].startswith("option 'mode'"), "body" in problems[1], "topic" in problems[2]] == [True] * 3
+    assert ["Option 'mode'" in problems[0], "body" in problems[1], "topic" in problems[2]] == [True] * 3
     with pytest.raises(SchemaError):
         getattr(AmqpDataSource(OPTIONS), make)(schema)
 
 
 def test_a_batch_read_cannot_reject() -> None:
-    with pytest.raises(OptionError, match="a batch read browses and cannot reject; allowed: FAILFAST, PERMISSIVE"):
+    with pytest.raises(OptionError, match="a batch read, which browses and cannot reject"):
         AmqpDataSource(OPTIONS | {"mode": "reject"}).reader(BODY)
     AmqpDataSource(OPTIONS | {"mode": "reject"}).streamReader(BODY)
 

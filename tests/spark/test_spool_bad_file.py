@@ -75,7 +75,11 @@ def test_any_byte_that_is_another(spool: Spool) -> None:
     data = path.read_bytes()
     for at in range(len(data)):
         path.write_bytes(data[:at] + bytes((data[at] ^ 1 << at % 8,)) + data[at + 1 :])
-        refused(spool, written, f"file {written.file} .*nowhere else: bring the spool back")
+        refused(
+            spool,
+            written,
+            rf"AMQP_SPOOL_(BATCH_LOST\].* {written.file}, which .*Restore the spool|VERSION_UNKNOWN\].*{written.file})",
+        )
 
 
 @ROUND
@@ -125,13 +129,17 @@ def test_another_version(spool: Spool) -> None:
     path, written = small(spool)
     data = path.read_bytes()
     path.write_bytes(data[:8] + b"\2\0\0\0" + data[12:])
-    refused(spool, written, "has version 2; this amqp_spark knows version 1: use the one that wrote it, or a newer one")
+    refused(
+        spool,
+        written,
+        "of version 2, but this amqp_spark knows version 1. Use the amqp_spark that wrote it, or a newer one",
+    )
 
 
 def test_something_else_under_the_name(spool: Spool) -> None:
     path, written = small(spool)
     path.write_bytes(b"PAR1" * 100)
-    refused(spool, written, "does not begin as a file of the spool does: something else was put there")
+    refused(spool, written, "does not begin like a file of the spool")
     path.unlink()
     path.mkdir()
     refused(spool, written, "Is a directory")
@@ -181,7 +189,7 @@ def test_a_name_that_leads_elsewhere(name: str, spool: Spool) -> None:
         lambda: spool.delete(name),
     ]
     for ask in asks:
-        with pytest.raises(SpoolError, match="has no file") as told:
+        with pytest.raises(SpoolError, match=r"which does not exist|AMQP_SPOOL_FILE_FOREIGN") as told:
             ask()
         assert len(str(told.value)) < 1000
 

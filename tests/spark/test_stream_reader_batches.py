@@ -191,7 +191,7 @@ def test_point_7_a_port_that_is_taken_is_an_error_of_the_first_call(
     monkeypatch.setattr("amqp_spark.datasource.block_server.PORT_SECONDS", 0.0)
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with pytest.raises(TransferError, match=f"option transferPort is {port}"):
+        with pytest.raises(TransferError, match=f"Option transferPort is {port}"):
             Driver(readers(transferPort=str(port), transferHost="127.0.0.1")).latest()
     assert fake.connects == 0
 
@@ -201,7 +201,7 @@ def test_point_7_nothing_is_served_after_it_was_accepted(fake: FakeBroker, reade
     partitions = driver.last_partitions
     driver.latest()
     fake.wait(lambda: fake.depth("q") == 0)
-    with pytest.raises(TransferError, match="not held"):
+    with pytest.raises(TransferError, match="does not hold the batch"):
         driver.read(partitions)
 
 

@@ -130,7 +130,7 @@ class BatchPart:
             try:
                 self.owner.spool.delete(self._file)
             except SpoolError as error:
-                _log.warning("%s: a file that nobody owns stays: %s", self.owner.consumer.shown, error)
+                _log.warning("%s: a file without an owner stays: %s", self.owner.consumer.shown, error)
 
 
 def load(batch: OwnedBatch, spool: Spool) -> QueueBuffer:

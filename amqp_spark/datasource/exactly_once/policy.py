@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark import crashpoints
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource.exactly_once.lookahead import Lookahead
 from amqp_spark.datasource.exactly_once.owned_batches import BatchPart, Change, Entry, load
 from amqp_spark.datasource.exactly_once.recovery import Consumer, mismatch, shown
@@ -364,14 +365,15 @@ class ExactlyOncePolicy:
         """See :class:`.DeliveryPolicy`."""
         owner = self._owners.get(queue)
         if owner is None:
-            raise OffsetError(f"queue {queue!r} is not one of this reader")
+            raise OffsetError(SparkCondition.BATCH_NOT_HELD(queue=queue, reason="it does not read this queue"))
         error = self._consumer(owner).error
         if isinstance(error, StateError):
             raise error  # another process may own the batches by now
         for entry in owner.entries:
             if entry.held is not None and entry.batch.epoch == epoch and entry.batch.begin < end <= entry.batch.end:
                 return entry.held
-        raise OffsetError(f"queue {queue!r}: no batch of epoch {epoch} that has position {end} is held")
+        reason = f"no batch of epoch {epoch} has position {end}"
+        raise OffsetError(SparkCondition.BATCH_NOT_HELD(queue=queue, reason=reason))
 
     # --- inside
 

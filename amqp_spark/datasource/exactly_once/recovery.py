@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_spark import crashpoints
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import OffsetError, SpoolError, StateError
 from amqp_spark.options.kinds import shown_location
 from amqp_spark.spool.spool import BatchLostError
@@ -35,7 +36,6 @@ T = TypeVar("T")
 
 KEEP_ALIVE_SECONDS: Final = 0.5
 """Interval between two keep-alives: a quarter of the shortest time after which a broker gives up a silent client."""
-ADOPT: Final = "option adoptState=true, until a batch has been committed, takes what is there as it is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,29 +119,37 @@ def _no_more_queues(consumer: Consumer, client: Client) -> None:
         return
     beyond = Names(CONSUMER, consumer.consumer_id, consumer.count)
     if StateQueue(client, beyond).exists():
-        raise StateError(
-            f"consumerId {consumer.consumer_id!r} has state of more than {consumer.count} queue(s) on this broker "
-            f"({beyond.state!r}): it was used with another list of queues, which {consumer.names.tool()} shows. "
-            "Use the same queues, or another consumerId for these; when nothing is owned, --forget begins anew"
-        )
+        reason = f"the broker has state of more than {consumer.count} queue(s) ({beyond.state!r})"
+        raise _other_queues(consumer, reason)
 
 
 def _check_ours(consumer: Consumer, found: ConsumerState) -> None:
     where = consumer.names.state
     if found.consumer_id != consumer.consumer_id:
-        raise StateError(f"the state queue {where!r} is that of consumerId {found.consumer_id!r}: use another one")
-    if found.queue != consumer.queue:
         raise StateError(
-            f"consumerId {consumer.consumer_id!r} was used with another list of queues: its state {where!r} is of "
-            f"queue {found.queue!r}, now it is queue {consumer.queue!r}. Use the same queues, or another consumerId "
-            f"for these; when nothing is owned, {consumer.names.tool('--forget')} begins anew"
+            SparkCondition.STATE_FOREIGN(
+                queue=where,
+                found=f"consumerId {found.consumer_id!r}",
+                owner=f"consumerId {consumer.consumer_id!r}",
+                tool=consumer.names.tool(),
+            )
         )
+    if found.queue != consumer.queue:
+        reason = f"its state {where!r} is of queue {found.queue!r}, and now it is queue {consumer.queue!r}"
+        raise _other_queues(consumer, reason)
     if found.spool != consumer.spool and not consumer.adopt:
         raise StateError(
-            f"{consumer.shown}: its spool is {shown_location(found.spool)!r}, option 'spoolLocation' says "
-            f"{shown_location(consumer.spool)!r}. Set it "
-            f"back; or move the files there, and {ADOPT}"
+            SparkCondition.CONSUMER_SPOOL_CHANGED(
+                consumer=consumer.shown, found=shown_location(found.spool), spool=shown_location(consumer.spool)
+            )
         )
+
+
+def _other_queues(consumer: Consumer, reason: str) -> StateError:
+    command = consumer.names.tool("--forget")
+    return StateError(
+        SparkCondition.CONSUMER_QUEUES_CHANGED(consumer=consumer.consumer_id, reason=reason, command=command)
+    )
 
 
 def _first(consumer: Consumer, spool: Spool) -> ConsumerState:
@@ -155,10 +163,12 @@ def _first(consumer: Consumer, spool: Spool) -> ConsumerState:
         return state
     if not consumer.adopt:
         raise StateError(
-            f"{consumer.shown}: the broker has no state of this consumer ({consumer.names.state!r}), but its spool "
-            f"{shown_location(consumer.spool)!r} has {len(files)} batch(es): the state was deleted, or "
-            "lost with a broker that keeps nothing, or this is another broker. Nothing was touched. "
-            f"{ADOPT}: every batch of the spool is offered again. Or delete the files"
+            SparkCondition.CONSUMER_STATE_LOST(
+                consumer=consumer.shown,
+                state=consumer.names.state,
+                spool=shown_location(consumer.spool),
+                count=len(files),
+            )
         )
     owned = _readable(files, consumer, spool)
     _log.warning("%s: %d batch(es) of the spool are adopted", consumer.shown, len(owned))
@@ -178,7 +188,7 @@ def _readable(files: Iterable[str], consumer: Consumer, spool: Spool) -> list[Ow
             batches.append(spool.batch(file))
         except BatchLostError as error:
             _log.warning(
-                "%s: what is in the file %r is LOST, as adoptState=true allows: %s", consumer.shown, file, error
+                "%s: the messages of file %r are LOST, as adoptState=true allows: %s", consumer.shown, file, error
             )
     return sorted(batches, key=lambda batch: batch.sequence)
 
@@ -191,10 +201,9 @@ def _check_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> None
         return
     if not consumer.adopt:
         raise StateError(
-            f"{consumer.shown}: its spool {shown_location(consumer.spool)!r} has {len(foreign)} batch(es) of another "
-            "state of this consumer: one with the same consumerId reads from another broker or virtual host with the "
-            "same spoolLocation, or this state was made anew. Nothing was touched. Give each of them a spoolLocation "
-            f"of its own; {ADOPT}: those batches stay where they are, and are not read"
+            SparkCondition.CONSUMER_SPOOL_SHARED(
+                consumer=consumer.shown, spool=shown_location(consumer.spool), count=len(foreign)
+            )
         )
     _log.warning("%s: %d batch(es) of another state stay in the spool", consumer.shown, len(foreign))
 
@@ -212,8 +221,7 @@ def _with_files(consumer: Consumer, found: ConsumerState, spool: Spool) -> Consu
             if found.spool != consumer.spool:
                 error.add_note(
                     f"{consumer.shown}: {batch.count} accepted message(s) are in this file, which was in "
-                    f"{shown_location(found.spool)!r}: bring all files from there. "
-                    "What is lost for good can be given up only with "
+                    f"{shown_location(found.spool)!r}: move all files from there; to give lost messages up, set "
                     "option spoolLocation as it was"
                 )
                 raise
@@ -232,36 +240,23 @@ def _delete(rubbish: Iterable[str], consumer: Consumer, spool: Spool) -> None:
         try:
             spool.delete_rubbish(name)
         except SpoolError as error:
-            _log.warning("%s: a file that nobody owns stays: %s", consumer.shown, error)
+            _log.warning("%s: a file without an owner stays: %s", consumer.shown, error)
 
 
 def mismatch(owner: TransactionalState, offset: QueueOffset, what: str) -> OffsetError:
     """Build the error for an offset that does not match the state; ``what``: the verb phrase before the offset."""
     state, consumer = owner.state, owner.consumer
     assert state is not None
+    who, at = consumer.shown, shown(offset)
     if offset.epoch is not None and not offset.is_owned:
-        return OffsetError(
-            f"{consumer.shown}: the checkpoint {what} {shown(offset)}, which was not written with "
-            "deliveryGuarantee=exactly-once: what that query had not accepted is on the queue and comes again. Use a "
-            f"new checkpoint location, so that nothing is left out. {ADOPT}: the query goes on with this checkpoint "
-            "and what is on the queue"
-        )
+        return OffsetError(SparkCondition.CHECKPOINT_NOT_EXACTLY_ONCE(consumer=who, what=what, offset=at))
     if state.finished is None and not owner.entries:
-        return OffsetError(
-            f"{consumer.shown}: the checkpoint {what} {shown(offset)}, and the broker knows nothing of this consumer: "
-            "no batch is owned or was finished. Is it the broker, the virtual host and the consumerId of this "
-            "checkpoint? Or was its state deleted, or lost by a broker that was restarted and keeps nothing? "
-            f"{ADOPT}: the query goes on with what is on the queue"
-        )
-    finished = "nothing" if state.finished is None else f"what ends at {_place(state.finished)}"
-    owned = ", ".join(_place(entry.batch.mark) for entry in owner.entries) or "nothing"
+        return OffsetError(SparkCondition.CHECKPOINT_WITHOUT_STATE(consumer=who, what=what, offset=at))
+    finished = "no batch" if state.finished is None else f"the batch that ends at {_place(state.finished)}"
+    ends = "; ".join(_place(entry.batch.mark) for entry in owner.entries)
+    owned = f"the batch(es) that end at {ends}" if ends else "none"
     return OffsetError(
-        f"{consumer.shown}: the checkpoint {what} {shown(offset)}. The state on the broker says that {finished} was "
-        f"finished last, and that what ends at {owned} is owned (spool "
-        f"{shown_location(consumer.spool)!r}). The checkpoint is older "
-        "than what was finished (rolled back), or that of another query, or the state was begun anew: use the "
-        f"checkpoint that belongs to it. {ADOPT}: owned batches are read again with this checkpoint, and the query "
-        "goes on with what is on the queue"
+        SparkCondition.CHECKPOINT_MISMATCH(consumer=who, what=what, offset=at, finished=finished, owned=owned)
     )
 
 

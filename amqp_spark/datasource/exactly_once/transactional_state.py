@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry
-from amqp_spark.datasource.exactly_once.recovery import ADOPT, KEEP_ALIVE_SECONDS, Consumer, recover
+from amqp_spark.datasource.exactly_once.recovery import KEEP_ALIVE_SECONDS, Consumer, recover
 from amqp_spark.datasource.exactly_once.spool_cleaner import SpoolCleaner
 from amqp_spark.errors import StateError
 from amqp_spark.state.queue import StateQueue, loaded
@@ -194,15 +195,12 @@ class TransactionalState:
         if self._refused_since is None:
             self._refused_since = now
             _log.warning(
-                "%s: somebody else has the lock; waiting up to %.0f s for it, in case that is a query which was killed",
+                "%s: another query holds the lock; waiting up to %.0f s for it, since that query may have been killed",
                 self.consumer.shown, limit,
             )  # fmt: skip
         if now - self._refused_since >= limit:
-            raise StateError(
-                f"{self.consumer.shown}: the state is in use by another query, which holds the lock "
-                f"{self.consumer.names.lock!r} for more than {limit:.0f} s now: a consumerId is for one query at a "
-                "time. Stop the other one, or use another consumerId"
-            ) from error
+            reason = f"another query has held the lock {self.consumer.names.lock!r} for more than {limit:.0f} s"
+            raise StateError(SparkCondition.STATE_IN_USE(owner=self.consumer.shown, reason=reason)) from error
 
     def _resume(self, owner: StateQueue) -> None:
         """Check after a reconnect that the state is unchanged, with or without the transaction that was under way."""
@@ -210,8 +208,7 @@ class TransactionalState:
         attempt, self._attempt = self._attempt, None
         if body is None:
             raise StateError(
-                f"{self.consumer.shown}: the state queue {self.consumer.names.state!r} was deleted while the query ran "
-                f"(or the broker keeps nothing over a restart). Start the query again; {ADOPT} and the spool"
+                SparkCondition.CONSUMER_STATE_DELETED(consumer=self.consumer.shown, state=self.consumer.names.state)
             )
         found = loaded(self.consumer.names, ConsumerState.load, body)
         if attempt is not None and found == attempt.after:
@@ -221,10 +218,9 @@ class TransactionalState:
                 self._dropped(attempt)
         else:
             self._attempt = attempt
+            ours = self.state.epoch if self.state else 0
             raise StateError(
-                f"{self.consumer.shown}: another query has taken the state over while this one was away (epoch "
-                f"{found.epoch}; ours is {self.state.epoch if self.state else 0}): this one must not go on. "
-                "A consumerId is for one query at a time"
+                SparkCondition.CONSUMER_REPLACED(consumer=self.consumer.shown, found=found.epoch, ours=ours)
             )
 
     def _attempted(self, change: Change | None, finished: list[Entry]) -> _Attempt:
