@@ -9,78 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from functools import partial
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - the module's own name for it says nothing
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from amqp_core.errors import DecodeError
-from amqp_core.v0_10.type_codes import (
-    ARRAY,
-    BIN8,
-    BIN16,
-    BIN32,
-    BIN40,
-    BIN64,
-    BIN72,
-    BIN128,
-    BIN256,
-    BIN512,
-    BIN1024,
-    BIT,
-    BOOLEAN,
-    CHAR,
-    CHAR_UTF32,
-    DATETIME,
-    DEC32,
-    DEC64,
-    DOUBLE,
-    FLOAT,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    LIST,
-    MAP,
-    MAX_ARGUMENT_MAP_BYTES,
-    MAX_DEPTH,
-    STR8,
-    STR8_LATIN,
-    STR8_UTF16,
-    STR16,
-    STR16_LATIN,
-    STR16_UTF16,
-    STRUCT32,
-    UINT8,
-    UINT16,
-    UINT32,
-    UINT64,
-    UUID_,
-    VBIN8,
-    VBIN16,
-    VBIN32,
-    VOID,
-    Datetime,
-    Typed,
-)
+from amqp_core.v0_10 import type_codes as codes
+from amqp_core.v0_10.type_codes import MAX_ARGUMENT_MAP_BYTES, MAX_DEPTH, Datetime, Typed
 
+_T = TypeVar("_T")
 _LATIN: Final = "iso8859-15"
 
-_U16 = Struct(">H")
-_I16 = Struct(">h")
-_U32 = Struct(">I")
-_I32 = Struct(">i")
-_U64 = Struct(">Q")
-_I64 = Struct(">q")
-_F32 = Struct(">f")
-_F64 = Struct(">d")
-_PAIR32 = Struct(">II")
-_PAIR64 = Struct(">QQ")
+_uint16 = Struct(">H").unpack_from
+_uint32 = Struct(">I").unpack_from
+_int32 = Struct(">i").unpack_from
+_pairs32 = Struct(">II").iter_unpack
+_pairs64 = Struct(">QQ").iter_unpack
 
-_uint16 = _U16.unpack_from
-_uint32 = _U32.unpack_from
-_uint64 = _U64.unpack_from
-_int32 = _I32.unpack_from
+_Read = Callable[[bytes, int], tuple[_T, int]]
 
 
 def _short(what: str, pos: int) -> DecodeError:
@@ -98,77 +46,31 @@ def read_uint8(data: bytes, pos: int) -> tuple[int, int]:
         raise _short("uint8", pos) from None
 
 
-def read_int8(data: bytes, pos: int) -> tuple[int, int]:
-    """A signed byte."""
-    try:
-        value = data[pos]
-    except IndexError:
-        raise _short("int8", pos) from None
-    return value - 256 if value > 127 else value, pos + 1
+def _number(kind: str, what: str) -> _Read[Any]:
+    """A function that reads numbers of a ``struct`` format."""
+    struct = Struct(f">{kind}")
+    unpack, width = struct.unpack_from, struct.size
+
+    def read(data: bytes, pos: int) -> tuple[Any, int]:
+        try:
+            return unpack(data, pos)[0], pos + width
+        except StructError:
+            raise _short(what, pos) from None
+
+    return read
 
 
-def read_uint16(data: bytes, pos: int) -> tuple[int, int]:
-    """An unsigned 16-bit number."""
-    try:
-        return _uint16(data, pos)[0], pos + 2
-    except StructError:
-        raise _short("uint16", pos) from None
-
-
-def read_int16(data: bytes, pos: int) -> tuple[int, int]:
-    """A signed 16-bit number."""
-    try:
-        return _I16.unpack_from(data, pos)[0], pos + 2
-    except StructError:
-        raise _short("int16", pos) from None
-
-
-def read_uint32(data: bytes, pos: int) -> tuple[int, int]:
-    """An unsigned 32-bit number."""
-    try:
-        return _uint32(data, pos)[0], pos + 4
-    except StructError:
-        raise _short("uint32", pos) from None
-
-
-def read_int32(data: bytes, pos: int) -> tuple[int, int]:
-    """A signed 32-bit number."""
-    try:
-        return _int32(data, pos)[0], pos + 4
-    except StructError:
-        raise _short("int32", pos) from None
-
-
-def read_uint64(data: bytes, pos: int) -> tuple[int, int]:
-    """An unsigned 64-bit number."""
-    try:
-        return _uint64(data, pos)[0], pos + 8
-    except StructError:
-        raise _short("uint64", pos) from None
-
-
-def read_int64(data: bytes, pos: int) -> tuple[int, int]:
-    """A signed 64-bit number."""
-    try:
-        return _I64.unpack_from(data, pos)[0], pos + 8
-    except StructError:
-        raise _short("int64", pos) from None
-
-
-def read_float(data: bytes, pos: int) -> tuple[float, int]:
-    """An IEEE 754 single."""
-    try:
-        return _F32.unpack_from(data, pos)[0], pos + 4
-    except StructError:
-        raise _short("float", pos) from None
-
-
-def read_double(data: bytes, pos: int) -> tuple[float, int]:
-    """An IEEE 754 double."""
-    try:
-        return _F64.unpack_from(data, pos)[0], pos + 8
-    except StructError:
-        raise _short("double", pos) from None
+read_int8: Final[_Read[int]] = _number("b", "int8")
+read_uint16: Final[_Read[int]] = _number("H", "uint16")
+read_int16: Final[_Read[int]] = _number("h", "int16")
+read_uint32: Final[_Read[int]] = _number("I", "uint32")
+read_int32: Final[_Read[int]] = _number("i", "int32")
+read_uint64: Final[_Read[int]] = _number("Q", "uint64")
+read_int64: Final[_Read[int]] = _number("q", "int64")
+read_float: Final[_Read[float]] = _number("f", "float")
+read_double: Final[_Read[float]] = _number("d", "double")
+read_sequence_no: Final = read_uint32
+"""A 32-bit serial number (RFC 1982)."""
 
 
 def read_boolean(data: bytes, pos: int) -> tuple[bool, int]:
@@ -191,11 +93,6 @@ def read_char_utf32(data: bytes, pos: int) -> tuple[str, int]:
     if number > 0x10FFFF or 0xD800 <= number <= 0xDFFF:
         raise DecodeError(f"char-utf32 0x{number:x} is not a character", pos)
     return chr(number), end
-
-
-def read_sequence_no(data: bytes, pos: int) -> tuple[int, int]:
-    """A 32-bit serial number (RFC 1982)."""
-    return read_uint32(data, pos)
 
 
 def read_datetime(data: bytes, pos: int) -> tuple[Datetime, int]:
@@ -241,54 +138,16 @@ def _fixed(data: bytes, pos: int, width: int, what: str) -> tuple[bytes, int]:
     return data[pos:end], end
 
 
-def read_bin8(data: bytes, pos: int) -> tuple[bytes, int]:
-    """One opaque byte."""
-    return _fixed(data, pos, 1, "bin8")
-
-
-def read_bin16(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Two opaque bytes."""
-    return _fixed(data, pos, 2, "bin16")
-
-
-def read_bin32(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Four opaque bytes."""
-    return _fixed(data, pos, 4, "bin32")
-
-
-def read_bin40(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Five opaque bytes."""
-    return _fixed(data, pos, 5, "bin40")
-
-
-def read_bin64(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Eight opaque bytes."""
-    return _fixed(data, pos, 8, "bin64")
-
-
-def read_bin72(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Nine opaque bytes."""
-    return _fixed(data, pos, 9, "bin72")
-
-
-def read_bin128(data: bytes, pos: int) -> tuple[bytes, int]:
-    """16 opaque bytes."""
-    return _fixed(data, pos, 16, "bin128")
-
-
-def read_bin256(data: bytes, pos: int) -> tuple[bytes, int]:
-    """32 opaque bytes."""
-    return _fixed(data, pos, 32, "bin256")
-
-
-def read_bin512(data: bytes, pos: int) -> tuple[bytes, int]:
-    """64 opaque bytes."""
-    return _fixed(data, pos, 64, "bin512")
-
-
-def read_bin1024(data: bytes, pos: int) -> tuple[bytes, int]:
-    """128 opaque bytes."""
-    return _fixed(data, pos, 128, "bin1024")
+read_bin8: Final[_Read[bytes]] = partial(_fixed, width=1, what="bin8")
+read_bin16: Final[_Read[bytes]] = partial(_fixed, width=2, what="bin16")
+read_bin32: Final[_Read[bytes]] = partial(_fixed, width=4, what="bin32")
+read_bin40: Final[_Read[bytes]] = partial(_fixed, width=5, what="bin40")
+read_bin64: Final[_Read[bytes]] = partial(_fixed, width=8, what="bin64")
+read_bin72: Final[_Read[bytes]] = partial(_fixed, width=9, what="bin72")
+read_bin128: Final[_Read[bytes]] = partial(_fixed, width=16, what="bin128")
+read_bin256: Final[_Read[bytes]] = partial(_fixed, width=32, what="bin256")
+read_bin512: Final[_Read[bytes]] = partial(_fixed, width=64, what="bin512")
+read_bin1024: Final[_Read[bytes]] = partial(_fixed, width=128, what="bin1024")
 
 
 # --- variable width --------------------------------------------------------------------------------------------------
@@ -391,7 +250,7 @@ def read_sequence_set(data: bytes, pos: int) -> tuple[list[tuple[int, int]], int
     value, end = read_vbin16(data, pos)
     if len(value) % 8:
         raise DecodeError(f"sequence-set of {len(value)} bytes is not whole ranges of 8", pos)
-    ranges: list[tuple[int, int]] = list(_PAIR32.iter_unpack(value))
+    ranges: list[tuple[int, int]] = list(_pairs32(value))
     for lower, upper in ranges:
         if (upper - lower) & 0xFFFFFFFF >= 0x80000000:
             raise DecodeError(f"sequence-set range {lower}..{upper} runs backwards", pos)
@@ -403,7 +262,7 @@ def read_byte_ranges(data: bytes, pos: int) -> tuple[list[tuple[int, int]], int]
     value, end = read_vbin16(data, pos)
     if len(value) % 16:
         raise DecodeError(f"byte-ranges of {len(value)} bytes are not whole ranges of 16", pos)
-    ranges: list[tuple[int, int]] = list(_PAIR64.iter_unpack(value))
+    ranges: list[tuple[int, int]] = list(_pairs64(value))
     for lower, upper in ranges:
         if upper < lower:
             raise DecodeError(f"byte range {lower}..{upper} runs backwards", pos)
@@ -491,11 +350,11 @@ def _natural_map(data: bytes, pos: int, depth: int) -> tuple[dict[str, Any], int
             key = data[at:pos].decode()
             code = data[pos]
             at = pos + 1
-            if code == STR16:
+            if code == codes.STR16:
                 at += 2
                 pos = at + _uint16(data, at - 2)[0]
                 out[key] = data[at:pos].decode()
-            elif code == INT32:
+            elif code == codes.INT32:
                 out[key] = _int32(data, at)[0]
                 pos = at + 4
             else:
@@ -558,7 +417,7 @@ def read_array_head(data: bytes, pos: int) -> tuple[int, int, int, int]:
     if first == end:
         if count:  # elements without bytes: any count would fit, so none does
             raise DecodeError(f"array of {count} values in no bytes", pos)
-        return VOID, 0, end, end
+        return codes.VOID, 0, end, end
     if count > end - first:
         raise DecodeError(f"array of {end - pos - 4} bytes cannot hold {count} values", pos)
     return data[pos + 4], count, first, end
@@ -618,49 +477,49 @@ def read_str16_array(data: bytes, pos: int) -> tuple[list[str], int]:
 
 
 _READERS: Final[dict[int, Callable[[bytes, int], tuple[object, int]]]] = {
-    STR16: read_str16,
-    INT32: read_int32,
-    INT64: read_int64,
-    DOUBLE: read_double,
-    BOOLEAN: read_boolean,
-    BIN8: read_bin8,
-    INT8: read_int8,
-    UINT8: read_uint8,
-    CHAR: read_char,
-    BIN16: read_bin16,
-    INT16: read_int16,
-    UINT16: read_uint16,
-    BIN32: read_bin32,
-    UINT32: read_uint32,
-    FLOAT: read_float,
-    CHAR_UTF32: read_char_utf32,
-    BIN64: read_bin64,
-    UINT64: read_uint64,
-    DATETIME: read_datetime,
-    BIN128: read_bin128,
-    UUID_: read_uuid,
-    BIN256: read_bin256,
-    BIN512: read_bin512,
-    BIN1024: read_bin1024,
-    VBIN8: read_vbin8,
-    STR8_LATIN: read_str8_latin,
-    STR8: read_str8,
-    STR8_UTF16: read_str8_utf16,
-    VBIN16: read_vbin16,
-    STR16_LATIN: read_str16_latin,
-    STR16_UTF16: read_str16_utf16,
-    VBIN32: read_vbin32,
-    STRUCT32: read_struct32,
-    BIN40: read_bin40,
-    DEC32: read_dec32,
-    BIN72: read_bin72,
-    DEC64: read_dec64,
-    VOID: read_void,
-    BIT: read_bit,
+    codes.STR16: read_str16,
+    codes.INT32: read_int32,
+    codes.INT64: read_int64,
+    codes.DOUBLE: read_double,
+    codes.BOOLEAN: read_boolean,
+    codes.BIN8: read_bin8,
+    codes.INT8: read_int8,
+    codes.UINT8: read_uint8,
+    codes.CHAR: read_char,
+    codes.BIN16: read_bin16,
+    codes.INT16: read_int16,
+    codes.UINT16: read_uint16,
+    codes.BIN32: read_bin32,
+    codes.UINT32: read_uint32,
+    codes.FLOAT: read_float,
+    codes.CHAR_UTF32: read_char_utf32,
+    codes.BIN64: read_bin64,
+    codes.UINT64: read_uint64,
+    codes.DATETIME: read_datetime,
+    codes.BIN128: read_bin128,
+    codes.UUID_: read_uuid,
+    codes.BIN256: read_bin256,
+    codes.BIN512: read_bin512,
+    codes.BIN1024: read_bin1024,
+    codes.VBIN8: read_vbin8,
+    codes.STR8_LATIN: read_str8_latin,
+    codes.STR8: read_str8,
+    codes.STR8_UTF16: read_str8_utf16,
+    codes.VBIN16: read_vbin16,
+    codes.STR16_LATIN: read_str16_latin,
+    codes.STR16_UTF16: read_str16_utf16,
+    codes.VBIN32: read_vbin32,
+    codes.STRUCT32: read_struct32,
+    codes.BIN40: read_bin40,
+    codes.DEC32: read_dec32,
+    codes.BIN72: read_bin72,
+    codes.DEC64: read_dec64,
+    codes.VOID: read_void,
+    codes.BIT: read_bit,
 }
 
 _CONTAINERS: Final[dict[int, Callable[[bytes, int, int, _One], tuple[object, int]]]] = {
-    MAP: _map,
-    LIST: _list,
-    ARRAY: _array,
+    codes.MAP: _map,
+    codes.LIST: _list,
+    codes.ARRAY: _array,
 }

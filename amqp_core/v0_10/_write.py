@@ -10,72 +10,25 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - the module's own name for it says nothing
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeVar
 from uuid import UUID
 
 from amqp_core.errors import EncodeError
-from amqp_core.v0_10.type_codes import (
-    ARRAY,
-    BIN8,
-    BIN16,
-    BIN32,
-    BIN40,
-    BIN64,
-    BIN72,
-    BIN128,
-    BIN256,
-    BIN512,
-    BIN1024,
-    BIT,
-    BOOLEAN,
-    CHAR,
-    CHAR_UTF32,
-    DATETIME,
-    DEC32,
-    DEC64,
-    DOUBLE,
-    FLOAT,
-    INT8,
-    INT16,
-    INT32,
-    INT64,
-    LIST,
-    MAP,
-    MAX_DEPTH,
-    STR8,
-    STR8_LATIN,
-    STR8_UTF16,
-    STR16,
-    STR16_LATIN,
-    STR16_UTF16,
-    STRUCT32,
-    UINT8,
-    UINT16,
-    UINT32,
-    UINT64,
-    UUID_,
-    VBIN8,
-    VBIN16,
-    VBIN32,
-    VOID,
-    Datetime,
-    Typed,
-)
+from amqp_core.v0_10 import type_codes as codes
+from amqp_core.v0_10.type_codes import MAX_DEPTH, Datetime, Typed
 
+_T_contra = TypeVar("_T_contra", contravariant=True)
 _LATIN: Final = "iso8859-15"
 
-_I8 = Struct(">b").pack
 _U8 = Struct(">B").pack
 _U16 = Struct(">H").pack
-_I16 = Struct(">h").pack
 _U32 = Struct(">I").pack
-_I32 = Struct(">i").pack
-_U64 = Struct(">Q").pack
-_I64 = Struct(">q").pack
-_F32 = Struct(">f").pack
-_F64 = Struct(">d").pack
 _PAIR32 = Struct(">II").pack
 _PAIR64 = Struct(">QQ").pack
+
+
+class _Write(Protocol[_T_contra]):
+    def __call__(self, value: _T_contra, name: str = ...) -> bytes: ...
 
 
 def _misfit(name: str, value: object, want: str) -> EncodeError:
@@ -92,84 +45,29 @@ def _misfit(name: str, value: object, want: str) -> EncodeError:
 # --- fixed width -----------------------------------------------------------------------------------------------------
 
 
-def write_uint8(value: int, name: str = "uint8") -> bytes:
-    """An unsigned byte."""
-    try:
-        return _U8(value)
-    except StructError:
-        raise _misfit(name, value, "a uint8 (0 to 255)") from None
+def _number(kind: str, what: str, allowed: str) -> _Write[Any]:
+    """A function that writes numbers in a ``struct`` format; a float is rounded to a single."""
+    pack = Struct(f">{kind}").pack
+
+    def write(value: Any, name: str = what) -> bytes:
+        try:
+            return pack(value)
+        except (StructError, OverflowError):
+            raise _misfit(name, value, allowed) from None
+
+    return write
 
 
-def write_int8(value: int, name: str = "int8") -> bytes:
-    """A signed byte."""
-    try:
-        return _I8(value)
-    except StructError:
-        raise _misfit(name, value, "an int8 (-128 to 127)") from None
-
-
-def write_uint16(value: int, name: str = "uint16") -> bytes:
-    """An unsigned 16-bit number."""
-    try:
-        return _U16(value)
-    except StructError:
-        raise _misfit(name, value, "a uint16 (0 to 65535)") from None
-
-
-def write_int16(value: int, name: str = "int16") -> bytes:
-    """A signed 16-bit number."""
-    try:
-        return _I16(value)
-    except StructError:
-        raise _misfit(name, value, "an int16 (-32768 to 32767)") from None
-
-
-def write_uint32(value: int, name: str = "uint32") -> bytes:
-    """An unsigned 32-bit number."""
-    try:
-        return _U32(value)
-    except StructError:
-        raise _misfit(name, value, "a uint32 (0 to 2**32 - 1)") from None
-
-
-def write_int32(value: int, name: str = "int32") -> bytes:
-    """A signed 32-bit number."""
-    try:
-        return _I32(value)
-    except StructError:
-        raise _misfit(name, value, "an int32 (-2**31 to 2**31 - 1)") from None
-
-
-def write_uint64(value: int, name: str = "uint64") -> bytes:
-    """An unsigned 64-bit number."""
-    try:
-        return _U64(value)
-    except StructError:
-        raise _misfit(name, value, "a uint64 (0 to 2**64 - 1)") from None
-
-
-def write_int64(value: int, name: str = "int64") -> bytes:
-    """A signed 64-bit number."""
-    try:
-        return _I64(value)
-    except StructError:
-        raise _misfit(name, value, "an int64 (-2**63 to 2**63 - 1)") from None
-
-
-def write_float(value: float, name: str = "float") -> bytes:
-    """An IEEE 754 single: rounded to it, refused when too large for it."""
-    try:
-        return _F32(value)
-    except (StructError, OverflowError):
-        raise _misfit(name, value, "a float") from None
-
-
-def write_double(value: float, name: str = "double") -> bytes:
-    """An IEEE 754 double."""
-    try:
-        return _F64(value)
-    except (StructError, OverflowError):
-        raise _misfit(name, value, "a double") from None
+write_uint8: Final[_Write[int]] = _number("B", "uint8", "a uint8 (0 to 255)")
+write_int8: Final[_Write[int]] = _number("b", "int8", "an int8 (-128 to 127)")
+write_uint16: Final[_Write[int]] = _number("H", "uint16", "a uint16 (0 to 65535)")
+write_int16: Final[_Write[int]] = _number("h", "int16", "an int16 (-32768 to 32767)")
+write_uint32: Final[_Write[int]] = _number("I", "uint32", "a uint32 (0 to 2**32 - 1)")
+write_int32: Final[_Write[int]] = _number("i", "int32", "an int32 (-2**31 to 2**31 - 1)")
+write_uint64: Final[_Write[int]] = _number("Q", "uint64", "a uint64 (0 to 2**64 - 1)")
+write_int64: Final[_Write[int]] = _number("q", "int64", "an int64 (-2**63 to 2**63 - 1)")
+write_float: Final[_Write[float]] = _number("f", "float", "a float")
+write_double: Final[_Write[float]] = _number("d", "double", "a double")
 
 
 def write_boolean(value: bool, name: str = "boolean") -> bytes:  # noqa: FBT001 - it is the value
@@ -252,13 +150,6 @@ def write_bit(value: bool, name: str = "bit") -> bytes:  # noqa: FBT001 - it is 
     return b""
 
 
-def _fixed(value: bytes, width: int, name: str) -> bytes:
-    out = _opaque(value, name)
-    if len(out) != width:
-        raise _misfit(name, out, f"of {width} bytes")
-    return out
-
-
 def _opaque(value: object, name: str) -> bytes:
     if isinstance(value, bytes):
         return value
@@ -267,54 +158,26 @@ def _opaque(value: object, name: str) -> bytes:
     raise _misfit(name, value, "bytes")
 
 
-def write_bin8(value: bytes, name: str = "bin8") -> bytes:
-    """One opaque byte."""
-    return _fixed(value, 1, name)
+def _fixed(width: int) -> _Write[bytes]:
+    def write(value: bytes, name: str = f"bin{8 * width}") -> bytes:
+        out = _opaque(value, name)
+        if len(out) != width:
+            raise _misfit(name, out, f"of {width} bytes")
+        return out
+
+    return write
 
 
-def write_bin16(value: bytes, name: str = "bin16") -> bytes:
-    """Two opaque bytes."""
-    return _fixed(value, 2, name)
-
-
-def write_bin32(value: bytes, name: str = "bin32") -> bytes:
-    """Four opaque bytes."""
-    return _fixed(value, 4, name)
-
-
-def write_bin40(value: bytes, name: str = "bin40") -> bytes:
-    """Five opaque bytes."""
-    return _fixed(value, 5, name)
-
-
-def write_bin64(value: bytes, name: str = "bin64") -> bytes:
-    """Eight opaque bytes."""
-    return _fixed(value, 8, name)
-
-
-def write_bin72(value: bytes, name: str = "bin72") -> bytes:
-    """Nine opaque bytes."""
-    return _fixed(value, 9, name)
-
-
-def write_bin128(value: bytes, name: str = "bin128") -> bytes:
-    """16 opaque bytes."""
-    return _fixed(value, 16, name)
-
-
-def write_bin256(value: bytes, name: str = "bin256") -> bytes:
-    """32 opaque bytes."""
-    return _fixed(value, 32, name)
-
-
-def write_bin512(value: bytes, name: str = "bin512") -> bytes:
-    """64 opaque bytes."""
-    return _fixed(value, 64, name)
-
-
-def write_bin1024(value: bytes, name: str = "bin1024") -> bytes:
-    """128 opaque bytes."""
-    return _fixed(value, 128, name)
+write_bin8: Final = _fixed(1)
+write_bin16: Final = _fixed(2)
+write_bin32: Final = _fixed(4)
+write_bin40: Final = _fixed(5)
+write_bin64: Final = _fixed(8)
+write_bin72: Final = _fixed(9)
+write_bin128: Final = _fixed(16)
+write_bin256: Final = _fixed(32)
+write_bin512: Final = _fixed(64)
+write_bin1024: Final = _fixed(128)
 
 
 # --- variable width --------------------------------------------------------------------------------------------------
@@ -446,12 +309,12 @@ def write_str16_array(value: Sequence[str], name: str = "array") -> bytes:
     """An array of str16."""
     if isinstance(value, str):
         raise _misfit(name, value, "a sequence of texts")
-    return _array_of(STR16, [write_str16(item, name) for item in value])
+    return _array_of(codes.STR16, [write_str16(item, name) for item in value])
 
 
 def write_struct32_array(value: Sequence[bytes], name: str = "array") -> bytes:
     """An array of coded structs, each given with its size word."""
-    return _array_of(STRUCT32, value)
+    return _array_of(codes.STRUCT32, value)
 
 
 def _array_of(code: int, items: Sequence[bytes]) -> bytes:
@@ -494,16 +357,17 @@ def _list(value: object, name: str, depth: int) -> bytes:
 def _array(value: object, name: str, depth: int) -> bytes:
     items = _sequence(value, name)
     pairs = [_value(item, name, depth) for item in items]
-    codes = {code for code, _ in pairs}
-    if len(codes) > 1 and not any(isinstance(item, Typed) for item in items):
-        widest = INT64 if codes <= {INT32, INT64} else UINT64 if codes <= {INT32, INT64, UINT64} else None
+    found = {code for code, _ in pairs}
+    if len(found) > 1 and not any(isinstance(item, Typed) for item in items):
+        small = {codes.INT32, codes.INT64}
+        widest = codes.INT64 if found <= small else codes.UINT64 if found <= {*small, codes.UINT64} else None
         if widest is not None:
-            codes = {widest}
+            found = {widest}
             pairs = [(widest, _WRITERS[widest](item, name)) for item in items]
-    if len(codes) > 1:
-        raise EncodeError(f"{name}: an array has one type, these values need {len(codes)}")
-    code = codes.pop() if codes else STR16
-    if code in {VOID, BIT}:
+    if len(found) > 1:
+        raise EncodeError(f"{name}: an array has one type, these values need {len(found)}")
+    code = found.pop() if found else codes.STR16
+    if code in {codes.VOID, codes.BIT}:
         raise EncodeError(f"{name}: values without bytes cannot be counted in an array")
     return _array_of(code, [raw for _, raw in pairs])
 
@@ -514,14 +378,14 @@ def _value(value: object, name: str, depth: int) -> tuple[int, bytes]:
     if kind is str:
         assert isinstance(value, str)
         out = _encoded(value, "utf-8", name)
-        return (STR16, _U16(len(out)) + out) if len(out) <= 0xFFFF else (VBIN32, write_vbin32(out, name))
+        return (codes.STR16, _U16(len(out)) + out) if len(out) <= 0xFFFF else (codes.VBIN32, write_vbin32(out, name))
     if isinstance(value, Typed):
         return value.code, _typed(value, name, depth)
     for known, code in _NATURAL:
         if isinstance(value, known):
             if code in _CONTAINERS:
                 return code, _CONTAINERS[code](value, name, _deeper(depth, name))
-            exact = _int_code(value) if code == INT32 else code
+            exact = _int_code(value) if code == codes.INT32 else code
             return exact, _WRITERS[exact](value, name)
     if isinstance(value, str):
         return _value(str(value), name, depth)
@@ -530,8 +394,8 @@ def _value(value: object, name: str, depth: int) -> tuple[int, bytes]:
 
 def _int_code(value: Any) -> int:
     if -0x80000000 <= value <= 0x7FFFFFFF:
-        return INT32
-    return INT64 if value <= 0x7FFFFFFFFFFFFFFF else UINT64
+        return codes.INT32
+    return codes.INT64 if value <= 0x7FFFFFFFFFFFFFFF else codes.UINT64
 
 
 def _typed(value: Typed, name: str, depth: int) -> bytes:
@@ -546,58 +410,62 @@ def _typed(value: Typed, name: str, depth: int) -> bytes:
 
 # The first that fits: bool before int, Datetime before int.
 _NATURAL: Final[tuple[tuple[Any, int], ...]] = (
-    (bool, BOOLEAN),
-    (Datetime, DATETIME),
-    (int, INT32),
-    (float, DOUBLE),
-    (type(None), VOID),
-    ((bytes, bytearray, memoryview), VBIN32),
-    (UUID, UUID_),
-    (Decimal, DEC64),
-    (Mapping, MAP),
-    ((list, tuple), LIST),
+    (bool, codes.BOOLEAN),
+    (Datetime, codes.DATETIME),
+    (int, codes.INT32),
+    (float, codes.DOUBLE),
+    (type(None), codes.VOID),
+    ((bytes, bytearray, memoryview), codes.VBIN32),
+    (UUID, codes.UUID_),
+    (Decimal, codes.DEC64),
+    (Mapping, codes.MAP),
+    ((list, tuple), codes.LIST),
 )
 
 _WRITERS: Final[dict[int, Callable[[Any, str], bytes]]] = {
-    BIN8: write_bin8,
-    INT8: write_int8,
-    UINT8: write_uint8,
-    CHAR: write_char,
-    BOOLEAN: write_boolean,
-    BIN16: write_bin16,
-    INT16: write_int16,
-    UINT16: write_uint16,
-    BIN32: write_bin32,
-    INT32: write_int32,
-    UINT32: write_uint32,
-    FLOAT: write_float,
-    CHAR_UTF32: write_char_utf32,
-    BIN64: write_bin64,
-    INT64: write_int64,
-    UINT64: write_uint64,
-    DOUBLE: write_double,
-    DATETIME: write_datetime,
-    BIN128: write_bin128,
-    UUID_: write_uuid,
-    BIN256: write_bin256,
-    BIN512: write_bin512,
-    BIN1024: write_bin1024,
-    VBIN8: write_vbin8,
-    STR8_LATIN: write_str8_latin,
-    STR8: write_str8,
-    STR8_UTF16: write_str8_utf16,
-    VBIN16: write_vbin16,
-    STR16_LATIN: write_str16_latin,
-    STR16: write_str16,
-    STR16_UTF16: write_str16_utf16,
-    VBIN32: write_vbin32,
-    STRUCT32: write_struct32,
-    BIN40: write_bin40,
-    DEC32: write_dec32,
-    BIN72: write_bin72,
-    DEC64: write_dec64,
-    VOID: write_void,
-    BIT: write_bit,
+    codes.BIN8: write_bin8,
+    codes.INT8: write_int8,
+    codes.UINT8: write_uint8,
+    codes.CHAR: write_char,
+    codes.BOOLEAN: write_boolean,
+    codes.BIN16: write_bin16,
+    codes.INT16: write_int16,
+    codes.UINT16: write_uint16,
+    codes.BIN32: write_bin32,
+    codes.INT32: write_int32,
+    codes.UINT32: write_uint32,
+    codes.FLOAT: write_float,
+    codes.CHAR_UTF32: write_char_utf32,
+    codes.BIN64: write_bin64,
+    codes.INT64: write_int64,
+    codes.UINT64: write_uint64,
+    codes.DOUBLE: write_double,
+    codes.DATETIME: write_datetime,
+    codes.BIN128: write_bin128,
+    codes.UUID_: write_uuid,
+    codes.BIN256: write_bin256,
+    codes.BIN512: write_bin512,
+    codes.BIN1024: write_bin1024,
+    codes.VBIN8: write_vbin8,
+    codes.STR8_LATIN: write_str8_latin,
+    codes.STR8: write_str8,
+    codes.STR8_UTF16: write_str8_utf16,
+    codes.VBIN16: write_vbin16,
+    codes.STR16_LATIN: write_str16_latin,
+    codes.STR16: write_str16,
+    codes.STR16_UTF16: write_str16_utf16,
+    codes.VBIN32: write_vbin32,
+    codes.STRUCT32: write_struct32,
+    codes.BIN40: write_bin40,
+    codes.DEC32: write_dec32,
+    codes.BIN72: write_bin72,
+    codes.DEC64: write_dec64,
+    codes.VOID: write_void,
+    codes.BIT: write_bit,
 }
 
-_CONTAINERS: Final[dict[int, Callable[[Any, str, int], bytes]]] = {MAP: _map, LIST: _list, ARRAY: _array}
+_CONTAINERS: Final[dict[int, Callable[[Any, str, int], bytes]]] = {
+    codes.MAP: _map,
+    codes.LIST: _list,
+    codes.ARRAY: _array,
+}
