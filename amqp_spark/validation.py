@@ -20,10 +20,7 @@ _DECIDES_COLUMNS: Final = ("exchangefromcolumn", "contenttype")
 
 
 def check_source(options: Mapping[str, object], schema: StructType) -> tuple[SourceOptions, ColumnPlan]:
-    """Parse options and plan columns, without I/O.
-
-    Raises SchemaError if only the schema cannot be served, else OptionError with the problems of both.
-    """
+    """Parse the options of a source and plan its columns, without I/O; errors as of :func:`check_sink`."""
     problems: list[str] = []
     parsed: SourceOptions | None = None
     columns: ColumnPlan | None = None
@@ -48,9 +45,18 @@ def check_source(options: Mapping[str, object], schema: StructType) -> tuple[Sou
 
 
 def check_sink(options: Mapping[str, object], schema: StructType) -> tuple[SinkOptions, MessagePlan]:
-    """Parse options and plan messages, without I/O.
+    """Parse the options of a sink and plan its messages, without I/O; thread-safe.
 
-    Raises SchemaError when only the schema cannot be served, else OptionError with the problems of both.
+    Args:
+        options: by name, in any case.
+        schema: of the frame to be written.
+
+    Returns:
+        The checked options, and how rows become messages.
+
+    Raises:
+        SchemaError: only the schema cannot be served.
+        OptionError: otherwise, with the problems of both.
     """
     try:
         parsed = SinkOptions.parse(options)

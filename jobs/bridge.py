@@ -17,8 +17,8 @@ numbers, application_headers encoded), and 'headers', the application headers de
     --filter "headers['symbol'] = 'SAP' AND redelivered IS NOT TRUE"
     --headers 'symbol STRING, price DOUBLE' --filter 'headers.price > 100'
 
-What --filter leaves out is accepted and gone. What must stay on the queue is left there by the broker, with a message
-selector: --from-option "selector=symbol = 'SAP'".
+Messages that --filter excludes are accepted and dropped. To leave messages on the queue, use a message selector of the
+broker: --from-option "selector=symbol = 'SAP'".
 
 Runs with python or spark-submit, the package installed or given by --py-files. Progress goes to standard error, one
 summary line to standard output.
@@ -62,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     cli.add_connection_arguments(arguments, cli.FROM)
-    source = arguments.add_argument_group("what to read")
+    source = arguments.add_argument_group("source")
     source.add_argument("--queue", action="append", default=[], help="queue to read; may be repeated", metavar="NAME")
     source.add_argument(
         "--from-option", action="append", default=[], metavar="K=V", help="further option of the source"
@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
         "'headers' (default: all of them, as MAP<STRING,STRING>)",
     )
     cli.add_connection_arguments(arguments, cli.TO)
-    sink = arguments.add_argument_group("what to publish")
+    sink = arguments.add_argument_group("sink")
     sink.add_argument(
         "--exchange",
         metavar="NAME",

@@ -1,11 +1,11 @@
-"""Empty queues into files, and say what was in them.
+"""Empty queues into files, and report their contents.
 
     python jobs/drain.py --url amqp://broker/default --username guest --password-file /run/secrets/amqp \\
         --queue ticks --output /data/ticks --checkpoint /data/ticks.checkpoint
 
-Takes what is on the queues when it starts, less what other consumers hold, and ends. Each message is accepted after its
-file is written. The report on standard output has the number of messages, the first and last of their timestamps, and
-the sizes of their bodies. --dry-run browses: the same report, nothing consumed and nothing written.
+Takes the messages that are on the queues at the start, except those that other consumers hold, and ends. Each message
+is accepted after its file is written. The report on standard output has the number of messages, the first and last of
+their timestamps, and the sizes of their bodies. --dry-run browses: the same report, nothing consumed, nothing written.
 
 With --exact the files hold every property in the types that lose nothing, and jobs/publish.py --input /data/ticks puts
 the same messages on an exchange again.
@@ -13,7 +13,7 @@ the same messages on an exchange again.
 Runs with python or spark-submit, the package installed or given by --py-files. Progress goes to standard error.
 
 exit codes: 0 done; 1 it failed; 2 the command line or an option is wrong; 3 the broker could not be used (unreachable,
-login refused, queue missing); 130, 143 stopped cleanly by SIGINT (Ctrl-C), SIGTERM: the rest is still on the queues.
+login refused, queue missing); 130, 143 stopped cleanly by SIGINT (Ctrl-C), SIGTERM: the other messages stay.
 """
 
 from __future__ import annotations

@@ -4,13 +4,13 @@
         --input /data/ticks --column 'body=to_json(struct(*))' --column "routing_key=concat('ticks.', symbol)" \\
         --header 'symbol=symbol' --header 'price=price' --exchange amq.topic
 
-As a stream, what is new is published as it arrives:
+As a stream, new rows are published as they arrive:
 
     python jobs/publish.py ... --format json --input /data/incoming --schema 'symbol STRING, price DOUBLE' \\
         --stream --checkpoint /data/incoming.checkpoint
 
-A row becomes a message. Without --column the columns of the input are those of the message (docs/columns.md names
-them); with it only what it names, and --column '*' keeps the others. NULL is an absent property.
+A row becomes a message. Without --column the columns of the input are the properties of the message
+(docs/columns.md); with it only the named ones, and --column '*' keeps the others. NULL is an absent property.
 
 Runs with python or spark-submit, the package installed or given by --py-files. Progress goes to standard error, one
 summary line to standard output.
@@ -70,7 +70,7 @@ def parser() -> argparse.ArgumentParser:
     source.add_argument(
         "--sql",
         metavar="QUERY",
-        help="query whose rows are published; what --input or --table says is the view 'input' in it",
+        help="query whose rows are published; --input or --table is the view 'input' in it",
     )
     message = arguments.add_argument_group("message")
     message.add_argument(
@@ -97,7 +97,7 @@ def parser() -> argparse.ArgumentParser:
     )
     message.add_argument("--option", action="append", default=[], metavar="K=V", help="further option of the sink")
     query = arguments.add_argument_group("query")
-    query.add_argument("--stream", action="store_true", help="publish what arrives, until stopped (default: once)")
+    query.add_argument("--stream", action="store_true", help="publish new rows until stopped (default: once)")
     query.add_argument("--checkpoint", metavar="DIR", help="checkpoint location of a stream")
     query.add_argument("--name", metavar="NAME", help="name of the query")
     cli.add_trigger_arguments(query)
@@ -237,7 +237,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
             return signals.exit_code or cli.EXIT_DONE
         with cli.spark_refuses():
             query = cli.writer_of(rows, arguments).format("amqp").options(**options).start()
-        rest = "a batch that was cut off is published again at the next start"
+        rest = "an interrupted batch is published again at the next start"
         code = cli.follow(query, signals, progress, rest=rest)
         print(f"publish: {progress.summary()}")
     return code

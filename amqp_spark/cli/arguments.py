@@ -69,18 +69,18 @@ def add_connection_arguments(parser: argparse.ArgumentParser, side: Side = HERE,
 def add_trigger_arguments(group: argparse._ArgumentGroup) -> None:
     """Add ``--available-now`` and ``--processing-time``."""
     trigger = group.add_mutually_exclusive_group()
-    trigger.add_argument("--available-now", action="store_true", help="read what is there, then end")
+    trigger.add_argument("--available-now", action="store_true", help="read the available messages, then end")
     trigger.add_argument("--processing-time", metavar="TIME", help="pause between batches, such as '10 seconds'")
 
 
 def add_spark_arguments(group: argparse._ArgumentGroup) -> None:
     """Add ``--master``, ``--conf``, ``--quiet``, ``--verbose``."""
-    group.add_argument("--master", metavar="URL", help="Spark master (default: what spark-submit says, or local[*])")
+    group.add_argument("--master", metavar="URL", help="Spark master (default: that of spark-submit, or local[*])")
     group.add_argument("--conf", action="append", default=[], metavar="K=V", help="Spark configuration")
     group.add_argument(
-        "--quiet", action="store_true", help="no progress: only the summary, errors and what the sink logs"
+        "--quiet", action="store_true", help="no progress: only the summary, errors and the log of the sink"
     )
-    group.add_argument("--verbose", action="store_true", help="Spark's own log, too: warnings, and traces of a failure")
+    group.add_argument("--verbose", action="store_true", help="also the log of Spark: warnings, and traces of failures")
 
 
 def credentials(arguments: argparse.Namespace, side: Side = HERE) -> dict[str, str]:
@@ -175,7 +175,7 @@ def option_help(tables: Mapping[str, Sequence[Option]]) -> str:
     for title, table in shown.items():
         lines = [f"  {option.name:<{width}}  {_allowed(option)} (default: {option.default})" for option in table]
         parts.append("\n".join([f"{title}, as name=value:", *lines]))
-    return "\n\n".join([*parts, "docs/options.md says what they mean."])
+    return "\n\n".join([*parts, "docs/options.md describes them."])
 
 
 def _offered(option: Option) -> bool:

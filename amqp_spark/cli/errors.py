@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from contextlib import contextmanager
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING
 
 from amqp_core import errors as core_errors
 from amqp_core.errors import AmqpError
-from amqp_spark import errors as spark_errors
 from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import AmqpSparkError, OptionError, PublishFailed, SchemaError
 
@@ -21,7 +21,7 @@ EXIT_FAILED = 1
 EXIT_OPTIONS = 2
 EXIT_BROKER = 3
 
-_ERROR_LINE = re.compile(r"\b(amqp_core\.errors|amqp_spark\.errors)\.(\w+): (.*)")
+_ERROR_LINE = re.compile(r"\b(amqp_(?:core|spark)(?:\.\w+)+)\.([A-Z]\w+): (.*)")
 # Text that the JVM may append to an error.
 _NOT_OURS = (" ", "\t", "===", "Traceback", "The above exception", "During handling", "JVM stacktrace", "Caused by")
 
@@ -51,8 +51,7 @@ def explain(error: BaseException) -> tuple[str, int]:
     found = list(_ERROR_LINE.finditer(text))
     if found:
         match = found[-1]
-        module = core_errors if match[1] == core_errors.__name__ else spark_errors
-        return _message(text, match), _code(getattr(module, match[2], None))
+        return _message(text, match), _code(_class(match[1], match[2]))
     # The first line of an error that py4j passes on names only a Java object; the next has its class before the text.
     lines = [
         re.sub(r"^: [\w.$]+: ", "", line)
@@ -89,6 +88,13 @@ def _message(text: str, match: re.Match[str]) -> str:
             break
         lines.append(line)
     return "\n".join(lines)
+
+
+def _class(module: str, name: str) -> object:
+    try:
+        return getattr(importlib.import_module(module), name, None)
+    except ImportError:
+        return None
 
 
 def _code(cls: object) -> int:

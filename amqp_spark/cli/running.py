@@ -80,11 +80,11 @@ def job(
                 return fail(program, error)
             # a signal to the whole process group also ends the JVM: later failures are expected
             name = signal.Signals(signals.received).name
-            sys.stderr.write(f"{program}: stopped by {name}, in the middle of what it did: {explain(error)[0]}\n")
+            sys.stderr.write(f"{program}: stopped by {name} before it was done: {explain(error)[0]}\n")
             return signals.exit_code or EXIT_DONE
 
 
-_GOES_BACK = "what was received and not accepted goes back to the broker"
+_GOES_BACK = "messages that were not accepted return to their queues"
 
 
 def follow(query: StreamingQuery, signals: Signals, progress: Progress, *, rest: str = _GOES_BACK) -> int:

@@ -34,6 +34,8 @@ _PREPARED: Final = "query_id STRING, batch BIGINT, partition INT, xid STRING, ro
 class AmqpBatchSink:
     """Publishes a micro-batch; for ``foreachBatch``, alone or combined with other work in the same function.
 
+    Not thread-safe: Spark calls it for one batch of a query at a time. Each query needs an object of its own.
+
     Example::
 
         sink = AmqpBatchSink(url="amqp://broker/default", username="guest", passwordFile="/run/secrets/amqp",

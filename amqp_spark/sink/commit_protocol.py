@@ -262,7 +262,7 @@ class CommitProtocol:
         if gone:
             committed = "nothing of them was committed"
             if self._markers.found:
-                committed = "nothing but what the broker did by itself was committed"
+                committed = "only the broker committed some by itself"
             raise StateError(
                 SparkCondition.TRANSACTIONS_GONE(
                     batch=batch,

@@ -13,7 +13,7 @@ _log = logging.getLogger(LOGGER)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Statistics:
-    """Counts of one task, one batch or one writer; the sum of two covers both.
+    """Counts of one task, one batch or one writer; the sum of two covers both. Immutable, hence thread-safe.
 
     Args:
         messages: messages that the broker has completed, without discarded ones.

@@ -162,7 +162,7 @@ def undo(
     from amqp_spark.sink.commit_coordinator import CommitCoordinator  # noqa: PLC0415 - nothing that other guarantees need
 
     assert batch_id is not None
-    log_failure(batch_id, "what it has prepared is rolled back unless it was decided")
+    log_failure(batch_id, "its prepared transactions are rolled back unless it was decided")
     CommitCoordinator(options).abort(tasks, batch_id, query_id=query_id, run=run)
 
 

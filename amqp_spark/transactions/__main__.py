@@ -1,20 +1,20 @@
-"""Look at what exactly-once keeps on a broker, and mend it.
+"""Show and repair the state of exactly-once on a broker.
 
     python -m amqp_spark.transactions amqp://broker/default --username guest --password-file /run/secrets/amqp \\
         --consumer-id ticks
 
-With --consumer-id: the state of each queue of that consumer, the batches that it owns, and whether their files are in
-the spool. With --transactional-id: the last decision of that writer, its markers and its branches. Without: all
-prepared branches of the broker. Nothing is taken, so it can be used while queries run.
+With --consumer-id: the state of each queue of that consumer, its owned batches, and whether their files are in the
+spool. With --transactional-id: the last decision of that writer, its markers and its branches. Without: all prepared
+branches of the broker. The command takes no message, so it can be used while queries run.
 
---export shows one message of a batch that a consumer owns, and writes it to the file of --to; --skip writes it there,
-too, and then leaves it out of its batch: the way past a message that stops a query with mode=FAILFAST. Stop the query
+--export shows one message of an owned batch, and writes it to the file of --to. --skip writes it there, too, and then
+removes it from its batch, so that a query continues after a message that stopped it (mode=FAILFAST). Stop the query
 first.
 
---commit and --rollback resolve a prepared branch by hand, --forget deletes the state of the id: these and --skip ask
-first, and need --yes where there is no terminal.
+--commit and --rollback resolve a prepared branch by hand, --forget deletes the state of the id. These and --skip ask
+first, and need --yes without a terminal.
 
-exit codes: 0 done; 1 it failed: a branch is not prepared, a state is in use, the answer was no; 2 the command line or
+exit codes: 0 done; 1 failed: a branch is not prepared, a state is in use, the answer was no; 2 the command line or
 an option is wrong; 3 the broker could not be used (unreachable, login refused), or refused the action; 130 stopped by
 SIGINT (Ctrl-C).
 """
@@ -74,25 +74,25 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--option", action="append", default=[], metavar="K=V", help="further option of the connection"
     )
-    what = arguments.add_argument_group("what to look at")
+    what = arguments.add_argument_group("what to show")
     who = what.add_mutually_exclusive_group()
     who.add_argument("--consumer-id", metavar="ID", help="option consumerId of a source")
     who.add_argument("--transactional-id", metavar="ID", help="option transactionalId of a sink")
     what.add_argument(
-        "--spool", metavar="URI", help="where the spool is as seen from here (default: what the state says)"
+        "--spool", metavar="URI", help="location of the spool as seen from this machine (default: as in the state)"
     )
     what.add_argument("--json", action="store_true", help="for programs")
     one = arguments.add_argument_group("one message of a batch that --consumer-id owns, at [EPOCH:]POSITION")
     which = one.add_mutually_exclusive_group()
     which.add_argument("--export", metavar="POSITION", help="show it, and write it to the file of --to, if given")
     which.add_argument("--skip", metavar="POSITION", help="write it to the file of --to, then set it aside")
-    one.add_argument("--queue", metavar="NAME", help="where the consumer has several queues")
+    one.add_argument("--queue", metavar="NAME", help="queue of the message, if the consumer has several")
     one.add_argument("--to", metavar="FILE", type=Path, help="a new file (JSON)")
-    mend = arguments.add_argument_group("what to do")
+    mend = arguments.add_argument_group("actions")
     mend.add_argument("--commit", action="append", default=[], metavar="XID", help="commit this prepared branch")
     mend.add_argument("--rollback", action="append", default=[], metavar="XID", help="roll this prepared branch back")
     mend.add_argument("--forget", action="store_true", help="delete the state of the id from the broker")
-    mend.add_argument("--yes", action="store_true", help="do it without a question")
+    mend.add_argument("--yes", action="store_true", help="act without a question")
     return arguments
 
 
@@ -255,10 +255,10 @@ def one_message(connect: Callable[[], Client], arguments: argparse.Namespace) ->
     say(set_aside.lines(message))
     skips = arguments.skip is not None
     if skips and message.is_set_aside:
-        say(["it is set aside already: nothing was done"])
+        say(["it is set aside already; nothing was done"])
         return
     if skips:
-        ask(f"set it aside: no row is made of it any more, and {arguments.to} is all that is left", yes=arguments.yes)
+        ask(f"set it aside: it yields no row any more, and {arguments.to} is the only copy", yes=arguments.yes)
     if arguments.to is not None:
         set_aside.write(message, arguments.to)
         say([f"written to {arguments.to}"])
@@ -290,7 +290,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return run(arguments)
     except KeyboardInterrupt:
-        sys.stderr.write(f"\n{PROGRAM}: stopped by SIGINT; what is not said to be done was not done\n")
+        sys.stderr.write(f"\n{PROGRAM}: stopped by SIGINT; only the actions reported above were done\n")
         return _EXIT_INTERRUPTED
     except Declined:
         sys.stderr.write(f"{PROGRAM}: not done\n")

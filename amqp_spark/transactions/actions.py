@@ -47,10 +47,10 @@ _UNDECIDED_COMMIT: Final = (
 _CONSEQUENCES: Final[Mapping[tuple[str, str], str]] = {
     (COMMIT, FOREIGN): _OF_ANOTHER,
     (ROLLBACK, FOREIGN): _OF_ANOTHER,
-    (COMMIT, DECIDED): "its rows are published; that is what its writer would do at its next start",
+    (COMMIT, DECIDED): "its rows are published, as its writer would do at its next start",
     (COMMIT, UNDECIDED): _UNDECIDED_COMMIT,
     (ROLLBACK, UNDECIDED): (
-        "its rows are not published by it: if its batch is still under way, that fails and is replayed whole"
+        "its rows are not published by it: if its batch still runs, the batch fails and is replayed whole"
     ),
     (COMMIT, UNKNOWN): _UNDECIDED_COMMIT,
     (ROLLBACK, UNKNOWN): "its rows are lost if its writer had decided to commit it, which is unknown without its state",

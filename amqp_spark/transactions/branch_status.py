@@ -23,11 +23,11 @@ ORPHAN: Final = "orphan"
 UNKNOWN: Final = "unknown"
 
 MEANINGS: Final[Mapping[str, str]] = {
-    FOREIGN: "not written by amqp_spark; its own transaction manager resolves it",
-    DECIDED: "the state says that it is committed: its writer does that at its next start; never roll it back",
-    UNDECIDED: "of a batch that is under way, or was cut off: its writer decides, or rolls it back at its next start",
-    ORPHAN: "of an attempt that lost: its writer rolls it back at its next start, and while it runs",
-    UNKNOWN: "its writer's state cannot be seen, so nobody can say whether it was decided",
+    FOREIGN: "not of amqp_spark; its own transaction manager resolves it",
+    DECIDED: "decided to be committed: its writer commits it at its next start; never roll it back",
+    UNDECIDED: "of a batch that runs or was interrupted: its writer decides it, or rolls it back at its next start",
+    ORPHAN: "of a superseded attempt: its writer rolls it back at its next start or with its next batch",
+    UNKNOWN: "the state of its writer cannot be read, so that its decision is unknown",
 }
 """Meaning of each standing of a branch."""
 LOOKS: Final = 3

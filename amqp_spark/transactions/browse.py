@@ -67,17 +67,17 @@ def find(client: Client, queue: str, lock: str, record: _Record[S], *, begun: st
         except StateError as error:
             return Found(queue, True, held, None, f"{extra}{error}", bodies[-1])
     if held:
-        return Found(queue, True, held, None, "held by a live query, which shows it to nobody else")
+        return Found(queue, True, held, None, "held by a live query, so that it cannot be seen")
     return Found(queue, True, held, None, _empty(client, found.message_count, begun))
 
 
 def _empty(client: Client, count: int | None, begun: str | None) -> str:
     if count:
-        return "a client that has no lock holds the message"
+        return "another client holds the message without the lock"
     if begun is None:
         return "the queue is empty"
     if not client.is_bound(EXCHANGE, begun):  # no other queue has that key
-        return "the queue was made, and no state has been put into it yet"
+        return "the queue is new and has no state yet"
     return "the queue has lost its message: it was purged, or a client took it"
 
 

@@ -131,9 +131,9 @@ def _file_line(batch: OwnedBatch) -> str:
 
 
 def _standing(found: Found[Any]) -> list[str]:
-    lines = ["held by a live query" if found.held else "nobody holds it"]
+    lines = ["held by a live query" if found.held else "not in use"]
     if not found.exists:
-        lines.append("there is no such queue")
+        lines.append("the queue does not exist")
     elif found.problem and not (found.held and found.body is None):
         lines.append(printable(found.problem))
     return lines

@@ -137,7 +137,7 @@ def test_the_owned_batches_of_a_consumer_are_shown_with_their_files(
     assert command("--consumer-id", things.identity) == EXIT_DONE
     for each in (
         "'a queue'",
-        "nobody holds it",
+        "not in use",
         "epoch 2, next sequence 3",
         "10-20",
         "missing",

@@ -133,7 +133,7 @@ def test_what_fails_after_a_signal_is_told_as_its_consequence(capsys: pytest.Cap
         raise ConnectionRefusedError("the JVM is gone")
 
     assert job(broken) == 143
-    assert capsys.readouterr().err == "name: stopped by SIGTERM, in the middle of what it did: the JVM is gone\n"
+    assert capsys.readouterr().err == "name: stopped by SIGTERM before it was done: the JVM is gone\n"
 
 
 def test_a_signal_that_comes_twice_at_once_is_one(monkeypatch: pytest.MonkeyPatch) -> None:

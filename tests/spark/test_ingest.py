@@ -26,6 +26,7 @@ from amqp_spark.errors import (
     Unroutable,
 )  # fmt: skip
 from amqp_spark.options import CONNECTION, SOURCE
+from amqp_spark.state.xids import ListLost, TooManyPrepared
 from tests.support.jobs import load
 
 if TYPE_CHECKING:
@@ -169,6 +170,8 @@ Traceback (most recent call last):
         (HeadersError(2, "symbol: str16 is not a number"), 1),
         (PublishFailed("there is no such exchange", MessagePlace(1, row=3, exchange="e")), 3),
         (Unroutable("nothing is bound", MessagePlace(1, count=2)), 3),
+        (TooManyPrepared("[AMQP_PREPARED_LIST_TOO_LONG] The broker cannot list. Wait."), 1),
+        (ListLost("[AMQP_PREPARED_LIST_LOST] The connection was lost. Try again."), 3),
     ],
 )
 def test_errors_of_other_processes_are_recognised(error: AmqpError, code: int) -> None:

@@ -224,7 +224,7 @@ def test_a_branch_from_the_future_or_from_no_time_at_all_is_shown() -> None:
 @pytest.mark.parametrize(
     ("action", "standing_", "said"),
     [
-        (COMMIT, DECIDED, "what its writer would do"),
+        (COMMIT, DECIDED, "as its writer would do"),
         (COMMIT, UNDECIDED, "may come twice"),
         (COMMIT, ORPHAN, "come twice: another attempt"),
         (COMMIT, UNKNOWN, "may come twice"),
@@ -292,9 +292,9 @@ class Shown:
         (Shown(counted=None, seen=[], locked=False), False, False, ""),
         (Shown(counted=0, seen=[], locked=True), True, True, "held by a live query"),  # qpidd counts what is ready
         (Shown(counted=1, seen=[], locked=True), True, True, "held by a live query"),  # Broker-J counts all
-        (Shown(counted=1, seen=[], locked=False), True, False, "a client that has no lock"),
+        (Shown(counted=1, seen=[], locked=False), True, False, "holds the message without the lock"),
         (Shown(counted=0, seen=[], locked=False), True, False, "purged"),
-        (Shown(counted=0, seen=[], locked=False, begun=False), True, False, "no state has been put"),
+        (Shown(counted=0, seen=[], locked=False, begun=False), True, False, "is new and has no state"),
         (Shown(counted=1, seen=[b"{}"], locked=False), True, False, "not written by amqp_spark"),
         (Shown(counted=1, seen=[A_WRITER.dump()], locked=False), True, False, ""),
         (Shown(counted=1, seen=[A_WRITER.dump()], locked=True), True, True, ""),  # between lock and take
