@@ -1,12 +1,74 @@
-"""An AMQP 0-10 client that needs only the standard library: codec, state machines without I/O, a blocking client.
+"""A client for AMQP 0-10 that needs only the standard library: codec, state machines without I/O, a blocking client.
 
 >>> from amqp_core import Client, ConnectOptions, Message, parse_url
 """
 
+from amqp_core import errors
 from amqp_core.address import ConnectOptions, parse_url
-from amqp_core.errors import AmqpError
+from amqp_core.api import Capabilities, Xid
+from amqp_core.errors import (
+    AmqpError,
+    CommandFailed,
+    ConnectionFailed,
+    ConnectionLost,
+    DeadlineExceeded,
+    MessageRejected,
+    NotFound,
+    OutcomeUnknown,
+    ResourceLocked,
+    TransactionFailed,
+    UnauthorizedAccess,
+    UndecodableMessage,
+    UsageError,
+)
+from amqp_core.transfer_ledger import Rejected, Transfers
 from amqp_core.v0_10.client import Client
 from amqp_core.v0_10.messages import Message
+from amqp_core.v0_10.publisher import Publisher
+from amqp_core.v0_10.spec import (
+    DeliveryProperties,
+    MessageAcceptMode,
+    MessageAcquireMode,
+    MessageDeliveryMode,
+    MessageProperties,
+    ReplyTo,
+)
 from amqp_core.v0_10.subscription import Subscription
+from amqp_core.v0_10.transactions import Transactions
+from amqp_core.v0_10.type_codes import Datetime, Typed
 
-__all__ = ["AmqpError", "Client", "ConnectOptions", "Message", "Subscription", "parse_url"]
+__all__ = [
+    "AmqpError",
+    "Capabilities",
+    "Client",
+    "CommandFailed",
+    "ConnectOptions",
+    "ConnectionFailed",
+    "ConnectionLost",
+    "Datetime",
+    "DeadlineExceeded",
+    "DeliveryProperties",
+    "Message",
+    "MessageAcceptMode",
+    "MessageAcquireMode",
+    "MessageDeliveryMode",
+    "MessageProperties",
+    "MessageRejected",
+    "NotFound",
+    "OutcomeUnknown",
+    "Publisher",
+    "Rejected",
+    "ReplyTo",
+    "ResourceLocked",
+    "Subscription",
+    "TransactionFailed",
+    "Transactions",
+    "Transfers",
+    "Typed",
+    "UnauthorizedAccess",
+    "UndecodableMessage",
+    "UsageError",
+    "Xid",
+    "errors",
+    "parse_url",
+]

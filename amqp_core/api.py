@@ -5,7 +5,8 @@ connects another one. Transfers are settled by ids, which increase without limit
 another one (0-10: command ids). :class:`Capabilities` lists the differences between protocols and brokers.
 
 Nothing here does I/O or depends on one protocol. ``amqp_core.v0_10.client.Client`` implements the interface for AMQP
-0-10. A client is for one thread, except :meth:`Client.wake`; the value classes are immutable.
+0-10. A client, and every object made by it, is for one thread, except :meth:`Client.wake`. The value
+classes are immutable.
 """
 
 from __future__ import annotations

@@ -58,27 +58,18 @@ class CoreCondition(Condition):
     """Conditions of amqp_core."""
 
     # --- connection and login
-    CONNECT_FAILED = (
-        "Connecting to {peer} failed: {reason}.",
-        "Check host, port, name servers and network, or raise connect_timeout.",
-    )
-    NO_HOST_USABLE = (
-        "No broker of the host list can be used: {reasons}.",
-        "Correct the list, or end one of the reasons.",
-    )
+    CONNECT_FAILED = "Connecting to {peer} failed: {reason}.", "Check host, port and network, or raise connect_timeout."
+    NO_HOST_USABLE = "No broker of the host list can be used: {reasons}.", "Start one of them, or correct the list."
     CONNECTION_LOST = (
         "The connection to {peer} ended: {reason}.",
-        "Look into the log of the broker, and connect again.",
+        "Look into the log of the broker.",
         "A broker that expects TLS or another protocol often closes a connection without an answer.",
     )
-    CONNECTION_CLOSED = (
-        "The broker closed the connection: {code} {text}.",
-        "Look into the log of the broker, and connect again.",
-    )
+    CONNECTION_CLOSED = "The broker closed the connection: {code} {text}.", "Look into the log of the broker."
     TLS_FAILED = "TLS with {peer} failed: {reason}.", "{action}."
     TLS_FILES_UNUSABLE = (
         "The TLS files {files} cannot be used: {reason}.",
-        "Give readable PEM files, and a key without a passphrase.",
+        "Give PEM files, and a key without a passphrase.",
     )
     LOGIN_REFUSED = "The broker refused the login ({mechanism}): {reason}.", "Check user name and password."
     NO_SASL_MECHANISM = (
@@ -88,20 +79,14 @@ class CoreCondition(Condition):
     )
     BROKER_NOT_PROVED = (
         "The broker violates {mechanism}: {reason}.",
-        "Check its address, since this may be another server in its place.",
+        "Check its address, since this may be another server.",
     )
     PASSWORD_FILE_UNUSABLE = (
         "The password file {file!r} cannot be used: {reason}.",
-        "Give a readable file that contains the password in UTF-8.",
+        "Give a file with the password in UTF-8.",
     )
-    VIRTUAL_HOST_REFUSED = (
-        "The broker refused virtual host {vhost!r}: {code} {text}.",
-        "Check the path of the URL, and the rights of the login.",
-    )
-    PROTOCOL_MISMATCH = (
-        "{peer} does not speak {expected}; it {how} {offered}.",
-        "Give the port on which the broker speaks {expected}.",
-    )
+    VIRTUAL_HOST_REFUSED = "The broker refused virtual host {vhost!r}: {code} {text}.", "Check the path of the URL."
+    PROTOCOL_MISMATCH = "{peer} does not speak {expected}; it {how} {offered}.", "Give the port for {expected}."
 
     # --- use of the client
     URL_INVALID = (
@@ -109,25 +94,16 @@ class CoreCondition(Condition):
         "Write amqp://host[:port][,host2[:port2]][/virtual-host], or amqps for TLS.",
     )
     ARGUMENT_INVALID = "{name} is not valid: {reason}.", "Give an allowed value."
-    CALL_NOT_ALLOWED = (
-        "The call is not allowed now: {reason}.",
-        "Change the order of the calls, or connect a new client.",
-    )
+    CALL_NOT_ALLOWED = "The call is not allowed now: {reason}.", "Change the order of the calls."
     CLIENT_CLOSED = "The client is closed.", "Connect a new one."
 
     # --- protocol
-    PROTOCOL_VIOLATED = (
-        "The peer violated the protocol: {reason}.",
-        "Look into the log of the broker, and report it to its makers.",
-    )
+    PROTOCOL_VIOLATED = "The peer violated the protocol: {reason}.", "Report it to the makers of the broker."
     DATA_MALFORMED = "The peer sent malformed data: {reason}.", "Find out which program sent it."
     LIMIT_EXCEEDED = "The peer exceeded a limit: {reason}.", "Raise the limit if this data is wanted."
 
     # --- answers of the broker
-    COMMAND_REFUSED = (
-        "The broker refused{command} with {code}: {description}.",
-        "Look into the log of the broker.",
-    )
+    COMMAND_REFUSED = "The broker refused{command} with {code}: {description}.", "Look into the log of the broker."
     ACCESS_REFUSED = "The broker refused{command} with {code}: {description}.", "{remedy}."
     RESOURCE_NOT_FOUND = (
         "The broker refused{command} with {code}: {description}.",
@@ -136,23 +112,20 @@ class CoreCondition(Condition):
     )
     RESOURCE_LOCKED = (
         "The broker refused{command} with {code}: {description}.",
-        "Wait until the session ends that holds the queue exclusively, or close it.",
+        "Close the session that holds the queue.",
     )
     RESOURCE_LIMIT_REACHED = (
         "The broker refused{command} with {code}: {description}.",
-        "Make room in the queue, or raise its limit.",
+        "Make room in the queue, or raise the limit.",
     )
-    DEADLINE_EXCEEDED = (
-        "{peer} did not answer in time: waited for {what}.",
-        "Look what the broker is doing, or raise the timeout.",
-    )
+    DEADLINE_EXCEEDED = "{peer} did not answer in time: waited for {what}.", "See what the broker is doing."
     OUTCOME_UNKNOWN = (
         "{count} published message(s) were not confirmed: {reason}.",
-        "Publish them again if duplicates are allowed.",
+        "Publish them again, if duplicates are allowed.",
     )
     MESSAGES_REJECTED = (
         "The broker rejected {count} published message(s) with code {code}: {text}.",
-        "Bind a queue for their routing key, or make room in the queue.",
+        "Bind a queue for them, or make room in the queue.",
     )
     TRANSACTION_FAILED = "{operation} ended with {status} ({code}).", "Repeat the work of the transaction."
     SESSION_DETACHED = "The broker detached session {name!r} with code {code}.", "Connect again."
@@ -160,6 +133,6 @@ class CoreCondition(Condition):
     # --- messages and values
     MESSAGE_UNDECODABLE = (
         "The message with id {transfer_id} cannot be decoded: {reason}.",
-        "Reject it, and correct the program that sent it.",
+        "Reject it, and correct its sender.",
     )
-    VALUE_NOT_ENCODABLE = "A value cannot be encoded: {reason}.", "Give a value that its type on the wire can hold."
+    VALUE_NOT_ENCODABLE = "A value cannot be encoded: {reason}.", "Give one that its wire type can hold."

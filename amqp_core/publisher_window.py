@@ -21,7 +21,7 @@ _SLOWLY = 0.125
 
 
 class Window:
-    """Most transfers, and most bytes, that may be sent and not completed.
+    """Most transfers, and most bytes, that may be sent and not completed. Not thread-safe.
 
     Args:
         most_transfers, most_bytes: upper bounds; small ones are the size from the start.

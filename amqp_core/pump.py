@@ -105,7 +105,6 @@ class Pump:
         self._stuck_at: float | None = None
         self._stuck_sent = 0
 
-    # ----------------------------------------------------------------------------------------------------- the end
     def end(self, say_goodbye: Callable[[float], None]) -> None:
         """Close cleanly unless the connection is broken, in at most 5 s; then close the transport. Idempotent.
 
@@ -153,7 +152,6 @@ class Pump:
         self._break(error)
         raise error
 
-    # ----------------------------------------------------------------------------------------------------- waiting
     def wake(self) -> None:
         """Make a wait of the client's thread return early. May be called from any thread."""
         self.transport.wake()
@@ -225,7 +223,6 @@ class Pump:
         except AmqpError as error:
             self._break_after_reading(error)
 
-    # ------------------------------------------------------------------------------------------------------ inside
     def _round(self, deadline: float, *, reading: bool) -> bool:
         endpoint, transport = self._endpoint, self.transport
         if self.is_broken():

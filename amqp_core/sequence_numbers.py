@@ -58,7 +58,7 @@ def unwrap_ranges(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[in
 
 
 class RangeSet:
-    """A set of ints kept as disjoint, inclusive ranges.
+    """A set of ints kept as disjoint, inclusive ranges. Not thread-safe.
 
     Completion arrives in cumulative sets, which must be merged, not replaced; sets of millions of ids usually are a few
     ranges. If a peer causes many ranges, adding one is still cheap, in any order.

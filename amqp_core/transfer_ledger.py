@@ -21,7 +21,7 @@ _UNROUTABLE = 1
 
 
 class Transfers:
-    """A run: concatenated, encoded message.transfer assemblies on channel 0, without the sync bit.
+    """A run: concatenated, encoded message.transfer assemblies on channel 0, without the sync bit. Immutable.
 
     Args:
         frames: the bytes; any object with the buffer protocol. They must not change until they are completed.
@@ -135,7 +135,7 @@ def _first_id(part: _Part) -> int:
 
 
 class Ledger:
-    """The transfers that were sent, in the order of their command ids.
+    """The transfers that were sent, in the order of their command ids. Not thread-safe.
 
     Attributes:
         sent: count of all transfers sent.

@@ -60,7 +60,7 @@ def tls_context(options: ConnectOptions) -> ssl.SSLContext:
 
 
 class Transport:
-    """A connected, non-blocking socket."""
+    """A connected, non-blocking socket. Not thread-safe, except :meth:`wake`."""
 
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self._sock = sock
@@ -141,7 +141,6 @@ class Transport:
             return False
         return str(address[0]).startswith("127.") or address[0] in ("::1", "::ffff:127.0.0.1")
 
-    # ---------------------------------------------------------------------------------------------------------- data
     def write(self, data: bytes | memoryview, *, bounded: bool = False) -> None:
         """Send ``data``; buffer the part that the peer does not take yet (see ``pending_bytes``).
 

@@ -21,11 +21,19 @@ import time
 import uuid
 from typing import TYPE_CHECKING
 
-from amqp_core.address import ConnectOptions, parse_url
-from amqp_core.errors import AmqpError, MessageRejected, OutcomeUnknown, UsageError
-from amqp_core.v0_10.client import Client
-from amqp_core.v0_10.messages import Message
-from amqp_core.v0_10.spec import DeliveryProperties, MessageDeliveryMode, MessageProperties
+from amqp_core import (
+    AmqpError,
+    Client,
+    ConnectOptions,
+    DeliveryProperties,
+    Message,
+    MessageDeliveryMode,
+    MessageProperties,
+    MessageRejected,
+    OutcomeUnknown,
+    UsageError,
+    parse_url,
+)
 from amqp_spark import cli
 from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import MessagePlace, PublishFailed

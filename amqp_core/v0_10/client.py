@@ -1,8 +1,4 @@
-"""A blocking client for AMQP 0-10: one connection, one session, every wait with a deadline.
-
-It is one *incarnation*: after any error of the connection or session it is unusable, and a new one must be connected.
-Not thread-safe, except :meth:`Client.wake`.
-"""
+"""A blocking client for AMQP 0-10: one connection, one session, every wait with a deadline."""
 
 from __future__ import annotations
 
@@ -61,9 +57,13 @@ _ROOM_BESIDES_RANGES = 512
 class Client:
     """A connected client. Make one with :meth:`connect`; use it as a context manager to close it.
 
+    It is one *incarnation*: after an error it is unusable, and another one must be connected. Every call raises the
+    error that ended the connection or session, now or before: ConnectionLost, ConnectionClosed, SessionDetached,
+    ProtocolError, or CommandFailed for a command that the broker refused. Calls that wait for an answer raise
+    DeadlineExceeded after the call timeout. Not thread-safe: one thread uses it, except for :meth:`wake`.
+
     Attributes:
-        server_properties: the broker's properties from connection.start.
-        transactions: tx and dtx (0-10 sections tx and dtx).
+        transactions: local and distributed transactions (0-10 sections tx and dtx).
     """
 
     def __init__(self, driver: Driver) -> None:
@@ -83,7 +83,6 @@ class Client:
         while endpoint.early:
             self._command(endpoint.early.pop(0))
 
-    # ---------------------------------------------------------------------------------------------------- connecting
     @classmethod
     def connect(cls, options: ConnectOptions, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S) -> Client:
         """Connect, log in and attach a session; try each host of the list once and follow redirects.
@@ -152,15 +151,21 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close cleanly: detach, then close. Messages not accepted go back to their queue. Idempotent."""
+        """Close cleanly in at most 5 s (session.detach, connection.close). Idempotent; raises no error of the broker.
+
+        Messages that were not accepted go back to their queue.
+        """
         self._driver.close()
 
     def abort(self) -> None:
-        """Drop the connection without a close handshake, as a crash would."""
+        """Drop the connection without a close handshake, as a crash would. Idempotent; raises no error."""
         self._driver.abort()
 
     def discard(self) -> None:
-        """End after a failure, so that partly sent data is not processed later: cleanly within 5 s, else by a reset."""
+        """End after a failure, so that partly sent data is not processed later: cleanly within 5 s, else by a reset.
+
+        Raises no error of the broker.
+        """
         self._driver.discard()
 
     def service(self) -> None:
@@ -182,20 +187,33 @@ class Client:
         """
         self._driver.reading = not paused
 
-    # --------------------------------------------------------------------------------------------- queues, exchanges
     def query_queue(self, queue: str) -> spec.QueueQueryResult | None:
-        """Return the result of queue.query; ``None`` if there is no such queue."""
+        """Return the result of queue.query; ``None`` if there is no such queue.
+
+        Raises:
+            UnauthorizedAccess: the login may not query it.
+            CommandFailed, DeadlineExceeded, ConnectionLost, ...: as every call, see :class:`Client`.
+        """
         result = self._driver.ask(spec.QueueQuery(queue=queue), spec.QueueQueryResult)
         # for an unknown queue the result is a struct without any field set
         return result if result != spec.QueueQueryResult() else None
 
     def query_exchange(self, exchange: str) -> spec.ExchangeQueryResult | None:
-        """Return the result of exchange.query; ``None`` if there is no such exchange."""
+        """Return the result of exchange.query; ``None`` if there is no such exchange.
+
+        Raises:
+            UnauthorizedAccess: the login may not query it.
+            CommandFailed, DeadlineExceeded, ConnectionLost, ...: as every call, see :class:`Client`.
+        """
         result = self._driver.ask(spec.ExchangeQuery(name=exchange), spec.ExchangeQueryResult)
         return result if not result.not_found else None
 
     def ask(self, questions: Sequence[Question]) -> Questions:
-        """Send several queries at once (exchange.query, queue.query, exchange.bound), without waiting for answers."""
+        """Send several queries at once (exchange.query, queue.query, exchange.bound), without waiting for answers.
+
+        Raises:
+            ConnectionLost, SessionDetached, CommandFailed: the connection or session has ended.
+        """
         return Questions(self._driver, questions)
 
     def declare_queue(
@@ -209,11 +227,23 @@ class Client:
         alternate_exchange: str | None = None,
         arguments: dict[str, object] | None = None,
     ) -> None:
-        """Declare a queue (queue.declare). If the queue exists, brokers ignore differing arguments.
+        """Declare a queue (0-10 section queue.declare). If the queue exists, brokers ignore differing arguments.
+
+        Args:
+            queue: its name, at most 255 bytes of UTF-8.
+            durable: it survives a restart of the broker.
+            exclusive: only this session may use it.
+            auto_delete: it is deleted when its last subscription, or its exclusive session, ends.
+            passive: only check that it exists.
+            alternate_exchange: exchange for rejected and orphaned messages.
+            arguments: arguments of the broker, such as ``qpid.max_count``.
 
         Raises:
             ResourceLocked: another connection holds it exclusively.
             NotFound: ``passive`` is set, and the queue does not exist.
+            UnauthorizedAccess: the login may not create it.
+            EncodeError: a value does not fit its wire type.
+            CommandFailed, DeadlineExceeded, ConnectionLost, ...: as every call, see :class:`Client`.
         """
         self._driver.call(
             spec.QueueDeclare(
@@ -228,11 +258,27 @@ class Client:
         )
 
     def delete_queue(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> None:
-        """Delete a queue (queue.delete)."""
+        """Delete a queue with its messages (queue.delete).
+
+        Args:
+            queue: its name.
+            if_unused: refuse while it has subscriptions.
+            if_empty: refuse while it has messages.
+
+        Raises:
+            NotFound: no such queue.
+            PreconditionFailed, ResourceLocked: it is used, or not empty.
+            CommandFailed, DeadlineExceeded, ConnectionLost, ...: as every call, see :class:`Client`.
+        """
         self._driver.call(spec.QueueDelete(queue=queue, if_unused=if_unused, if_empty=if_empty))
 
     def purge_queue(self, queue: str) -> None:
-        """Remove every message that no consumer has acquired (queue.purge)."""
+        """Remove every message that no consumer has acquired (queue.purge).
+
+        Raises:
+            NotFound: no such queue.
+            CommandFailed, DeadlineExceeded, ConnectionLost, ...: as every call, see :class:`Client`.
+        """
         self._driver.call(spec.QueuePurge(queue=queue))
 
     def declare_exchange(
@@ -246,7 +292,22 @@ class Client:
         alternate_exchange: str | None = None,
         arguments: dict[str, object] | None = None,
     ) -> None:
-        """Declare an exchange of type direct, topic, fanout or headers (exchange.declare)."""
+        """Declare an exchange (0-10 section exchange.declare).
+
+        Args:
+            exchange: its name.
+            kind: direct, topic, fanout, headers, or a type of the broker.
+            durable: it survives a restart of the broker.
+            auto_delete: it is deleted when its last queue is unbound.
+            passive: only check that it exists.
+            alternate_exchange: exchange for messages that it cannot route.
+            arguments: arguments of the broker.
+
+        Raises:
+            NotFound: ``passive`` is set, and it does not exist.
+            NotAllowed: it exists with another type.
+            CommandFailed, DeadlineExceeded, ConnectionLost, ...: as every call, see :class:`Client`.
+        """
         self._driver.call(
             spec.ExchangeDeclare(
                 exchange=exchange,
@@ -260,36 +321,61 @@ class Client:
         )
 
     def delete_exchange(self, exchange: str, *, if_unused: bool = False) -> None:
-        """Delete an exchange (exchange.delete)."""
+        """Delete an exchange (exchange.delete); ``if_unused``: refuse while queues are bound to it.
+
+        Raises:
+            NotFound: no such exchange.
+            PreconditionFailed: it is used.
+            CommandFailed, DeadlineExceeded, ConnectionLost, ...: as every call, see :class:`Client`.
+        """
         self._driver.call(spec.ExchangeDelete(exchange=exchange, if_unused=if_unused))
 
     def bind(self, queue: str, exchange: str, binding_key: str, arguments: dict[str, object] | None = None) -> None:
-        """Bind a queue to an exchange (exchange.bind)."""
+        """Bind a queue to an exchange (exchange.bind); ``arguments``: what a headers exchange matches.
+
+        Raises:
+            NotFound: no such queue or exchange.
+            UnauthorizedAccess: the login may not bind them.
+            CommandFailed, DeadlineExceeded, ConnectionLost, ...: as every call, see :class:`Client`.
+        """
         self._driver.call(
             spec.ExchangeBind(queue=queue, exchange=exchange, binding_key=binding_key, arguments=arguments or {})
         )
 
     def unbind(self, queue: str, exchange: str, binding_key: str) -> None:
-        """Remove a binding (exchange.unbind)."""
+        """Remove a binding (exchange.unbind).
+
+        Raises:
+            NotFound: no such queue, exchange or binding.
+            CommandFailed, DeadlineExceeded, ConnectionLost, ...: as every call, see :class:`Client`.
+        """
         self._driver.call(spec.ExchangeUnbind(queue=queue, exchange=exchange, binding_key=binding_key))
 
     def bound(
         self, exchange: str, *, queue: str | None = None, binding_key: str | None = None
     ) -> spec.ExchangeBoundResult:
-        """Query the bindings of an exchange (exchange.bound)."""
+        """Query the bindings of an exchange (exchange.bound): of a queue, by a key, or both.
+
+        Raises:
+            UnauthorizedAccess: the login may not query it.
+            CommandFailed, DeadlineExceeded, ConnectionLost, ...: as every call, see :class:`Client`.
+        """
         command = spec.ExchangeBound(exchange=exchange, queue=queue, binding_key=binding_key)
         return self._driver.ask(command, spec.ExchangeBoundResult)
 
     def is_bound(self, exchange: str, binding_key: str) -> bool:
-        """Whether any queue is bound to the exchange with this key (exchange.bound)."""
+        """Whether any queue is bound to the exchange with this key (exchange.bound). Errors: as :meth:`bound`."""
         found = self.bound(exchange, binding_key=binding_key)
         return not (found.exchange_not_found or found.key_not_matched)
 
     def query_routes(self, targets: Sequence[Target]) -> RouteQueries:
-        """Send a query for each target at once: exchange.query, exchange.bound, or queue.query."""
+        """Send a query for each target at once: exchange.query, exchange.bound, or queue.query.
+
+        Raises:
+            ConnectionLost, SessionDetached, CommandFailed: the connection or session has ended.
+        """
         return RouteQueries(self._driver, targets)
 
-    # ------------------------------------------------------------------------------------------------------ receiving
     def subscribe(
         self,
         queue: str,
@@ -354,6 +440,10 @@ class Client:
             sync: wait until the broker has completed it.
             silence_timeout_s: seconds for which the broker may be silent while it works on it, if that is longer than
                 two heartbeats. Broker-J removes durable messages from its store on the thread that sends heartbeats.
+
+        Raises:
+            ConnectionLost, SessionDetached, CommandFailed: the connection or session has ended.
+            DeadlineExceeded: ``sync`` is set, and the broker does not complete it in time.
         """
         commands = [spec.MessageAccept(transfers=part) for part in self._parts(ranges)]
         self._dispose(commands, sync=sync, silence_timeout_s=silence_timeout_s)
@@ -373,19 +463,34 @@ class Client:
             ranges, sync, silence_timeout_s: as in :meth:`accept`.
             code: the reason (domain reject-code).
             text: the reason as text; it is cut to 255 bytes of UTF-8 (str8).
+
+        Raises:
+            ConnectionLost, SessionDetached, CommandFailed, DeadlineExceeded: as :meth:`accept`.
         """
         text = text.encode()[:_MOST_TEXT].decode(errors="ignore")
         commands = [spec.MessageReject(transfers=part, code=code, text=text) for part in self._parts(ranges)]
         self._dispose(commands, sync=sync, silence_timeout_s=silence_timeout_s)
 
     def release(self, ranges: Sequence[tuple[int, int]], *, set_redelivered: bool = False, sync: bool = False) -> None:
-        """Return transfers to their queue (message.release)."""
+        """Return transfers to their queue (message.release).
+
+        Args:
+            ranges, sync: as in :meth:`accept`.
+            set_redelivered: mark them as delivered before.
+
+        Raises:
+            ConnectionLost, SessionDetached, CommandFailed, DeadlineExceeded: as :meth:`accept`.
+        """
         parts = self._parts(ranges)
         commands = [spec.MessageRelease(transfers=part, set_redelivered=set_redelivered) for part in parts]
         self._dispose(commands, sync=sync)
 
     def acquire(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-        """Acquire browsed transfers (message.acquire); return the ranges that this session has acquired."""
+        """Acquire browsed transfers (message.acquire); return the ranges that this session has acquired.
+
+        Raises:
+            CommandFailed, DeadlineExceeded, ConnectionLost, ...: as every call, see :class:`Client`.
+        """
         acquired: list[tuple[int, int]] = []
         for part in self._parts(ranges):
             result = self._driver.ask(spec.MessageAcquire(transfers=part), spec.MessageAcquired)
@@ -397,6 +502,9 @@ class Client:
 
         Args:
             silence_timeout_s: seconds for which it may be silent meanwhile, if that is longer than two heartbeats.
+
+        Raises:
+            CommandFailed, DeadlineExceeded, ConnectionLost, ...: as every call, see :class:`Client`.
         """
         self._driver.call(spec.ExecutionSync(), silence_timeout_s=silence_timeout_s)
 
@@ -418,7 +526,6 @@ class Client:
             if silence_timeout_s > 0:
                 self._driver.expect_silence(command_id, silence_timeout_s)
 
-    # ----------------------------------------------------------------------------------------------------- publishing
     def publish(
         self, message: Message, exchange: str = "", routing_key: str | None = None, *, accept_mode: int | None = None
     ) -> int:
@@ -433,6 +540,11 @@ class Client:
 
         Returns:
             The command id.
+
+        Raises:
+            EncodeError: a property does not fit its wire type.
+            DeadlineExceeded: window, flow control or socket stayed full for the call timeout.
+            ConnectionLost, SessionDetached, CommandFailed: the connection or session has ended.
         """
         self._driver.check()
         delivery = message.delivery
@@ -456,7 +568,7 @@ class Client:
         return self._publisher.send(Transfers(frames, (len(frames),)), timeout_s=self._driver.call_timeout_s)
 
     def publish_to_queue(self, queue: str, body: bytes, *, content_type: str) -> None:
-        """Send a durable message to a queue through the default exchange; see :meth:`confirm`."""
+        """Send a durable message to a queue through the default exchange. Errors: as :meth:`publish`."""
         delivery = spec.DeliveryProperties(routing_key=queue, delivery_mode=spec.MessageDeliveryMode.PERSISTENT)
         self.publish(Message(body, delivery, spec.MessageProperties(content_type=content_type)))
 

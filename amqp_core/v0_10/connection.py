@@ -107,7 +107,6 @@ SERVER_TRANSITIONS: dict[tuple[State, type], State] = {
 TRANSITIONS = {Role.CLIENT: CLIENT_TRANSITIONS, Role.SERVER: SERVER_TRANSITIONS}
 
 
-# ---------------------------------------------------------------------------------------------------------- events
 @dataclass(frozen=True, slots=True)
 class Opened:
     """The connection is open; sessions may be attached."""
@@ -179,7 +178,7 @@ Event = (
 
 
 class Connection:
-    """One side of an AMQP 0-10 connection.
+    """One side of an AMQP 0-10 connection. Not thread-safe.
 
     Pass received bytes to :meth:`receive_data`, write the bytes that :meth:`data_to_send` returns, call :meth:`tick`
     with a monotonic time in seconds.
@@ -253,7 +252,6 @@ class Connection:
         """Seconds between heartbeats: wished at first, then as agreed with the peer; 0: no heartbeats."""
         return self._heartbeat.interval_s
 
-    # ---------------------------------------------------------------------------------------------- bytes and time
     def data_to_send(self) -> bytes:
         """Return and clear the bytes that wait to be written."""
         data = b"".join(self._out)
@@ -307,7 +305,6 @@ class Connection:
             self._control(spec.ConnectionHeartbeat())
         return following, silent
 
-    # ------------------------------------------------------------------------------------------------- what to send
     def send_control(self, channel: int, control: spec.Control) -> None:
         """Queue a control of a session; split it if its set of commands does not fit the peer's max-frame-size."""
         for part in _fitting(control, self._sent_frame_limit - HEADER_SIZE):
@@ -327,7 +324,6 @@ class Connection:
         self._control(spec.ConnectionClose(reply_code=reply_code, reply_text=reply_text))
         self.state = State.CLOSE_OK
 
-    # ------------------------------------------------------------------------------------------------- what arrives
     def _refused(self, how: str) -> VersionRefused:
         return VersionRefused(describe_stranger(self._tail), "AMQP 0-10", how)
 
@@ -469,7 +465,6 @@ class Connection:
         payload = encode_control(control)
         self._out.append(encode_control_frame(channel, payload, self._sent_frame_limit, control.NAME))
 
-    # ------------------------------------------------------------------------------------------------- client role
     def _on_start(self, control: spec.ConnectionStart, events: list[Event]) -> None:
         del events
         self.peer_properties = control.server_properties or {}
@@ -537,7 +532,6 @@ class Connection:
         del control
         events.append(Ended(None))
 
-    # ------------------------------------------------------------------------------------------------- server role
     def _on_start_ok(self, control: spec.ConnectionStartOk, events: list[Event]) -> None:
         del events
         self.peer_properties = control.client_properties or {}

@@ -216,7 +216,6 @@ class Driver(Pump):
         else:
             self.close()
 
-    # ---------------------------------------------------------------------------------------------------- commands
     def send(self, command: spec.Command, *, sync: bool = False) -> int:
         """Send a command without waiting; return its id."""
         self.check()

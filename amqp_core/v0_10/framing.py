@@ -156,7 +156,7 @@ class _Partial:
 
 
 class Assembler:
-    """Joins frames into assemblies, one at a time per (channel, track).
+    """Joins frames into assemblies, one at a time per (channel, track). Not thread-safe.
 
     Args:
         limit: most bytes of one command with its content, all frames counted.

@@ -26,6 +26,8 @@ _ANY_FRAME_SIZE = 65535
 class Message:
     """A message: body and the two property structs (0-10 section message: delivery- and message-properties).
 
+    Not thread-safe: it can be changed.
+
     Attributes:
         body: bytes; empty when there is no body segment.
         delivery: delivery-properties, with ``routing_key``, ``priority``, ``ttl`` in ms, ...

@@ -76,7 +76,7 @@ class _Balance:
 
 
 class ProducerCredit:
-    """The credit of one session's producer."""
+    """The credit of one session's producer. Not thread-safe."""
 
     def __init__(self) -> None:
         self._all = _Balance()

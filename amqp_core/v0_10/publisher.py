@@ -124,7 +124,6 @@ class Publisher:
         """Rejected transfers that :meth:`take_rejected` has not returned yet."""
         return self._ledger.rejected
 
-    # -------------------------------------------------------------------------------------------------------- sending
     def send(self, transfers: Transfers, *, timeout_s: float = math.inf) -> int:
         """Send a run; it is safe once :meth:`finish` has returned. Until then :meth:`unfinished` includes it.
 
@@ -233,7 +232,6 @@ class Publisher:
         if isinstance(command, spec.MessageStop):
             self.window.stop()
 
-    # ---------------------------------------------------------------------------------------------------------- inside
     def _write(self, transfers: Transfers, start: int, stop: int) -> int:
         low, high = transfers.offset(start), transfers.offset(stop)
         first_id = self._driver.send_ready(transfers.frames[low:high], stop - start)
@@ -344,7 +342,6 @@ class Publisher:
     def _socket_has_room(self) -> bool:
         return self._driver.transport.pending_bytes <= _PENDING_BYTES
 
-    # --------------------------------------------------------------------------------------------------------- waiting
     def _wait(self, ready: Callable[[], bool], what: str, deadline: float) -> None:
         """Do I/O until ``ready`` returns true; ask for completions, warn, and give up when that is due."""
         if ready():

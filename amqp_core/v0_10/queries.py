@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Questions:
-    """Queries that were sent; made by :meth:`Client.ask`.
+    """Queries that were sent; made by :meth:`Client.ask`. Not thread-safe.
 
     Args:
         driver: driver of the client.
@@ -65,7 +65,7 @@ class Questions:
 
 
 class RouteQueries:
-    """Queries about targets of messages that were sent together; made by :meth:`Client.query_routes`.
+    """Queries about targets of messages, sent together; made by :meth:`Client.query_routes`. Not thread-safe.
 
     Args:
         driver: driver of the client.

@@ -74,7 +74,7 @@ TRANSITIONS: dict[tuple[SessionState, type], SessionState] = {
 
 
 class Session:
-    """One side of a session.
+    """One side of a session (0-10 section session). Not thread-safe.
 
     Args:
         wire: output for controls and commands.
@@ -115,7 +115,6 @@ class Session:
             spec.SessionTimeout: self._on_timeout,
         }
 
-    # ------------------------------------------------------------------------------------------------------ controls
     def attach(self, *, force: bool = False) -> None:
         """Send session.attach and the command point, without which no broker takes commands."""
         if self.state is not SessionState.NEW:
@@ -227,7 +226,6 @@ class Session:
         if control.completed:
             self._tell_completed()
 
-    # ------------------------------------------------------------------------------------------------- commands, out
     def send(
         self,
         command: spec.Command,
@@ -289,7 +287,6 @@ class Session:
         if self.error is not None:
             raise self.error
 
-    # ------------------------------------------------------------------------------------------------- commands, in
     def receive_command(self, command: spec.Command, *, sync: bool) -> int:
         """Number a command of the peer, handle it if it is of the execution class, and return its id."""
         self._check_receiving(command.NAME)
@@ -379,7 +376,6 @@ class Session:
         if self.error is None:
             self.error = command_failure(exception.error_code or 0, command_id, exception.description or "", name)
 
-    # -------------------------------------------------------------------------------------------------------- inner
     def _check_sending(self) -> None:
         self.check()
         if self.state not in (SessionState.ATTACHED, SessionState.ATTACHING):

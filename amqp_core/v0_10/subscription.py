@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from amqp_core.errors import AmqpError, ProtocolError, UndecodableMessage
 from amqp_core.transport import monotonic
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from amqp_core.blocks import Block
+    from amqp_core.v0_10.driver import Driver
     from amqp_core.v0_10.messages import Message
 
 _INFINITE = 0xFFFFFFFF
@@ -34,30 +35,14 @@ _WINDOW = 16384
 _FORGOTTEN_SECONDS = 2.0
 
 
-class _Channel(Protocol):
-    """The part of the driver that a subscription uses."""
-
-    reading: bool
-
-    def send(self, command: spec.Command) -> int: ...
-
-    def queue(self, command: spec.Command, *, sync: bool = False) -> int | None: ...
-
-    def flush_queued(self) -> None: ...
-
-    def is_complete(self, command_id: int) -> bool: ...
-
-    def call(self, command: spec.Command) -> None: ...
-
-    def check(self) -> None: ...
-
-    def pump(self, deadline: float, *, reading: bool) -> bool: ...
-
-
 class Subscription:
-    """A subscription of a queue; made by :meth:`Client.subscribe`."""
+    """A subscription of a queue; made by :meth:`Client.subscribe`. Not thread-safe.
 
-    def __init__(self, client: _Channel, destination: str, on_cancel: Callable[[str], None]) -> None:
+    Every method that sends or waits raises the error that ended the connection or session (see :class:`Client`), and
+    DeadlineExceeded if an awaited answer does not arrive within the call timeout.
+    """
+
+    def __init__(self, client: Driver, destination: str, on_cancel: Callable[[str], None]) -> None:
         self._client = client
         self._on_cancel = on_cancel
         self.destination = destination

@@ -9,7 +9,7 @@ be sent with all three fields, and a call for an unknown xid raises NotFound and
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from amqp_core.api import Xid
 from amqp_core.errors import AmqpError, ProtocolError, TransactionFailed
@@ -18,21 +18,17 @@ from amqp_core.v0_10 import spec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from amqp_core.v0_10.driver import Result
+    from amqp_core.v0_10.driver import Driver
 
 _FORGOTTEN = (spec.DtxPrepare.NAME, spec.DtxXaStatus.XA_RBTIMEOUT)
 
 
-class _Caller(Protocol):
-    def send(self, command: spec.Command, *, sync: bool = False) -> int: ...
-
-    def call(self, command: spec.Command, *, silence_timeout_s: float = 0.0) -> None: ...
-
-    def ask(self, command: spec.Command, kind: type[Result], *, silence_timeout_s: float = 0.0) -> Result: ...
-
-
 class Transactions:
-    """The transactional commands of one client's session.
+    """The transactional commands of one client's session. Not thread-safe.
+
+    Every method raises the errors of a call (see :class:`Client`): CommandFailed for what the broker refuses
+    (IllegalState for a wrong order of calls, NotFound for an unknown branch), DeadlineExceeded, ConnectionLost. If the
+    broker answers with another status than XA_OK, a method about a branch raises TransactionFailed.
 
     Attributes:
         silence_timeout_s: seconds for which the broker may be silent when a transaction ends, and in commands about any
@@ -41,7 +37,7 @@ class Transactions:
             commands about branches of the virtual host wait for that. Set it by the size of the transaction.
     """
 
-    def __init__(self, client: _Caller) -> None:
+    def __init__(self, client: Driver) -> None:
         self.silence_timeout_s = 0.0
         self._client = client
         self._selected = ""
@@ -51,7 +47,6 @@ class Transactions:
         """Whether tx was selected, so that publishes and accepts wait for :meth:`commit`."""
         return self._selected == "tx"
 
-    # ------------------------------------------------------------------------------------------------------------ tx
     def select(self) -> None:
         """Make the session transactional (tx.select), permanently. Do not mix it with dtx on one session."""
         self._run(spec.TxSelect())
@@ -92,7 +87,6 @@ class Transactions:
             raise
         self.commit()
 
-    # ----------------------------------------------------------------------------------------------------------- dtx
     def dtx_select(self) -> None:
         """Enable distributed transactions on the session (dtx.select)."""
         self._run(spec.DtxSelect())

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -21,3 +25,23 @@ def test_a_name_that_is_not_public_is_an_attribute_error() -> None:
     module = importlib.import_module("amqp_spark.sink")
     with pytest.raises(AttributeError, match="nothing"):
         assert module.nothing
+
+
+def test_the_core_needs_the_standard_library_only() -> None:
+    """Without site-packages (-S)."""
+    code = "import amqp_core; print(amqp_core.Client)"
+    subprocess.run([sys.executable, "-S", "-c", code], cwd=Path(__file__).parents[2], check=True)
+
+
+def test_the_core_exports_the_classes_that_its_client_makes() -> None:
+    core = importlib.import_module("amqp_core")
+    for name in ("Client", "Publisher", "Subscription", "Transactions", "Message", "Rejected", "Capabilities", "Xid"):
+        assert inspect.isclass(getattr(core, name))
+        assert name in core.__all__
+    assert set(core.__all__) >= {
+        "DeliveryProperties",
+        "MessageProperties",
+        "MessageDeliveryMode",
+        "errors",
+        "parse_url",
+    }
