@@ -333,7 +333,7 @@ class CommitProtocol:
         for marker in self._markers.found.values():
             is_of_batch = (marker.query_id, marker.batch) == (state.query_id, state.batch)
             if is_of_batch and wanted.get(marker.partition) != marker.xid:
-                raise self._refuse.twice(state.batch, marker, wanted.get(marker.partition, "nothing"))
+                raise self._refuse.twice(state.batch, marker, wanted.get(marker.partition, "one"))
 
     def _tell_strays(self, state: WriterState) -> None:
         """Warn of markers of finished batches: their own were accepted, so other branches were published too."""

@@ -69,7 +69,7 @@ def test_a_task_that_outlives_its_timeout_fails(client: Client, writer: Writer) 
         time.sleep(3)
         yield from batches(["2"])
 
-    with pytest.raises(PublishFailed, match=r"rolled the transaction back .*option transactionTimeout=2 s"):
+    with pytest.raises(PublishFailed, match=r"rolled the transaction of .* back after option transactionTimeout=2 s"):
         delivery.run(slow())
     assert depth(client, writer.queue) == 0
     assert prepared_of(client, writer) == []

@@ -178,7 +178,7 @@ def test_an_outcome_that_is_not_known_is_told(case: Case, command: Command, fate
     file = tmp_path / "message.json"
     arguments = ("--consumer-id", case.consumer_id, "--skip", case.place, "--to", str(file), "--yes")
     assert command(*arguments) == EXIT_BROKER
-    assert "whether the message was set aside is not known: --export of it says so" in command.err
+    assert "whether the message was set aside is unknown: --export shows it" in command.err
     assert file.exists()
 
 

@@ -176,7 +176,7 @@ def test_a_state_that_is_held_is_said_to_be_and_stays_as_it_is(command: Command,
     assert (found["held"], found["exists"]) == (True, True)
     assert command("--consumer-id", things.identity) == EXIT_DONE
     assert "held by a live query" in command.out
-    assert "nobody" not in command.out
+    assert "not in use" not in command.out
     held.swap(b"still mine")  # with the lock and the message that it had
     held.unlock()
 
@@ -375,7 +375,7 @@ def test_a_consumer_is_forgotten_with_all_its_states_but_its_files_stay(
         assert not StateQueue(things.client, names).marked_anywhere(names.begun)
     assert sorted(path.name for path in tmp_path.iterdir()) == files
     assert command("--consumer-id", things.identity, "--forget", "--yes") == EXIT_FAILED
-    assert "nothing to forget" in command.err
+    assert "has no state of" in command.err
 
 
 def test_a_consumer_in_use_is_not_forgotten(command: Command, things: Things) -> None:
