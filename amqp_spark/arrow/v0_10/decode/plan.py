@@ -18,6 +18,7 @@ from amqp_spark.arrow.v0_10.decode.arrays import nulls, take
 from amqp_spark.arrow.v0_10.decode.columns import Batch, builder, encoded_headers
 from amqp_spark.arrow.v0_10.decode.located import joined, locate
 from amqp_spark.arrow.v0_10.decode.schema import DEFAULT_CORRUPT_COLUMN, corrupt_column_problems, schema_problems
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import UNDECODABLE, MessageFormatError, SchemaError
 
 if TYPE_CHECKING:
@@ -80,10 +81,11 @@ class ColumnPlan:
         problems = schema_problems(schema, mode=mode, corrupt_column=name)
         if corrupt_column is not None:
             problems += corrupt_column_problems(schema, corrupt_column)
-        if mode not in MODES:
-            problems.append(f"mode {mode!r}; allowed: {', '.join(MODES)}")
-        if timestamp_unit not in UNITS:
-            problems.append(f"timestampUnit {timestamp_unit!r}; allowed: {', '.join(UNITS)}")
+        for option, value, choices in (("mode", mode, MODES), ("timestampUnit", timestamp_unit, UNITS)):
+            if value not in choices:
+                allowed = ", ".join(choices)
+                problem = SparkCondition.OPTION_INVALID(option=option, value=repr(value), reason="", allowed=allowed)
+                problems.append(problem)
         if problems:
             raise SchemaError(problems)
         return cls(schema, mode, timestamp_unit, name)
