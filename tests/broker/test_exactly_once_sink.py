@@ -114,7 +114,7 @@ def test_a_batch_write_publishes_once_for_each_batch_id(spark: SparkSession, con
 
 
 def test_a_batch_write_needs_a_batch_id(spark: SparkSession, writer: Writer) -> None:
-    with pytest.raises(Exception, match="option 'batchId' is required by a batch write with deliveryGuarantee=exactly"):
+    with pytest.raises(Exception, match="Option 'batchId' is required by a batch write with deliveryGuarantee=exactly"):
         spark.range(1).selectExpr("'x' AS body").write.format("amqp").options(**options_of(writer)).mode(
             "append"
         ).save()

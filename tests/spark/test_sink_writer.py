@@ -77,8 +77,8 @@ def test_options_and_columns_are_told_together(make: str) -> None:
         getattr(AmqpDataSource(wrong), make)(schema, False)
     problems = caught.value.problems
     starts = [
-        "option 'queue' is not known to the sink",
-        "option 'maxInFlight'",
+        "[AMQP_OPTION_UNKNOWN] Option 'queue' is not known to the sink",
+        "[AMQP_OPTION_INVALID] Option 'maxInFlight'",
         "[AMQP_COLUMN_UNKNOWN] There is no column 'topic'",
         "[AMQP_COLUMN_TYPE_UNSUPPORTED] Column 'body'",
         "[AMQP_COLUMN_TYPE_UNSUPPORTED] Column 'exchange'",
@@ -97,7 +97,7 @@ def test_a_content_type_that_contradicts_counts_although_other_options_are_wrong
 
 
 def test_a_batch_overwrites_nothing_and_a_stream_may_be_complete() -> None:
-    with pytest.raises(UnsupportedModeError, match=r'use mode\("append"\)'):
+    with pytest.raises(UnsupportedModeError, match=r'Use mode\("append"\)'):
         AmqpDataSource(OPTIONS).writer(BODY, True)
     AmqpDataSource(OPTIONS).streamWriter(BODY, True)
 
@@ -247,7 +247,7 @@ def test_a_batch_sink_counts_logs_and_tells(fake: FakeBroker, caplog: pytest.Log
 
 
 def test_a_batch_sink_checks_options_when_made_and_columns_before_any_task(fake: FakeBroker) -> None:
-    with pytest.raises(OptionError, match=r"(?s)2 options.*did you mean 'routingKey'.*'url' is required"):
+    with pytest.raises(OptionError, match=r"(?s)2 options.*Use 'routingKey' instead.*'url' is required"):
         AmqpBatchSink(key="k")
     frame: Any = Frame(StructType().add("topic", "string"))
     with pytest.raises(SchemaError, match=r"(?s)topic.*body"):

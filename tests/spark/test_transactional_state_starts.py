@@ -69,7 +69,7 @@ def test_a_start_that_is_refused_because_of_its_queues_is_in_nobodys_way(
     first = planned(consumers)
     for queues in ("q,r", "p,q"):
         wrong = Driver(consumers(queues), first)
-        with pytest.raises(OffsetError, match="use the same queues"):
+        with pytest.raises(OffsetError, match="Read the same queues"):
             wrong.restart_batch()
         stopped(wrong)
     anew = fresh(consumers, "a,q", declare="ifMissing")  # a new checkpoint, so that only the state can refuse it

@@ -56,10 +56,10 @@ def _no_login(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "option 'url' is required"),
+        ([], "Option 'url' is required"),
         (["http://x"], "url"),
         ([URL, "--option", "heartbeat=never"], "'heartbeat' has the value 'never'"),
-        ([URL, "--option", "queue=a"], "option 'queue' is not known"),
+        ([URL, "--option", "queue=a"], "Option 'queue' is not known"),
         ([URL, "--option", f"password={SECRET}"], "--password-file"),
         ([URL, "--password-file", "/no/such/file", "--username", "u"], "/no/such/file"),
         ([URL, "--consumer-id", ""], "--consumer-id"),
