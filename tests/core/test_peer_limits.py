@@ -73,7 +73,7 @@ def test_a_message_beyond_the_limit_ends_the_connection_and_names_the_option(fra
     events = us.receive_data(wire.transfer(None, b"1") + wire.transfer(None, b"x" * 100_000, limit=frame_size))
     error = error_of(events)
     assert isinstance(error, LimitExceeded)
-    assert "larger than maxMessageBytes=100000: raise maxMessageBytes" in str(error)
+    assert "larger than max_message_bytes=100000: raise max_message_bytes" in str(error)
     assert len(events) == 2
     assert not error.retryable
 
@@ -104,7 +104,7 @@ def test_a_client_takes_no_message_beyond_its_option() -> None:
         subscription.grant(5)
         (small,) = subscription.take(timeout=10)
         assert small.body == b"small"
-        with pytest.raises(LimitExceeded, match="larger than maxMessageBytes=65536"):
+        with pytest.raises(LimitExceeded, match="larger than max_message_bytes=65536"):
             subscription.take(timeout=10)
 
 
