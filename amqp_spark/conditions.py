@@ -77,7 +77,7 @@ class SparkCondition(Condition):
     # --- rows as messages
 
     ROW_INVALID = (
-        "{place} cannot be sent: {what}{reason}.",
+        "{place} cannot be sent: {reason}.",
         "Correct the row, or filter it out before the write.",
         "Nothing of the row and of its block of up to 4096 rows was sent; rows before may have been sent.",
     )

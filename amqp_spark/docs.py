@@ -85,7 +85,8 @@ def written(text: str) -> str:
 
 
 def _condition_section(condition: Condition) -> str:
-    texts = (f"{_FIELD.sub(_shown, condition.what)} {_FIELD.sub(_shown, condition.action)}", condition.detail)
+    sentences = _FIELD.sub(_shown, f"{condition.what} {condition.action}").replace("``", "` `")
+    texts = (sentences, condition.detail)
     return "\n".join([f"### {condition.title}\n", *(f"{text}\n" for text in texts if text)])
 
 

@@ -120,7 +120,7 @@ class RowError(AmqpSparkError, ValueError):
     def __str__(self) -> str:
         what = "" if self.column is None else f"column {self.column!r} "
         place = place_text(self.partition, self.batch_id, self.row)
-        return SparkCondition.ROW_INVALID(place=place[0].upper() + place[1:], what=what, reason=self.reason)
+        return SparkCondition.ROW_INVALID(place=place[0].upper() + place[1:], reason=what + self.reason)
 
 
 class HeadersError(AmqpSparkError, ValueError):
