@@ -164,11 +164,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One local Spark for all tests, tuned for many small queries."""
     from pyspark.sql import SparkSession  # noqa: PLC0415 - half a second that most runs of single tests can save
 
+    from tests.support.query_process import WARM  # noqa: PLC0415
+
     # Workers are started by the JVM from its environment: it must name the interpreter that has our packages.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     directory = tmp_path_factory.mktemp("spark")
-    session = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("amqp_spark tests")
         .config("spark.driver.memory", "2g")
@@ -180,8 +182,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.streaming.checkpointLocation", str(directory / "checkpoints"))
         .config("spark.sql.streaming.stopTimeout", "60s")  # a query that cannot stop fails its test, not the run
         .config("spark.log.level", "ERROR")
-        .getOrCreate()
     )
+    with pytest.MonkeyPatch.context() as patch:  # the JVM keeps the environment in which it starts
+        for name, value in WARM.items():
+            patch.setenv(name, value)
+        session = builder.getOrCreate()
     yield session
     session.stop()
 

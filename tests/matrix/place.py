@@ -16,7 +16,7 @@ from tests.matrix.cases import CONNECTION
 from tests.matrix.subjects import Plan, Subject
 from tests.support.dial import address, by_way_of, dial
 from tests.support.proxy import FaultProxy
-from tests.support.query_process import WARM, CrashPoints, QueryProcess
+from tests.support.query_process import CrashPoints, QueryProcess
 
 if TYPE_CHECKING:
     from amqp_core.v0_10.client import Client
@@ -44,7 +44,7 @@ class Place:
 
     def __post_init__(self) -> None:
         settings = {"spark.master": f"local[{self.slots},4]"}
-        self.driver = QueryProcess(points=self.points, settings=settings, environment=WARM)
+        self.driver = QueryProcess(points=self.points, settings=settings)
         self._proxy: FaultProxy | None = None
 
     def __enter__(self) -> Self:

@@ -35,7 +35,7 @@ WARM: Mapping[str, str] = {
     "PYTHONPATH": os.pathsep.join([str(_ROOT), str(Path(__file__).with_name("warm"))]),
     "OPENBLAS_NUM_THREADS": "1",  # forked processes must have no threads
 }
-"""Environment of a driver whose workers start quickly."""
+"""Environment of a Spark whose Python workers start quickly."""
 _READER_MODULE = "python_streaming_source_runner"
 # Spark gives a reader process 10 s to start, whatever the load of the machine; then the query is restarted.
 _SLOW_START = ("Timed out while waiting for the Python worker to connect back", "Python worker failed to connect back")
@@ -208,7 +208,7 @@ class QueryProcess:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._settings = _SETTINGS | dict(settings or {})
-        self._environment = dict(environment or {})
+        self._environment = {**WARM, **(environment or {})}
         self._points = points
         self._directory = Path(tempfile.mkdtemp(prefix="amqp-spark-driver-"))
         self._process: subprocess.Popen[str] | None = None
