@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -222,3 +224,18 @@ def test_private_keys_are_private(tmp_path: Path) -> None:
     material = TlsMaterial.make(tmp_path / "tls")
     for pair in (material.server, material.client, material.wrong_name, material.stranger):
         assert stat.S_IMODE(pair.key_file.stat().st_mode) == 0o600
+
+
+def test_make_test_runs_a_test_of_every_kill_that_the_readme_names() -> None:
+    text = (ROOT / "tests/README.md").read_text(encoding="utf-8")
+    table = text[text.index("| victim |") :].partition("\n\n")[0]
+    named = re.findall(r"`(test_\w+)(?:::(test_\w+))?`", table)
+    assert len(named) > 15
+    for module, test in named:
+        tree = ast.parse((ROOT / "tests/broker" / f"{module}.py").read_text(encoding="utf-8"))
+        functions = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+        left_out = {
+            function.name: any("thorough" in ast.unparse(each) for each in function.decorator_list)
+            for function in functions
+        }
+        assert left_out[test] is False if test else not all(left_out.values()), (module, test)
