@@ -278,6 +278,7 @@ def points() -> Iterator[CrashPoints]:
     points.close()
 
 
+@pytest.mark.thorough
 def test_a_suspended_reader_is_succeeded_and_stops_when_it_goes_on(
     broker: Broker, consumer: Consumer, points: CrashPoints, durable_queue: str, tmp_path: Path
 ) -> None:
