@@ -30,9 +30,12 @@ __all__ = ["AmqpDataSource", "__version__", "register", "validate"]
 
 
 def register(spark: SparkSession) -> None:
-    """Register ``format("amqp")`` with a session.
+    """Register ``format("amqp")`` with a session; it may be repeated.
 
-    Needed with ``--py-files``; not needed, but harmless, if the package is installed with pip.
+    Needed with ``--py-files``; not needed if the package is installed with pip.
+
+    Args:
+        spark: the session.
     """
     from amqp_spark.data_source import AmqpDataSource  # noqa: PLC0415 - imports Spark
     from amqp_spark.python_workers import ship  # noqa: PLC0415
@@ -53,10 +56,18 @@ def _python_is_found_on_path() -> bool:
 
 
 def validate(options: Mapping[str, object], schema: StructType | str | None = None) -> SourceOptions:
-    """Check the options of a source, and the requested schema, without any I/O; return the parsed options.
+    """Check the options of a source, and the requested schema, without any I/O; thread-safe.
 
-    Parsing ``schema`` as DDL text needs an active Spark session. Raises OptionError with every problem of the options,
-    or SchemaError with every column that cannot be served; if both are wrong, OptionError with the problems of both.
+    Args:
+        options: by name, in any case.
+        schema: of the rows; as DDL text it needs an active Spark session. ``None``: only the options are checked.
+
+    Returns:
+        The parsed options.
+
+    Raises:
+        OptionError: with every problem of the options, and of the schema if both are wrong.
+        SchemaError: with every column that cannot be served.
     """
     from amqp_spark.options import SourceOptions  # noqa: PLC0415
 

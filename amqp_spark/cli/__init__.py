@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from amqp_spark.cli.arguments import (
     FROM,
-    HERE,
     TO,
-    Side,
     add_connection_arguments,
     add_spark_arguments,
     add_trigger_arguments,
@@ -30,12 +28,11 @@ from amqp_spark.cli.errors import (
     CommandLineError,
     explain,
     fail,
-    refused_by_spark,
     spark_refuses,
 )
 from amqp_spark.cli.progress import Progress, counted
 from amqp_spark.cli.running import Signals, follow, job, run_action
-from amqp_spark.cli.spark import exact_ddl, exact_types, schema_of, session, spark_session, writer_of
+from amqp_spark.cli.spark import exact_ddl, exact_types, schema_of, session, writer_of
 
 __all__ = [
     "EXIT_BROKER",
@@ -43,11 +40,9 @@ __all__ = [
     "EXIT_FAILED",
     "EXIT_OPTIONS",
     "FROM",
-    "HERE",
     "TO",
     "CommandLineError",
     "Progress",
-    "Side",
     "Signals",
     "add_connection_arguments",
     "add_spark_arguments",
@@ -65,11 +60,9 @@ __all__ = [
     "job",
     "option_help",
     "pairs",
-    "refused_by_spark",
     "run_action",
     "schema_of",
     "session",
     "spark_refuses",
-    "spark_session",
     "writer_of",
 ]

@@ -180,10 +180,10 @@ class CommitCoordinator:
         """Roll back the branches of earlier runs of a batch when a run begins; called by one of its tasks.
 
         Does nothing while another process holds the lock: that process sweeps as well, or decides. Errors are only
-            logged because the commit meets them again.
+        logged, because the commit meets them again.
 
         Args:
-            query id, batch, run: of the run that begins.
+            query_id, batch, run: of the run that begins.
 
         Raises:
             TooManyPrepared: the batch could not be committed.
@@ -282,7 +282,7 @@ def sweep_once(options: SinkOptions, query_id: str, batch: int, run: Run) -> Non
 
     Args:
         options: of the sink, with ``transactionalId``.
-        query id, batch, run: of the task that begins.
+        query_id, batch, run: of the task that begins.
 
     Raises:
         TooManyPrepared: see :meth:`CommitCoordinator.sweep_before`.

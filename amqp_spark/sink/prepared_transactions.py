@@ -236,7 +236,7 @@ class PreparedTransactions:
         """Roll back the branches that no decision will ever name.
 
         Spark does not report lost attempts to the driver: they are found by their names. Branches of later batches and
-            of other writers are left alone.
+        of other writers are left alone.
 
         Args:
             query_id, batch: the latest published batch; branches of other queries are all swept.
