@@ -62,29 +62,16 @@ class SaslLogin:
         self._mechanism: Mechanism | None = None
 
     def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
-        """Choose a mechanism; return its name and initial response (``None``: the mechanism has none).
-
-        Raises:
-            AuthenticationFailed: no mechanism suits, or the password file cannot be read.
-            UsageError: the login cannot be sent with the mechanism.
-        """
+        """As :meth:`Login.choose`; raise AuthenticationFailed or UsageError as :func:`choose`."""
         self._mechanism = choose(mechanisms, self._options, loopback=self._loopback)
         return self._mechanism.name, self._mechanism.initial()
 
     def respond(self, challenge: bytes) -> bytes:
-        """Answer a challenge of the broker.
-
-        Raises:
-            AuthenticationFailed: the challenge is not expected or not valid.
-        """
+        """Answer a challenge; raise AuthenticationFailed if it is not expected or not valid."""
         return self._chosen().respond(challenge)
 
     def succeeded(self) -> None:
-        """Check the broker's proof after it has accepted the login.
-
-        Raises:
-            AuthenticationFailed: the mechanism requires a proof, and it is missing.
-        """
+        """Raise AuthenticationFailed if the broker has not given the proof that the mechanism requires."""
         self._chosen().finished()
 
     def _chosen(self) -> Mechanism:
