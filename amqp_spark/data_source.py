@@ -52,6 +52,8 @@ class AmqpDataSource(Portable, DataSource):
     ``docs/columns.md`` lists the other columns, and the wire type of each type. Executors connect to the broker, so the
     credentials are sent to them inside the pickled writer. For ``foreachBatch`` use
     :class:`amqp_spark.sink.AmqpBatchSink`.
+
+    Spark makes one object for each use and calls it on one thread.
     """
 
     _redacted = False
@@ -64,13 +66,24 @@ class AmqpDataSource(Portable, DataSource):
     def schema(self) -> StructType:
         """Return the default schema: every property that a message can have, its queue, position and body.
 
-        Spark calls it in ``load()`` if no schema was given: wrong options are reported here already.
+        Spark calls it in ``load()`` if no schema was given.
+
+        Raises:
+            OptionError: it lists every problem of the options.
         """
         options = SourceOptions.parse(self.options)
         return schema_with(options.corrupt_column)
 
     def reader(self, schema: StructType) -> AmqpBatchReader:
-        """Return a reader that browses the messages that the queues hold now."""
+        """Return a reader that browses the messages that the queues hold now.
+
+        Args:
+            schema: columns to read.
+
+        Raises:
+            OptionError: it lists every problem of the options; ``mode=REJECT`` is one.
+            SchemaError: it lists every column that cannot be read.
+        """
         options, columns = check_source(self.options, schema)
         if options.mode == REJECT:
             reason = " in a batch read, which browses and cannot reject"
@@ -82,13 +95,31 @@ class AmqpDataSource(Portable, DataSource):
         return AmqpBatchReader(options, columns)
 
     def streamReader(self, schema: StructType) -> AmqpStreamReader:  # noqa: N802  Spark's name
-        """Return the reader of a streaming query."""
+        """Return the reader of a streaming query.
+
+        Args:
+            schema: columns to read.
+
+        Raises:
+            OptionError: it lists every problem of the options.
+            SchemaError: it lists every column that cannot be read.
+        """
         options, columns = check_source(self.options, schema)
         self._redacted = True
         return AmqpStreamReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> AmqpBatchWriter:  # noqa: FBT001  Spark's signature
-        """Return the writer of a static frame. Overwriting is not possible: an exchange stores no messages."""
+        """Return the writer of a static frame.
+
+        Args:
+            schema: columns of the frame.
+            overwrite: refused, since an exchange stores no messages.
+
+        Raises:
+            OptionError: it lists every problem of the options.
+            SchemaError: it lists every column that cannot be written.
+            UnsupportedModeError: ``overwrite`` is set.
+        """
         options, plan = check_sink(self.options, schema)
         if options.exactly_once and options.batch_id is None:
             problem = SparkCondition.OPTION_REQUIRED(
@@ -108,7 +139,16 @@ class AmqpDataSource(Portable, DataSource):
         return AmqpBatchWriter(options, plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> AmqpStreamWriter:  # noqa: N802, FBT001
-        """Return the writer of a streaming query. In outputMode complete (``overwrite``) each batch is complete."""
+        """Return the writer of a streaming query.
+
+        Args:
+            schema: columns of the frame.
+            overwrite: outputMode complete: each batch has all rows of the result, and all are sent.
+
+        Raises:
+            OptionError: it lists every problem of the options.
+            SchemaError: it lists every column that cannot be written.
+        """
         options, plan = check_sink(self.options, schema)
         return AmqpStreamWriter(options, plan)
 

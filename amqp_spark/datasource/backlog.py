@@ -70,7 +70,7 @@ class BacklogSurvey:
         try:
             what(self._client)
         except AmqpError as error:
-            _log.info("the backlog of the queues could not be asked for: %s", error)
+            _log.info("the query for the backlog of the queues failed: %s", error)
             self._close()
 
     def _survey(self, client: Client | None) -> None:

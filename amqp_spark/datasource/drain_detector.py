@@ -20,7 +20,7 @@ QUIET_SECONDS: Final = 0.1
 """Silence after which a flush asks the broker for further messages."""
 HELD_ELSEWHERE_SECONDS: Final = 5.0
 """How long empty flush rounds go on while the broker counts messages that other consumers hold."""
-HELD_BY_NOBODY_SECONDS: Final = 30.0
+HELD_BY_UNKNOWN_SECONDS: Final = 30.0
 """The same where the broker knows of no other consumer: it is busy, or a transaction or a dying session holds them."""
 _UNCOUNTED: Final = 1 << 62
 """More than any queue holds."""
@@ -117,7 +117,7 @@ class DrainDetector:
         self._look_for_lost_session(count, received)
         settling = 0.0
         if count and not self._selector:
-            settling = HELD_BY_NOBODY_SECONDS if self.alone else HELD_ELSEWHERE_SECONDS
+            settling = HELD_BY_UNKNOWN_SECONDS if self.alone else HELD_ELSEWHERE_SECONDS
         until = self._empty_since + settling
         if now < (until if self._lost_until is None else max(until, self._lost_until)):
             self._next_flush = now + min(_LONGEST_PAUSE_SECONDS, QUIET_SECONDS * 2**self._empty_rounds)
@@ -139,8 +139,8 @@ class DrainDetector:
         if self._lost_until is not None and self.target is not None:
             hidden = max(count, self.target - received) if self._counted else None
             _log.warning(
-                "queue %r: the connection was lost, and %s message(s) that the session before may have held have "
-                "not come again: it had accepted them, or it or other consumers hold them; this AvailableNow query "
+                "queue %r: the connection was lost, and %s message(s) that the session before may have held were "
+                "not sent again: it had accepted them, or it or other consumers hold them; this AvailableNow query "
                 "ends without them",
                 self._queue, "some" if hidden is None else f"up to {hidden}",
             )  # fmt: skip

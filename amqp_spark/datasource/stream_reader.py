@@ -97,7 +97,7 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._running().latest_offset(start)
 
     def partitions(self, start: dict, end: dict) -> Sequence[InputPartition]:  # type: ignore[type-arg]
-        """The planned range that ends at ``end``.
+        """Return the partitions of the batch that ends at ``end``.
 
         A range of an earlier run comes from the spool, or is empty, as the broker sends it again.
         """

@@ -116,9 +116,13 @@ class SinkOptions(ConnectionSettings):
 
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> SinkOptions:
-        """Check a dictionary of options (keys in any case; values as text, or Python values).
+        """Check the options of a sink.
 
-        Raises OptionError that lists every problem.
+        Args:
+            options: keys in any case, values as text or Python values.
+
+        Raises:
+            OptionError: it lists every problem.
         """
         given = Given((*CONNECTION, *SINK), SOURCE, "source", options)
         _check_guarantee(given)

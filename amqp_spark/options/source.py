@@ -158,9 +158,13 @@ class SourceOptions(ConnectionSettings):
 
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> SourceOptions:
-        """Check a dictionary of options (keys in any case; values as text, or Python values).
+        """Check the options of a source.
 
-        Raises OptionError that lists every problem.
+        Args:
+            options: keys in any case, values as text or Python values.
+
+        Raises:
+            OptionError: it lists every problem.
         """
         from amqp_spark.options.sink import SINK  # noqa: PLC0415  which needs SOURCE, for the same reason
 

@@ -40,7 +40,7 @@ class Location:
         self.shown = shown_location(text)
 
     @contextlib.contextmanager
-    def told(self, what: str, consequence: str = "", *, but_missing: bool = False) -> Iterator[None]:
+    def spool_errors(self, what: str, consequence: str = "", *, but_missing: bool = False) -> Iterator[None]:
         """Turn errors of the file system into a SpoolError with the failed action, the reason and advice.
 
         Args:

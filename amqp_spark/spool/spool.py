@@ -96,13 +96,13 @@ class Spool:
 
     def open(self) -> None:
         """Create the directory if it is missing; check that it belongs to this consumer and is writable."""
-        with self.location.told("cannot be used"):
+        with self.location.spool_errors("cannot be used"):
             place = self._resolved()
             place.create()
             content = self._identity.content(place)
         if content is not None:
             self._identity.check(content)
-        with self.location.told("cannot be used"):
+        with self.location.spool_errors("cannot be used"):
             self._prove_writable(place)
             if content is None:
                 content = self._identity.claim(place)
@@ -111,7 +111,7 @@ class Spool:
 
     def look(self) -> None:
         """Open for reading only: nothing is created or written. A directory of another consumer is refused, too."""
-        with self.location.told("cannot be read"):
+        with self.location.spool_errors("cannot be read"):
             place = self._resolved()
             place.names()
             content = self._identity.content(place)
@@ -137,7 +137,7 @@ class Spool:
         name = f"{self._prefix}{epoch:010d}-{sequence:012d}-{own}{_ENDING}"
         checksum = Checksum()
         pieces = spool_format.pieces(header, parts, offsets.view("u1").data, checksum)
-        with self.location.told(
+        with self.location.spool_errors(
             f"cannot take batch {sequence} of queue {self._queue!r} ({nbytes:,} bytes)",
             "none of its messages is accepted, so the broker keeps them",
         ):
@@ -199,7 +199,7 @@ class Spool:
 
     def files(self) -> list[str]:
         """Sorted files of this queue of this consumer: the oldest of an epoch is first."""
-        with self.location.told("cannot be listed"):
+        with self.location.spool_errors("cannot be listed"):
             return sorted(name for name in self._place.names() if self._own.fullmatch(name))
 
     @staticmethod
@@ -210,7 +210,7 @@ class Spool:
     def delete(self, file: str) -> None:
         """Delete a file; a missing one is no error."""
         self._check_name(file)
-        with self.location.told(f"cannot delete {file}", "the file is no longer needed, but its space is"):
+        with self.location.spool_errors(f"cannot delete {file}", "the file is no longer needed, but its space is"):
             self._place.delete(file)
 
     def rubbish(self, owned: Collection[str], instance: str) -> list[str]:
@@ -223,7 +223,7 @@ class Spool:
             owned: the files that the state owns.
             instance: instance of that state; empty: only incomplete files.
         """
-        with self.location.told("cannot be listed"):
+        with self.location.spool_errors("cannot be listed"):
             return sorted(name for name in self._place.names() if self._is_rubbish(name, owned, instance))
 
     def _is_rubbish(self, name: str, owned: Collection[str], instance: str) -> bool:
@@ -234,7 +234,7 @@ class Spool:
 
     def delete_rubbish(self, name: str) -> None:
         """Delete a file of :meth:`rubbish`; a missing one is no error."""
-        with self.location.told(f"cannot be cleaned of {name}", "the file is not needed, but its space is"):
+        with self.location.spool_errors(f"cannot be cleaned of {name}", "the file is not needed, but its space is"):
             self._place.delete(name)
 
     # --- one file
@@ -244,7 +244,7 @@ class Spool:
         self._check_name(file)
         try:
             with (
-                self.location.told(f"cannot read {file}", _LOST, but_missing=True),
+                self.location.spool_errors(f"cannot read {file}", _LOST, but_missing=True),
                 self._place.open(file) as opened,
             ):
                 yield opened
@@ -304,12 +304,12 @@ class Spool:
 
 def _announced(pieces: Iterator[Bytes], total: int) -> Iterator[Bytes]:
     """Yield the same pieces and pass a crash point half way, at the latest before the last piece."""
-    passed, told = 0, False
+    size, passed = 0, False
     for piece in pieces:
-        if not told and passed and (passed + len(piece) >= total or passed * 2 >= total):
+        if not passed and size and (size + len(piece) >= total or size * 2 >= total):
             crashpoints.reached(crashpoints.SPOOL_PARTIAL)
-            told = True
-        passed += len(piece)
+            passed = True
+        size += len(piece)
         yield piece
 
 

@@ -389,7 +389,7 @@ def test_available_now_ends_with_a_warning_when_others_hold_messages(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(drain_detector, "HELD_ELSEWHERE_SECONDS", 0.3)
-    monkeypatch.setattr(drain_detector, "HELD_BY_NOBODY_SECONDS", 1e6)
+    monkeypatch.setattr(drain_detector, "HELD_BY_UNKNOWN_SECONDS", 1e6)
     fake.publish("q", *numbers(10))
     fake.held_elsewhere["q"] = 7
     driver = run_available_now(readers())
@@ -401,7 +401,7 @@ def test_available_now_is_silence_allowed_with_a_broker_that_knows_of_no_other_c
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(drain_detector, "HELD_ELSEWHERE_SECONDS", 0.0)
-    monkeypatch.setattr(drain_detector, "HELD_BY_NOBODY_SECONDS", 0.3)
+    monkeypatch.setattr(drain_detector, "HELD_BY_UNKNOWN_SECONDS", 0.3)
     fake.publish("q", *numbers(10))
     fake.held_elsewhere["q"] = 7
     fake.holders_are_seen = False

@@ -336,7 +336,7 @@ class ExactlyOncePolicy:
         answer is older, or with ``anew``, the broker has to answer a sync: a cut connection frees the lock at once.
         """
         begun = now()
-        told = False
+        warned = False
         consumers = self.receiver.consumers
         with self._lock:
             while not self._held.stopping:
@@ -348,8 +348,8 @@ class ExactlyOncePolicy:
                     if consumer.sync_wanted == consumer.sync_done:
                         consumer.sync_wanted += 1
                         consumer.wake()
-                if not told and now() - begun >= SLOW_SECONDS:
-                    told = True
+                if not warned and now() - begun >= SLOW_SECONDS:
+                    warned = True
                     _log.warning(
                         "a batch waits until the broker has answered, which has taken %.0f s now (queue %s)",
                         now() - begun, ", ".join(repr(consumer.queue) for consumer in silent),
