@@ -69,7 +69,7 @@ def broker() -> Iterator[Broker]:
 
 @pytest.fixture(scope="session")
 def capabilities(broker: Broker) -> Capabilities:
-    """What the shared broker does, where brokers differ; of our own it is known."""
+    """The capabilities of the shared broker; those of our own broker are known."""
     from tests.support.capabilities import BROKER_J, Capabilities  # noqa: PLC0415 - as in ``connect``
 
     return BROKER_J if ExternalBroker.of_tests() is None else Capabilities.of(broker)
@@ -123,7 +123,7 @@ def connect(request: pytest.FixtureRequest) -> Iterator[Connect]:
 
 @pytest.fixture
 def queue(connect: Connect) -> Iterator[str]:
-    """The name of a new, empty queue of the virtual host "default" that nobody else uses."""
+    """The name of a new, empty queue of the virtual host "default"."""
     yield from _fresh_queue(connect, "default", durable=False)
 
 
@@ -155,7 +155,7 @@ def object_store() -> Iterator[ObjectStore]:
 
 @pytest.fixture
 def free_port() -> int:
-    """A port of the loopback interface on which nobody listens."""
+    """A port of the loopback interface without a listener."""
     return ports.free_port()
 
 

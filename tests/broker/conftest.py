@@ -35,7 +35,7 @@ def place(request: pytest.FixtureRequest) -> tuple[str, str]:
 
 @pytest.fixture
 def fresh_names(broker: Broker) -> Iterator[Iterator[str]]:
-    """Names that nobody else uses; queues and exchanges so named are deleted after the test."""
+    """Unused names; queues and exchanges of these names are deleted after the test."""
     given: list[str] = []
     prefix = uuid.uuid4().hex[:12]
 
@@ -86,7 +86,7 @@ def command(broker: Broker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 
 @pytest.fixture
 def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
-    """What happens at the crash points of this process."""
+    """Actions at the crash points of this process."""
     fate = Fate()
     monkeypatch.setattr(crashpoints, "reached", fate)
     return fate

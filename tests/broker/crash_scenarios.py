@@ -127,7 +127,7 @@ def run_to_point(driver: QueryProcess, scenario: Scenario, *, available_now: boo
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the sink and the broker hold after the queries were drained."""
+    """Contents of sink and broker after the queries were drained."""
 
     scenario: Scenario
     copies: Counter[int]
@@ -150,7 +150,7 @@ class Outcome:
         return [number for number, count in self.copies.items() if count > 1]
 
     def problems(self) -> list[str]:
-        """What breaks the promise of the guarantee."""
+        """Violations of the guarantee."""
         found = []
         if self.scenario.guarantee == "at-least-once":
             if self.lost:

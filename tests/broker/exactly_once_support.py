@@ -78,7 +78,7 @@ class Writer:
 
     @property
     def decision(self) -> CommitCoordinator:
-        """What the driver decides with."""
+        """The commit coordinator of the driver."""
         return CommitCoordinator(self.options, connections=self.drivers)
 
     def delivery(self, batch: int, partition: int = 0, *, attempt: int = 0) -> ExactlyOnceTask:
@@ -110,7 +110,7 @@ class Writer:
 
 
 def state_of(client: Client, writer: Writer) -> WriterState:
-    """What is decided; the writer must not hold it."""
+    """The state of the writer; no session may hold it."""
     queue = StateQueue(client, writer.names)
     body = queue.take()
     assert body is not None
@@ -138,7 +138,7 @@ class Killed(BaseException):
 
 
 class Fate:
-    """What happens at a crash point, once."""
+    """An action at a crash point, executed once."""
 
     def __init__(self) -> None:
         self.point = ""

@@ -53,7 +53,7 @@ def run(*command: str, env: dict[str, str], cwd: Path) -> subprocess.CompletedPr
 def started(
     command: Sequence[str], env: dict[str, str], directory: Path
 ) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    """Start a command; gives the process and the file with its output, and ends it if nobody has."""
+    """Start a command; gives the process and the file with its output; kills the process at the end."""
     log = directory / "job.log"
     with log.open("wb") as sink:
         # A session of its own, so that a signal reaches the job only, as from a scheduler.

@@ -51,7 +51,7 @@ def _sink(options: dict[str, str]) -> AmqpBatchSink:
 
 
 def browse(spark: SparkSession, broker: Broker, queue: str, schema: str, vhost: str = "default") -> DataFrame:
-    """What a queue holds, as the source reads it."""
+    """The messages of a queue, as the source reads them."""
     return spark.read.format("amqp").options(**login(broker, vhost, queue=queue)).schema(schema).load()
 
 

@@ -41,7 +41,7 @@ def publish(
 
 
 def depth(client: Client, queue: str) -> int:
-    """What queue.query says; Broker-J counts what consumers hold, too."""
+    """Number of messages by queue.query; Broker-J includes those that consumers hold."""
     found = client.query_queue(queue)
     assert found is not None
     return found.message_count or 0

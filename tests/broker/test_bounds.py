@@ -1,4 +1,4 @@
-"""What the reader holds stays within bufferBytes when messages become larger than those before, and on a slow link."""
+"""The reader holds at most bufferBytes when messages become larger than those before, and on a slow link."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.broker]
 BUFFER = 8_000_000
 LARGE = 1_000_000
 BEYOND = LARGE + 100_000 + (16 << 20)
-"""What may be held beyond bufferBytes: one message, and what is under way when a call waits for its answer."""
+"""Bytes that may be held beyond bufferBytes: one message, and those under way while a call waits for its answer."""
 
 
 @pytest.fixture

@@ -91,7 +91,7 @@ def ticks(count: int) -> list[Message]:
 
 
 def exact(spark: SparkSession, broker: Broker, queue: str) -> list[dict[str, Any]]:
-    """What a queue holds, with headers as octets, without what a bridge cannot keep."""
+    """The messages of a queue, with encoded headers, without the properties that a bridge cannot keep."""
     options = {"url": broker.url(), "username": broker.username, "password": broker.password, "queue": queue}
     rows = spark.read.format("amqp").options(**options).schema(cli.exact_ddl()).load()
     return sorted(

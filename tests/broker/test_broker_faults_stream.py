@@ -275,7 +275,7 @@ def test_a_broker_that_freezes_and_goes_on(
     with FaultProxy((ours.host, ours.port)) as proxy:
         query = stream.start(through(stream, proxy, "frozen", **limits), freeze_once)
         try:
-            proxy.wait_for_connections(3, 60)  # the first was given up, and another one that nobody answered
+            proxy.wait_for_connections(3, 60)  # the first was given up, and another one was not answered
             ours.resume()
             wait_until(lambda: not depth(client, "frozen"), "the queue is drained", 60)
         finally:

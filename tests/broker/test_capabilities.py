@@ -1,4 +1,4 @@
-"""What a real broker is measured to do."""
+"""The capabilities that are measured of a real broker."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def publish(client: Client, queue: str, *bodies: bytes) -> None:
 
 
 def drain(subscription: Subscription) -> list[Message]:
-    """Everything on a queue that nobody else reads."""
+    """All messages of a queue without other consumers."""
     subscription.grant(1_000_000)
     subscription.flush()
     blocks = subscription.take_blocks(0)

@@ -109,7 +109,7 @@ class Conversation:
 
 
 def left_on_the_queue(victim: BrokerJ) -> list[bytes]:
-    """What is on the queue once the broker has noticed that every other client is gone; the queue is empty then."""
+    """Take all messages of the queue when the broker has noticed that every other client is gone."""
     client = connect(victim)
 
     def alone() -> bool:

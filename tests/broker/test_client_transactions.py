@@ -65,7 +65,7 @@ def publish_and_fail(
 
 
 def bodies(connect: Connect, vhost: str, queue: str) -> list[bytes]:
-    """What is on the queue for somebody else, who takes nothing."""
+    """The messages of the queue as another client browses them."""
     client = connect(vhost)
     found = [message.body for message in receive(client, queue)]
     client.close()
@@ -237,7 +237,7 @@ def test_a_branch_that_expires_before_its_end_leaves_nothing_behind(connect: Con
 
 
 def _wait_inside(client: Client, xid: Xid, messages: list[Message], subscription: Subscription) -> None:
-    """Until the branch has expired: what it had accepted is given to somebody else."""
+    """Until the branch has expired and the messages that it had accepted go to another client."""
     with client.transactions.branch(xid, timeout_s=1):
         accept(client, messages)
         assert [message.body for message in subscription.take(1, timeout=20.0)] == [b"in"]

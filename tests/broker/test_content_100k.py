@@ -136,7 +136,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def seen(column: str, number: int, value: object) -> object:
-    """What a column shows of the value on the wire."""
+    """The value of a column for a value on the wire."""
     match value:
         case int() if column in {"timestamp", "expiration"}:
             return EPOCH + (timedelta(milliseconds=value) if value > 10**11 else timedelta(seconds=value))

@@ -114,7 +114,7 @@ def test_worker_killed(setting: Setting, driver: QueryProcess, guarantee: str, r
 
 @pytest.mark.parametrize("repeat", ROUNDS)
 def test_reader_killed_at_any_moment(setting: Setting, driver: QueryProcess, repeat: int) -> None:
-    """The same query again and again, over two queues that nobody else may read."""
+    """The same query again and again, over two queues with exclusive subscriptions."""
     moments = random.Random(repeat)
     scenario = prepare(setting, f"any-{uuid.uuid4().hex[:6]}", "", "at-least-once", skip_written=True)
     first, second = scenario.query.name, f"{scenario.query.name}-second"

@@ -242,7 +242,7 @@ def test_the_connection_of_a_decision_is_cut(
     assert writer.decision.commit(tasks, 0)
     assert struck.struck.wait(10)
     assert taken(client, writer.queue) == Counter(range(20))
-    assert writer.publish(1, range(20, 30)), "what a lost connection leaves disturbs nobody"
+    assert writer.publish(1, range(20, 30)), "the rest of a lost connection prevents the next commit"
     nothing_is_left(client, writer)
     assert taken(client, writer.queue) == Counter(range(20, 30))
 

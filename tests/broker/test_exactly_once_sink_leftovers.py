@@ -1,4 +1,4 @@
-"""What failed runs of a batch leave on a real broker: never more than one of them, and nothing after a success."""
+"""Failed runs of a batch leave the branches of at most one run on a real broker, and none after a success."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_decided_batch_survives_a_run_that_begins(client: Client, writer: Writ
 def test_branches_of_the_first_version_are_swept(
     client: Client, writer: Writer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What an older amqp_spark has left is rolled back by the next commit, as before."""
+    """The next commit rolls back the branches of an older amqp_spark, as before."""
     old = Writer(writer.broker, writer.queue, identity=writer.identity, query_id=writer.query_id)
     monkeypatch.setattr("amqp_spark.sink.exactly_once.new_branch", first_version)
     stray = old.task(0, 0, range(3))

@@ -1,4 +1,4 @@
-"""What is decided about a batch, and what becomes of it when something goes wrong; on a real broker, without Spark."""
+"""The decision on a batch, and its outcome after failures; on a real broker, without Spark."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Whole exactly-once queries over a spool on the local file system and in an object store, and a spool that fails them.
 
 What every test proves in the end: each message is in the sink once, in order, and neither broker nor spool has anything
-left; or it is named which messages were given up, because somebody said so.
+left; or the messages are named that were given up on request.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a query does not use, it does not import: at-least-once costs nothing for exactly-once."""
+"""A query imports only the modules that it uses: at-least-once does not import those of exactly-once."""
 
 from __future__ import annotations
 

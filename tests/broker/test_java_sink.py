@@ -1,4 +1,4 @@
-"""What the sink writes, as the Java JMS client receives it: types and values are those of ``sink_expected.json``."""
+"""Messages of the sink, as the Java JMS client receives them: types and values are those of ``sink_expected.json``."""
 
 from __future__ import annotations
 

@@ -352,7 +352,7 @@ def test_a_loss_at_every_step_skips_nothing(
 
 
 def _settled(client: Client, at_least: int = 0) -> list[int]:
-    """What is on the queue once it is that long and nothing is added to it any more.
+    """Take all messages of the queue when it has at least this length and does not grow any more.
 
     After a restart Broker-J takes connections while it still reads the messages of its queues from the store.
     """

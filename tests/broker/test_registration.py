@@ -1,4 +1,4 @@
-"""``format("amqp")`` where nobody registered anything, and what must not be seen in plans."""
+"""``format("amqp")`` without registration; plans show no secret."""
 
 from __future__ import annotations
 

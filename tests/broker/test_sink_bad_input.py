@@ -223,7 +223,7 @@ SCHEMAS = {
     ),
     "a column twice": (["'' AS body", "1 AS priority", "2 AS PRIORITY"], ["Column 'PRIORITY' occurs twice"]),
 }
-"""What is selected, and what the error says."""
+"""The selected columns, and the text of the error."""
 
 
 @pytest.mark.sampled("name", every=2)

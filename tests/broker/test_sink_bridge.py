@@ -1,4 +1,4 @@
-"""What the source reads is what the sink writes: bridges that change nothing but what a broker sets itself.
+"""The sink writes the rows that the source reads: bridges that change nothing but what a broker sets itself.
 
 A broker sets exchange, redelivered, and the expiration of what has a time to live. Broker-J does not pass on
 discard-unroutable, immediate, resume-id and resume-ttl, and writes headers again from Java objects

@@ -100,7 +100,7 @@ def test_a_broker_that_reads_nothing_for_a_while_slows_the_task_down_and_memory_
             gate.touch()
             started, most = time.monotonic(), 0
             while time.monotonic() < started + STOPPED_S:
-                assert all(write.running for write in writes), "a write has ended although nobody read it"
+                assert all(write.running for write in writes), "a write has ended although no consumer read it"
                 most = max(most, *worker_memory().values())
                 time.sleep(0.2)
         finally:

@@ -131,7 +131,7 @@ def publish_and_take(
 def without_its_own(
     found: spec.DeliveryProperties, wanted: spec.DeliveryProperties, capabilities: Capabilities
 ) -> spec.DeliveryProperties:
-    """What was delivered, but for what some brokers count down, and others do not pass on."""
+    """The delivered messages without the properties that brokers change or do not pass on."""
     found = copy.copy(found)
     if capabilities.keeps_resume_id and found.resume_id is not None:
         assert (found.resume_id, found.resume_ttl) == ("r-1", 1000)

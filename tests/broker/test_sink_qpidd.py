@@ -28,7 +28,7 @@ COUNT = 1000
 
 @dataclass
 class Qpidd:
-    """What the scripts share: exchanges and queues that are there, and what was sent to them."""
+    """State shared by the scripts: exchanges, queues and the messages sent to them."""
 
     exchanges: dict[str, str] = field(default_factory=lambda: {"amq.direct": "direct", "amq.topic": "topic"})
     bound: set[str] = field(default_factory=lambda: {"here"})

@@ -59,7 +59,7 @@ TEXTS = {
     "TIMESTAMP": ["0001-01-01T00:00:00.000000Z", "2026-11-21T00:05:30.123456Z", "9999-12-31T23:59:59.999999Z"],
     "TIMESTAMP_NTZ": ["0001-01-01T00:00:00.000000", "2026-11-21T00:05:30.123456", "9999-12-31T23:59:59.999999"],
 }
-"""What the values of types that travel as text are on the wire."""
+"""Wire values of the types that are sent as text."""
 
 
 def spelled(frame: DataFrame) -> list[str]:
@@ -83,7 +83,7 @@ def nested(value: Any) -> dict[str, Any]:
 
 
 def wire_values(kind: str) -> list[object]:
-    """What goes out for the values of a type."""
+    """The wire values of the values of a type."""
     return list(TEXTS.get(kind) or TYPES[kind][1])
 
 

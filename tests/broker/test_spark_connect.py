@@ -1,4 +1,4 @@
-"""What works over Spark Connect, where functions of the user run in processes of the server that know of no query."""
+"""Spark Connect, where functions of the user run in processes of the server that know of no query."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def stream(spark: SparkSession, broker: Broker, tmp_path: Path) -> Stream:
 
 @pytest.fixture
 def garbage_port() -> Iterator[int]:
-    """A port where somebody speaks another protocol."""
+    """A port with a server of another protocol."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve() -> None:

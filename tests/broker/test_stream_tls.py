@@ -1,4 +1,4 @@
-"""The source over TLS: a verified broker, a certificate for nobody we trust, and one for another name."""
+"""The source over TLS: a verified broker, a certificate of an unknown authority, and one for another name."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ pytestmark = pytest.mark.broker
 
 @dataclass
 class Things:
-    """What a test has made on the broker."""
+    """Objects that a test has created on the broker."""
 
     client: Client
     queue: str
@@ -75,7 +75,7 @@ class Things:
         return self.prepare(new_branch(self.identity if identity is None else identity, query_id, batch, partition, 0))
 
     def prepared(self) -> set[str]:
-        """What is still prepared of what was made here."""
+        """The branches created here that are still prepared."""
         return {*map(xid_text, self.client.transactions.recover())} & {*map(xid_text, self.xids)}
 
     def close(self) -> None:

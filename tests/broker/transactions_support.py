@@ -44,7 +44,7 @@ class Command:
         return code
 
     def json(self, *arguments: str) -> dict[str, Any]:
-        """What ``--json`` prints."""
+        """The output of ``--json``."""
         assert self(*arguments, "--json") == EXIT_DONE, self.err
         found: dict[str, Any] = json.loads(self.out)
         return found

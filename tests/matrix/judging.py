@@ -80,7 +80,7 @@ def judge(subject: Subject, copies: Counter[int], dirt: Sequence[str]) -> Verdic
     if twice and guarantee != ALO:
         problems.append(f"{len(twice)} duplicated, first {twice[:5]}")
     if foreign:
-        problems.append(f"{sum(foreign.values())} arrived that nobody published: {sorted(foreign)[:5]}")
+        problems.append(f"{sum(foreign.values())} arrived that were not published: {sorted(foreign)[:5]}")
     if not forgetful:
         problems += dirt
     return Verdict(0 if forgetful else len(lost), len(twice), tuple(problems), len(lost) if forgetful else 0)

@@ -48,7 +48,7 @@ def consumer_left(states: Sequence[bytes] | None, *, locked: bool) -> list[str]:
         return ["the state queue of the consumer does not hold exactly one message"]
     state = ConsumerState.load(body)
     found = [f"{len(state.owned)} batches are owned still: {state.owned}"] if state.owned else []
-    return found + ["somebody holds the lock of the consumer"] * locked
+    return found + ["the lock of the consumer is held"] * locked
 
 
 def of_writer(client: Client, names: Names) -> list[str]:
@@ -66,7 +66,7 @@ def writer_left(states: Sequence[bytes] | None, markers: Sequence[bytes], *, loc
     found = [f"the decision of batch {state.batch} is {state.state}"] if state.state != DONE else []
     if markers:
         found.append(f"{len(markers)} markers are left: {markers[:2]!r}")
-    return found + ["somebody holds the lock of the writer"] * locked
+    return found + ["the lock of the writer is held"] * locked
 
 
 def of_branches(client: Client, transactional_id: str) -> list[str]:

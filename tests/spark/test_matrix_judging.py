@@ -73,12 +73,12 @@ def test_at_least_once_may_repeat_and_it_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", [*EVERY, FORGETFUL])
 def test_a_foreign_message_is_told(case: str, tmp_path: Path) -> None:
     verdict = verdict_of(case, foreign(), tmp_path)
-    assert verdict == Verdict(0, 0, (f"1 arrived that nobody published: [{SENT}]",))
+    assert verdict == Verdict(0, 0, (f"1 arrived that were not published: [{SENT}]",))
 
 
 @pytest.mark.parametrize("case", EVERY)
 def test_a_damaged_body_is_told(case: str, tmp_path: Path) -> None:
-    assert "1 arrived that nobody published: [-1]" in verdict_of(case, damaged(), tmp_path).problems
+    assert "1 arrived that were not published: [-1]" in verdict_of(case, damaged(), tmp_path).problems
 
 
 @pytest.mark.parametrize(

@@ -42,8 +42,8 @@ def test_batches_that_are_owned_still_are_told() -> None:
 
 
 def test_a_lock_that_is_held_is_told() -> None:
-    assert consumer_left([CONSUMER.dump()], locked=True) == ["somebody holds the lock of the consumer"]
-    assert writer_left([WRITER.dump()], [], locked=True) == ["somebody holds the lock of the writer"]
+    assert consumer_left([CONSUMER.dump()], locked=True) == ["the lock of the consumer is held"]
+    assert writer_left([WRITER.dump()], [], locked=True) == ["the lock of the writer is held"]
 
 
 def test_a_state_that_is_not_ours_is_no_clean_one() -> None:

@@ -35,7 +35,7 @@ _STATE: Final = "amqp-spark.state."
 
 @dataclass
 class Script:
-    """What happens to the messages that one connection publishes."""
+    """Faults of one connection that publishes."""
 
     breaks_after: int | None = None
     """So many transfers are sent, then the connection is lost."""
@@ -198,7 +198,7 @@ class FakeBroker:
         self.commit_outcomes: list[CommitOutcome] = []
         """Outcomes of the next local transactions."""
         self.begun: dict[str, list[tuple[str, bytes]]] = {}
-        """What was published to queues in each branch, by the text of its xid."""
+        """Messages published to queues in each branch, by the text of its xid."""
         self.open_branches: set[str] = set()
         self.prepared: dict[str, Xid] = {}
         self.expired: set[str] = set()
@@ -253,7 +253,7 @@ class FakeBroker:
             self.changed.notify_all()
 
     def forget(self, client: FakeClient) -> None:
-        """What a client held goes back to its queue, and its locks are free."""
+        """Return the messages of a client to their queues, and release its locks."""
         self.requeue(client, list(client.held))
         self.locks = {name: holder for name, holder in self.locks.items() if holder is not client}
 
@@ -679,7 +679,7 @@ class FakeSubscription:
         return first
 
     def _next(self, count: int) -> list[FakeMessage]:
-        """What there is credit for: a message larger than what is left of the bytes waits for a new credit."""
+        """Messages within the credit: a message larger than the rest of the bytes waits for a new credit."""
         queue = self.client.broker.queues.get(self.queue, deque())
         waiting = itertools.islice(queue, 0 if self.acquire else self.cursor, None)
         found: list[FakeMessage] = []
