@@ -308,7 +308,7 @@ def test_a_damaged_file(case: Case, place: Place) -> None:
     at = content.index(ALL[FIRST + 7])
     place.write(file, content[:at] + b"X" + content[at + 1 :])
     error = case.fail()
-    assert f"file {file} is damaged: the checksum of its contents is crc32:" in error
+    assert f"file {file}, which is damaged: the checksum of its contents is crc32:" in error
     assert ALL[FIRST + 8].decode() not in error, "no bodies in errors"
     assert len(case.state().owned) == 1
     place.write(file, content)
@@ -390,7 +390,7 @@ def test_a_spool_that_gets_full(case: Case, local: LocalPlace) -> None:
     publish(case.client, case.queue, large, persistent=True)
     error = case.driver.wait(query)
     assert error is not None
-    assert f"the spool {local.location} cannot take batch" in error
+    assert f"The spool {local.location} cannot take batch" in error
     assert "File too large. Make room there" in error
     assert "none of its messages is accepted, so the broker keeps them" in error
     taken = len(case.rows()) - FIRST

@@ -99,7 +99,7 @@ def test_an_exclusive_queue_is_refused_to_the_second(stream: Stream, connect: Co
 def test_trigger_once_is_refused(stream: Stream, connect: Connect, queue: str) -> None:
     publish(connect(), queue, numbers(3))
     query = stream.start(stream.frame(queue), once=True)
-    with pytest.raises(StreamingQueryException, match=r"use Trigger\.AvailableNow"):
+    with pytest.raises(StreamingQueryException, match=r"Use Trigger\.AvailableNow"):
         query.awaitTermination(60)
     assert stream.rows == []
 
