@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import maven, prerequisites
+from tests.support import maven, prerequisites, quick_spark
 from tests.support.external import ExternalBroker
 from tests.support.ports import free_port
 from tests.support.process import wait_until
@@ -239,3 +239,17 @@ def test_make_test_runs_a_test_of_every_kill_that_the_readme_names() -> None:
             for function in functions
         }
         assert left_out[test] is False if test else not all(left_out.values()), (module, test)
+
+
+def test_spark_uses_an_archive_of_classes_if_there_is_one(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
+        monkeypatch.setenv(name, "")
+    quick_spark.configure()
+    assert "SharedArchiveFile" not in os.environ["SPARK_SUBMIT_OPTS"]
+    assert list(Path(os.environ["SPARK_CONF_DIR"]).iterdir()) == [], "Java refuses an archive with files in a directory"
+    archive = quick_spark._archive()
+    assert archive.is_relative_to(cache)
+    archive.parent.mkdir()
+    archive.touch()
+    quick_spark.configure()
+    assert os.environ["SPARK_SUBMIT_OPTS"].count(f"-XX:SharedArchiveFile={archive}") == 2, "of drivers and executors"
