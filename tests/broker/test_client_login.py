@@ -118,7 +118,7 @@ def test_a_wrong_login_is_refused(listening: BrokerJ, mechanism: str, username: 
         ("login", LOGIN | {"sasl_mechanisms": ("PLAIN",)}, "many brokers offer PLAIN only over TLS"),
         ("anonymous", LOGIN, "ANONYMOUS is not used when a user name or password is given"),
         ("login", {"username": "guest"}, "needs a user name and a password"),
-        ("login", LOGIN | {"sasl_mechanisms": ("EXTERNAL",)}, "allowed here .* are EXTERNAL"),
+        ("login", LOGIN | {"sasl_mechanisms": ("EXTERNAL",)}, "sasl_mechanisms allows EXTERNAL"),
     ],
 )
 def test_no_mechanism_suits(listening: BrokerJ, listener: Listener, options: dict[str, Any], text: str) -> None:
@@ -267,7 +267,7 @@ def test_a_host_that_accepts_and_says_nothing(listening: BrokerJ) -> None:
         hosts = (("127.0.0.1", mute.getsockname()[1]),)
         with pytest.raises(DeadlineExceeded, match="connect_timeout"):
             connect(listening, hosts=hosts, connect_timeout=0.3, **LOGIN)
-        with pytest.raises(ConnectionFailed, match=r"no TLS handshake .* within 0\.3 s"):
+        with pytest.raises(ConnectionFailed, match=r"no TLS handshake within 0\.3 s"):
             connect(listening, "tls", hosts=hosts, connect_timeout=0.3, **LOGIN)
         good = ("127.0.0.1", listening.port)
         connect(listening, hosts=(*hosts, good), connect_timeout=2.0, **LOGIN).close()
@@ -293,7 +293,7 @@ def test_the_host_list_is_walked_until_somebody_answers(listening: BrokerJ) -> N
     good, nobody = ("127.0.0.1", listening.port), ("127.0.0.1", free_port())
     with connect(listening, hosts=(nobody, ("no-such-host.invalid", 1), good), **LOGIN) as client:
         assert client.peer == f"127.0.0.1:{listening.port}"
-    with pytest.raises(ConnectionFailed, match=f"(?s)no broker of the host list.*{nobody[1]}.*no-such-host.invalid"):
+    with pytest.raises(ConnectionFailed, match=f"(?s)No broker of the host list.*{nobody[1]}.*no-such-host.invalid"):
         connect(listening, hosts=(nobody, ("no-such-host.invalid", 1)), **LOGIN)
 
 
