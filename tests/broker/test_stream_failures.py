@@ -60,7 +60,10 @@ def garbage_port() -> Iterator[int]:
         ({"queue": "no-such-queue"}, r"\[AMQP_QUEUE_NOT_FOUND\] Queue 'no-such-queue' does not exist"),
         pytest.param({"url": "amqp://{host}:{port}/nowhere"}, "VirtualHostRefused", marks=needs("virtual_hosts")),
         ({"url": "amqp://127.0.0.1:{closed}/default", "retry.maxAttempts": "1"}, r"127\.0\.0\.1:{closed}"),
-        ({"url": "amqp://127.0.0.1:{garbage}/default", "retry.maxAttempts": "1"}, r"VersionRefused: .* HTTP \(is this"),
+        (
+            {"url": "amqp://127.0.0.1:{garbage}/default", "retry.maxAttempts": "1"},
+            r"VersionRefused: .*AMQP_PROTOCOL_MISMATCH.* does not speak AMQP 0-10; it .* HTTP\.",
+        ),
         ({"url": "amqps://{host}:{port}/default"}, "TlsError"),
         pytest.param({"selector": "this is no selector"}, "selector", marks=needs("selectors")),
     ],
