@@ -248,7 +248,7 @@ def test_branches_are_resolved_as_asked(command: Command, things: Things) -> Non
     things.put(decided(things.identity, xids[0])).unlock()
     foreign = things.prepare(Xid(format=77, global_id=uuid.uuid4().bytes, branch_id=b"b"))
     for action, xid, said in (
-        ("--commit", xids[0], "what its writer would do"),
+        ("--commit", xids[0], "as its writer would do"),
         ("--commit", xids[1], "may come twice"),
         ("--rollback", xids[2], "replayed whole"),
         ("--rollback", foreign, "not written by amqp_spark"),
