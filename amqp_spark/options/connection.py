@@ -134,4 +134,4 @@ class ConnectionSettings:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
-CONNECTION = options_of(ConnectionSettings)
+CONNECTION = options_of(ConnectionSettings, "connection")

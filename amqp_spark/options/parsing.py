@@ -90,11 +90,17 @@ def option(name: str, kind: Kind[T], absent: object, meaning: str, *, shown: str
     return field(metadata={"option": Option(name, "", kind, default, value, meaning, secret)})
 
 
-def options_of(declared: type, base: Sequence[Option] = ()) -> tuple[Option, ...]:
-    """The options that a dataclass declares as fields, in their order, without those of its ``base``."""
+_SIDES: Final[dict[str, frozenset[str]]] = {}
+"""Names in lower case of the options that each side declares."""
+
+
+def options_of(declared: type, side: str, base: Sequence[Option] = ()) -> tuple[Option, ...]:
+    """The options that a dataclass declares for a side as fields, in their order, without those of its ``base``."""
     known = {each.name for each in base}
     rows = [replace(each.metadata["option"], field=each.name) for each in fields(declared) if each.metadata]
-    return tuple(row for row in rows if row.name not in known)
+    own = tuple(row for row in rows if row.name not in known)
+    _SIDES[side] = frozenset(row.name.lower() for row in own)
+    return own
 
 
 def _text(absent: object) -> str:
@@ -110,21 +116,16 @@ class Given:
 
     Args:
         table: the known options.
-        others: options of the other side only, so that an error can say so.
-        other_side: ``source`` or ``sink``: the side of ``others``.
+        side: ``source``, ``sink`` or ``connection``.
         options: the dictionary; keys in any case, values as text or Python values.
     """
 
-    def __init__(
-        self, table: Sequence[Option], others: Sequence[Option], other_side: str, options: Mapping[str, object]
-    ) -> None:
+    def __init__(self, table: Sequence[Option], side: str, options: Mapping[str, object]) -> None:
         self.problems: list[str] = []
         self.values: dict[str, object] = {}
         self._table = table
         self._by_key = {option.name.lower(): option for option in table}
-        self._others = {option.name.lower() for option in others} - set(self._by_key)
-        self._other_side = other_side
-        self._side = {"sink": "source", "source": "sink"}.get(other_side, "connection")
+        self._side = side
         self.texts = self._collect(options)
         for option in table:
             self._take(option)
@@ -204,8 +205,9 @@ class Given:
                 self.problems.append(SparkCondition.OPTION_URL_INVALID(reason=reason(error)))
 
     def _suggestion(self, lowered: str) -> str:
-        if lowered in self._others:
-            return f"Remove it, since it belongs to the {self._other_side}"
+        for side, names in _SIDES.items():
+            if lowered in names:
+                return f"Remove it, since it belongs to the {side}"
         plain = "".join(char for char in lowered if char.isalnum())
         by_plain = {"".join(char for char in key if char.isalnum()): opt.name for key, opt in self._by_key.items()}
         meant = _OTHER_NAMES.get(plain, ())

@@ -9,7 +9,6 @@ from amqp_spark.errors import OptionError
 from amqp_spark.options import kinds
 from amqp_spark.options.connection import CONNECTION, ConnectionSettings
 from amqp_spark.options.parsing import AT_LEAST_ONCE, EXACTLY_ONCE, Given, option, options_of
-from amqp_spark.options.source import SOURCE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -124,14 +123,14 @@ class SinkOptions(ConnectionSettings):
         Raises:
             OptionError: it lists every problem.
         """
-        given = Given((*CONNECTION, *SINK), SOURCE, "source", options)
+        given = Given((*CONNECTION, *SINK), "sink", options)
         _check_guarantee(given)
         if given.problems:
             raise OptionError(given.problems)
         return cls(**cast("dict[str, Any]", given.values))
 
 
-SINK = options_of(SinkOptions, CONNECTION)
+SINK = options_of(SinkOptions, "sink", CONNECTION)
 
 
 def _check_guarantee(given: Given) -> None:

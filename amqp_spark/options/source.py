@@ -166,9 +166,7 @@ class SourceOptions(ConnectionSettings):
         Raises:
             OptionError: it lists every problem.
         """
-        from amqp_spark.options.sink import SINK  # noqa: PLC0415  which needs SOURCE, for the same reason
-
-        given = Given((*CONNECTION, *SOURCE), SINK, "sink", options)
+        given = Given((*CONNECTION, *SOURCE), "source", options)
         _set_sizes(given)
         _check_delay(given)
         _check_guarantee(given)
@@ -196,7 +194,7 @@ class SourceOptions(ConnectionSettings):
         return replace(self, username=None, password=None, password_file=None, tls_key_file=None)
 
 
-SOURCE = options_of(SourceOptions, CONNECTION)
+SOURCE = options_of(SourceOptions, "source", CONNECTION)
 
 
 def _set_sizes(given: Given) -> None:

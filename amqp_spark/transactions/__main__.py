@@ -99,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
 def connection(arguments: argparse.Namespace) -> ConnectOptions:
     """Connection options from the command line and the environment. Raises OptionError."""
     options = cli.connection_options(arguments)
-    given = Given(CONNECTION, (), "", options)
+    given = Given(CONNECTION, "connection", options)
     if given.problems:
         raise OptionError(given.problems)
     cli.check_files(options)

@@ -1,26 +1,20 @@
-"""Accepted batches: planned, written to the spool, owned by the state, and served from memory or from their file."""
+"""Accepted batches: owned by the state, and served from memory or from their file in the spool."""
 
 from __future__ import annotations
 
-import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from amqp_spark.datasource.receive_buffer import HeldBlock, QueueBuffer
-from amqp_spark.errors import SpoolError
 from amqp_spark.offsets import QueueOffset
-from amqp_spark.state.records import OwnedBatch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from amqp_spark.datasource.exactly_once.transactional_state import TransactionalState
     from amqp_spark.spool.spool import Spool
-    from amqp_spark.state.records import Mark
-
-_log = logging.getLogger(__name__)
+    from amqp_spark.state.records import Mark, OwnedBatch
 
 
 @dataclass(slots=True, eq=False)
@@ -80,57 +74,6 @@ class Change:
     seconds: float = 0.0
     done: bool = False
     committed: bool = False
-
-
-class BatchPart:
-    """One queue's part of a batch: measured, then written, then owned."""
-
-    def __init__(self, owner: TransactionalState, buffer: QueueBuffer, end: int, size: int, turn: int) -> None:
-        state = owner.state
-        assert state is not None
-        self.owner = owner
-        held = buffer.copy(buffer.planned, end)
-        batch = OwnedBatch(
-            epoch=state.epoch,
-            sequence=state.sequence,
-            begin=buffer.planned,
-            end=end,
-            nbytes=size,
-            file="",
-            checksum="",
-        )
-        self.change = Change(
-            entry=Entry(batch, held, turn=turn),
-            size=size,
-            accept=held.ids(batch.begin, end),
-            incarnation=buffer.incarnation,
-        )
-        self.count = batch.count
-        self._held = held
-        self._file = ""
-
-    def write(self) -> None:
-        """Write it into the spool."""
-        entry = self.change.entry
-        assert entry is not None
-        batch = entry.batch
-        written = self.owner.spool.write(
-            epoch=batch.epoch,
-            sequence=batch.sequence,
-            begin=batch.begin,
-            parts=self._held.parts(batch.begin, batch.end),
-            ends=ends_of(self._held),
-        )
-        self._file = written.file
-        entry.batch = replace(batch, file=written.file, checksum=written.checksum)
-
-    def discard(self) -> None:
-        """Delete its file: the batch is not owned, and the broker has its messages."""
-        if self._file:
-            try:
-                self.owner.spool.delete(self._file)
-            except SpoolError as error:
-                _log.warning("%s: a file without an owner stays: %s", self.owner.consumer.shown, error)
 
 
 def load(batch: OwnedBatch, spool: Spool) -> QueueBuffer:

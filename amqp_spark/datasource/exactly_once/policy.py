@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Final
 from amqp_spark import crashpoints
 from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource.exactly_once.lookahead import Lookahead
-from amqp_spark.datasource.exactly_once.owned_batches import BatchPart, Change, Entry, load
+from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry, load
 from amqp_spark.datasource.exactly_once.recovery import Consumer, mismatch, shown
-from amqp_spark.datasource.exactly_once.transactional_state import TransactionalState
+from amqp_spark.datasource.exactly_once.transactional_state import BatchPart, TransactionalState
 from amqp_spark.datasource.partitions import Range
 from amqp_spark.datasource.planner import CommitPace, measure_batch
 from amqp_spark.datasource.queue_consumer import now
@@ -147,7 +147,13 @@ class ExactlyOncePolicy:
                     owner.consumer.shown, shown(end),
                 )  # fmt: skip
                 return []
-            raise mismatch(owner, end, "asks for a batch that ends at")
+            raise mismatch(
+                owner.consumer,
+                owner.state,
+                [each.batch for each in owner.entries],
+                end,
+                "asks for a batch that ends at",
+            )
         for entry in wanted:
             if entry.held is None:
                 held = load(entry.batch, owner.spool)
@@ -182,7 +188,7 @@ class ExactlyOncePolicy:
         if _index(owner, offset) >= 0 or _is_finished(owner, offset):
             return
         if not consumer.adopt:
-            raise mismatch(owner, offset, "is at")
+            raise mismatch(owner.consumer, owner.state, [each.batch for each in owner.entries], offset, "is at")
         _log.warning(
             "%s: the checkpoint is at %s, which is not where the state is; adoptState=true goes on from the state, "
             "with %d owned batch(es)",

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from amqp_core.api import Client
-    from amqp_spark.datasource.exactly_once.transactional_state import TransactionalState
     from amqp_spark.offsets import QueueOffset
     from amqp_spark.spool.spool import Spool
     from amqp_spark.state.records import Mark
@@ -243,20 +242,21 @@ def _delete(rubbish: Iterable[str], consumer: Consumer, spool: Spool) -> None:
             _log.warning("%s: a file without an owner stays: %s", consumer.shown, error)
 
 
-def mismatch(owner: TransactionalState, offset: QueueOffset, what: str) -> OffsetError:
+def mismatch(
+    consumer: Consumer, state: ConsumerState | None, owned: Iterable[OwnedBatch], offset: QueueOffset, what: str
+) -> OffsetError:
     """Build the error for an offset that does not match the state; ``what``: the verb phrase before the offset."""
-    state, consumer = owner.state, owner.consumer
     assert state is not None
     who, at = consumer.shown, shown(offset)
     if offset.epoch is not None and not offset.is_owned:
         return OffsetError(SparkCondition.CHECKPOINT_NOT_EXACTLY_ONCE(consumer=who, what=what, offset=at))
-    if state.finished is None and not owner.entries:
+    ends = "; ".join(_place(batch.mark) for batch in owned)
+    if state.finished is None and not ends:
         return OffsetError(SparkCondition.CHECKPOINT_WITHOUT_STATE(consumer=who, what=what, offset=at))
+    held = f"the batch(es) that end at {ends}" if ends else "none"
     finished = "no batch" if state.finished is None else f"the batch that ends at {_place(state.finished)}"
-    ends = "; ".join(_place(entry.batch.mark) for entry in owner.entries)
-    owned = f"the batch(es) that end at {ends}" if ends else "none"
     return OffsetError(
-        SparkCondition.CHECKPOINT_MISMATCH(consumer=who, what=what, offset=at, finished=finished, owned=owned)
+        SparkCondition.CHECKPOINT_MISMATCH(consumer=who, what=what, offset=at, finished=finished, owned=held)
     )
 
 

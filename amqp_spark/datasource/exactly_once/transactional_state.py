@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.conditions import SparkCondition
-from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry
+from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry, ends_of
 from amqp_spark.datasource.exactly_once.recovery import KEEP_ALIVE_SECONDS, Consumer, recover
 from amqp_spark.datasource.exactly_once.spool_cleaner import SpoolCleaner
-from amqp_spark.errors import StateError
+from amqp_spark.errors import SpoolError, StateError
 from amqp_spark.state.queue import StateQueue, loaded
-from amqp_spark.state.records import ConsumerState
+from amqp_spark.state.records import ConsumerState, OwnedBatch
 
 if TYPE_CHECKING:
     from amqp_core.api import Client
@@ -280,3 +280,54 @@ def _sent(attempt: _Attempt) -> None:
         crashpoints.reached(crashpoints.TX_SENT)
     if attempt.dropped:
         crashpoints.reached(crashpoints.FINISH_SENT)
+
+
+class BatchPart:
+    """One queue's part of a batch: measured, then written, then owned."""
+
+    def __init__(self, owner: TransactionalState, buffer: QueueBuffer, end: int, size: int, turn: int) -> None:
+        state = owner.state
+        assert state is not None
+        self.owner = owner
+        held = buffer.copy(buffer.planned, end)
+        batch = OwnedBatch(
+            epoch=state.epoch,
+            sequence=state.sequence,
+            begin=buffer.planned,
+            end=end,
+            nbytes=size,
+            file="",
+            checksum="",
+        )
+        self.change = Change(
+            entry=Entry(batch, held, turn=turn),
+            size=size,
+            accept=held.ids(batch.begin, end),
+            incarnation=buffer.incarnation,
+        )
+        self.count = batch.count
+        self._held = held
+        self._file = ""
+
+    def write(self) -> None:
+        """Write it into the spool."""
+        entry = self.change.entry
+        assert entry is not None
+        batch = entry.batch
+        written = self.owner.spool.write(
+            epoch=batch.epoch,
+            sequence=batch.sequence,
+            begin=batch.begin,
+            parts=self._held.parts(batch.begin, batch.end),
+            ends=ends_of(self._held),
+        )
+        self._file = written.file
+        entry.batch = replace(batch, file=written.file, checksum=written.checksum)
+
+    def discard(self) -> None:
+        """Delete its file: the batch is not owned, and the broker has its messages."""
+        if self._file:
+            try:
+                self.owner.spool.delete(self._file)
+            except SpoolError as error:
+                _log.warning("%s: a file without an owner stays: %s", self.owner.consumer.shown, error)
