@@ -57,42 +57,37 @@ def reason(error: BaseException | str) -> str:
 class CoreCondition(Condition):
     """Conditions of amqp_core."""
 
+    # fmt: off
     # --- connection and login
     CONNECT_FAILED = "Connecting to {peer} failed: {reason}.", "Check host, port and network, or raise connect_timeout."
     NO_HOST_USABLE = "No broker of the host list can be used: {reasons}.", "Start one of them, or correct the list."
     CONNECTION_LOST = (
         "The connection to {peer} ended: {reason}.",
         "Look into the log of the broker.",
-        "A broker that expects TLS or another protocol often closes a connection without an answer.",
-    )
+        "A broker that expects TLS or another protocol often closes a connection without an answer.")
     CONNECTION_CLOSED = "The broker closed the connection: {code} {text}.", "Look into the log of the broker."
     TLS_FAILED = "TLS with {peer} failed: {reason}.", "{action}."
     TLS_FILES_UNUSABLE = (
         "The TLS files {files} cannot be used: {reason}.",
-        "Give PEM files, and a key without a passphrase.",
-    )
+        "Give PEM files, and a key without a passphrase.")
     LOGIN_REFUSED = "The broker refused the login ({mechanism}): {reason}.", "Check user name and password."
     NO_SASL_MECHANISM = (
         "No SASL mechanism suits both sides: the broker offers {offered}, sasl_mechanisms allows {allowed}{reasons}.",
         "Change sasl_mechanisms, the login or the URL.",
-        "Without TLS an attacker could find the password, so PLAIN and CRAM-MD5 must then be allowed explicitly.",
-    )
+        "Without TLS an attacker could find the password, so PLAIN and CRAM-MD5 must then be allowed explicitly.")
     BROKER_NOT_PROVED = (
         "The broker violates {mechanism}: {reason}.",
-        "Check its address, since this may be another server.",
-    )
+        "Check its address, since this may be another server.")
     PASSWORD_FILE_UNUSABLE = (
         "The password file {file!r} cannot be used: {reason}.",
-        "Give a file with the password in UTF-8.",
-    )
+        "Give a file with the password in UTF-8.")
     VIRTUAL_HOST_REFUSED = "The broker refused virtual host {vhost!r}: {code} {text}.", "Check the path of the URL."
     PROTOCOL_MISMATCH = "{peer} does not speak {expected}; it {how} {offered}.", "Give the port for {expected}."
 
     # --- use of the client
     URL_INVALID = (
         "The URL is not valid: {reason}.",
-        "Write amqp://host[:port][,host2[:port2]][/virtual-host], or amqps for TLS.",
-    )
+        "Write amqp://host[:port][,host2[:port2]][/virtual-host], or amqps for TLS.")
     ARGUMENT_INVALID = "{name} is not valid: {reason}.", "Give an allowed value."
     CALL_NOT_ALLOWED = "The call is not allowed now: {reason}.", "Change the order of the calls."
     CLIENT_CLOSED = "The client is closed.", "Connect a new one."
@@ -108,31 +103,26 @@ class CoreCondition(Condition):
     RESOURCE_NOT_FOUND = (
         "The broker refused{command} with {code}: {description}.",
         "Create the queue or exchange, or correct its name.",
-        "A transaction branch is not found if it was resolved already, or its timer has ended it.",
-    )
+        "A transaction branch is not found if it was resolved already, or its timer has ended it.")
     RESOURCE_LOCKED = (
         "The broker refused{command} with {code}: {description}.",
-        "Close the session that holds the queue.",
-    )
+        "Close the session that holds the queue.")
     RESOURCE_LIMIT_REACHED = (
         "The broker refused{command} with {code}: {description}.",
-        "Make room in the queue, or raise the limit.",
-    )
+        "Make room in the queue, or raise the limit.")
     DEADLINE_EXCEEDED = "{peer} did not answer in time: waited for {what}.", "See what the broker is doing."
     OUTCOME_UNKNOWN = (
         "{count} published message(s) were not confirmed: {reason}.",
-        "Publish them again, if duplicates are allowed.",
-    )
+        "Publish them again, if duplicates are allowed.")
     MESSAGES_REJECTED = (
         "The broker rejected {count} published message(s) with code {code}: {text}.",
-        "Bind a queue for them, or make room in the queue.",
-    )
+        "Bind a queue for them, or make room in the queue.")
     TRANSACTION_FAILED = "{operation} ended with {status} ({code}).", "Repeat the work of the transaction."
     SESSION_DETACHED = "The broker detached session {name!r} with code {code}.", "Connect again."
 
     # --- messages and values
     MESSAGE_UNDECODABLE = (
         "The message with id {transfer_id} cannot be decoded: {reason}.",
-        "Reject it, and correct its sender.",
-    )
+        "Reject it, and correct its sender.")
     VALUE_NOT_ENCODABLE = "A value cannot be encoded: {reason}.", "Give one that its wire type can hold."
+    # fmt: on

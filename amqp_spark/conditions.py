@@ -11,13 +11,13 @@ from amqp_core.conditions import Condition
 class SparkCondition(Condition):
     """Conditions of amqp_spark."""
 
+    # fmt: off
     # --- options
     OPTIONS_INVALID = "{count} options cannot be used as given.", "Correct each of these problems."
     OPTION_UNKNOWN = "Option {option!r} is not known to the {side}.", "{remedy}."
     OPTION_DUPLICATE = (
         "Option {option!r} is given twice with different values.",
-        "Give it once; upper and lower case make no difference in its name.",
-    )
+        "Give it once; upper and lower case make no difference in its name.")
     OPTION_REQUIRED = "Option {option!r} is required{reason}.", "Set it to {allowed}."
     OPTION_INVALID = "Option {option!r} has the value {value}, which is not allowed{reason}.", "Allowed: {allowed}."
     OPTION_INCOMPLETE = "Option {option!r} is given without {missing}.", "Set that option too, or remove {option!r}."
@@ -25,13 +25,11 @@ class SparkCondition(Condition):
     OPTION_WITHOUT_EFFECT = "Option {option!r} has no effect with {setting}.", "Remove it, or {remedy}."
     OPTION_URL_INVALID = (
         "Option 'url' cannot be used: {reason}.",
-        "Write amqp://host[:port][,host2...]/virtual-host, or amqps:// for TLS.",
-    )
+        "Write amqp://host[:port][,host2...]/virtual-host, or amqps:// for TLS.")
     MODE_UNSUPPORTED = (
         "{mode} is not supported: {reason}.",
         "Use {alternative}.",
-        "The source accepts a batch when Spark calls it after the commit of that batch, and not before.",
-    )
+        "The source accepts a batch when Spark calls it after the commit of that batch, and not before.")
 
     # --- schemas and messages as rows
     COLUMNS_INVALID = "{count} columns of the schema cannot be used.", "Correct each of these problems."
@@ -40,478 +38,377 @@ class SparkCondition(Condition):
     COLUMN_UNKNOWN = (
         "There is no column {column!r}{hint}.",
         "Use one of {known}.",
-        "Column names are compared without case; docs/columns.md describes all columns.",
-    )
+        "Column names are compared without case; docs/columns.md describes all columns.")
     COLUMN_DUPLICATE = "Column {column!r} occurs twice.", "Keep one of them; names are compared without case."
     COLUMN_MISSING = "Column {column!r} is missing{why}.", "Add it as {allowed}."
     COLUMN_TYPE_UNSUPPORTED = "Column {column!r} cannot have the type {type}.", "Use {allowed}."
     COLUMN_PART_UNSUPPORTED = (
         "The type of {part!r} is not supported: {reason}.",
         "Use {allowed}.",
-        "Paths name parts of nested types: application_headers.legs.element is an element of the array legs.",
-    )
+        "Paths name parts of nested types: application_headers.legs.element is an element of the array legs.")
     COLUMN_NOT_NULL = (
         "Column {column!r} is NOT NULL, and mode=PERMISSIVE sets columns that do not fit to NULL.",
-        "Make the column nullable, or use another mode.",
-    )
+        "Make the column nullable, or use another mode.")
     CORRUPT_COLUMN_INVALID = (
         "Option columnNameOfCorruptRecord is {column!r}, which {reason}.",
         "Use a STRING column of the schema that can be NULL and has no other meaning.",
-        "Without the option the column is _corrupt_record. It says in mode PERMISSIVE what did not fit.",
-    )
+        "Without the option the column is _corrupt_record. It says in mode PERMISSIVE what did not fit.")
     MESSAGE_UNFIT = (
         "The message at position {position} of queue {queue!r} does not fit column {column!r}: {reason}.",
         "Change the schema, or read with mode=PERMISSIVE and a column _corrupt_record STRING{advice}.",
-        "With mode=FAILFAST the message stops the query at each start; _corrupt_record says why columns are NULL.",
-    )
+        "With mode=FAILFAST the message stops the query at each start; _corrupt_record says why columns are NULL.")
     MESSAGE_MALFORMED = (
         "The message at position {position} of queue {queue!r} cannot be decoded: {reason}.",
         "Read with mode=PERMISSIVE and a column _corrupt_record STRING{advice}.",
-        "All columns except queue and position are NULL then, and _corrupt_record has the message as received.",
-    )
+        "All columns except queue and position are NULL then, and _corrupt_record has the message as received.")
     HEADERS_UNFIT = (
         "Encoded headers cannot be decoded in {rows} row(s) of a batch, in the first because {reason}.",
-        "Use other types, or MAP<STRING,STRING>, which takes most values.",
-    )
+        "Use other types, or MAP<STRING,STRING>, which takes most values.")
 
     # --- rows as messages
-
     ROW_INVALID = (
         "{place} cannot be sent: {reason}.",
         "Correct the row, or filter it out before the write.",
-        "Nothing of the row and of its block of up to 4096 rows was sent; rows before may have been sent.",
-    )
+        "Nothing of the row and of its block of up to 4096 rows was sent; rows before may have been sent.")
     BODY_TYPE_CONFLICT = (
         "A body of type {type} is sent as {sent}, and option contentType is {content_type!r}.",
-        "Leave the option out, or make the body BINARY or STRING.",
-    )
+        "Leave the option out, or make the body BINARY or STRING.")
 
     # --- offsets in the checkpoint
-
     OFFSET_INVALID = (
         "The checkpoint has an offset of {where} that this source did not write: {reason}.",
         "Use the checkpoint location of this query, or a new one.",
-        'An offset is {"<queue>": {"epoch": ..., "position": n, "version": 1}}.',
-    )
+        'An offset is {"<queue>": {"epoch": ..., "position": n, "version": 1}}.')
     OFFSET_TOO_NEW = (
         "The checkpoint has an offset of queue {queue!r} in version {version}, which a newer amqp_spark wrote.",
-        "Upgrade amqp_spark, which knows version {known}, or use a new checkpoint location.",
-    )
+        "Upgrade amqp_spark, which knows version {known}, or use a new checkpoint location.")
     OFFSET_QUEUES_CHANGED = (
         "The checkpoint belongs to {found}, and the query now reads {wanted}.",
         "Read the same queues, or use a new checkpoint location.",
-        "Messages that were not accepted are still on the broker.",
-    )
+        "Messages that were not accepted are still on the broker.")
 
     # --- reading: queues, offsets, batches
     QUEUE_NOT_FOUND = "Queue {queue!r} does not exist on virtual host {vhost!r}.", "Create it{alternative}."
     QUEUE_DELETED = (
         "Queue {queue!r} was deleted while the query read it.",
         "Create it again, and start the query again.",
-        "Messages that the query had received before are still given to Spark, except with exactly-once.",
-    )
+        "Messages that the query had received before are still given to Spark, except with exactly-once.")
     BATCH_NOT_HELD = (
         "The reader of queue {queue!r} does not hold the batch that Spark asks for: {reason}.",
         "Use the checkpoint of this query.",
-        "A batch is held from its planning until Spark has committed it, by the process that planned it.",
-    )
+        "A batch is held from its planning until Spark has committed it, by the process that planned it.")
     CHECKPOINT_OF_EXACTLY_ONCE = (
         "The checkpoint of queue {queue!r} was written with deliveryGuarantee=exactly-once.",
         "Use that guarantee until no batch is owned, then a new checkpoint location.",
-        "Its messages may be in the spool only. `python -m amqp_spark.transactions` shows the owned batches.",
-    )
+        "Its messages may be in the spool only. `python -m amqp_spark.transactions` shows the owned batches.")
     CHECKPOINT_NOT_EXACTLY_ONCE = (
         "{consumer}: the checkpoint {what} {offset}, which was not written with deliveryGuarantee=exactly-once.",
         "Use a new checkpoint location, or set adoptState=true until a batch is committed.",
-        "Messages that were not accepted are on the queue: a new checkpoint location loses none.",
-    )
+        "Messages that were not accepted are on the queue: a new checkpoint location loses none.")
     CHECKPOINT_WITHOUT_STATE = (
         "{consumer}: the checkpoint {what} {offset}, but the state on the broker has no batch.",
         "Check broker, virtual host and consumerId, or set adoptState=true until a batch is committed.",
-        "The state was deleted, or lost by a broker that keeps nothing over a restart, or this is another broker.",
-    )
+        "The state was deleted, or lost by a broker that keeps nothing over a restart, or this is another broker.")
     CHECKPOINT_MISMATCH = (
         "{consumer}: the checkpoint {what} {offset}, but the state finished {finished} and owns {owned}.",
         "Use the checkpoint of this state, or set adoptState=true until a batch is committed.",
-        "The checkpoint was rolled back, or is that of another query; with adoptState=true owned batches come again.",
-    )
+        "The checkpoint was rolled back, or is that of another query; with adoptState=true owned batches come again.")
     TRANSFER_FAILED = (
         "This executor cannot fetch a batch from the reader of the query at {address}: {reason}.",
-        "Set transferHost and transferPort to an address that executors reach, or set transfer=inline.",
-    )
+        "Set transferHost and transferPort to an address that executors reach, or set transfer=inline.")
     TRANSFER_REFUSED = (
         "The reader of the query did not serve a batch: {reason}.",
-        "Spark repeats the task; if it fails again, remove this cause.",
-    )
+        "Spark repeats the task; if it fails again, remove this cause.")
     TRANSFER_FOREIGN_PEER = (
         "The peer at {address} is not the reader of the query, since it has another certificate.",
         "Set transferHost and transferPort to bypass proxies that end TLS, or set transfer=inline.",
-        "Nothing was sent to this peer.",
-    )
+        "Nothing was sent to this peer.")
     TRANSFER_PORT_IN_USE = (
         "Option transferPort is {port}, which another program on the driver's machine uses.",
-        "Give each query its own port, remove the option, or set transfer=inline.",
-    )
+        "Give each query its own port, remove the option, or set transfer=inline.")
     TRANSFER_CANNOT_LISTEN = (
         "The pull endpoint cannot listen on {address}: {reason}.",
-        "Set transferHost and transferPort to an address and a port of the driver, or set transfer=inline.",
-    )
+        "Set transferHost and transferPort to an address and a port of the driver, or set transfer=inline.")
     TRANSFER_CANNOT_ENCRYPT = (
         "The pull endpoint must encrypt, but package 'cryptography' is missing on the driver ({reason}).",
-        "Install it there, or set transfer=inline and another mode than REJECT.",
-    )
+        "Install it there, or set transfer=inline and another mode than REJECT.")
     MESSAGE_TOO_LARGE_INLINE = (
         "A message of queue {queue!r} has {size} bytes, and a partition takes at most {limit}.",
-        "Set transfer=pull.",
-    )
+        "Set transfer=pull.")
 
     # --- spool
     SPOOL_UNUSABLE = (
         "The spool {spool} {what}: {reason}.",
         "{remedy}.",
-        "Messages are accepted after their batch is in the spool: before, they are on the broker.",
-    )
+        "Messages are accepted after their batch is in the spool: before, they are on the broker.")
     SPOOL_BATCH_LOST = (
         "The spool {spool} cannot serve the accepted messages of file {file}, which {reason}.",
         "Restore the spool, or set adoptState=true until a batch is committed to give these messages up.",
-        "The messages of an accepted batch are in its file and nowhere else.",
-    )
+        "The messages of an accepted batch are in its file and nowhere else.")
     SPOOL_FILE_FOREIGN = (
         "The file {file!r} in the state is not one of the spool {spool} for consumer {consumer!r} and queue {queue!r}.",
-        "Use the consumerId, the queue and the version that wrote it.",
-    )
+        "Use the consumerId, the queue and the version that wrote it.")
     SPOOL_FOREIGN = (
         "The spool {spool} belongs to consumer {owner!r}, not to {consumer!r}.",
-        "Give each consumerId its own spoolLocation.",
-    )
+        "Give each consumerId its own spoolLocation.")
     SPOOL_CLAIMED = (
         "Another consumer claims the spool {spool} at this moment.",
-        "Give each consumerId its own spoolLocation; if no query runs, delete {claim}.",
-    )
+        "Give each consumerId its own spoolLocation; if no query runs, delete {claim}.")
     SPOOL_OWNER_UNREADABLE = (
         "The spool {spool} has no readable file {file}, which names its owner.",
-        "Restore that file, or use an empty directory as spoolLocation.",
-    )
+        "Restore that file, or use an empty directory as spoolLocation.")
     SPOOL_VERSION_UNKNOWN = (
         "The spool {spool} has {what} of version {version}, but this amqp_spark knows version {known}.",
-        "Use the amqp_spark that wrote it, or a newer one.",
-    )
+        "Use the amqp_spark that wrote it, or a newer one.")
 
     # --- state of exactly-once
     STATE_IN_USE = (
         "{owner} is in use: {reason}.",
         "Stop the other query or process first, or use another id.",
         "A lock protects the state of each consumer and writer. After a crash the broker releases it within two "
-        "heartbeats of the process that died.",
-    )
+        "heartbeats of the process that died.")
     STATE_CHANGED = (
         "{subject} has changed in the meantime, and nothing was done.",
-        "Look at it again, then repeat the action.",
-    )
+        "Look at it again, then repeat the action.")
     STATE_NOT_FOUND = "The broker has no state of {owner}.", "Check the id and the virtual host of the URL."
     STATE_DELETED = (
         "The state queue {queue!r} of {owner} was deleted, so it is unknown which rows of a repeated batch were "
         "published.",
-        "Read docs/operations.md; {tool} lets the next batch begin anew, and may cause duplicates.",
-    )
+        "Read docs/operations.md; {tool} lets the next batch begin anew, and may cause duplicates.")
     STATE_FOREIGN = (
         "The state queue {queue!r} is that of {found}, not of {owner}.",
-        "Remove the message that was copied or moved there; nothing was changed, and {tool} shows the state.",
-    )
+        "Remove the message that was copied or moved there; nothing was changed, and {tool} shows the state.")
     STATE_UNREADABLE = (
         "The state queue {queue!r} of {owner} cannot be used: {reason}.",
         "Restore its message, or delete what the broker keeps of this id with {tool}; nothing was changed.",
-        "Only amqp_spark publishes to its state queues. The command says what is lost before it deletes anything.",
-    )
+        "Only amqp_spark publishes to its state queues. The command says what is lost before it deletes anything.")
     STATE_MESSAGE_MISSING = (
         "The state queue {queue!r} of {owner} has no message, and none came within {seconds} s: it was purged, or "
         "another client holds it.",
-        "Stop that client; if the message is lost, {tool} deletes the state.",
-    )
+        "Stop that client; if the message is lost, {tool} deletes the state.")
     STATE_AMBIGUOUS = (
         "The state queue {queue!r} of {owner} must have one message, and {reason}.",
         "Remove the messages that are not the latest state, then start again; nothing was changed.",
-        "Another client has published there, or has copied or moved messages. A queue browser shows them.",
-    )
+        "Another client has published there, or has copied or moved messages. A queue browser shows them.")
     STATE_QUEUE_BROKEN = (
         "The state queue {queue!r} of {owner} cannot be used: {reason}, and nothing was committed.",
-        "Find out whether it was purged or deleted, and read docs/operations.md.",
-    )
+        "Find out whether it was purged or deleted, and read docs/operations.md.")
     STATE_REFUSED = (
         "The broker does not let {owner} {action}: {reason}.",
-        "Correct the cause that the broker names, then start again.",
-    )
+        "Correct the cause that the broker names, then start again.")
     PERMISSION_MISSING = (
         "The login may not {action}, which exactly-once needs for {owner}: {reason}.",
         "Permit it to create, query (on qpidd: access), publish to, bind to amq.direct, unbind, consume and delete "
         "queues named amqp-spark.*.",
-        "docs/operations.md has the rules for the access control of both brokers.",
-    )
+        "docs/operations.md has the rules for the access control of both brokers.")
     TRANSACTIONS_REFUSED = (
-        "The broker does not let this login use {kind}, which deliveryGuarantee=exactly-once needs for "
-        "{owner}: {reason}.",
-        "Permit them, or use deliveryGuarantee=at-least-once; nothing was changed.",
-    )
+        "The broker does not let this login use {kind}, which deliveryGuarantee=exactly-once needs for {owner}: "
+        "{reason}.",
+        "Permit them, or use deliveryGuarantee=at-least-once; nothing was changed.")
     XID_INVALID = (
         "The text {text!r} is not the name of a transaction branch.",
         "Write format:global-id:branch-id as the list of branches shows it.",
-        "Each id is written as plain text, or as 0x and hexadecimal digits.",
-    )
+        "Each id is written as plain text, or as 0x and hexadecimal digits.")
     PREPARED_LIST_LOST = (
         "The connection was lost while the broker listed its prepared transactions: {reason}.",
-        "Try again; if it fails again, the broker has too many of them.",
-    )
+        "Try again; if it fails again, the broker has too many of them.")
     PREPARED_LIST_TOO_LONG = (
         "The broker (qpidd) cannot list its prepared transactions (dtx.recover): one frame holds about {most} of "
         "amqp_spark's.",
         "Roll back those that logs name with `python -m amqp_spark.transactions URL --rollback XID`, or wait for "
         "transactionTimeout.",
         "qpidd ends the connection instead of an answer. The limit applies to the transactions of all clients "
-        "together, "
-        "and no transactionalId of this broker works until there are fewer. Nothing was changed. --rollback needs no "
-        "list.",
-    )
+        "together, and no transactionalId of this broker works until there are fewer. Nothing was changed. --rollback "
+        "needs no list.")
     CONSUMER_QUEUES_CHANGED = (
         "The consumerId {consumer!r} was used with another list of queues: {reason}.",
-        "Use the same queues, or another consumerId; when no batch is owned, {command} begins anew.",
-    )
+        "Use the same queues, or another consumerId; when no batch is owned, {command} begins anew.")
     CONSUMER_SPOOL_CHANGED = (
         "{consumer}: its state has the spool {found!r}, and option 'spoolLocation' is {spool!r}.",
-        "Set it back, or move the files and set adoptState=true until a batch is committed.",
-    )
+        "Set it back, or move the files and set adoptState=true until a batch is committed.")
     CONSUMER_STATE_LOST = (
         "{consumer}: the broker has no state {state!r}, but the spool {spool!r} has {count} batch(es).",
         "Use the right broker, delete the files, or set adoptState=true until a batch is committed.",
-        "Nothing was changed. With adoptState=true every batch of the spool is offered again.",
-    )
+        "Nothing was changed. With adoptState=true every batch of the spool is offered again.")
     CONSUMER_SPOOL_SHARED = (
         "{consumer}: its spool {spool!r} has {count} batch(es) of another state of this consumer.",
         "Give each of them its own spoolLocation, or set adoptState=true to leave those batches unread.",
-        "Another broker or virtual host has a consumer of this name, or the state is new. Nothing was changed.",
-    )
+        "Another broker or virtual host has a consumer of this name, or the state is new. Nothing was changed.")
     CONSUMER_STATE_DELETED = (
         "{consumer}: the state queue {state!r} was deleted while the query ran.",
         "Start the query again with adoptState=true until a batch is committed.",
-        "A broker that keeps nothing over a restart loses it, too. The batches of the spool are offered again.",
-    )
+        "A broker that keeps nothing over a restart loses it, too. The batches of the spool are offered again.")
     CONSUMER_REPLACED = (
         "{consumer}: another query has taken over the state (its epoch is {found}, ours is {ours}).",
-        "Run one query at a time for each consumerId.",
-    )
+        "Run one query at a time for each consumerId.")
 
     # --- writing
     CAPABILITY_MISSING = (
         "{purpose} needs {capability}, which the broker {peer} does not offer.",
-        "Use another option, another guarantee, or another broker.",
-    )
+        "Use another option, another guarantee, or another broker.")
     EXCHANGE_NOT_FOUND = (
         "Cannot publish {place}: there is no such exchange.",
-        "Create the exchange, or name another one ({options}).",
-    )
+        "Create the exchange, or name another one ({options}).")
     EXCHANGE_DELETED = (
         "Cannot publish {place}: the exchange was deleted, or made again with another type, and messages may be lost.",
         "Create the exchange with its bindings, then run the batch again.",
-        "The messages that were sent since the exchange was last seen may be lost.",
-    )
+        "The messages that were sent since the exchange was last seen may be lost.")
     UNROUTABLE = (
         "Cannot publish {place}: no queue is bound for it.",
-        "Create the queue or the binding, or set onUnroutable=discard to drop such messages.",
-    )
+        "Create the queue or the binding, or set onUnroutable=discard to drop such messages.")
     ROUTING_KEY_UNVERIFIABLE = (
         "Cannot publish {place}: its routing key is empty or not UTF-8, and the broker cannot confirm a binding with "
         "it.",
         "Give it a routing key (column routing_key, option routingKey), or set onUnroutable=discard.",
-        "With onUnroutable=discard such messages are sent, and counted as discarded.",
-    )
+        "With onUnroutable=discard such messages are sent, and counted as discarded.")
     BINDING_DELETED = (
         "Cannot publish {place}: the queue or its binding was deleted during the task, and messages may be lost.",
         "Create the queue or the binding, then run the batch again, or set onUnroutable=discard.",
-        "The messages that were sent since the binding was last seen, and those that the queue held, may be lost.",
-    )
+        "The messages that were sent since the binding was last seen, and those that the queue held, may be lost.")
     PUBLISH_REJECTED = (
         "Cannot publish {place}: the broker rejected it with code {code} ({text}).",
-        "Read the log of the broker for the cause, then run the batch again.",
-    )
+        "Read the log of the broker for the cause, then run the batch again.")
     REJECTED_AS_UNROUTABLE = (
         "Cannot publish {place}: the broker rejected it with code {code} ({text}): no queue is bound, or a queue is "
         "full.",
-        "Create the queue or the binding, make room, or set onUnroutable=discard to drop unroutable messages.",
-    )
+        "Create the queue or the binding, make room, or set onUnroutable=discard to drop unroutable messages.")
     PUBLISH_REFUSED = (
         "Cannot publish {place}: {reason}.",
-        "Correct the cause that the broker names, then run the batch again.",
-    )
+        "Correct the cause that the broker names, then run the batch again.")
     BROKER_CHANGED = (
         "Cannot publish {place}: the next broker of the URL is of another kind or takes smaller frames ({found} bytes "
         "instead of {expected}).",
-        "Run the task again, or name only brokers of one kind.",
-    )
+        "Run the task again, or name only brokers of one kind.")
     PUBLISH_OUTCOME_UNKNOWN = (
         "The broker has not confirmed {count} messages of {place} (the first is row {row}) after {failures} failed "
         "connections: {reason}.",
-        "Run the batch again, which may cause duplicates, or raise retry.maxAttempts={most}.",
-    )
+        "Run the batch again, which may cause duplicates, or raise retry.maxAttempts={most}.")
     QUERY_UNKNOWN = (
         "Spark does not say which streaming query this is, which exactly-once needs, so nothing was sent.",
         "Call AmqpBatchSink in the thread of the foreachBatch function, or use writeStream.format('amqp') or df.write "
         "with option batchId.",
         "Batch ids begin at 0 again with a new checkpoint, so that a batch id alone does not identify a batch. Spark "
-        "names "
-        "the query in the thread that runs the function of foreachBatch, and never with Spark Connect.",
-    )
+        "names the query in the thread that runs the function of foreachBatch, and never with Spark Connect.")
 
     # --- exactly-once writing: commits
     TRANSACTION_LOST = (
         "The connection was lost in the middle of the transaction of {place}, and nothing of it is in doubt: {reason}.",
         "Let Spark run the task again.",
-        "The transaction will never be committed. Spark runs a failed task again, but not with the master local[n].",
-    )
+        "The transaction will never be committed. Spark runs a failed task again, but not with the master local[n].")
     TRANSACTION_TIMED_OUT = (
         "The broker has rolled the transaction of {place} back after option transactionTimeout={timeout} s: {reason}.",
-        "Raise the option, or make batches smaller.",
-    )
+        "Raise the option, or make batches smaller.")
     TRANSACTION_ROLLED_BACK = (
         "The broker has rolled the transaction of {place} back: {reason}.",
-        "Read the log of the broker for the cause.",
-    )
+        "Read the log of the broker for the cause.")
     TRANSACTION_TOO_LARGE = (
         "A queue is too full for the transaction of {place} ({reason}), and its {nbytes} bytes cannot be kept to be "
         "sent again.",
         "Let consumers take messages, raise the limit of the queue (qpid.max_size), or use more partitions.",
-        "A whole batch must fit into its queues, because prepared messages take room, too. The rows of a task are kept "
-        "in memory up to a limit, and more of them on the local disk.",
-    )
+        "A whole batch must fit into its queues, because prepared messages take room, too. The rows of a task are "
+        "kept in memory up to a limit, and more of them on the local disk.")
     TRANSACTION_REFUSED = (
         "Cannot complete the transaction of {place}: {reason}.",
-        "Correct the cause that the broker names, then run the batch again.",
-    )
+        "Correct the cause that the broker names, then run the batch again.")
     MARKER_NOT_STORED = (
         "Cannot complete the transaction of {place}: the queue {queue!r} does not take its marker ({reason}).",
-        "Run the batch again, and neither delete nor limit this queue.",
-    )
+        "Run the batch again, and neither delete nor limit this queue.")
     TRANSACTION_TIMEOUT_REFUSED = (
         "Option 'transactionTimeout' is {timeout}, which the broker does not take: {reason}.",
-        "Use at most what its administrator permits (qpidd: option dtx-max-timeout, 3600 s by default).",
-    )
+        "Use at most what its administrator permits (qpidd: option dtx-max-timeout, 3600 s by default).")
     TOO_MANY_TASKS = (
         "Batch {batch} has {count} tasks, and this broker (qpidd) takes {most} with exactly-once, so nothing was "
         "published.",
         "Write frame.coalesce({most}), or less.",
-        "Each task prepares a transaction. A broker that cannot name all prepared transactions in one frame ends every "
-        "connection that asks for them.",
-    )
+        "Each task prepares a transaction. A broker that cannot name all prepared transactions in one frame ends "
+        "every connection that asks for them.")
     TASKS_MIXED = (
         "Batch {batch} cannot be committed: {reason}.",
-        "Commit only the tasks of one run of one batch, each partition once.",
-    )
+        "Commit only the tasks of one run of one batch, each partition once.")
     BATCH_DIFFERS = (
         "Batch {batch} was published with transactionalId {writer!r} before, and is not the same now: partition "
         "{partition} had {before} rows and has {now}.",
         "Make the source and the query repeatable, or give other rows another batchId.",
-        "The published rows stay, and nothing of the new attempt is published. Exactly-once needs a source and a query "
-        "that give the same rows in the same order and partitions when a batch runs again.",
-    )
+        "The published rows stay, and nothing of the new attempt is published. Exactly-once needs a source and a "
+        "query that give the same rows in the same order and partitions when a batch runs again.")
     BATCH_ID_NOT_GREATER = (
         "Option batchId is {batch}, and transactionalId {writer!r} has published {latest} already.",
-        "Use {latest} with the same rows, which publishes nothing, or a greater number.",
-    )
+        "Use {latest} with the same rows, which publishes nothing, or a greater number.")
     CHECKPOINT_ROLLED_BACK = (
         "Spark runs batch {batch} of {query}, and transactionalId {writer!r} has published batch {latest} of it "
         "already.",
         "Restore the checkpoint of batch {latest}, or use a new one, which publishes everything again.",
-        "The checkpoint was set back, or a copy of it is in use.",
-    )
+        "The checkpoint was set back, or a copy of it is in use.")
     TRANSACTIONAL_ID_SHARED = (
         "Two queries share transactionalId {writer!r}: {first} has published until batch {batch}, then {second}, and "
-        "now "
-        "the first again.",
+        "now the first again.",
         "Give each query an id of its own, or run {tool} for a query that is gone.",
         "The command removes the state of the id. Batches that were published and that Spark has not logged are then "
-        "published twice.",
-    )
+        "published twice.")
     TRANSACTIONAL_ID_CHANGED = (
         "The {query} has published under another transactionalId before, so its latest batch may come twice under "
         "{writer!r}.",
         "Restore the previous id, use a new checkpoint, or give each exactly-once sink a query of its own.",
         "A query cannot have two sinks with exactly-once on one broker: write both with one sink "
-        "(exchangeFromColumn), or "
-        "with two queries. A new checkpoint makes a new query, which may have any transactionalId.",
-    )
+        "(exchangeFromColumn), or with two queries. A new checkpoint makes a new query, which may have any "
+        "transactionalId.")
     TRANSACTIONS_GONE = (
         "In batch {batch} {lost} of {total} transactions are no longer prepared, the first is {xid} of partition "
         "{partition}; {committed}.",
         "Run the batch again; if it takes longer than option transactionTimeout={timeout} s, raise the option.",
         "The broker has rolled them back, because a timer ended or because it lost them in a restart; or another "
-        "client "
-        "has; or the tasks were connected to another broker of the list in option url.",
-    )
+        "client has; or the tasks were connected to another broker of the list in option url.")
     TRANSACTIONS_LOST = (
         "The decided transaction {xid} of partition {partition} in batch {batch} is neither prepared nor committed: "
         "{lost} of {total} are lost, and {reason}.",
         "Restart the query; {tool} shows the state.",
         "The broker has rolled the transactions back, because a timer ended or because it lost them in a restart, or "
         "another client has. The other transactions of the batch are published. A repetition of the batch with the "
-        "same "
-        "rows takes their place; the option --forget of the command removes the decision (docs/operations.md).",
-    )
+        "same rows takes their place; the option --forget of the command removes the decision (docs/operations.md).")
     COMMITTED_TWICE = (
-        "Partition {partition} of batch {batch} with transactionalId {writer!r} was committed by {xid}, and not by the "
-        "decided {other}: {rows} rows may be duplicates.",
+        "Partition {partition} of batch {batch} with transactionalId {writer!r} was committed by {xid}, and not by "
+        "the decided {other}: {rows} rows may be duplicates.",
         "Look for duplicates, then remove the state with {tool}.",
         "qpidd with its linear store commits prepared transactions when it is restarted; another client may do so, "
-        "too.",
-    )
+        "too.")
     COMMIT_UNKNOWN = (
-        "The queue {queue!r} was deleted in the commit of batch {batch}, so that {lost} of {total} transactions are in "
-        "doubt, the first is {xid} of partition {partition} ({rows} rows).",
+        "The queue {queue!r} was deleted in the commit of batch {batch}, so that {lost} of {total} transactions are "
+        "in doubt, the first is {xid} of partition {partition} ({rows} rows).",
         "Look for these rows, then let {tool} publish the batch again.",
         "The queue held the markers that prove the commits. The command removes the decision: the whole batch is "
-        "published "
-        "again when Spark runs it again.",
-    )
+        "published again when Spark runs it again.")
     MARKERS_DELETED = (
         "The queue {queue!r} was deleted, whose markers prove commits, and nothing of batch {batch} was committed.",
-        "Run the batch again; the queue exists again.",
-    )
+        "Run the batch again; the queue exists again.")
     MARKER_LATE = (
         "The marker that proves the commit of {xid} comes late to the queue {queue!r}.",
-        "Let the query try again, and let no other client consume this queue.",
-    )
+        "Let the query try again, and let no other client consume this queue.")
     MARKER_QUEUE_FOREIGN = (
         "The queue {queue!r} is for markers of exactly-once only, and holds another message: {reason}.",
-        "Let another client take that message away.",
-    )
+        "Let another client take that message away.")
     BRANCH_RACED = (
         "Another client has resolved the branch {xid} just now.",
-        "Let the query try again, and do not resolve its branches by hand while it runs.",
-    )
+        "Let the query try again, and do not resolve its branches by hand while it runs.")
 
     # --- command line
     COMMAND_LINE_INVALID = "The command line cannot be used: {problem}.", "{remedy}."
-    FILE_NOT_READABLE = (
-        "Option {option!r}: {path!r} cannot be read: {reason}.",
-        "Correct the path or its permissions.",
-    )
+    FILE_NOT_READABLE = "Option {option!r}: {path!r} cannot be read: {reason}.", "Correct the path or its permissions."
     FILE_NOT_WRITABLE = (
         "The file {path!r} cannot be written: {reason}.",
-        "Give the name of a new file; nothing was done.",
-    )
+        "Give the name of a new file; nothing was done.")
     BRANCH_DECIDED = (
         "The branch {xid} must not be rolled back, because the state of {owner} says that its batch is committed.",
         "Start the query again, which commits it, or use --commit.",
         "Other branches of the batch may be committed, and Spark may know the batch as committed: the rows would be "
-        "lost.",
-    )
+        "lost.")
     BRANCH_NOT_PREPARED = (
         "The branch {xid} is not prepared on this broker: it was resolved before, or its timer has ended.",
-        "Check the virtual host, and list the prepared branches with neither --commit nor --rollback.",
-    )
+        "Check the virtual host, and list the prepared branches with neither --commit nor --rollback.")
     BRANCHES_DECIDED = (
         "The state of {owner} alone shows that {count} prepared branches are decided: {xids}.",
-        "Start the query once, or --commit them first.",
-    )
+        "Start the query once, or --commit them first.")
     POSITION_NOT_OWNED = (
         "{found} position {position} of queue {queue}; owned are {owned}.",
-        "Give EPOCH:POSITION of one of them.",
-    )
+        "Give EPOCH:POSITION of one of them.")
     CONSUMER_QUEUE_NEEDED = "The {owner} {problem}; it has {queues}.", "Name one of them with --queue."
+    # fmt: on
