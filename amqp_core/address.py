@@ -58,7 +58,8 @@ class ConnectOptions:
             connection.
 
     Raises:
-        UsageError: a value is outside its limits, or both a password and a password file are given.
+        UsageError: a value is outside its limits (``max_frame_size``: when it is used), or a password and a password
+            file are given.
     """
 
     hosts: tuple[tuple[str, int], ...]

@@ -357,7 +357,7 @@ class Client(Protocol):
         """
 
     def accept(self, ranges: Sequence[tuple[int, int]], *, silence_timeout_s: float = 0.0) -> None:
-        """Accept transfers by inclusive ranges of ids; it may be silent for ``silence_timeout_s`` seconds."""
+        """Accept transfers by inclusive ranges of ids; the broker may be silent for so many seconds."""
 
     def reject(self, ranges: Sequence[tuple[int, int]], *, text: str = "", silence_timeout_s: float = 0.0) -> None:
         """Reject transfers: they go to the queue's alternate exchange, if it has one. A long ``text`` is cut."""
@@ -366,7 +366,7 @@ class Client(Protocol):
         """Return transfers to their queue."""
 
     def sync(self, *, silence_timeout_s: float = 0.0) -> None:
-        """Wait until the broker has completed everything sent; it may be silent for ``silence_timeout_s`` seconds."""
+        """Wait until the broker has completed everything sent; which may be silent for ``silence_timeout_s`` s."""
 
     def publish_to_queue(self, queue: str, body: bytes, *, content_type: str) -> None:
         """Send a durable message to a queue; :meth:`confirm` waits until the broker has taken it."""

@@ -59,7 +59,9 @@ class CoreCondition(Condition):
 
     # fmt: off
     # --- connection and login
-    CONNECT_FAILED = "Connecting to {peer} failed: {reason}.", "Check host, port and network, or raise connect_timeout."
+    CONNECT_FAILED = (
+        "Connecting to {peer} failed: {reason}.",
+        "Check host, port, name servers and network, or raise the connect timeout.")
     NO_HOST_USABLE = "No broker of the host list can be used: {reasons}.", "Start one of them, or correct the list."
     CONNECTION_LOST = (
         "The connection to {peer} ended: {reason}.",
@@ -72,12 +74,12 @@ class CoreCondition(Condition):
         "Give PEM files, and a key without a passphrase.")
     LOGIN_REFUSED = "The broker refused the login ({mechanism}): {reason}.", "Check user name and password."
     NO_SASL_MECHANISM = (
-        "No SASL mechanism suits both sides: the broker offers {offered}, sasl_mechanisms allows {allowed}{reasons}.",
-        "Change sasl_mechanisms, the login or the URL.",
+        "No SASL mechanism suits both sides: the broker offers {offered}; allowed are {allowed}{reasons}.",
+        "Change the allowed mechanisms, the login or the URL.",
         "Without TLS an attacker could find the password, so PLAIN and CRAM-MD5 must then be allowed explicitly.")
     BROKER_NOT_PROVED = (
-        "The broker violates {mechanism}: {reason}.",
-        "Check its address, since this may be another server.")
+        "The login with {mechanism} failed: {reason}.",
+        "Check the address of the broker, since this may be another server.")
     PASSWORD_FILE_UNUSABLE = (
         "The password file {file!r} cannot be used: {reason}.",
         "Give a file with the password in UTF-8.")
@@ -95,7 +97,7 @@ class CoreCondition(Condition):
     # --- protocol
     PROTOCOL_VIOLATED = "The peer violated the protocol: {reason}.", "Report it to the makers of the broker."
     DATA_MALFORMED = "The peer sent malformed data: {reason}.", "Find out which program sent it."
-    LIMIT_EXCEEDED = "The peer exceeded a limit: {reason}.", "Raise the limit if this data is wanted."
+    LIMIT_EXCEEDED = "The peer exceeded a limit: {reason}.", "Find out which program sent it."
 
     # --- answers of the broker
     COMMAND_REFUSED = "The broker refused{command} with {code}: {description}.", "Look into the log of the broker."

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from amqp_core.conditions import Condition
 
 
+def given(text: str) -> str:
+    """The text of a broker as a part of a sentence; it may be empty."""
+    return text.removesuffix(".") or "no reason given"
+
+
 class AmqpError(Exception):
     """Base of all errors of this library."""
 
@@ -154,7 +159,7 @@ class ConnectionClosed(ConnectionFailed):
         self.reply_text = reply_text
 
     def __str__(self) -> str:
-        return CoreCondition.CONNECTION_CLOSED(code=self.reply_code, text=self.reply_text.removesuffix("."))
+        return CoreCondition.CONNECTION_CLOSED(code=self.reply_code, text=given(self.reply_text))
 
 
 class AuthenticationFailed(ConnectionFailed):
@@ -197,7 +202,7 @@ class MessageRejected(AmqpError):
         self.text = text
 
     def __str__(self) -> str:
-        return CoreCondition.MESSAGES_REJECTED(count=self.count, code=self.code, text=self.text.removesuffix("."))
+        return CoreCondition.MESSAGES_REJECTED(count=self.count, code=self.code, text=given(self.text))
 
 
 class TransactionFailed(AmqpError):
@@ -267,7 +272,7 @@ class CommandFailed(AmqpError):
 
     def _fields(self) -> dict[str, object]:
         command = f" {self.command}" if self.command else ""
-        description = self.description.removesuffix(".") or "no reason given"
+        description = given(self.description)
         return {"command": command, "code": self.wire_code, "description": description}
 
 

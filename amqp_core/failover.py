@@ -70,8 +70,8 @@ def _follow(host: str, port: int, dial: Callable[[str, int], _Connected]) -> _Co
             return dial(host, port)
         except Redirect as redirect:
             host, port = redirected_to(redirect.host, port)
-    peer, circle = format_address(host, port), f"this is the end of more than {_MOST_REDIRECTS} redirects"
-    raise ConnectionFailed(CoreCondition.CONNECT_FAILED(peer=peer, reason=circle))
+    circle = f"brokers have redirected to one another more than {_MOST_REDIRECTS} times"
+    raise ConnectionFailed(CoreCondition.CONNECT_FAILED(peer=format_address(host, port), reason=circle))
 
 
 def redirected_to(text: str, port: int) -> tuple[str, int]:

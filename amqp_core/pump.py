@@ -310,7 +310,7 @@ class Pump:
         if self.received_bytes:
             return ""
         if self.transport.is_tls:
-            return " after the TLS handshake: it may want another client certificate (tls_cert_file, tls_key_file)"
+            return " after the TLS handshake: it may want another client certificate"
         return ": it may want TLS (amqps://) on this port"
 
     def _break_after_reading(self, error: AmqpError) -> None:

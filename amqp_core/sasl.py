@@ -329,7 +329,7 @@ def _unusable(name: str, *, login: bool, partial_login: bool, certificate: bool,
         (password and not login, "needs a user name and a password"),
         (
             name in _WEAK and not safe,
-            f"{_WEAK.get(name, '')}: use TLS (amqps://), or name {name} in sasl_mechanisms explicitly",
+            f"{_WEAK.get(name, '')}: use TLS (amqps://), or list {name} in the SASL mechanisms",
         ),
     )
     return next((reason for applies, reason in rules if applies), None)

@@ -295,10 +295,10 @@ def _explain_tls(error: OSError, where: str, timeout: float) -> ConnectionFailed
     if isinstance(error, ssl.SSLCertVerificationError):
         if error.verify_code in (62, 64):  # X509_V_ERR_HOSTNAME_MISMATCH, IP_ADDRESS_MISMATCH
             reason = f"the certificate is for another name: {error.verify_message}"
-            action = "Connect by the name in the certificate, or set tls_verify_hostname to false"
+            action = "Connect by the name in the certificate, or turn the verification of host names off"
             return _tls_error(where, reason, action)
         reason = f"the certificate is not trusted: {error.verify_message}"
-        return _tls_error(where, reason, "Give the certificates to trust with tls_ca_file")
+        return _tls_error(where, reason, "Give the certificates of the authorities to trust (CA file)")
     if isinstance(error, ssl.SSLError) and not isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):
         return _explain_alert((error.reason or str(error)).replace("_", " ").lower(), where)
     if isinstance(error, TimeoutError):
@@ -310,7 +310,7 @@ def _explain_alert(reason: str, where: str) -> TlsError:
     if any(sign in reason for sign in ("wrong version", "record layer", "http request")):
         return _tls_error(where, f"the peer does not speak TLS: {reason}", "Use amqp:// for this port")
     if any(sign in reason for sign in ("certificate required", "handshake failure", "bad certificate")):
-        action = "Give the client certificate that the broker requires with tls_cert_file and tls_key_file"
+        action = "Give the client certificate that the broker requires, and its key"
         return _tls_error(where, f"the peer refused our handshake: {reason}", action)
     return _tls_error(where, reason, "Look into the log of the broker")
 

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from amqp_core.address import ConnectOptions
-from amqp_core.errors import AmqpError
 from amqp_core.v0_10.client import DEFAULT_CALL_TIMEOUT_S
 from amqp_core.v0_10.client import Client as Client010
 from amqp_spark.conditions import SparkCondition
@@ -14,16 +13,6 @@ from amqp_spark.errors import UnsupportedModeError
 
 if TYPE_CHECKING:
     from amqp_core.api import Client
-
-# Options by the fields of ConnectOptions that errors of amqp_core name.
-_OPTIONS = {
-    "connect_timeout": "connectTimeout",
-    "sasl_mechanisms": "saslMechanisms",
-    "tls_ca_file": "tls.caFile",
-    "tls_cert_file": "tls.certFile",
-    "tls_key_file": "tls.keyFile",
-    "tls_verify_hostname": "tls.verifyHostname",
-}
 
 
 def connect(options: ConnectOptions, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S) -> Client:
@@ -40,13 +29,7 @@ def connect(options: ConnectOptions, *, call_timeout_s: float = DEFAULT_CALL_TIM
         AuthenticationFailed, VirtualHostRefused, UsageError: at once, since another host would answer the same.
         ConnectionFailed, TlsError, VersionRefused, DeadlineExceeded: no host of the list can be used.
     """
-    try:
-        return Client010.connect(options, call_timeout_s=call_timeout_s)
-    except AmqpError as error:
-        named = [option for field, option in _OPTIONS.items() if field in str(error)]
-        if named:
-            error.add_note(f"Options: {', '.join(named)}.")
-        raise
+    return Client010.connect(options, call_timeout_s=call_timeout_s)
 
 
 def require(client: Client, purpose: str, *capabilities: str) -> None:

@@ -98,10 +98,16 @@ class Client:
                 cannot help with any of them.
         """
         context = tls_context(options) if options.tls else None
-        driver = connect_any(
-            options.hosts, lambda host, port: Driver.dial(options, host, port, context, call_timeout_s)
-        )
-        return cls(driver)
+
+        def dial(host: str, port: int) -> Client:
+            driver = Driver.dial(options, host, port, context, call_timeout_s)
+            try:
+                return cls(driver)
+            except AmqpError:
+                driver.abort()
+                raise
+
+        return connect_any(options.hosts, dial)
 
     @property
     def heartbeat_s(self) -> float:

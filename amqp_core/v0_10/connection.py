@@ -24,6 +24,7 @@ from amqp_core.errors import (
     UsageError,
     VersionRefused,
     VirtualHostRefused,
+    given,
 )
 from amqp_core.heartbeat import Heartbeat
 from amqp_core.protocol_header import describe_stranger, is_stranger
@@ -237,7 +238,7 @@ class Connection:
         if scan_transfers and max_message_bytes > _COMMAND_LIMIT:
             self._assembler = Assembler(_COMMAND_LIMIT)
         else:
-            self._assembler = Assembler(max_message_bytes, option="max_message_bytes")
+            self._assembler = Assembler(max_message_bytes, option="max message bytes")
         self._tail = b""
         self._out: list[bytes] = []
         self._logged_in = False
@@ -441,12 +442,13 @@ class Connection:
         handler(control, events)
 
     def _explain_close(self, control: spec.ConnectionClose) -> AmqpError:
-        code, text = control.reply_code or 0, (control.reply_text or "").removesuffix(".")
+        code, text = control.reply_code or 0, control.reply_text or ""
+        said = given(text)
         if self.role is Role.CLIENT and not self._logged_in and self.state in (State.SECURE_OR_TUNE, State.START):
-            return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self._mechanism, reason=f"{code} {text}"))
+            return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self._mechanism, reason=f"{code} {said}"))
         # 402 invalid-path: Broker-J for an unknown virtual host; 530 and 403 where the login may not use it
         if self.role is Role.CLIENT and self.state is State.OPEN_OK and code != 320:
-            return VirtualHostRefused(CoreCondition.VIRTUAL_HOST_REFUSED(vhost=self.virtual_host, code=code, text=text))
+            return VirtualHostRefused(CoreCondition.VIRTUAL_HOST_REFUSED(vhost=self.virtual_host, code=code, text=said))
         return ConnectionClosed(code, text)
 
     def _fail(self, error: AmqpError, events: list[Event]) -> None:

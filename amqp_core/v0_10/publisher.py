@@ -261,7 +261,7 @@ class Publisher:
             began = monotonic()
             self._wait(
                 lambda: self._room(transfers, start) > start or self._shall_ask() or not has_credit(),
-                "the completion of transfers (max_in_flight)",
+                "the completion of transfers, of which no more may be in flight",
                 deadline,
             )
             if monotonic() - began >= _STOPPED_AFTER_S:

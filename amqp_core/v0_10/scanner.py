@@ -167,8 +167,8 @@ class Scanner:
 
     def _too_large(self) -> LimitExceeded:
         return LimitExceeded(
-            f"a message arrived that is larger than max_message_bytes={self._max_message_bytes}: "
-            "raise max_message_bytes, or remove the message from its queue"
+            f"a message is larger than {self._max_message_bytes} bytes, the largest allowed (max message bytes): "
+            "raise that limit, or remove the message from its queue"
         )
 
     def _refuse(self, block: Block) -> Iterator[Block]:

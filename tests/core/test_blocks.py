@@ -179,7 +179,7 @@ def test_a_message_beyond_the_limit_is_refused_and_what_came_before_it_is_seen(s
     assert seen == [(b"one", "s1"), (fits, "s1")]
     assert controls == [wire.completed()]
     assert isinstance(scanner.error, LimitExceeded)
-    assert "larger than max_message_bytes=100000: raise max_message_bytes" in str(scanner.error)
+    assert "larger than 100000 bytes, the largest allowed (max message bytes): raise that limit" in str(scanner.error)
 
 
 def test_the_limit_of_a_message_never_goes_beyond_what_a_block_can_hold() -> None:

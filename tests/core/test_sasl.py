@@ -233,7 +233,7 @@ def test_a_weak_mechanism_only_with_tls_to_loopback_or_when_named(name: str, oth
     for in_clear in ((), (other,), ("SCRAM-SHA-256",)):
         with pytest.raises(AuthenticationFailed, match="No SASL mechanism suits") as caught:
             pick([name], in_clear=in_clear)
-        assert f"{why}: use TLS (amqps://), or name {name} in sasl_mechanisms explicitly" in str(caught.value)
+        assert f"{why}: use TLS (amqps://), or list {name} in the SASL mechanisms" in str(caught.value)
         assert SECRET not in str(caught.value)
     with pytest.raises(AuthenticationFailed) as caught:
         pick(["CRAM-MD5", "PLAIN"])

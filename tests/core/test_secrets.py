@@ -79,7 +79,7 @@ def test_a_password_file_that_is_not_utf8(tmp_path: Path) -> None:
     options = ConnectOptions(hosts=(("h", 1),), username="u", password_file=str(path))
     error = raised(options.read_password)
     assert isinstance(error, AuthenticationFailed)
-    assert "is not UTF-8 text" in str(error)
+    assert "is not UTF-8 text. Give a file with the password in UTF-8." in str(error)
     assert str(path) in str(error)
     assert_silent(error)
     with FakePeer(lambda peer: peer.serve(), mechanisms=["PLAIN"]) as server:

@@ -96,10 +96,10 @@ def test_an_order_that_is_not_allowed_is_named(frames: list[Frame], text: str) -
 
 
 def test_the_limit_is_of_the_whole_assembly() -> None:
-    assembler = Assembler(limit=34, option="maxMessageBytes")
+    assembler = Assembler(limit=34, option="max message bytes")
     assert assembler.receive(frame(0x0F, COMMAND, b"x" * 22)) is not None
     assert assembler.receive(frame(FS | FF | LF, COMMAND, b"x" * 6)) is None
-    with pytest.raises(LimitExceeded, match=r"a command of more than 34 bytes arrived .* \(raise maxMessageBytes"):
+    with pytest.raises(LimitExceeded, match=r"a command of more than 34 bytes arrived .* \(raise max message bytes"):
         assembler.receive(frame(LS | FF, BODY, b"x" * 5))
 
 
