@@ -23,9 +23,6 @@ class SparkCondition(Condition):
     OPTION_INCOMPLETE = "Option {option!r} is given without {missing}.", "Set that option too, or remove {option!r}."
     OPTION_CONFLICT = "Options {first!r} and {second!r} are both given.", "Remove one of them."
     OPTION_WITHOUT_EFFECT = "Option {option!r} has no effect with {setting}.", "Remove it, or {remedy}."
-    OPTION_URL_INVALID = (
-        "Option 'url' cannot be used: {reason}.",
-        "Write amqp://host[:port][,host2...]/virtual-host, or amqps:// for TLS.")
     MODE_UNSUPPORTED = (
         "{mode} is not supported: {reason}.",
         "Use {alternative}.",
@@ -62,7 +59,7 @@ class SparkCondition(Condition):
         "Read with mode=PERMISSIVE and a column _corrupt_record STRING{advice}.",
         "All columns except queue and position are NULL then, and _corrupt_record has the message as received.")
     HEADERS_UNFIT = (
-        "Encoded headers cannot be decoded in {rows} row(s) of a batch, in the first because {reason}.",
+        "Encoded headers cannot be decoded in {rows} row(s) of a batch; the first: {reason}.",
         "Use other types, or MAP<STRING,STRING>, which takes most values.")
 
     # --- rows as messages
@@ -140,7 +137,8 @@ class SparkCondition(Condition):
     SPOOL_UNUSABLE = (
         "The spool {spool} {what}: {reason}.",
         "{remedy}.",
-        "Messages are accepted after their batch is in the spool: before, they are on the broker.")
+        "A batch that the spool cannot take is still on the broker. The files of the spool have accepted messages "
+        "that are nowhere else: do not delete them.")
     SPOOL_BATCH_LOST = (
         "The spool {spool} cannot serve the accepted messages of file {file}, which {reason}.",
         "Restore the spool, or set adoptState=true until a batch is committed to give these messages up.",
@@ -159,7 +157,8 @@ class SparkCondition(Condition):
         "Restore that file, or use an empty directory as spoolLocation.")
     SPOOL_VERSION_UNKNOWN = (
         "The spool {spool} has {what} of version {version}, but this amqp_spark knows version {known}.",
-        "Use the amqp_spark that wrote it, or a newer one.")
+        "Use the amqp_spark that wrote it, or a newer one.",
+        "If no other version was used, the file is damaged: restore it, since accepted messages are nowhere else.")
 
     # --- state of exactly-once
     STATE_IN_USE = (
@@ -228,11 +227,13 @@ class SparkCondition(Condition):
         "Set it back, or move the files and set adoptState=true until a batch is committed.")
     CONSUMER_STATE_LOST = (
         "{consumer}: the broker has no state {state!r}, but the spool {spool!r} has {count} batch(es).",
-        "Use the right broker, delete the files, or set adoptState=true until a batch is committed.",
-        "Nothing was changed. With adoptState=true every batch of the spool is offered again.")
+        "Use the right broker, or set adoptState=true until a batch is committed.",
+        "Nothing was changed. With adoptState=true every batch of the spool is offered again. Delete the files only "
+        "to give their messages up: they are nowhere else.")
     CONSUMER_SPOOL_SHARED = (
         "{consumer}: its spool {spool!r} has {count} batch(es) of another state of this consumer.",
-        "Give each of them its own spoolLocation, or set adoptState=true to leave those batches unread.",
+        "Give each of them its own spoolLocation, or set adoptState=true until a batch is committed to leave those "
+        "unread.",
         "Another broker or virtual host has a consumer of this name, or the state is new. Nothing was changed.")
     CONSUMER_STATE_DELETED = (
         "{consumer}: the state queue {state!r} was deleted while the query ran.",

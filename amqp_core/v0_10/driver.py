@@ -187,12 +187,12 @@ class Driver(Pump):
     def _open(self, deadline: float) -> None:
         endpoint = self.endpoint
         while not endpoint.is_open:
-            self.pump_until(deadline, "the login to finish (connect_timeout)")
+            self.pump_until(deadline, "the login to finish (connect timeout)")
             if endpoint.redirect is not None:
                 raise Redirect(endpoint.redirect)
         self.session.attach()
         while self.session.state is SessionState.ATTACHING:
-            self.pump_until(deadline, "session.attached (connect_timeout)")
+            self.pump_until(deadline, "session.attached (connect timeout)")
         self.check()
 
     def close(self) -> None:

@@ -11,7 +11,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from amqp_core.address import DEFAULT_MECHANISMS, is_utf8, parse_url
-from amqp_core.conditions import reason
 from amqp_core.errors import UsageError
 from amqp_spark.conditions import SparkCondition
 from amqp_spark.options.kinds import Kind, SecretGivenError
@@ -202,7 +201,7 @@ class Given:
             try:
                 self.values["hosts"], self.values["virtual_host"], self.values["tls"] = parse_url(url)
             except UsageError as error:
-                self.problems.append(SparkCondition.OPTION_URL_INVALID(reason=reason(error)))
+                self.problems.append(str(error))
 
     def _suggestion(self, lowered: str) -> str:
         for side, names in _SIDES.items():

@@ -148,7 +148,7 @@ def test_garbage_on_every_connection_ends_the_query(
     publish(client, queue, numbers(COUNT))
     proxy.to_client.inject(b"\xff" * 40, body_frame(20, past=True), times=None)
     query = stream.start(through(stream, proxy, queue, **{"retry.maxAttempts": 2, "maxMessagesPerTrigger": 30}))
-    with pytest.raises(StreamingQueryException, match=r"DecodeError: frame type 255 .*\(at byte \d+\)"):
+    with pytest.raises(StreamingQueryException, match=r"DecodeError: .*MALFORMED\] .*frame type 255 .*\(at byte \d+\)"):
         query.awaitTermination(60)
     wait_until(lambda: not subscribers(client, queue), "the reader to go")
     stream.drain(stream.frame(queue, SCHEMA))

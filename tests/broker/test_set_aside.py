@@ -185,11 +185,11 @@ def test_an_outcome_that_is_not_known_is_told(case: Case, command: Command, fate
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--export", "99"), "no owned batch has position 99"),
-        (("--export", "1:2"), "no owned batch has position 2"),
+        (("--export", "99"), "No owned batch has position 99"),
+        (("--export", "1:2"), "No owned batch has position 2"),
         (("--export", "2", "--queue", "elsewhere"), "has no queue 'elsewhere'"),
         (("--skip", "2", "--to", "/no/such/directory/file", "--yes"), "cannot be written"),
-        (("--skip", "2", "--to", "TAKEN", "--yes"), "is there already"),
+        (("--skip", "2", "--to", "TAKEN", "--yes"), "it exists already"),
     ],
 )
 def test_what_cannot_be_done_is_told_and_nothing_is_changed(

@@ -72,6 +72,6 @@ def test_what_spark_connect_can_do(broker: Broker, connect: Connect, queue: str,
     assert done.returncode == 0, done.stderr[-5000:]
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["browsed"] == ROWS
-    assert "Spark does not say which streaming query this is: nothing was sent" in found["refused"]
+    assert "[AMQP_QUERY_UNKNOWN] Spark does not say which streaming query this is" in found["refused"]
     assert (found["sent"], found["called"]) == (None, None)
     assert depth(client, queue) == ROWS

@@ -109,7 +109,7 @@ def never_attached(peer: Peer) -> None:
 
 @pytest.mark.parametrize("script", [say_nothing, only_the_header, half_a_header, only_start, never_attached])
 def test_a_peer_that_falls_silent_while_we_connect(script: Callable[[Peer], None]) -> None:
-    with FakePeer(script) as server, pytest.raises(DeadlineExceeded, match="connect_timeout"):
+    with FakePeer(script) as server, pytest.raises(DeadlineExceeded, match="connect timeout"):
         server.connect(connect_timeout=0.3)
 
 

@@ -302,6 +302,14 @@ def test_a_malformed_message_is_named_and_the_others_are_decoded(name: str) -> N
     assert reason in rejected[0][1]
 
 
+@pytest.mark.parametrize("name", ["resume_id", "resume_ttl"])
+def test_octets_after_the_last_field_are_found_by_each_column_near_it(name: str) -> None:
+    kind = t.BinaryType() if name == "resume_id" else t.LongType()
+    bad = wire.transfer(wire.struct32(0x0401, 1 << 10, b"\0\2abEXTRA"))
+    with pytest.raises(MessageFormatError, match="does not end with its last field"):
+        rows(plan((name, kind)), bad)
+
+
 def test_a_message_of_which_no_row_is_left_gives_no_batch() -> None:
     rejected: list[int] = []
     bad = wire.transfer(BROKEN["twice"][0])

@@ -94,8 +94,8 @@ def test_in_other_modes_it_is_null(mode: str) -> None:
 @pytest.mark.parametrize(
     ("field", "options", "text"),
     [
-        (t.StructField("_corrupt_record", t.BinaryType()), {}, "'_corrupt_record', which has the type binary.*STRING"),
-        (t.StructField("_corrupt_record", TEXT, nullable=False), {}, "which has the type string NOT NULL"),
+        (t.StructField("_corrupt_record", t.BinaryType()), {}, "'_corrupt_record' cannot have the type binary.*STRING"),
+        (t.StructField("_corrupt_record", TEXT, nullable=False), {}, "cannot have the type string NOT NULL"),
         (t.StructField("body", TEXT), {"corrupt_column": "Body"}, "'Body', which is a column of messages"),
         (
             t.StructField("body", TEXT),

@@ -109,6 +109,6 @@ def test_headers_that_do_not_fit_fail_the_query(spark: SparkSession) -> None:
         query.collect()
     text, code = cli.explain(caught.value)
     assert text.startswith("[AMQP_HEADERS_UNFIT] Encoded headers cannot be decoded in 1 row(s) of a batch")
-    assert "in the first because symbol: str16 is not an integer" in text
+    assert "; the first: symbol: str16 is not an integer" in text
     assert code == 1
     assert "SAP" not in text

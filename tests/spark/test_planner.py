@@ -79,12 +79,12 @@ def test_a_range_is_exactly_what_was_received_across_blocks() -> None:
 def test_what_is_not_planned_or_no_longer_held_is_not_served() -> None:
     buffer = filled()
     plan(buffer, messages=6)
-    with pytest.raises(OffsetError, match="positions 0 to 7 are not held"):
+    with pytest.raises(OffsetError, match="positions 0 to 7 are not in it"):
         buffer.parts(0, 7)
     buffer.accept(6)
-    with pytest.raises(OffsetError, match="positions 0 to 6 are not held"):
+    with pytest.raises(OffsetError, match="positions 0 to 6 are not in it"):
         buffer.parts(0, 6)
-    with pytest.raises(OffsetError, match="no batch ending at position 6"):
+    with pytest.raises(OffsetError, match="no batch ends at position 6"):
         buffer.begin_of(6)
 
 

@@ -397,7 +397,7 @@ def test_available_now_ends_with_a_warning_when_others_hold_messages(
     assert "7 message(s) that it does not send: other consumers hold them" in caplog.text
 
 
-def test_available_now_is_silence_allowed_with_a_broker_that_knows_of_no_other_consumer(
+def test_available_now_waits_longer_for_a_broker_that_knows_of_no_other_consumer(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(drain_detector, "HELD_ELSEWHERE_SECONDS", 0.0)

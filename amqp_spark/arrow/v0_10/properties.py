@@ -144,8 +144,8 @@ DELIVERY: Final = Layout(
             "str8",
             -1,
             0x0002,
-            "The routing key that it is published with.",
-            "The routing key that it is published with.",
+            "The routing key of the message.",
+            "The routing key of the message.",
             None,
         ),
         Property(
@@ -222,8 +222,8 @@ MESSAGE: Final = Layout(
             "str8",
             -1,
             0x2000,
-            "MIME encoding of the body, as it is.",
-            "MIME encoding of the body, as it is.",
+            "MIME encoding of the body, which nothing undoes.",
+            "MIME encoding of the body, which nothing undoes.",
             None,
         ),
         Property(

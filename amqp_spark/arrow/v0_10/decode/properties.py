@@ -191,8 +191,10 @@ class PackedFields:
 
     def sized(self, field: Property) -> Spans:
         """Begin and end of a field behind the first of variable size."""
-        index = self.layout.tail.index(field)
-        self._walk(index)
+        tail = self.layout.tail
+        index = tail.index(field)
+        # If only fields of fixed width follow, walk them, too: then the end of the struct is known and checked.
+        self._walk(len(tail) - 1 if all(each.width > 0 for each in tail[index + 1 :]) else index)
         return Spans(self._before[index], self._before[index + 1], self._absent(field.flag))
 
     def _absent(self, mask: int) -> Mask | None:

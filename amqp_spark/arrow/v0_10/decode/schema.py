@@ -125,7 +125,8 @@ def schema_problems(
         if column is None and name == corrupt_column.lower():
             if not isinstance(field.dataType, t.StringType) or not field.nullable:
                 kind = field.dataType.simpleString() + ("" if field.nullable else " NOT NULL")
-                problems.append(SparkCondition.CORRUPT_COLUMN_INVALID(column=field.name, reason=f"has the type {kind}"))
+                allowed = "STRING that can be NULL"
+                problems.append(SparkCondition.COLUMN_TYPE_UNSUPPORTED(column=field.name, type=kind, allowed=allowed))
             continue
         if column is None:
             problems.append(SparkCondition.COLUMN_UNKNOWN(column=field.name, hint="", known=", ".join(COLUMNS)))
