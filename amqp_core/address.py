@@ -31,7 +31,6 @@ NOT_UTF8 = (
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _HOST_NAME = re.compile(r"[^\s\[\]/?#%\\:]+")
-_SECRET_FIELDS = frozenset({"password"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,7 +101,7 @@ class ConnectOptions:
 
     def __repr__(self) -> str:
         shown = (
-            f"{field.name}={'<redacted>' if field.name in _SECRET_FIELDS and value is not None else repr(value)}"
+            f"{field.name}={'<redacted>' if field.name == 'password' and value is not None else repr(value)}"
             for field in fields(self)
             if (value := getattr(self, field.name)) != field.default
         )

@@ -146,10 +146,7 @@ class Subscription(Protocol):
         """Add credit for ``messages`` messages of any size."""
 
     def renew(self, messages: int, nbytes: int | None = None) -> None:
-        """Replace the credit, without waiting: ``messages`` messages of ``nbytes`` bytes in total, or of any size.
-
-        Messages under way still arrive, and count as credit until the broker has answered.
-        """
+        """Replace the credit, without waiting: ``messages`` messages of ``nbytes`` bytes in total, or of any size."""
 
     def take_blocks(self, timeout: float) -> Sequence[Block]:
         """Wait until transfers arrive, ``timeout`` seconds pass, or the client is woken; may return no block."""
@@ -158,11 +155,7 @@ class Subscription(Protocol):
         """Return the transfers that arrived during other calls; do not wait."""
 
     def take_one(self, *, timeout: float) -> Message | None:
-        """Return the next message; ``None`` if none arrives within ``timeout`` seconds.
-
-        Raises:
-            UndecodableMessage: it violates the specification; its id can still be settled.
-        """
+        """Return the next message, or raise UndecodableMessage; ``None`` if none arrives in ``timeout`` seconds."""
 
     def flush(self) -> None:
         """Wait until the broker has sent all available messages within the credit; credit is 0 afterwards."""
@@ -220,23 +213,14 @@ class RouteQueries(Protocol):
         """Whether every answer has arrived."""
 
     def answers(self) -> list[Route]:
-        """Wait for every answer and return them in the order of the targets; call it once.
-
-        Raises:
-            ProtocolError: an answer is missing or of another type.
-            DeadlineExceeded: the answers do not arrive within the call timeout.
-            ConnectionLost, SessionDetached, CommandFailed: the connection or session ended.
-        """
+        """Wait for every answer and return them in the order of the targets; call it once."""
 
 
 class Transactions(Protocol):
-    """Local and distributed transactions on the session of a client.
-
-    Attributes:
-        silence_timeout_s: seconds for which the broker may be silent while it ends a transaction.
-    """
+    """Local and distributed transactions on the session of a client."""
 
     silence_timeout_s: float
+    """Seconds for which the broker may be silent while it ends a transaction."""
 
     @property
     def is_local(self) -> bool:
@@ -246,12 +230,7 @@ class Transactions(Protocol):
         """Make the session transactional, permanently."""
 
     def commit(self, sent: Callable[[], None] | None = None, *, silence_timeout_s: float | None = None) -> None:
-        """Commit everything since the last commit.
-
-        Args:
-            sent: called when the commit was sent and its outcome is not known.
-            silence_timeout_s: for this commit, instead of the attribute.
-        """
+        """Commit everything since the last commit; ``sent`` is called while its outcome is not known."""
 
     def dtx_select(self) -> None:
         """Enable distributed transactions on the session."""
@@ -272,10 +251,7 @@ class Transactions(Protocol):
         """Roll a branch back."""
 
     def abandon(self, xid: Xid, *, ended: bool) -> bool:
-        """Roll back a branch that failed, if the session lives; return whether the broker has confirmed it.
-
-        ``ended``: whether :meth:`end` was called for it before.
-        """
+        """Roll back a failed branch, which was ``ended`` or not; return whether the broker has confirmed it."""
 
     def get_timeout(self, xid: Xid) -> int:
         """Return the seconds after which the broker may roll the branch back."""
@@ -316,11 +292,7 @@ class Client(Protocol):
     def declare_queue(
         self, queue: str, *, durable: bool = False, exclusive: bool = False, auto_delete: bool = False
     ) -> None:
-        """Create the queue unless it exists.
-
-        Raises:
-            ResourceLocked: another connection holds it exclusively.
-        """
+        """Create the queue unless it exists."""
 
     def delete_queue(self, queue: str) -> None:
         """Delete a queue with all its messages."""
@@ -346,15 +318,7 @@ class Client(Protocol):
         exclusive: bool = False,
         selector: str | None = None,
     ) -> Subscription:
-        """Start a subscription without credit.
-
-        Args:
-            queue: its name.
-            accept: messages must be accepted by :meth:`accept`; else they are settled when they are sent.
-            acquire: messages are acquired by this consumer; else it browses.
-            exclusive: refuse other subscriptions of the queue.
-            selector: the broker's filter.
-        """
+        """Start a subscription without credit; without ``accept`` messages are settled when they are sent."""
 
     def accept(self, ranges: Sequence[tuple[int, int]], *, silence_timeout_s: float = 0.0) -> None:
         """Accept transfers by inclusive ranges of ids; the broker may be silent for so many seconds."""
@@ -372,12 +336,7 @@ class Client(Protocol):
         """Send a durable message to a queue; :meth:`confirm` waits until the broker has taken it."""
 
     def confirm(self) -> None:
-        """Wait until the broker has taken responsibility for everything published.
-
-        Raises:
-            MessageRejected: the broker rejected some of it.
-            OutcomeUnknown: the connection ended before the broker answered.
-        """
+        """Wait until the broker has taken responsibility for everything published."""
 
     def publisher(self, *, max_in_flight: int) -> Publisher:
         """Return a new publisher with a window of ``max_in_flight`` transfers; it replaces the previous one."""

@@ -33,20 +33,10 @@ class Redirect(Exception):
 
 
 def connect_any(hosts: Sequence[tuple[str, int]], dial: Callable[[str, int], _Connected]) -> _Connected:
-    """Try each host once, in order, and follow at most three redirects of each.
+    """Try each host once, in order, and follow at most three redirects of each; return the first result of ``dial``.
 
-    Args:
-        hosts: host names or addresses, with their ports.
-        dial: connects to one host and port; raises :class:`Redirect` to continue at another one.
-
-    Returns:
-        The result of the first ``dial`` that succeeds.
-
-    Raises:
-        AuthenticationFailed, VirtualHostRefused, UsageError: at once, since another host would answer the same.
-        ConnectionFailed: none of several hosts could be used; names each with its reason.
-        TlsError, VersionRefused, DeadlineExceeded, ...: the error of the only host, or of the first one if a retry
-            cannot help with any of them.
+    ``dial`` raises :class:`Redirect` to continue at another host. An error that another host would answer, too, is
+    raised at once; of several hosts that cannot be used the ConnectionFailed names each with its reason.
     """
     failures: list[AmqpError] = []
     for host, port in hosts:
@@ -77,12 +67,7 @@ def _follow(host: str, port: int, dial: Callable[[str, int], _Connected]) -> _Co
 def redirected_to(text: str, port: int) -> tuple[str, int]:
     """Parse the host of a redirect: ``amqp:tcp:host:port``, ``tcp:host:port``, ``host:port`` or ``host``.
 
-    Args:
-        text: the host as the broker sent it; of a comma list the first one counts.
-        port: the port if it names none.
-
-    Raises:
-        ProtocolError: it names no host.
+    Of a comma list the first one counts; ``port`` is the default.
     """
     text = text.partition(",")[0].strip()
     for prefix in ("amqp://", "amqps://", "amqp:", "amqps:", "tcp:", "ssl:"):

@@ -23,12 +23,7 @@ _SLOWLY = 0.125
 class Window:
     """Most transfers, and most bytes, that may be sent and not completed. Not thread-safe.
 
-    Args:
-        most_transfers, most_bytes: upper bounds; small ones are the size from the start.
-        small: start with ``FIRST_TRANSFERS`` and ``FIRST_BYTES`` instead of the upper bounds.
-
-    Raises:
-        UsageError: a bound is less than 1.
+    It starts with its upper bounds; if it is ``small`` with ``FIRST_TRANSFERS`` and ``FIRST_BYTES`` at most.
     """
 
     def __init__(self, most_transfers: int, most_bytes: int, *, small: bool = False) -> None:

@@ -9,13 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from amqp_core.conditions import CoreCondition
-from amqp_core.errors import (
-    AmqpError,
-    ConnectionFailed,
-    DeadlineExceeded,
-    UsageError,
-    VersionRefused,
-)
+from amqp_core.errors import AmqpError, ConnectionFailed, DeadlineExceeded, UsageError, VersionRefused
 from amqp_core.transport import Transport, connection_lost, monotonic
 
 if TYPE_CHECKING:
@@ -45,24 +39,15 @@ class Endpoint(Protocol):
         """Return and clear the bytes that wait to be written."""
 
     def receive(self, data: bytes) -> AmqpError | None:
-        """Process received bytes, and return the error that ends the connection, if any.
-
-        Raises:
-            AmqpError: as if it was returned.
-        """
+        """Process received bytes; return or raise the error that ends the connection, if any."""
 
     def receive_eof(self) -> AmqpError | None:
         """Handle the end of the peer's data; return what it explains."""
 
     def tick(self, now: float, *, reading: bool) -> tuple[float | None, bool]:
-        """Queue a heartbeat if it is due.
+        """Queue a heartbeat if it is due; return the time of the next call, and whether the peer is silent.
 
-        Args:
-            now: monotonic time, seconds.
-            reading: ``False`` while arriving data is left in the socket on purpose: silence then proves nothing.
-
-        Returns:
-            The time of the next call (``None``: never), and whether the peer was silent for two intervals.
+        As :meth:`amqp_core.heartbeat.Heartbeat.tick`.
         """
 
     def report(self, now: float) -> float:
@@ -75,14 +60,10 @@ class Endpoint(Protocol):
 class Pump:
     """A transport and an endpoint that work together; after the first error it stays broken. One *incarnation*.
 
-    Not thread-safe, except :meth:`wake`.
-
-    Args:
-        transport: the connected transport; the pump owns it.
-        endpoint: the protocol.
-        call_timeout_s: timeout of every call that waits for the broker, in seconds.
+    It owns the transport. Not thread-safe, except :meth:`wake`.
 
     Attributes:
+        call_timeout_s: timeout of every call that waits for the broker, in seconds.
         reading: ``False`` while arriving data is deliberately left in the socket.
         heard_at: time of the latest received data, in monotonic seconds.
         received_bytes: bytes received so far.
@@ -108,8 +89,7 @@ class Pump:
     def end(self, say_goodbye: Callable[[float], None]) -> None:
         """Close cleanly unless the connection is broken, in at most 5 s; then close the transport. Idempotent.
 
-        Args:
-            say_goodbye: runs the closing handshake of the protocol until the deadline that it is given.
+        ``say_goodbye`` runs the closing handshake of the protocol until the deadline that it is given.
         """
         if self._closed:
             return
@@ -143,11 +123,7 @@ class Pump:
             raise error
 
     def give_up(self, what: str) -> NoReturn:
-        """End the connection because the wait for ``what`` took too long.
-
-        Raises:
-            DeadlineExceeded: always.
-        """
+        """End the connection because the wait for ``what`` took too long: raise DeadlineExceeded."""
         error = DeadlineExceeded(CoreCondition.DEADLINE_EXCEEDED(peer=self.transport.peer, what=what))
         self._break(error)
         raise error
@@ -157,17 +133,9 @@ class Pump:
         self.transport.wake()
 
     def wait_for(self, done: Callable[[], bool], what: str, silence_timeout_s: float = 0.0) -> None:
-        """Do I/O until ``done`` returns true, or the call timeout has passed without much data.
+        """Do I/O until ``done`` returns true; give up when the call timeout has passed without much data.
 
-        Args:
-            done: looks at what has arrived.
-            what: name of what is awaited, for the error.
-            silence_timeout_s: seconds for which the peer may be silent, if that is longer than two heartbeats or the
-                call timeout.
-
-        Raises:
-            DeadlineExceeded: it took too long; the connection is ended.
-            AmqpError: the connection or session ended.
+        The peer may be silent for ``silence_timeout_s``, if that is longer than two heartbeats or the call timeout.
         """
         now = monotonic()
         deadline = now + max(self.call_timeout_s, silence_timeout_s)
@@ -276,9 +244,6 @@ class Pump:
         """Time at which to end the connection of a peer that sends but reads none of our answers; ``None`` if it reads.
 
         Published messages do not count: their publisher limits them and sets its own deadline.
-
-        Raises:
-            DeadlineExceeded: that time has been reached.
         """
         transport = self.transport
         if transport.pending_own_bytes <= _MOST_PENDING:

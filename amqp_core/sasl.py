@@ -62,7 +62,7 @@ class SaslLogin:
         self._mechanism: Mechanism | None = None
 
     def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
-        """As :meth:`Login.choose`; raise AuthenticationFailed or UsageError as :func:`choose`."""
+        """As :meth:`Login.choose`; errors are those of :func:`choose`."""
         self._mechanism = choose(mechanisms, self._options, loopback=self._loopback)
         return self._mechanism.name, self._mechanism.initial()
 
@@ -90,11 +90,7 @@ class Mechanism:
         return None
 
     def respond(self, challenge: bytes) -> bytes:
-        """Return the response to one challenge.
-
-        Raises:
-            AuthenticationFailed: the challenge is not expected or not valid.
-        """
+        """Return the response to one challenge; raise AuthenticationFailed if it is not expected or not valid."""
         raise _violated(self.name, f"a challenge of {len(challenge)} bytes arrived where it has none")
 
     def finished(self) -> None:
@@ -274,17 +270,7 @@ _WEAK = {
 def choose(offered: Sequence[str], options: ConnectOptions, *, loopback: bool) -> Mechanism:
     """Choose the first allowed mechanism that the broker offers and that the given credentials can serve.
 
-    Args:
-        offered: the mechanisms of the broker.
-        options: login, TLS, and the allowed mechanisms, best first.
-        loopback: whether the address of the connected peer is a loopback address.
-
-    Returns:
-        A new exchange of that mechanism.
-
-    Raises:
-        AuthenticationFailed: no mechanism can be used; the text lists the offered and the allowed ones, and for each
-            common one the reason and the remedy. Or the password file cannot be read.
+    If there is none, the text of the AuthenticationFailed has the reason and the remedy for each common one.
     """
     username, password, allowed = options.username, options.read_password(), options.sasl_mechanisms
     reasons: list[str] = []
@@ -338,12 +324,7 @@ def _unusable(name: str, *, login: bool, partial_login: bool, certificate: bool,
 def saslprep(text: str, what: str) -> str:
     """Prepare text by RFC 4013 as a query string (code points unassigned in Unicode 3.2 are allowed).
 
-    Args:
-        text: the value; it appears in no error.
-        what: name of the value for the error.
-
-    Raises:
-        UsageError: a character or a mix of directions that RFC 4013 forbids.
+    The UsageError for forbidden text names it by ``what``, and does not contain it.
     """
     if text.isascii() and text.isprintable():
         return text

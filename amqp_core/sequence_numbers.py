@@ -37,15 +37,9 @@ def wire_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def unwrap_ranges(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[int, int]]:
-    """Convert inclusive wire ranges to unbounded ones; the width of a range is its serial distance.
+    """Convert inclusive wire ranges to unbounded ones near the id ``near``; the width is the serial distance.
 
-    Args:
-        ranges: ranges of wire numbers.
-        near: an unbounded id near them.
-
-    Raises:
-        ProtocolError: a range ends before it begins. Read as a range that crosses the wrap, it would contain nearly
-            every id.
+    A range that ends before it begins is a ProtocolError: read as one that crosses the wrap it has nearly every id.
     """
     result = []
     for low, high in ranges:

@@ -166,11 +166,9 @@ class Ledger:
         self.sent.add(stop - start, transfers.offset(stop) - transfers.offset(start))
 
     def settle(self, told: RangeSet, completed: RangeSet | None) -> None:
-        """Count completed transfers, and free the bytes of every part that is wholly completed.
+        """Count the transfers reported as completed, and free the bytes of every part that is wholly ``completed``.
 
-        Args:
-            told: ids that the broker has reported as completed.
-            completed: those of them that are completed for certain; ``None`` if they have not changed.
+        Those are the ids completed for certain; ``None`` if they have not changed.
         """
         highest = told.highest()
         if highest is None:
@@ -214,11 +212,7 @@ class Ledger:
         self._lead -= count
 
     def reject(self, low: int, high: int, code: int, text: str) -> None:
-        """Record that ids ``low`` to ``high`` are rejected; ids of other commands among them are ignored.
-
-        Raises:
-            ProtocolError: one of them was completed, and so was a sync after it: it counted as delivered.
-        """
+        """Record that ids ``low`` to ``high`` are rejected; ids of other commands among them are ignored."""
         self._check_forgotten(low, high, text)
         if self.rejected and self.rejected[-1].text == text:
             text = self.rejected[-1].text  # thousands of rejects share one text
@@ -259,9 +253,7 @@ class Ledger:
     def unfinished(self, completed: RangeSet, unsent: Iterable[tuple[Transfers, int]]) -> list[Transfers]:
         """Return transfers that are neither completed nor rejected, in order, then unsent ones; no bytes are copied.
 
-        Args:
-            completed: ids that the broker has completed.
-            unsent: runs, each with the number of transfers at its front that were sent.
+        ``unsent``: runs, each with the number of transfers at its front that were sent.
         """
         found: list[tuple[Transfers, int, int]] = []
 

@@ -40,11 +40,7 @@ class _NotResolved(Exception):
 
 
 def tls_context(options: ConnectOptions) -> ssl.SSLContext:
-    """Build the TLS context: certificates are always verified, host names unless the options disable it.
-
-    Raises:
-        TlsError: a CA, certificate or key file cannot be read.
-    """
+    """Build the TLS context: certificates are always verified, host names unless the options disable it."""
     try:
         context = ssl.create_default_context(cafile=options.tls_ca_file)
         context.check_hostname = options.tls_verify_hostname
@@ -65,7 +61,7 @@ class Transport:
     def __init__(self, sock: socket.socket, peer: str) -> None:
         self._sock = sock
         self.peer = peer
-        self._tls = isinstance(sock, ssl.SSLSocket)
+        self.is_tls = isinstance(sock, ssl.SSLSocket)
         self._pending: deque[tuple[memoryview, bool]] = deque()
         self.pending_bytes = 0
         """Bytes that the peer has not taken yet."""
@@ -86,12 +82,7 @@ class Transport:
 
     @classmethod
     def connect(cls, host: str, port: int, *, timeout: float, context: ssl.SSLContext | None) -> Transport:
-        """Connect to ``host``:``port`` within ``timeout`` seconds, with TLS when a context is given.
-
-        Raises:
-            ConnectionFailed: connection refused, name unknown, no answer in time.
-            TlsError: an untrusted certificate, one for another name, or no TLS on that port.
-        """
+        """Connect to ``host``:``port`` within ``timeout`` seconds, with TLS when a context is given."""
         where = format_address(host, port)
         deadline = monotonic() + timeout
         if context is not None:
@@ -128,11 +119,6 @@ class Transport:
             raise _failed(where, error.strerror or error) from error
 
     @property
-    def is_tls(self) -> bool:
-        """Whether the connection is encrypted."""
-        return self._tls
-
-    @property
     def peer_is_loopback(self) -> bool:
         """Whether the connected peer has a loopback address."""
         try:
@@ -142,14 +128,9 @@ class Transport:
         return str(address[0]).startswith("127.") or address[0] in ("::1", "::ffff:127.0.0.1")
 
     def write(self, data: bytes | memoryview, *, bounded: bool = False) -> None:
-        """Send ``data``; buffer the part that the peer does not take yet (see ``pending_bytes``).
+        """Send ``data``, which must not change until then; buffer the part that the peer does not take yet.
 
-        Args:
-            data: the bytes; must not change until they are sent.
-            bounded: the caller limits the amount itself, so that it does not count in ``pending_own_bytes``.
-
-        Raises:
-            ConnectionLost: the connection broke.
+        ``bounded``: the caller limits the amount itself, so that it does not count in ``pending_own_bytes``.
         """
         if data:
             self._pending.append((memoryview(data), bounded))
@@ -191,16 +172,11 @@ class Transport:
         return data
 
     def wait(self, timeout: float, *, reading: bool = True) -> bool:
-        """Wait until there is data to read, room to write pending data, or a wake-up.
+        """Wait for data to read, room to write pending data, or a wake-up; return whether :meth:`wake` was called.
 
-        Args:
-            timeout: seconds.
-            reading: ``False`` leaves arriving data in the socket; only writing, waking and a reset are noticed.
-
-        Returns:
-            Whether :meth:`wake` was called.
+        Without ``reading`` arriving data is left in the socket; only writing, waking and a reset are noticed.
         """
-        if reading and self._tls and isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
+        if reading and self.is_tls and isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
             timeout = 0
         events = (select.POLLIN if reading else 0) | (select.POLLOUT if self._pending else 0)
         if events != self._events:
@@ -264,12 +240,7 @@ def _dial(host: str, port: int, deadline: float) -> socket.socket:
 
 
 def _resolve(host: str, port: int, deadline: float) -> Sequence[_Address]:
-    """Resolve a host. The system's resolver has no deadline: it runs on a thread, which is abandoned after it.
-
-    Raises:
-        _NotResolved: no answer before the deadline.
-        OSError, ValueError: the error of the resolver.
-    """
+    """Resolve a host. The system's resolver has no deadline: it runs on a thread, which is abandoned after it."""
     with contextlib.suppress(socket.gaierror):
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     answers: queue.SimpleQueue[Sequence[_Address] | Exception] = queue.SimpleQueue()

@@ -33,24 +33,14 @@ SELF_NAMED = {
 }
 
 SCALARS = {
-    "bit": "bool",
-    "boolean": "bool",
-    "uint8": "int",
-    "uint16": "int",
-    "uint32": "int",
-    "uint64": "int",
-    "sequence-no": "int",
-    "datetime": "int",
+    **dict.fromkeys(("bit", "boolean"), "bool"),
+    **dict.fromkeys(("uint8", "uint16", "uint32", "uint64", "sequence-no", "datetime"), "int"),
     "uuid": "UUID",
-    "str8": "str",
-    "str16": "str",
-    "vbin8": "bytes",
-    "vbin16": "bytes",
-    "vbin32": "bytes",
+    **dict.fromkeys(("str8", "str16"), "str"),
+    **dict.fromkeys(("vbin8", "vbin16", "vbin32"), "bytes"),
     "map": "dict[str, object]",
     "array": "list[object]",
-    "sequence-set": "list[tuple[int, int]]",
-    "byte-ranges": "list[tuple[int, int]]",
+    **dict.fromkeys(("sequence-set", "byte-ranges"), "list[tuple[int, int]]"),
     "struct32": "Struct",
 }
 """Python types of the wire types that occur as fields."""

@@ -38,13 +38,9 @@ def wrong_struct(code: int, name: str, pos: int) -> DecodeError:
 
 
 class Dispatch(Generic[StructT, ControlT, CommandT]):
-    """Reads and writes by code and by class. Immutable: any thread may use it.
+    """Reads by code and writes by class; reading raises DecodeError for what is unknown or malformed.
 
-    Args:
-        structs, controls, commands: by code, the function that reads packing flags and fields.
-        encoders: by class, the function that writes them.
-        required: by class, attribute and name of the fields that the specification requires of a sender.
-        read_session_header: reads the session header of a command and its position.
+    Immutable: any thread may use it. ``required``: attribute and name of the fields required of a sender, by class.
     """
 
     def __init__(
@@ -65,11 +61,7 @@ class Dispatch(Generic[StructT, ControlT, CommandT]):
         self._read_session_header = read_session_header
 
     def decode_struct32(self, data: bytes, pos: int) -> tuple[StructT, int]:
-        """A struct with its size word and code, and the position after it.
-
-        Raises:
-            DecodeError: it is unknown or malformed.
-        """
+        """A struct with its size word and code, and the position after it."""
         size, at = read_uint32(data, pos)
         code, at = read_uint16(data, at)
         decoder = self._structs.get(code)
@@ -86,11 +78,7 @@ class Dispatch(Generic[StructT, ControlT, CommandT]):
         return write_uint32(len(body) + 2) + struct.CODE.to_bytes(2) + body
 
     def decode_control(self, data: bytes, pos: int = 0) -> ControlT:
-        """A control segment: class code, code, arguments, and nothing after them.
-
-        Raises:
-            DecodeError: it is unknown or malformed.
-        """
+        """A control segment: class code, code, arguments, and nothing after them."""
         code, at = read_uint16(data, pos)
         decoder = self._controls.get(code)
         if decoder is None:
@@ -104,11 +92,7 @@ class Dispatch(Generic[StructT, ControlT, CommandT]):
         return control.CODE.to_bytes(2) + self._encoders[type(control)](control)
 
     def decode_command(self, data: bytes, pos: int = 0) -> tuple[CommandT, bool]:
-        """A command segment (class code, code, session header, arguments) and its sync flag.
-
-        Raises:
-            DecodeError: it is unknown or malformed.
-        """
+        """A command segment (class code, code, session header, arguments) and its sync flag."""
         code, at = read_uint16(data, pos)
         decoder = self._commands.get(code)
         if decoder is None:
@@ -124,11 +108,7 @@ class Dispatch(Generic[StructT, ControlT, CommandT]):
         return command.CODE.to_bytes(2) + (b"\x01\x01" if sync else b"\x01\x00") + body
 
     def check_required(self, value: StructT | ControlT | CommandT) -> None:
-        """Make sure that a control or command that is to be sent has all fields that the specification requires.
-
-        Raises:
-            EncodeError: it lacks one, or a struct among its arguments does.
-        """
+        """Raise EncodeError if a control or command to be sent, or a struct in it, lacks a required field."""
         for attribute, name in self._required.get(type(value), ()):
             field = getattr(value, attribute)
             if field is None:

@@ -4,25 +4,9 @@ Functions only, ``bytes`` in and lists out, so that the same file runs compiled.
 looked at: the frame headers (0-10 section 4.4: size, type, track, channel, the first/last flags) and the class and
 command code of the frame that opens an assembly. Reserved bits are ignored.
 
-How a connection uses it (``rest`` is what the call before left over, ``start`` and ``inside`` its state)::
-
-    rest, start, inside = b"", 0, OUTSIDE
-    ...
-    data = rest + chunk
-    found = scan(data, start, channel, max_frame, inside)
-    # 1. in order: the transfers data[..ends[i]] and the frames that are not part of a transfer
-    done = 0
-    for begin, end, index in found.others:      # index = how many of found.ends come before this frame
-        deliver(found.ends[done:index]); done = index
-        handle_one_frame(data[begin:end])       # control, heartbeat, other command, frame of another channel
-    deliver(found.ends[done:])
-    # 2. only then a broken frame: everything before it has been delivered
-    if found.error is not None:
-        raise found.error
-    # 3. what the next call needs
-    rest, start, inside = data[found.begin:], found.next - found.begin, found.inside
-
-:func:`segments` uses the same walk to locate header and body of one transfer.
+:class:`amqp_core.v0_10.scanner.Scanner` calls :func:`scan` for a connection: it delivers transfers and other frames in
+order, reports a broken frame only then, and keeps ``data[found.begin:]``, to go on at ``found.next`` with the next
+bytes. :func:`segments` uses the same walk to locate header and body of one transfer.
 
 Command ids count every command: a frame of ``others`` on the command track that opens an assembly takes an id, so runs
 of consecutive ids end there; controls take none. Frames of ``others`` that arrive *inside* a transfer (controls may)
@@ -32,10 +16,8 @@ run skips every frame that is not on the command track and every assembly that i
 The frames of one run of transfers are ``data[a:b]`` with ``b`` the end of its last transfer and ``a`` any frame
 boundary after the end of the command before it (0, the end of the run before, or the end of an ``others`` frame).
 
-Nothing is walked twice: a transfer that is not complete is taken up again at ``next``. When it is so big that copying
-``rest`` with every chunk would matter, set the bytes ``data[found.begin:found.next]`` aside in a list, go on with
-``rest = data[found.next:]`` and ``start = 0``, and put the list in front of ``data[:found.ends[0]]`` when the first end
-of a later call closes the transfer.
+Nothing is walked twice: a transfer that is not complete is taken up again at ``next``. The bytes of a big one can be
+set aside: the caller goes on with ``data[found.next:]`` and ``start = 0``, and the first end of a later call closes it.
 """
 
 from __future__ import annotations
@@ -95,20 +77,13 @@ class Scan(NamedTuple):
     """``begin`` of every frame of ``others`` that lies inside a transfer."""
 
 
-class Segments(NamedTuple):
-    """Begin and end of each piece of the header segment, and of each piece of the body segment."""
+def segments(data: bytes, begin: int, end: int) -> tuple[list[int], list[int]]:
+    """Locate header and body in the frames ``data[begin:end]``; raise DecodeError if they are not one transfer.
 
-    header: list[int]
-    body: list[int]
+    Controls, frames of other channels than 0 and other commands are skipped; no contents are decoded.
 
-
-def segments(data: bytes, begin: int, end: int) -> Segments:
-    """Locate header and body in the frames ``data[begin:end]``, which hold one transfer of channel 0.
-
-    Controls, frames of other channels and other commands are skipped; no contents are decoded.
-
-    Raises:
-        DecodeError: the frames are not one transfer.
+    Returns:
+        Begin and end of each piece of the header segment, and of each piece of the body segment.
     """
     frames: list[tuple[int, int, int]] = []
     found = scan(data, begin, 0, 0xFFFF, stop=end, pieces=frames)
@@ -123,7 +98,7 @@ def segments(data: bytes, begin: int, end: int) -> Segments:
     if kinds != sorted(kinds):
         raise DecodeError("the segments of a transfer are not in their order", begin)
     header, body = ([at for each in frames if each[0] == kind for at in each[1:]] for kind in (2, 3))
-    return Segments(header, body)
+    return header, body
 
 
 def scan(
@@ -227,7 +202,9 @@ def scan(
                 break
             begin = at
             if data[at + 12] == 4 and data[at + 13] == 1:
-                if not size_of_command or not starts_with(command, at):
+                if pieces is not None:
+                    pieces.append((kind, at + FRAME_HEADER, end))
+                elif not size_of_command or not starts_with(command, at):
                     changes.append(len(ends))
                     # only a whole command segment with something behind it can begin the next transfer, too
                     command = data[at:end] if flags & 5 == 1 else b""
@@ -238,8 +215,6 @@ def scan(
                     if size < FRAME_HEADER + 4 or (data[at + 14] and data[at + 15] & 1):
                         sync = True
                 frames = 1
-                if pieces is not None:
-                    pieces.append((kind, at + FRAME_HEADER, end))
                 if flags & 5 == 5:  # nothing but the command: a message without header and body
                     found(end)
                     largest = max(largest, size)

@@ -68,6 +68,10 @@ write_uint64: Final[_Write[int]] = _number("Q", "uint64", "a uint64 (0 to 2**64 
 write_int64: Final[_Write[int]] = _number("q", "int64", "an int64 (-2**63 to 2**63 - 1)")
 write_float: Final[_Write[float]] = _number("f", "float", "a float")
 write_double: Final[_Write[float]] = _number("d", "double", "a double")
+write_sequence_no: Final[_Write[int]] = _number("I", "sequence-no", "a uint32 (0 to 2**32 - 1)")
+"""A 32-bit serial number (RFC 1982)."""
+write_datetime: Final[_Write[int]] = _number("q", "datetime", "an int64 (-2**63 to 2**63 - 1)")
+"""A time as a number; the specification counts seconds since 1970."""
 
 
 def write_boolean(value: bool, name: str = "boolean") -> bytes:  # noqa: FBT001 - it is the value
@@ -93,16 +97,6 @@ def write_char_utf32(value: str, name: str = "char-utf32") -> bytes:
     if len(out) != 4:
         raise _misfit(name, value, "one character")
     return out
-
-
-def write_sequence_no(value: int, name: str = "sequence-no") -> bytes:
-    """A 32-bit serial number (RFC 1982)."""
-    return write_uint32(value, name)
-
-
-def write_datetime(value: int, name: str = "datetime") -> bytes:
-    """A time as a number; the specification counts seconds since 1970."""
-    return write_int64(value, name)
 
 
 def write_uuid(value: UUID, name: str = "uuid") -> bytes:

@@ -28,13 +28,7 @@ from amqp_core.v0_10.driver import CHANNEL, Driver
 from amqp_core.v0_10.framing import BODY, COMMAND, HEADER, TRACK_COMMAND, encode_assembly
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.producer_credit import ProducerCredit
-from amqp_core.v0_10.publisher import (
-    MAX_BYTES_IN_FLIGHT,
-    MAX_BYTES_WITHHELD,
-    MAX_IN_FLIGHT,
-    Publisher,
-    Transfers,
-)
+from amqp_core.v0_10.publisher import MAX_BYTES_IN_FLIGHT, MAX_BYTES_WITHHELD, MAX_IN_FLIGHT, Publisher, Transfers
 from amqp_core.v0_10.queries import Questions, RouteQueries
 from amqp_core.v0_10.routing import by_destination, destination_of
 from amqp_core.v0_10.subscription import Subscription
@@ -564,10 +558,7 @@ class Client:
             accept_mode=self._publisher.accept_mode if accept_mode is None else accept_mode,
             acquire_mode=spec.MessageAcquireMode.PRE_ACQUIRED,
         )
-        segments = [
-            (COMMAND, encode_command(transfer, False)),
-            (HEADER, encode_header(delivery, message.properties)),
-        ]
+        segments = [(COMMAND, encode_command(transfer, False)), (HEADER, encode_header(delivery, message.properties))]
         if message.body:
             segments.append((BODY, message.body))
         frames = b"".join(encode_assembly(CHANNEL, TRACK_COMMAND, segments, self._publisher.max_frame_size))

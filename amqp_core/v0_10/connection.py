@@ -118,7 +118,6 @@ class Redirected:
     """The peer asks to connect elsewhere (connection.redirect)."""
 
     host: str
-    known_hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,17 +184,13 @@ class Connection:
     with a monotonic time in seconds.
 
     Args:
-        role: client or server.
-        login: client role only: answers for SASL.
-        virtual_host: client role only: sent in connection.open.
+        role: client (it uses login, virtual_host, client_properties) or server (authenticate, server_properties,
+            mechanisms).
         heartbeat: seconds between heartbeats, requested (client) or offered at most (server); 0: no heartbeats.
         max_frame_size: the largest accepted frame, in bytes, 4096 to 65535; ``None``: 65535.
         max_message_bytes: the largest accepted message or command, in bytes of all its frames.
-        client_properties: client role only: sent in connection.start-ok.
-        mechanisms: server role only: what connection.start offers.
-        authenticate: server role only: ``(mechanism, response) -> challenge``, ``None`` when the login is complete;
-            raises AuthenticationFailed to refuse.
-        server_properties: server role only: sent in connection.start.
+        authenticate: ``(mechanism, response) -> challenge``, ``None`` when the login is complete; raises
+            AuthenticationFailed to refuse.
         scan_transfers: deliver transfers of channel 0 as blocks of raw frames (the fast path) instead of commands.
     """
 
@@ -224,7 +219,6 @@ class Connection:
         self.max_frame_size = max_frame_size
         self.virtual_host = virtual_host
         self.peer_properties: dict[str, object] = {}
-        self.known_hosts: tuple[str, ...] = ()
         self._login = login
         self._authenticate = authenticate
         self._client_properties = client_properties or {}
@@ -292,14 +286,9 @@ class Connection:
         return []
 
     def tick(self, now: float, *, reading: bool = True) -> tuple[float | None, bool]:
-        """Send a heartbeat if one is due, and notice a silent peer.
+        """Send a heartbeat if one is due; return the time of the next call, and whether the peer is silent.
 
-        Args:
-            now: monotonic time, seconds.
-            reading: ``False`` while the caller deliberately leaves the socket unread: silence then proves nothing.
-
-        Returns:
-            The time of the next call (``None``: no heartbeats), and whether the peer was silent for two intervals.
+        As :meth:`amqp_core.heartbeat.Heartbeat.tick`.
         """
         due, following, silent = self._heartbeat.tick(now, reading=reading, is_open=self.state is State.OPEN)
         if due:
@@ -523,12 +512,11 @@ class Connection:
         return self.heartbeat_s
 
     def _on_open_ok(self, control: spec.ConnectionOpenOk, events: list[Event]) -> None:
-        self.known_hosts = tuple(str(host) for host in control.known_hosts or [])
+        del control
         events.append(Opened())
 
     def _on_redirect(self, control: spec.ConnectionRedirect, events: list[Event]) -> None:
-        known = tuple(str(host) for host in control.known_hosts or [])
-        events.append(Redirected(str(control.host or ""), known))
+        events.append(Redirected(str(control.host or "")))
 
     def _on_close_ok(self, control: spec.ConnectionCloseOk, events: list[Event]) -> None:
         del control
@@ -553,10 +541,7 @@ class Connection:
         self.state = State.TUNE_OK
         self._control(
             spec.ConnectionTune(
-                channel_max=255,
-                max_frame_size=self.max_frame_size,
-                heartbeat_min=0,
-                heartbeat_max=self.heartbeat_s,
+                channel_max=255, max_frame_size=self.max_frame_size, heartbeat_min=0, heartbeat_max=self.heartbeat_s
             )
         )
 

@@ -155,9 +155,7 @@ class Driver(Pump):
     ) -> Driver:
         """Connect to one host, log in, open the virtual host and attach a session, within ``connect_timeout``.
 
-        Raises:
-            Redirect: the broker asks to connect to another host.
-            AmqpError: this host cannot be used.
+        Raises Redirect if the broker asks to connect to another host.
         """
         started = monotonic()
         transport = Transport.connect(host, port, timeout=options.connect_timeout, context=context)
@@ -267,28 +265,13 @@ class Driver(Pump):
         self.allow_silence(seconds, partial(self.is_complete, command_id))
 
     def call(self, command: spec.Command, *, silence_timeout_s: float = 0.0) -> None:
-        """Send a command with its sync bit set and wait until it is complete.
-
-        Args:
-            command: the command.
-            silence_timeout_s: seconds for which the peer may be silent while it works on it, if that is longer than two
-                heartbeats or the call timeout.
-        """
+        """Send a command with its sync bit set and wait until it is complete, as :meth:`wait_for`."""
         session = self.session
         command_id = self._call(command, session.is_complete, silence_timeout_s)
         session.forget_names(command_id + 1)
 
     def ask(self, command: spec.Command, kind: type[Result], *, silence_timeout_s: float = 0.0) -> Result:
-        """Send a command that has a result with its sync bit set, and wait for the result.
-
-        Args:
-            command: the command.
-            kind: type of its result (``spec.RESULT_TYPES``).
-            silence_timeout_s: as in :meth:`call`.
-
-        Raises:
-            ProtocolError: it completed without a result, or the result is of another type.
-        """
+        """Send a command with its sync bit set, and wait for its result, as :func:`result_of` returns it."""
         command_id = self._call(command, self.is_answered, silence_timeout_s, result=True)
         return result_of(command, self.take_results([command_id], silence_timeout_s=silence_timeout_s)[0], kind)
 
@@ -297,11 +280,7 @@ class Driver(Pump):
         return command_id in self.session.results or self.session.is_complete(command_id)
 
     def take_results(self, command_ids: Sequence[int], *, silence_timeout_s: float = 0.0) -> list[object]:
-        """Take the results of commands that are answered (:meth:`is_answered`), in ascending order of their ids.
-
-        Returns:
-            The results; ``None`` for a command without one.
-        """
+        """Take the results of answered commands, in ascending order of their ids; ``None`` for one without a result."""
         session = self.session
         if any(command_id not in session.results for command_id in command_ids):
             # a result may arrive after the completion
@@ -322,16 +301,7 @@ class Driver(Pump):
 
 
 def result_of(command: spec.Command, value: object, kind: type[Result]) -> Result:
-    """Return the result of a command (execution.result), which is essential: no other type counts as an empty result.
-
-    Args:
-        command: the command.
-        value: the value of execution.result; ``None`` if it has none, or did not arrive.
-        kind: the result type of the command in the specification.
-
-    Raises:
-        ProtocolError: the value is of another type.
-    """
+    """Return the result of a command (execution.result); raise ProtocolError if it is absent or of another type."""
     if isinstance(value, kind):
         return value
     given = getattr(value, "NAME", "nothing")

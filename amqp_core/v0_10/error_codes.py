@@ -39,14 +39,7 @@ RIGHTS: Final[dict[str, tuple[str, str | None]]] = {
 def command_failure(
     error_code: int, command_id: int | None, description: str, command: str | None = None
 ) -> errors.CommandFailed:
-    """Build the typed error for an ``execution.exception``; for a code that is not listed, an UnknownError.
-
-    Args:
-        error_code: its error-code.
-        command_id: id of the command that failed; ``None`` if it is not given.
-        description: its description.
-        command: name of the command, if known; a missing right is named by it.
-    """
+    """Build the typed error for an ``execution.exception``; for a code that is not listed, an UnknownError."""
     remedy = ""
     if error_code == Code.UNAUTHORIZED_ACCESS and command in RIGHTS:
         qpidd, brokerj = RIGHTS[command]

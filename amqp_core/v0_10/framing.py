@@ -33,16 +33,8 @@ COMMAND_FRAME_BYTES = 1 << 10
 """So many first bytes contain the command frame of a message.transfer, whose only long part is the name of its
 destination, unless the sender splits the command into several frames."""
 
-_FRAME = struct.Struct(
-    ">"
-    "B"  # flags: segment and frame positions
-    "B"  # segment type
-    "H"  # size of the whole frame
-    "B"  # reserved
-    "B"  # track, in the low four bits
-    "H"  # channel
-    "I"  # reserved
-)
+# flags, segment type, size of the whole frame, reserved, track in the low four bits, channel, reserved
+_FRAME = struct.Struct(">BBHBBHI")
 
 
 class Frame(NamedTuple):
@@ -56,15 +48,7 @@ class Frame(NamedTuple):
 
 
 def parse_frame(data: bytes, pos: int, max_frame_size: int) -> tuple[Frame, int] | None:
-    """Parse the frame at ``pos``; ``None`` if it is not complete yet.
-
-    Returns:
-        The frame, and the position after it.
-
-    Raises:
-        DecodeError: a size below that of the header, or a segment type or track not in the specification.
-        LimitExceeded: a frame larger than ``max_frame_size``.
-    """
+    """Parse the frame at ``pos``; return it and the position after it, ``None`` if it is not complete yet."""
     if len(data) - pos < HEADER_SIZE:
         return None
     flags, kind, size, _, track, channel, _ = _FRAME.unpack_from(data, pos)
@@ -88,9 +72,6 @@ def encode_assembly(
 
     Returns:
         The pieces to be written in order: headers and payload slices, not yet joined.
-
-    Raises:
-        UsageError: ``max_frame_size`` leaves no room for a payload.
     """
     room = max_frame_size - HEADER_SIZE
     if room <= 0:
@@ -118,11 +99,7 @@ def encode_assembly(
 def encode_control_frame(
     channel: int, payload: bytes, max_frame_size: int = MAX_FRAME_SIZE, name: str = "a control"
 ) -> bytes:
-    """Return the single frame of a control. All known brokers require that a control fits one frame.
-
-    Raises:
-        EncodeError: the payload does not fit one frame.
-    """
+    """Return the single frame of a control. All known brokers require that a control fits one frame."""
     room = max_frame_size - HEADER_SIZE
     if len(payload) > room:
         raise EncodeError(f"{name} of {len(payload)} bytes does not fit a frame, which holds {room}")
@@ -158,9 +135,7 @@ class _Partial:
 class Assembler:
     """Joins frames into assemblies, one at a time per (channel, track). Not thread-safe.
 
-    Args:
-        limit: most bytes of one command with its content, all frames counted.
-        option: name of the option that raises the limit, for the error.
+    A command with its content has at most ``limit`` bytes, all frames counted; ``option`` raises that limit.
     """
 
     def __init__(self, limit: int = DEFAULT_ASSEMBLY_LIMIT, option: str = "") -> None:
@@ -169,12 +144,7 @@ class Assembler:
         self._partial: dict[tuple[int, int], _Partial] = {}
 
     def receive(self, frame: Frame) -> Assembly | None:
-        """Process the next frame; return the assembly that it completes, if any.
-
-        Raises:
-            DecodeError: first/last flags or segment types in an order that the specification does not allow.
-            LimitExceeded: an assembly larger than the limit, or of more frames than any sender needs.
-        """
+        """Process the next frame; return the assembly that it completes, if any."""
         key = (frame.channel, frame.track)
         partial = self._partial.get(key)
         if frame.flags & FIRST_SEGMENT and frame.flags & FIRST_FRAME:

@@ -66,12 +66,7 @@ class Message:
 
 
 def messages_of(block: Block) -> Iterator[Message]:
-    """Decode every transfer of a block.
-
-    Raises:
-        UndecodableMessage: a header or command violates the specification; raised at that message, it ends the
-            iteration. :func:`each_message` continues.
-    """
+    """Decode every transfer of a block; an undecodable one ends the iteration, unlike that of :func:`each_message`."""
     for message in each_message(block):
         if isinstance(message, UndecodableMessage):
             raise message

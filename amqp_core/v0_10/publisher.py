@@ -64,26 +64,15 @@ _log = logging.getLogger(__name__)
 class Publisher:
     """Publishes runs of transfers on a client's session; made by :meth:`Client.publisher`. Not thread-safe.
 
-    Args:
-        driver: driver of the client.
+    Attributes:
         accept_mode: accept-mode with which this broker reports most; the transfers must have it.
-        trusting: trust a completion of the broker at once, without the answer to a later sync.
+        sent: count of the transfers passed to the transport.
         window: transfers, and bytes, that may be sent and not completed for certain; a larger transfer is sent alone.
         credit: credit of the broker's flow control; it outlives the publisher.
-
-    Attributes:
-        sent: count of the transfers passed to the transport.
-        window: the current window.
     """
 
     def __init__(
-        self,
-        driver: Driver,
-        *,
-        accept_mode: int,
-        trusting: bool = False,
-        window: Window,
-        credit: ProducerCredit,
+        self, driver: Driver, *, accept_mode: int, trusting: bool = False, window: Window, credit: ProducerCredit
     ) -> None:
         self.accept_mode = accept_mode
         self.window = window
@@ -92,7 +81,7 @@ class Publisher:
         self._ledger = Ledger()
         self.sent = self._ledger.sent
         self._unsent: list[tuple[Transfers, int]] = []
-        self._trusting = trusting
+        self._trusting = trusting  # a completion counts at once, without the answer to a later sync
         self._syncs: deque[tuple[int, list[tuple[int, int]]]] = deque()  # with the ids completed when each was sent
         self._proven = RangeSet()
         self._proven_by = -1

@@ -24,15 +24,7 @@ if TYPE_CHECKING:
 
 
 class Questions:
-    """Queries that were sent; made by :meth:`Client.ask`. Not thread-safe.
-
-    Args:
-        driver: driver of the client.
-        questions: the commands, sent at once.
-
-    Raises:
-        ConnectionLost, SessionDetached, CommandFailed, ...: the connection or session ended.
-    """
+    """Queries that were sent; made by :meth:`Client.ask`. Not thread-safe."""
 
     def __init__(self, driver: Driver, questions: Sequence[Question]) -> None:
         self._driver = driver
@@ -65,15 +57,7 @@ class Questions:
 
 
 class RouteQueries:
-    """Queries about targets of messages, sent together; made by :meth:`Client.query_routes`. Not thread-safe.
-
-    Args:
-        driver: driver of the client.
-        targets: one query is sent for each, at once.
-
-    Raises:
-        ConnectionLost, SessionDetached, CommandFailed, ...: the connection or session ended.
-    """
+    """Queries about targets of messages, sent together; made by :meth:`Client.query_routes`. Not thread-safe."""
 
     def __init__(self, driver: Driver, targets: Sequence[Target]) -> None:
         self._questions = Questions(driver, [_question(*target) for target in targets])

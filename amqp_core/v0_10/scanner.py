@@ -34,9 +34,7 @@ _LEAST_FRAME = MIN_MAX_FRAME_SIZE // 2
 class Scanner:
     """Splits the frames of one channel into blocks of transfers and single other frames, in order of arrival.
 
-    Args:
-        channel: the channel of the transfers.
-        max_message_bytes: the largest accepted transfer, in bytes of all its frames.
+    The bytes of all frames of a transfer are limited by ``max_message_bytes``.
     """
 
     def __init__(self, channel: int, max_message_bytes: int = LARGEST_MESSAGE_BYTES) -> None:

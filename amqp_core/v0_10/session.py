@@ -76,11 +76,7 @@ TRANSITIONS: dict[tuple[SessionState, type], SessionState] = {
 class Session:
     """One side of a session (0-10 section session). Not thread-safe.
 
-    Args:
-        wire: output for controls and commands.
-        channel: its channel of the connection.
-        name: name in bytes; unique per user on the broker.
-        first_id: the id that the first command of each side gets (0; other values test the wrap).
+    Its name is unique per user on the broker. Other values of ``first_id`` than 0 test the wrap.
     """
 
     def __init__(self, wire: Wire, channel: int, name: bytes, *, first_id: int = 0) -> None:
@@ -143,11 +139,7 @@ class Session:
         self._control(spec.SessionGap(commands=wire_ranges([(low, high)])))
 
     def receive_control(self, control: spec.Control) -> None:
-        """Process a control of the session class.
-
-        Raises:
-            ProtocolError: the state does not allow the control.
-        """
+        """Process a control of the session class; raise ProtocolError if the state does not allow it."""
         following = TRANSITIONS.get((self.state, type(control)))
         handler = self._handlers.get(type(control))
         if following is not None:
@@ -235,14 +227,10 @@ class Session:
         header: bytes | None = None,
         body: bytes | None = None,
     ) -> int:
-        """Send a command; return its id.
+        """Send a command, with its encoded header and its body; return its id.
 
-        Args:
-            command: the command.
-            sync: ask the peer to complete it, and to report that, at once.
-            result: keep its result until :meth:`take_result`, even if the command completes before the result arrives.
-            header: encoded header segment, if it has one.
-            body: body segment, if it has one.
+        ``sync`` asks the peer to complete it, and to report that, at once. With ``result`` its result is kept until
+        :meth:`take_result`, even if the command completes before the result arrives.
         """
         self._check_sending()
         check_required(command)
@@ -310,9 +298,6 @@ class Session:
         """Answer a command of the peer that is not known here with execution.exception, and end the session.
 
         It is not completed: nothing of it was done (0-10 section execution.error-code: not-implemented).
-
-        Raises:
-            DecodeError: always; the session is over.
         """
         text = f"unknown command 0x{code:04x}"
         self._check_receiving(text)

@@ -49,7 +49,7 @@ class Transactions:
 
     def select(self) -> None:
         """Make the session transactional (tx.select), permanently. Do not mix it with dtx on one session."""
-        self._run(spec.TxSelect())
+        self._client.call(spec.TxSelect())
         self._selected = "tx"
 
     def commit(self, sent: Callable[[], None] | None = None, *, silence_timeout_s: float | None = None) -> None:
@@ -70,7 +70,7 @@ class Transactions:
 
     def rollback(self) -> None:
         """Roll back (tx.rollback). qpidd keeps accepted messages acquired by the session until they are released."""
-        self._run(spec.TxRollback())
+        self._client.call(spec.TxRollback())
 
     @contextmanager
     def tx(self) -> Iterator[None]:
@@ -89,32 +89,32 @@ class Transactions:
 
     def dtx_select(self) -> None:
         """Enable distributed transactions on the session (dtx.select)."""
-        self._run(spec.DtxSelect())
+        self._client.call(spec.DtxSelect())
         self._selected = "dtx"
 
     def start(self, xid: Xid, *, join: bool = False, resume: bool = False) -> None:
         """Associate the session with a branch (dtx.start)."""
-        self._xa(spec.DtxStart(xid=_wire(xid), join=join, resume=resume), may_be_slow=True)
+        self._xa(spec.DtxStart(xid=_wire(xid), join=join, resume=resume))
 
     def end(self, xid: Xid, *, fail: bool = False, suspend: bool = False) -> None:
         """End the association (dtx.end). ``suspend`` without an active branch crashes qpidd: avoid it."""
-        self._xa(spec.DtxEnd(xid=_wire(xid), fail=fail, suspend=suspend), may_be_slow=True)
+        self._xa(spec.DtxEnd(xid=_wire(xid), fail=fail, suspend=suspend))
 
     def prepare(self, xid: Xid) -> None:
         """Prepare a branch after :meth:`end` (dtx.prepare)."""
-        self._xa(spec.DtxPrepare(xid=_wire(xid)), may_be_slow=True)
+        self._xa(spec.DtxPrepare(xid=_wire(xid)))
 
     def commit_branch(self, xid: Xid, *, one_phase: bool = False) -> None:
         """Commit a prepared branch, or in one phase a branch that is only ended (dtx.commit)."""
-        self._xa(spec.DtxCommit(xid=_wire(xid), one_phase=one_phase), may_be_slow=True)
+        self._xa(spec.DtxCommit(xid=_wire(xid), one_phase=one_phase))
 
     def rollback_branch(self, xid: Xid) -> None:
         """Roll a branch back (dtx.rollback)."""
-        self._xa(spec.DtxRollback(xid=_wire(xid)), may_be_slow=True)
+        self._xa(spec.DtxRollback(xid=_wire(xid)))
 
     def forget(self, xid: Xid) -> None:
         """Forget a heuristically completed branch (dtx.forget); qpidd does not implement it."""
-        self._run(spec.DtxForget(xid=_wire(xid)))
+        self._client.call(spec.DtxForget(xid=_wire(xid)))
 
     def get_timeout(self, xid: Xid) -> int:
         """Return the branch's timeout in seconds (dtx.get-timeout)."""
@@ -127,7 +127,8 @@ class Transactions:
 
     def set_timeout(self, xid: Xid, seconds: int) -> None:
         """Set the branch's timeout in seconds (dtx.set-timeout). 0: ends at once on qpidd, no timeout on Broker-J."""
-        self._run(spec.DtxSetTimeout(xid=_wire(xid), timeout=seconds), may_be_slow=True)
+        command = spec.DtxSetTimeout(xid=_wire(xid), timeout=seconds)
+        self._client.call(command, silence_timeout_s=self.silence_timeout_s)
 
     def recover(self) -> list[Xid]:
         """Return the xids of the prepared branches of all clients (dtx.recover): of the whole qpidd, or of the virtual
@@ -187,14 +188,8 @@ class Transactions:
             return False  # the session is gone, or the branch had expired
         return True
 
-    def _run(self, command: spec.Command, *, may_be_slow: bool = False) -> None:
-        self._client.call(command, silence_timeout_s=self.silence_timeout_s if may_be_slow else 0.0)
-
-    def _xa(self, command: spec.Command, *, may_be_slow: bool = False) -> None:
-        result = self._client.ask(
-            command, spec.XaResult, silence_timeout_s=self.silence_timeout_s if may_be_slow else 0.0
-        )
-        status = result.status
+    def _xa(self, command: spec.Command) -> None:
+        status = self._client.ask(command, spec.XaResult, silence_timeout_s=self.silence_timeout_s).status
         if status is None:
             raise ProtocolError(f"the broker answered {command.NAME} without an xa-status")
         if status != spec.DtxXaStatus.XA_OK:

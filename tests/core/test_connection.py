@@ -150,7 +150,6 @@ def test_what_comes_with_open_ok_in_one_read_is_scanned() -> None:
         events = us.receive_data(data[:cut]) + us.receive_data(data[cut:])
         assert events[0] == Opened()
         assert sum(event.block.count for event in events if isinstance(event, TransfersReceived)) == 2
-    assert us.known_hosts == ("a", "b")
 
 
 def test_a_partial_frame_is_not_lost_by_close() -> None:

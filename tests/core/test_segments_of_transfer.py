@@ -102,10 +102,10 @@ def test_frames_that_are_not_one_transfer_are_an_error(data: bytes, reason: str)
 def test_arbitrary_bytes_give_a_transfer_or_a_decode_error(junk: bytes, at: int) -> None:
     for data in (USUAL[:at] + junk + USUAL[at:], USUAL[:at] + junk + USUAL[at + len(junk) :], junk):
         try:
-            found = segments(data, 0, len(data))
+            header, body = segments(data, 0, len(data))
         except DecodeError:
             continue
-        bounds = found.header + found.body
+        bounds = header + body
         assert bounds == sorted(bounds)
         assert not bounds or (bounds[0] >= 12 and bounds[-1] <= len(data))
 
