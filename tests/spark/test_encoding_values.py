@@ -17,6 +17,7 @@ from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import MAX_DEPTH, Typed
 from amqp_spark.arrow.v0_10.conversion import unsupported_parts
+from amqp_spark.arrow.v0_10.decode.arrays import buffer
 from amqp_spark.arrow.v0_10.encode import row_bytes
 from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map
 
@@ -250,7 +251,7 @@ def test_a_small_slice_of_a_column_of_gigabytes() -> None:
     data = np.zeros(start + 5, np.uint8)
     data[start:] = list(b"abcde")
     offsets = np.array([0, start, start + 2, start + 2, start + 5], np.int64)
-    texts = pa.Array.from_buffers(pa.large_string(), 4, [None, row_bytes.memory(offsets), row_bytes.memory(data)])
+    texts = pa.Array.from_buffers(pa.large_string(), 4, [None, buffer(offsets), buffer(data)])
     column = pa.StructArray.from_arrays([texts], names=["s"]).slice(1)
     encoded, errors = encode_map(column, struct_of(s=STRING))
     assert errors == {}

@@ -5,7 +5,7 @@ Times are seconds or milliseconds since 1970, as clients differ, within the year
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from pyspark.sql import types as t
 
@@ -17,8 +17,6 @@ AUTO_MILLISECONDS: Final = 10**11
 EARLIEST_SECONDS: Final = -62_135_596_800
 LATEST_SECONDS: Final = 253_402_300_799
 """The last second of the year 9999; the TIMESTAMP of SQL has the years 1 to 9999."""
-
-
 LONGEST_KEY: Final = 0xFF
 """Maximum bytes of a str8, the type of map keys."""
 _SCALARS: Final = (
@@ -29,6 +27,10 @@ _ALLOWED: Final = (
     "BOOLEAN, TINYINT, SMALLINT, INT, BIGINT, FLOAT, DOUBLE, DECIMAL, STRING, BINARY, DATE, TIMESTAMP, TIMESTAMP_NTZ, "
     "VARIANT, ARRAY, MAP<STRING, ...>, STRUCT"
 )
+
+
+Errors: TypeAlias = dict[int, str]
+"""Row to reason."""
 
 
 class ConversionError(ValueError):

@@ -10,16 +10,13 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
-from amqp_spark.arrow.v0_10.conversion import AUTO_MILLISECONDS, EARLIEST_SECONDS, LATEST_SECONDS
+from amqp_spark.arrow.v0_10.conversion import AUTO_MILLISECONDS, EARLIEST_SECONDS, LATEST_SECONDS, Errors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
 
     from amqp_spark.arrow.v0_10.decode.properties import Mask, Positions, Wire
 
-Errors: TypeAlias = dict[int, str]
 Array: TypeAlias = "pa.Array[Any]"
 Column: TypeAlias = tuple[Array, Errors]
 
@@ -114,16 +111,12 @@ def sql_integer(kind: pa.DataType) -> str:
 
 def unsigned(values: npt.NDArray[np.uint64], absent: Mask | None, kind: pa.DataType) -> Column:
     """Unsigned 64-bit numbers as a signed integer type, with range check."""
-    large, errors = _too_large(values, absent)
-    column, more = integers(values.astype(np.int64), merged(absent, large), kind)
-    return column, errors | more
-
-
-def _too_large(values: npt.NDArray[np.uint64], absent: Mask | None) -> tuple[Mask, Errors]:
     large = values > np.uint64(_LARGEST)
     if absent is not None:
         large &= ~absent
-    return large, {row: f"{values[row]} does not fit BIGINT" for row in np.flatnonzero(large).tolist()}
+    errors = {row: f"{values[row]} does not fit BIGINT" for row in np.flatnonzero(large).tolist()}
+    column, more = integers(values.astype(np.int64), merged(absent, large), kind)
+    return column, errors | more
 
 
 def times(number: Positions, absent: Mask | None, kind: pa.DataType, unit: str) -> Column:
@@ -149,8 +142,3 @@ def uuid_text(octets: npt.NDArray[np.uint8], absent: Mask | None) -> Array:
     bounds = np.arange(0, 36 * rows + 1, 36, dtype=np.int32)
     validity = None if absent is None else buffer(np.packbits(~absent, bitorder="little"))
     return pa.Array.from_buffers(pa.string(), rows, [validity, buffer(bounds), buffer(letters)])
-
-
-def listed(values: Sequence[object], kind: pa.DataType) -> Array:
-    """An array of Python values that are known to fit."""
-    return pa.array(values, kind)

@@ -15,14 +15,14 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import Typed
-from amqp_spark.arrow.v0_10.conversion import ConversionError
+from amqp_spark.arrow.v0_10.conversion import ConversionError, Errors
 from amqp_spark.arrow.v0_10.decode import arrays, headers
 from amqp_spark.arrow.v0_10.decode.properties import PackedFields, Spans, Wire, padded, reply_to, structs
 from amqp_spark.arrow.v0_10.decode.values import converter
 from amqp_spark.arrow.v0_10.properties import MESSAGE, PROPERTIES, REPLY_TO
 
 if TYPE_CHECKING:
-    from amqp_spark.arrow.v0_10.decode.arrays import Array, Column, Errors
+    from amqp_spark.arrow.v0_10.decode.arrays import Array, Column
     from amqp_spark.arrow.v0_10.decode.located import Located
     from amqp_spark.arrow.v0_10.decode.properties import Positions
     from amqp_spark.arrow.v0_10.properties import Property
@@ -152,7 +152,7 @@ def _reply_to(batch: Batch, wanted: Property, arrow: pa.StructType) -> Column:
 
 def _headers(wanted: Property, kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
     if isinstance(kind, t.BinaryType):
-        return lambda batch: (arrays.binary(batch.wire, *batch.struct_of(wanted).sized(wanted)), {})
+        return lambda batch: (encoded_headers(batch, wanted), {})
     decode = decoder(kind, arrow, unit)
     return lambda batch: decode(batch.wire, batch.struct_of(wanted).sized(wanted), batch.broken)
 
@@ -176,23 +176,13 @@ def decoder(kind: t.DataType, arrow: pa.DataType, unit: str) -> Callable[[Wire, 
     return decode
 
 
-def encoded_headers(batch: Batch) -> Array:
-    """The application headers as BINARY: encoded maps, untouched."""
-    wanted = _PROPERTIES["application_headers"]
+def encoded_headers(batch: Batch, wanted: Property = _PROPERTIES["application_headers"]) -> Array:
+    """Headers as BINARY: encoded maps, untouched."""
     return arrays.binary(batch.wire, *batch.struct_of(wanted).sized(wanted))
 
 
 def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:
-    """Decode encoded maps (BINARY, each with its size; NULL stays NULL) to STRUCT or MAP, by the rules of the source.
-
-    Args:
-        column: the encoded maps.
-        kind: the type to decode to.
-        unit: of numbers that become TIMESTAMP: ``s``, ``ms``, or ``auto`` by magnitude.
-
-    Returns:
-        The column, and the reason for every row that cannot be decoded or does not fit.
-    """
+    """Decode encoded maps (BINARY, each with its size; NULL stays NULL) to STRUCT or MAP, as the source does."""
     arrow = to_arrow_type(kind, timezone="UTC")
     maps = column.cast(pa.binary())
     rows = len(maps)
@@ -254,21 +244,18 @@ def _converted(
             except DecodeError as bad:
                 errors[row] = bad.reason
         values.append(value)
-    return arrays.listed(values, arrow), errors
+    return pa.array(values, arrow), errors
 
 
-def _map(data: bytes) -> Typed:
-    value, end = read_map_typed(data, 0)
+def _container(read: Callable[[bytes, int], tuple[Any, int]], number: int, name: str, data: bytes) -> Typed:
+    value, end = read(data, 0)
     if end != len(data):
-        raise ConversionError(f"{len(data) - end} bytes after the end of the map")
-    return Typed(code.MAP, value)
+        raise ConversionError(f"{len(data) - end} bytes after the end of the {name}")
+    return Typed(number, value)
 
 
-def _list(data: bytes) -> Typed:
-    value, end = read_list_typed(data, 0)
-    if end != len(data):
-        raise ConversionError(f"{len(data) - end} bytes after the end of the list")
-    return Typed(code.LIST, value)
+_map: Final = partial(_container, read_map_typed, code.MAP, "map")
+_list: Final = partial(_container, read_list_typed, code.LIST, "list")
 
 
 # ---- body ----------------------------------------------------------------------------------------------------------
@@ -302,9 +289,7 @@ def _body(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
     return build
 
 
-def _self_describing(
-    readers: dict[bytes, Callable[[bytes], Typed]], content_type: bytes | None, body: bytes | None
-) -> Typed:
+def _self_describing(readers: _Readers, content_type: bytes | None, body: bytes | None) -> Typed:
     reader = None if content_type is None else readers.get(content_type)
     if reader is None:
         wanted = " or ".join(sorted(name.decode() for name in readers))

@@ -19,7 +19,8 @@ from amqp_spark.arrow.v0_10.decode import arrays
 from amqp_spark.arrow.v0_10.decode.values import INTEGERS, as_text, converter, float_text, name_of, value_at
 
 if TYPE_CHECKING:
-    from amqp_spark.arrow.v0_10.decode.arrays import Array, Column, Errors
+    from amqp_spark.arrow.v0_10.conversion import Errors
+    from amqp_spark.arrow.v0_10.decode.arrays import Array, Column
     from amqp_spark.arrow.v0_10.decode.properties import Mask, Positions, Spans, Wire
 
 # One step over the next entry of all maps costs about as much as this many entries one by one. A few maps with far
@@ -115,19 +116,11 @@ class _Walk:
         begins: Mask = (self.octets >> np.uint64(56 - 8 * len(key))) == np.uint64(wanted)
         return begins
 
-    def forward(self) -> None:
-        """Move past the entries that :meth:`step` has found."""
-        self.at = self.after
-
 
 def pick(wire: Wire, spans: Spans, keys: list[bytes], broken: Errors) -> list[Positions]:
     """Per key, the positions of its value's type code; 0 if the map or the key is absent.
 
-    Args:
-        wire: the bytes of the block.
-        spans: the encoded maps. Each is read up to the last of the keys only; of a repeated key the first counts.
-        keys: their bytes.
-        broken: receives the reasons of malformed maps.
+    Each map is read up to the last of the keys only; of a repeated key the first counts.
     """
     found = [np.zeros(len(spans.begin), np.int64) for _ in keys]
     wanted = np.full(len(spans.begin), len(keys), np.int64)
@@ -145,7 +138,7 @@ def pick(wire: Wire, spans: Spans, keys: list[bytes], broken: Errors) -> list[Po
                 rows = walk.rows[match]
                 column[rows] = walk.code_at[match]
                 wanted[rows] -= 1
-        walk.forward()
+        walk.at = walk.after
         walk.stop(wanted[walk.rows] == 0)
     for column in found:
         column[walk.lost] = 0
@@ -167,7 +160,7 @@ def check(wire: Wire, spans: Spans, broken: Errors) -> None:
             for index in nested.tolist():
                 wrong[index] = not is_whole(wire.data, int(walk.code_at[index]), int(walk.after[index]))
             walk.drop(wrong, _NOT_WHOLE)
-        walk.forward()
+        walk.at = walk.after
 
 
 def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Errors, *, inside: bool = False) -> None:
@@ -286,7 +279,7 @@ def typed(wire: Wire, at: Positions, target: Target) -> Column:
             except ConversionError as bad:
                 errors[row] = str(bad)
         values.append(value)
-    return arrays.listed(values, target.arrow), errors
+    return pa.array(values, target.arrow), errors
 
 
 def _uniform(wire: Wire, at: Positions, absent: Mask | None, number: int, target: Target) -> Column | None:
@@ -331,7 +324,7 @@ def texts(wire: Wire, spans: Spans, arrow: pa.MapType[Any, Any], unit: str, brok
         if len(steps) >= _ROUNDS and len(walk.rows) < _FEW:
             return None
         steps.append((walk.rows, walk.at + 1, walk.code_at, walk.codes, walk.after))
-        walk.forward()
+        walk.at = walk.after
     rows, key_at, code_at, codes, after = _in_order(steps)
     if walk.lost:
         keep = ~np.isin(rows, walk.lost)

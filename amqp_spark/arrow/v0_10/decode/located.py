@@ -7,7 +7,7 @@ Transfers other than the usual three frames are walked one by one, so that a dam
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -33,15 +33,12 @@ _HEADER: Final = np.uint64(0x0302_0000_0001_0000)
 _LAST_HEADER: Final = np.uint64(0x0702_0000_0001_0000)
 _BODY: Final = np.uint64(0x0703_0000_0001_0000)
 _TRANSFER: Final = 0x0401
+_Places: TypeAlias = "tuple[Positions, Positions, Positions, Positions]"
+"""As in :class:`Located`: ``head_begin``, ``head_end``, ``body_begin``, ``end``."""
 
 
 class Chunk(NamedTuple):
-    """Consecutive whole transfers.
-
-    Attributes:
-        frames: their frames, as received.
-        ends: end of each transfer in ``frames``: 32 bits each, big-endian.
-    """
+    """Consecutive whole transfers as received, and the end of each in ``frames``: 32 bits, big-endian."""
 
     frames: bytes | memoryview
     ends: bytes
@@ -59,15 +56,6 @@ def joined(chunks: Sequence[Chunk]) -> Chunk:
     before = accumulate((len(chunk.frames) for chunk in chunks), initial=0)
     ends = [np.frombuffer(chunk.ends, _END) + np.uint32(start) for chunk, start in zip(chunks, before, strict=False)]
     return Chunk(b"".join([chunk.frames for chunk in chunks]), np.concatenate(ends).astype(_END).tobytes())
-
-
-class _Places(NamedTuple):
-    """Same fields as :class:`Located`."""
-
-    head_begin: Positions
-    head_end: Positions
-    body_begin: Positions
-    end: Positions
 
 
 class Located(NamedTuple):
@@ -122,7 +110,7 @@ def locate(chunk: Chunk) -> Located:
     if len(end) and ((end <= begin).any() or end[-1] > len(frames)):
         raise DecodeError("the ends of the transfers do not fit the frames", 0)
     head, body, usual = _three_frames(Wire(padded(frames, 0)), begin, end)
-    places = _Places(head + 12, body, np.minimum(body + 12, end), end)
+    places = head + 12, body, np.minimum(body + 12, end), end
     if usual.all():
         return Located(Wire(padded(frames, int(body.max(initial=0)))), *places, {}, {})
     return _with_unusual(frames, begin, places, np.flatnonzero(~usual).tolist())

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import types as t
 
-    from amqp_spark.arrow.v0_10.decode.arrays import Array, Column, Errors
+    from amqp_spark.arrow.v0_10.decode.arrays import Array, Column
     from amqp_spark.arrow.v0_10.decode.columns import Build
     from amqp_spark.arrow.v0_10.decode.located import Chunk
     from amqp_spark.arrow.v0_10.decode.properties import Positions
@@ -41,12 +41,6 @@ _GATHER: Final = 4 << 20  # small chunks are decoded together: a step per column
 _REASONS: Final = 10  # maximum distinct reasons of rejected messages per batch
 MODES: Final = ("FAILFAST", "REJECT", "PERMISSIVE")
 UNITS: Final = ("auto", "s", "ms")
-RECORD_SCHEMA: Final = "reasons MAP<STRING,STRING>, body BINARY, application_headers BINARY, transfer BINARY"
-"""Contents of the column of misfits, as ``from_json`` reads it (Spark takes BINARY from base64).
-
-``body`` and ``application_headers`` (the encoded map) are as received. A message that cannot be decoded has
-``transfer`` instead, its frames.
-"""
 
 
 class ColumnPlan:
@@ -66,13 +60,7 @@ class ColumnPlan:
     def build(
         cls, schema: t.StructType, *, mode: str, timestamp_unit: str, corrupt_column: str | None = None
     ) -> ColumnPlan:
-        """Check a schema; column names are compared without case.
-
-        Args:
-            schema: of the query.
-            mode: the option.
-            timestamp_unit: the option.
-            corrupt_column: the option ``columnNameOfCorruptRecord``; ``None``: not given.
+        """Check a schema with these options; column names are compared without case.
 
         Raises:
             SchemaError: with every unsupported column, and the permitted types.
@@ -104,12 +92,8 @@ class ColumnPlan:
     ) -> Iterator[pa.RecordBatch]:
         """Decode chunks of transfers that have consecutive positions from ``first_position`` on.
 
-        Args:
-            chunks: the transfers, in order.
-            queue: their queue.
-            first_position: position of the first transfer.
-            on_reject: called in mode REJECT with the positions of the rows left out and their common reason.
-            skipped: positions that yield no row, whether their messages fit or not.
+        Mode REJECT calls ``on_reject`` with the positions of the rows left out and their common reason. The positions
+        ``skipped`` yield no row, whether their messages fit or not.
 
         Raises:
             MessageFormatError: in mode FAILFAST, for the first message that does not fit.
@@ -141,7 +125,8 @@ class ColumnPlan:
         for field, build in zip(self.schema.fields, self._builders, strict=True):
             column, errors = build(batch)
             if not field.nullable and column.null_count:
-                errors = _absent(column) | errors
+                rows = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist()
+                errors = dict.fromkeys(rows, "it is absent, and NOT NULL was asked for") | errors
             for row, reason in errors.items():
                 wrong.setdefault(row, {})[field.name] = reason
             if errors and self.mode == "PERMISSIVE":
@@ -153,7 +138,7 @@ class ColumnPlan:
         gone = {position - batch.position for position in left_out if position in here}
         wrong = {row: reasons for row, reasons in wrong.items() if row not in gone}
         if wrong:
-            columns = self._settle(batch, columns, wrong, on_reject)
+            self._settle(batch, columns, wrong, on_reject)
         if self.mode == "REJECT":
             gone |= wrong.keys()
         if gone:
@@ -164,30 +149,21 @@ class ColumnPlan:
         return field.name.lower() == self.corrupt_column.lower()
 
     def _settle(
-        self,
-        batch: Batch,
-        columns: list[Array],
-        wrong: dict[int, dict[str, str]],
-        on_reject: OnReject | None,
-    ) -> list[Array]:
+        self, batch: Batch, columns: list[Array], wrong: dict[int, dict[str, str]], on_reject: OnReject | None
+    ) -> None:
         """Handle the rows that do not fit according to ``mode``."""
         if self.mode == "FAILFAST":
             row = min(wrong)
             raise MessageFormatError(batch.queue, batch.position + row, *_first(wrong[row]))
         if self.mode == "PERMISSIVE":
-            known = {"queue", "position"}
-            known_only = [
-                column if not batch.broken or field.name.lower() in known else _without(column, batch.broken)
-                for field, column in zip(self.schema.fields, columns, strict=True)
-            ]
-            return [
-                _records(batch, wrong) if self._is_corrupt(field) else column
-                for field, column in zip(self.schema.fields, known_only, strict=True)
-            ]
-        if on_reject is not None:
+            for index, field in enumerate(self.schema.fields):
+                if self._is_corrupt(field):
+                    columns[index] = _records(batch, wrong)
+                elif batch.broken and field.name.lower() not in ("queue", "position"):
+                    columns[index] = _without(columns[index], batch.broken)
+        elif on_reject is not None:
             for reason, positions in _by_reason(wrong, batch.position).items():
                 on_reject(positions, reason)
-        return columns
 
 
 def _gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
@@ -211,11 +187,6 @@ def _cut(ends: Positions, low: int) -> int:
     if ends[high - 1] - begin > MOST_BYTES:
         high = max(int(np.searchsorted(ends[:high], begin + MOST_BYTES, side="right")), low + 1)
     return high
-
-
-def _absent(column: Array) -> Errors:
-    rows = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist()
-    return dict.fromkeys(rows, "it is absent, and NOT NULL was asked for")
 
 
 def _without(column: Array, rows: Iterable[int]) -> Array:
@@ -255,7 +226,11 @@ def _by_reason(wrong: dict[int, dict[str, str]], position: int) -> dict[str, lis
 
 
 def _records(batch: Batch, wrong: Mapping[int, Mapping[str, str]]) -> Array:
-    """The column of misfits: JSON in the rows of ``wrong`` (row, column, reason), NULL in the others."""
+    """The column of misfits: JSON in the rows of ``wrong`` (row, column, reason), NULL in the others.
+
+    It has ``reasons``, and in base64 ``body`` and ``application_headers`` as received. A message that cannot be decoded
+    has ``transfer`` instead, its frames.
+    """
     texts: list[str | None] = [None] * batch.rows
     whole = [row for row in sorted(wrong) if UNDECODABLE not in wrong[row]]
     rows = pa.array(whole, pa.int64())

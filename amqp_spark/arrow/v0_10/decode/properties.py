@@ -8,6 +8,7 @@ section 3.4; the byte order is that of the brokers).
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
@@ -118,18 +119,13 @@ def padded(data: bytes, last: int) -> bytes:
     return data if len(data) >= last + _PADDING else data + bytes(_PADDING)
 
 
-_SIZES: dict[tuple[Property, ...], Positions] = {}
-
-
+@cache
 def _sizes(fields: tuple[Property, ...]) -> Positions:
     """Bytes of the present fields of fixed width, by combination of flags."""
-    table = _SIZES.get(fields)
-    if table is None:
-        flags = np.arange(0x10000)
-        table = np.zeros(0x10000, np.int64)
-        for field in fields:
-            table += np.where(flags & field.flag, field.width, 0)
-        _SIZES[fields] = table
+    flags = np.arange(0x10000)
+    table = np.zeros(0x10000, np.int64)
+    for field in fields:
+        table += np.where(flags & field.flag, field.width, 0)
     return table
 
 

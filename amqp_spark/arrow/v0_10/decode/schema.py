@@ -131,7 +131,7 @@ def schema_problems(
         if column is None:
             problems.append(SparkCondition.COLUMN_UNKNOWN(column=field.name, hint="", known=", ".join(COLUMNS)))
             continue
-        problems += _type_problems(field, column)
+        problems += type_problems(field, column.allowed, sent=False)
         if mode == "PERMISSIVE" and not field.nullable and name not in ("queue", "position"):
             problems.append(SparkCondition.COLUMN_NOT_NULL(column=field.name))
     return problems
@@ -148,24 +148,23 @@ def corrupt_column_problems(schema: t.StructType, name: str) -> list[str]:
     return [SparkCondition.CORRUPT_COLUMN_INVALID(column=name, reason=reason)]
 
 
-def is_reply_to(kind: t.DataType) -> bool:
+def _is_reply_to(kind: t.DataType) -> bool:
     """Whether a type has one or more fields of reply-to, each once and as STRING."""
     parts = [(field.name.lower(), field.dataType) for field in kind.fields] if isinstance(kind, t.StructType) else []
     served = all(name in _REPLY_TO and isinstance(of, t.StringType) for name, of in parts)
     return served and 0 < len(parts) == len({name for name, _ in parts})
 
 
-def _type_problems(field: t.StructField, column: Column) -> list[str]:
-    kind = field.dataType
-    if column.default == COLUMNS["reply_to"].default:
-        if is_reply_to(kind):
+def type_problems(field: t.StructField, allowed: str, *, sent: bool) -> list[str]:
+    """Problems of the type of a known column, when it is read or sent."""
+    kind, name = field.dataType, field.name.lower()
+    column = COLUMNS[name]
+    if name == "reply_to":
+        if _is_reply_to(kind):
             return []
     elif isinstance(kind, column.nested):
-        return unsupported_parts(kind, field.name, sent=False)
+        return unsupported_parts(kind, field.name, sent=sent)
     elif isinstance(kind, column.scalars):
         return []
-    return [
-        SparkCondition.COLUMN_TYPE_UNSUPPORTED(
-            column=field.name, type=kind.simpleString().upper(), allowed=column.allowed
-        )
-    ]
+    sql = kind.simpleString().upper()
+    return [SparkCondition.COLUMN_TYPE_UNSUPPORTED(column=field.name, type=sql, allowed=allowed)]

@@ -11,7 +11,7 @@ from pyspark.sql import types as t
 from amqp_core.v0_10 import type_codes as code
 from amqp_spark.arrow.v0_10.encode import variants
 from amqp_spark.arrow.v0_10.encode.row_bytes import Array, RowBytes, bounds, join, lengths, number, packed
-from amqp_spark.arrow.v0_10.encode.row_errors import LARGEST_BODY, blame, limited, reasons
+from amqp_spark.arrow.v0_10.encode.row_errors import LARGEST_BODY, blame, limited
 from amqp_spark.arrow.v0_10.encode.schema import LIST_TYPE, MAP_TYPE
 from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map
 
@@ -54,8 +54,8 @@ def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Bodies:
 
 def _variants(column: Array, blamed: Blamed) -> Bodies:
     octets, kinds, wrong = variants.bodies(column)
-    for row, reason in reasons(wrong).items():
-        blamed.setdefault(row, ("body", reason))
+    for row, fault in wrong.items():
+        blamed.setdefault(row, ("body", str(fault)))
     scalar = np.equal(kinds, 0)
     blame(blamed, scalar, "body", "is a VARIANT of a scalar; an object (amqp/map) or an array (amqp/list) is allowed")
     lists = np.equal(kinds, code.LIST).astype(np.int8)
@@ -68,12 +68,9 @@ def frame(kind: int, flags: Size, size: Size) -> tuple[Any, ...]:
 
 
 def assemble(head: RowBytes, octets: Array, room: int) -> tuple[pa.Buffer, Numbers]:
-    """Whole assemblies of all rows, and the end of each. Every body is copied once.
+    """Whole assemblies of all rows, with at most ``room`` bytes of body per frame, and the end of each.
 
-    Args:
-        head: the bytes before the body.
-        octets: the bodies as BINARY, none null.
-        room: maximum bytes of body per frame.
+    The bodies are BINARY, none null. Every body is copied once.
     """
     long = lengths(octets)
     largest = int(long.max())

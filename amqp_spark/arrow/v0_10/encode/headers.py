@@ -11,8 +11,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_core.v0_10.type_codes import WIDTHS
-from amqp_spark.arrow.v0_10.decode.headers import check
+from amqp_spark.arrow.v0_10.decode.headers import check, end_of
 from amqp_spark.arrow.v0_10.decode.properties import Spans, Wire, padded
 from amqp_spark.arrow.v0_10.encode.row_bytes import LARGEST, RowBytes, bounds, join, lengths, present
 from amqp_spark.arrow.v0_10.encode.row_errors import limited
@@ -81,17 +80,9 @@ def checked(octets: Array) -> dict[int, str]:
 def stamped(
     maps: Array | None, rows: int, *, query_id: str | None, batch_id: int | None, partition: int, first_row: int
 ) -> Array:
-    """Add stamps to every map; existing stamps are replaced, and rows without a map get one.
+    """Add stamps to every encoded map; existing stamps are replaced, and rows without a map get one.
 
-    Args:
-        maps: encoded maps as BINARY; ``None``: no row has one.
-        rows: number of rows.
-        query_id, batch_id: of the batch; ``None`` leaves the stamp out.
-        partition: of the task.
-        first_row: position in the partition of row 0.
-
-    Returns:
-        The encoded maps, none null.
+    ``None`` as id of query or batch leaves the stamp out; ``first_row`` is the position of row 0 in the partition.
     """
     constant = b""
     count = 2
@@ -163,9 +154,7 @@ def _without(data: bytes, keys: set[bytes]) -> bytes:
     at = 8
     while at < len(data):
         code_at = at + 1 + data[at]
-        width = WIDTHS[data[code_at]]
-        after = code_at + 1
-        after += width if width >= 0 else -width + int.from_bytes(data[after : after - width])
+        after = end_of(data, data[code_at], code_at + 1)
         if data[at + 1 : code_at] not in keys:
             kept.append(data[at:after])
         at = after

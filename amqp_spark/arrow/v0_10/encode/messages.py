@@ -122,13 +122,7 @@ class MessagePlan:
         )
 
     def encoder(self, *, accept_mode: int, max_frame_size: int, task_id: TaskId) -> Encoder:
-        """An encoder for a connection and a task.
-
-        Args:
-            accept_mode: of the transfers (0 explicit, 1 none).
-            max_frame_size: of the connection, in bytes, frame header included.
-            task_id: for errors and stamps.
-        """
+        """An encoder for a connection, whose frames have at most so many bytes, and a task."""
         return Encoder(self, accept_mode=accept_mode, max_frame_size=max_frame_size, task_id=task_id)
 
 
@@ -143,11 +137,7 @@ class Encoder:
         self._modes = bytes((accept_mode, MessageAcquireMode.PRE_ACQUIRED))
 
     def blocks(self, batch: pa.RecordBatch, first_row: int) -> Iterator[EncodedBlock]:
-        """Encode a batch in blocks.
-
-        Args:
-            batch: rows of the planned schema.
-            first_row: position in the partition of the first row.
+        """Encode a batch in blocks; ``first_row`` is the position in the partition of its first row.
 
         Raises:
             RowError: the first row that cannot be sent; the blocks of earlier rows were returned before.
@@ -170,10 +160,8 @@ class Encoder:
         exchanges = self._exchanges(columns, blamed)
         head = self._command(exchanges, rows, blamed)
         if blamed:
-            row = min(blamed)
-            raise RowError(
-                blamed[row][0], first_row + row, self.task_id.partition, self.task_id.batch_id, blamed[row][1]
-            )
+            row, (column, reason) = min(blamed.items())
+            raise RowError(column, first_row + row, self.task_id.partition, self.task_id.batch_id, reason)
         there = lengths(body.octets) > 0
         flags = WHOLE_SEGMENT if there.all() else np.where(there, WHOLE_SEGMENT, WHOLE_SEGMENT | LAST_SEGMENT)
         head.cells(*frame(bodies.HEADER, flags, structs.size))
@@ -250,10 +238,8 @@ class Encoder:
 
     def _fits(self, structs: RowBytes, columns: dict[str, Array], blamed: Blamed) -> None:
         """Check that the header segment fits one frame, also on delivery: brokers read no other."""
-        size = structs.size
         room = self._room - KEPT_FREE
-        if isinstance(size, int):
-            size = np.full(structs.rows, size)
+        size = np.full(structs.rows, structs.size) if isinstance(structs.size, int) else structs.size
         too_large = np.flatnonzero(size > room)
         if len(too_large):  # only the first faulty row is ever reported
             row = int(too_large[0])
@@ -321,12 +307,7 @@ def _cuts(columns: dict[str, Array], rows: int) -> Iterator[tuple[int, int]]:
 
 
 def clear_accept_mode(frames: bytearray, ends: Iterable[int]) -> None:
-    """Set accept-mode none in every transfer.
-
-    Args:
-        frames: consecutive transfers made by :class:`Encoder`; changed in place.
-        ends: end of each transfer in ``frames``.
-    """
+    """Set accept-mode none in every transfer of ``frames``, which :class:`Encoder` has made; changed in place."""
     start = 0
     for end in ends:
         destination = start + _BEFORE_DESTINATION

@@ -31,18 +31,19 @@ class PackedLayout:
         self.flags: Size = 0
         self._blamed = blamed
 
-    def announce(self, flag: int, there: Mask | None) -> None:
-        """Set a field's flag in the rows that are ``there`` (None: all)."""
-        self.flags = self.flags | (flag if there is None else there * np.uint16(flag))
+    def _add(self, field: Property, there: Mask | None, *cells: Cell) -> None:
+        """Set a field's flag in the rows that are ``there`` (None: all), and add its cells."""
+        self.flags = self.flags | (field.flag if there is None else there * np.uint16(field.flag))
+        if cells:
+            self.fields.cells(*cells, there=there)
 
     def constant(self, field: Property, value: int | str) -> None:
         """Add a field that is the same in every row."""
-        self.announce(field.flag, None)
         if isinstance(value, int):
-            self.fields.cells(number(_NUMBERS[field.width], value))
+            self._add(field, None, number(_NUMBERS[field.width], value))
         else:
             octets = value.encode()
-            self.fields.cells(number(_NUMBERS[-field.width], len(octets)), octets)
+            self._add(field, None, number(_NUMBERS[-field.width], len(octets)), octets)
 
     def column(self, field: Property, column: Array, unit: str) -> None:
         """Add a field with the row's own value; NULL leaves it out. ``unit`` is that of TIMESTAMP columns."""
@@ -58,23 +59,16 @@ class PackedLayout:
             case "reply-to":
                 self._reply_to(field, cast("pa.StructArray", column))
             case "map":  # encoded already
-                self._encoded(field, column)
+                self._add(field, present(column))
+                self.fields.column(column)
             case _ if field.width > 0:
                 self._number(field, column)
             case _:
                 self._sized(field, column, field.name)
 
-    def _cells(self, field: Property, cell: Cell, there: Mask | None) -> None:
-        self.announce(field.flag, there)
-        self.fields.cells(cell, there=there)
-
     def _sized(self, field: Property, column: Array, name: str) -> None:
-        self.announce(field.flag, present(column))
+        self._add(field, present(column))
         sized(self.fields, _NUMBERS[-field.width], column, name, self._blamed)
-
-    def _encoded(self, field: Property, column: Array) -> None:
-        self.announce(field.flag, present(column))
-        self.fields.column(column)
 
     def struct32(self, code: int) -> RowBytes:
         """The whole struct: size, code, flags, fields."""
@@ -100,12 +94,12 @@ class PackedLayout:
         allowed = f"{lowest} to {highest}" if highest < _LARGEST else "0 and above"
         for row in np.flatnonzero(wrong).tolist():
             self._blamed.setdefault(row, (field.name, f"is {values[row]}; {allowed} are allowed"))
-        self._cells(field, (_NUMBERS[field.width], values), there)
+        self._add(field, there, (_NUMBERS[field.width], values))
 
     def _bit(self, field: Property, column: Array) -> None:
         set_ = column.fill_null(False).to_numpy(zero_copy_only=False)
         if set_.any():
-            self.announce(field.flag, None if set_.all() else set_)
+            self._add(field, None if set_.all() else set_)
 
     def _time(self, field: Property, column: Array, unit: str) -> None:
         there = present(column)
@@ -117,7 +111,7 @@ class PackedLayout:
                 blame(self._blamed, early, field.name, "is before 1970; times from then on are allowed")
         else:
             values = _integers(column)  # unchanged: values from the source are written back as they were
-        self._cells(field, (">i8", values), there)
+        self._add(field, there, (">i8", values))
 
     def _uuid(self, field: Property, column: Array) -> None:
         there = present(column)
@@ -127,7 +121,8 @@ class PackedLayout:
             wrong = (long != 16) if there is None else (long != 16) & there
             for row in np.flatnonzero(wrong).tolist():
                 self._blamed.setdefault(row, (field.name, f"has {long[row]} bytes; a UUID has 16"))
-            self._encoded(field, octets)
+            self._add(field, present(octets))
+            self.fields.column(octets)
             return
         values, wrong = texts.uuids(octets)
         for row in np.flatnonzero(wrong).tolist():
@@ -136,7 +131,7 @@ class PackedLayout:
                 "f81d4fae-7dec-11d0-a765-00a0c91e6bf6 (hexadecimal digits in groups of 8-4-4-4-12)"
             )
             self._blamed.setdefault(row, (field.name, reason))
-        self._cells(field, ("V16", values), there)
+        self._add(field, there, ("V16", values))
 
     def _reply_to(self, field: Property, column: pa.StructArray) -> None:
         there = present(column)
@@ -145,7 +140,7 @@ class PackedLayout:
         for part in REPLY_TO.fields:
             if part.name in parts and parts[part.name].null_count < len(column):
                 inner._sized(part, parts[part.name], f"{field.name}.{part.name}")
-        self.announce(field.flag, there)
+        self._add(field, there)
         if there is None:
             self.fields.run(inner.struct16())
         else:  # the parts of a NULL struct are NULL too, so only its own cells have to be left out

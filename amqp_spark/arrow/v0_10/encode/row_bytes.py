@@ -14,6 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqp_spark.arrow.v0_10.decode.arrays import buffer
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -140,15 +142,10 @@ def fixed(rows: int, cells: list[Cell], there: Mask | None = None) -> Array:
 
 def packed(data: Numbers | pa.Buffer, offsets: Numbers, there: Mask | None = None) -> Array:
     """A binary array of this memory, not copied; null in rows left out by ``there``."""
-    buffer = data if isinstance(data, pa.Buffer) else memory(data)
-    validity = None if there is None else memory(np.packbits(there, bitorder="little"))
-    ends = memory(np.ascontiguousarray(offsets, np.int32))
-    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [validity, ends, buffer])
-
-
-def memory(values: Numbers) -> pa.Buffer:
-    """The memory of a numpy array as an Arrow buffer, not copied."""
-    return pa.py_buffer(cast("Any", values.reshape(-1)))
+    octets = data if isinstance(data, pa.Buffer) else buffer(data)
+    validity = None if there is None else buffer(np.packbits(there, bitorder="little"))
+    ends = buffer(np.ascontiguousarray(offsets, np.int32))
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [validity, ends, octets])
 
 
 def join(*pieces: Array | bytes) -> Array:

@@ -51,9 +51,6 @@ def limited(column: Array, most: int, name: str, blamed: Blamed) -> Array:
 # ---- inside of maps and lists ---------------------------------------------------------------------------------------
 
 
-Errors: TypeAlias = dict[int, str]
-"""Row to reason."""
-
 LONGEST_TEXT: Final = 0xFFFF
 """Maximum bytes of a str16."""
 
@@ -109,8 +106,3 @@ def not_utf8(size: Any) -> Fault:
 def no_time(kind: str) -> Fault:
     """Fault: date or time without a text."""
     return Fault(f"a {kind} outside of the years 1 to 9999", "only these years have a text")
-
-
-def reasons(faults: Faults) -> Errors:
-    """The faults as texts."""
-    return {row: str(fault) for row, fault in faults.items()}

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import types as t
 
-from amqp_spark.arrow.v0_10.conversion import unsupported_parts
 from amqp_spark.arrow.v0_10.decode.schema import COLUMNS as READABLE
-from amqp_spark.arrow.v0_10.decode.schema import is_reply_to
+from amqp_spark.arrow.v0_10.decode.schema import type_problems
 from amqp_spark.arrow.v0_10.properties import PROPERTIES
 from amqp_spark.conditions import SparkCondition
 
@@ -131,7 +130,7 @@ def schema_problems(schema: t.StructType, options: SinkOptions) -> list[str]:
         if name not in COLUMNS:
             problems.append(_unknown(field.name))
             continue
-        problems += _type_problems(field, name)
+        problems += type_problems(field, COLUMNS[name].types.replace("`", ""), sent=True)
         if name == "body":
             problems += _content_type_problems(field.dataType, options)
     if "body" not in seen:
@@ -143,39 +142,12 @@ def schema_problems(schema: t.StructType, options: SinkOptions) -> list[str]:
     return problems
 
 
-def content_types(kind: t.DataType) -> tuple[str, ...]:
-    """Possible content types of a body of this type, unless the row sets one; empty: any."""
-    match kind:
-        case t.StructType() | t.MapType():
-            return (MAP_TYPE,)
-        case t.ArrayType():
-            return (LIST_TYPE,)
-        case t.VariantType():
-            return (MAP_TYPE, LIST_TYPE)
-        case _:
-            return ()
-
-
 def _content_type_problems(kind: t.DataType, options: SinkOptions) -> Iterator[str]:
-    possible = content_types(kind)
+    possible = [MAP_TYPE] if isinstance(kind, t.StructType | t.MapType | t.VariantType) else []
+    possible += [LIST_TYPE] if isinstance(kind, t.ArrayType | t.VariantType) else []
     if possible and options.content_type is not None and options.content_type not in possible:
-        yield SparkCondition.BODY_TYPE_CONFLICT(
-            type=_sql(kind), sent=" or ".join(possible), content_type=options.content_type
-        )
-
-
-def _type_problems(field: t.StructField, name: str) -> list[str]:
-    kind = field.dataType
-    readable = READABLE[name]
-    if name == "reply_to":
-        if is_reply_to(kind):
-            return []
-    elif isinstance(kind, readable.nested):
-        return unsupported_parts(kind, field.name, sent=True)
-    elif isinstance(kind, readable.scalars):
-        return []
-    allowed = COLUMNS[name].types.replace("`", "")
-    return [SparkCondition.COLUMN_TYPE_UNSUPPORTED(column=field.name, type=_sql(kind), allowed=allowed)]
+        sql, sent = kind.simpleString().upper(), " or ".join(possible)
+        yield SparkCondition.BODY_TYPE_CONFLICT(type=sql, sent=sent, content_type=options.content_type)
 
 
 def _unknown(name: str) -> str:
@@ -183,7 +155,3 @@ def _unknown(name: str) -> str:
     hint = f", which is similar to {' and '.join(near)}" if near else ""
     known = f"{', '.join(COLUMNS)} (and ignored: {', '.join(IGNORED)})"
     return SparkCondition.COLUMN_UNKNOWN(column=name, hint=hint, known=known)
-
-
-def _sql(kind: t.DataType) -> str:
-    return kind.simpleString().upper()

@@ -57,29 +57,17 @@ def time_cells(microseconds: Numbers) -> tuple[list[Cell], Mask]:
 
 
 def date_text(days: int) -> str:
-    """The text of one date.
-
-    Raises:
-        OverflowError: it is outside of the years 1 to 9999.
-    """
+    """The text of one date; OverflowError if it is outside of the years 1 to 9999."""
     return (date(1970, 1, 1) + timedelta(days=days)).isoformat()
 
 
 def utc_text(microseconds: int) -> str:
-    """The text of one TIMESTAMP.
-
-    Raises:
-        OverflowError: it is outside of the years 1 to 9999.
-    """
+    """The text of one TIMESTAMP; OverflowError if it is outside of the years 1 to 9999."""
     return local_text(microseconds) + "Z"
 
 
 def local_text(microseconds: int) -> str:
-    """The text of one TIMESTAMP_NTZ.
-
-    Raises:
-        OverflowError: it is outside of the years 1 to 9999.
-    """
+    """The text of one TIMESTAMP_NTZ; OverflowError if it is outside of the years 1 to 9999."""
     return (_EPOCH + timedelta(microseconds=microseconds)).isoformat(timespec="microseconds")
 
 
@@ -133,14 +121,9 @@ _HEX_PAIRS: Final = _hex_pairs()
 
 
 def uuids(column: Array) -> tuple[Numbers, Mask]:
-    """Parse UUIDs in the usual text form, either case: ``f81d4fae-7dec-11d0-a765-00a0c91e6bf6``.
+    """Parse UUIDs in the usual text form (BINARY), either case: ``f81d4fae-7dec-11d0-a765-00a0c91e6bf6``.
 
-    Args:
-        column: the texts, a binary array (:func:`.row_bytes.binary`).
-
-    Returns:
-        The bytes of every text, as numbers of dtype ``V16``, and a mask of the rows that are no UUID (never null rows),
-        whose bytes are undefined.
+    Returns the bytes of every text as dtype ``V16``, and which rows (never null ones) are no UUID and undefined.
     """
     rows = len(column)
     ends = row_bytes.bounds(column)

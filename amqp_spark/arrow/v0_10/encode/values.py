@@ -17,17 +17,15 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_spark.arrow.v0_10.conversion import LONGEST_KEY
+from amqp_spark.arrow.v0_10.conversion import LONGEST_KEY, Errors
 from amqp_spark.arrow.v0_10.encode import row_bytes, texts, variants
 from amqp_spark.arrow.v0_10.encode.row_errors import (
     LONGEST_TEXT,
-    Errors,
     Fault,
     Faults,
     key_too_long,
     no_time,
     not_utf8,
-    reasons,
     text_too_long,
 )
 
@@ -80,12 +78,7 @@ class _Run(NamedTuple):
 
 
 def encode_map(column: Array | pa.ChunkedArray[Any], kind: t.StructType | t.MapType | t.VariantType) -> Encoded:
-    """Encode every row as a map: size, count, entries (specification, section 3.3.1).
-
-    Args:
-        column: as received from Spark; slices are permitted.
-        kind: its type, which the schema check has accepted.
-    """
+    """Encode every row as a map: size, count, entries (0-10 section 3.3.1); the schema check has accepted the type."""
     if isinstance(kind, t.VariantType):
         return _variant(row_bytes.whole(column), code.MAP, "an object can be sent as a map")
     if isinstance(kind, t.StructType):
@@ -94,12 +87,7 @@ def encode_map(column: Array | pa.ChunkedArray[Any], kind: t.StructType | t.MapT
 
 
 def encode_list(column: Array | pa.ChunkedArray[Any], kind: t.ArrayType | t.VariantType) -> Encoded:
-    """Encode every row as a list: size, count, items (specification, section 3.3.1).
-
-    Args:
-        column: as received from Spark; slices are permitted.
-        kind: its type, which the schema check has accepted.
-    """
+    """Encode every row as a list: size, count, items (0-10 section 3.3.1); the schema check has accepted the type."""
     if isinstance(kind, t.VariantType):
         return _variant(row_bytes.whole(column), code.LIST, "an array can be sent as a list")
     return _encode(row_bytes.whole(column), lambda part: _list(part, kind, 0))
@@ -113,7 +101,8 @@ def _encode(column: Array, inside: Callable[[Array], _Entries]) -> Encoded:
     except pa.ArrowCapacityError:
         return _halves(column, inside)
     there = row_bytes.present(column)
-    return row_bytes.masked(joined, there), reasons(_of_rows(entries.faults, there))
+    faults = _of_rows(entries.faults, there)
+    return row_bytes.masked(joined, there), {row: str(fault) for row, fault in faults.items()}
 
 
 def _halves(column: Array, inside: Callable[[Array], _Entries]) -> Encoded:
@@ -135,7 +124,7 @@ def _variant(column: Array, number: int, only: str) -> Encoded:
         wrong &= there
     for row in np.flatnonzero(wrong).tolist():
         faults.setdefault(row, Fault(f"a VARIANT that is {_KINDS[int(numbers[row])]}", f"only {only}"))
-    return bodies, reasons(faults)
+    return bodies, {row: str(fault) for row, fault in faults.items()}
 
 
 def _joined(rows: int, parts: list[Array | _Run]) -> Array:

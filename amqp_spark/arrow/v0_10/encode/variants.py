@@ -60,12 +60,7 @@ _MALFORMED: Final = Fault("a VARIANT that is malformed", "its value and metadata
 
 
 def items(column: Array, depth: int) -> tuple[Array, Faults]:
-    """Encode every VARIANT as a value of a map or list: type code and bytes; null in null rows.
-
-    Args:
-        column: value and metadata as STRUCT.
-        depth: number of enclosing maps and lists.
-    """
+    """Encode every VARIANT (value and metadata as STRUCT) inside of ``depth`` maps and lists: type code and bytes."""
     values, faults = _items(column, depth)
     return pa.array(values, pa.binary()), faults
 
@@ -275,13 +270,8 @@ def _keys(metadata: bytes) -> list[bytes]:
 
 
 def _deeper(depth: int) -> None:
-    if depth >= code.MAX_DEPTH:
-        raise Unfit(too_deep())
-
-
-def too_deep() -> Fault:
-    """Fault: more levels than readers accept."""
-    return Fault("maps and lists nested too deep", f"at most {code.MAX_DEPTH} levels are allowed")
+    if depth >= code.MAX_DEPTH:  # more levels than readers accept
+        raise Unfit(Fault("maps and lists nested too deep", f"at most {code.MAX_DEPTH} levels are allowed"))
 
 
 def _container(number: int, count: int, parts: list[bytes]) -> bytes:
