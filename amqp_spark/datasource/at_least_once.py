@@ -40,6 +40,7 @@ class AtLeastOncePolicy:
 
     def __init__(self, options: SourceOptions, connector: Connector) -> None:
         self.receiver = Receiver(options, connector)
+        self.plan, self.sync = self.receiver.plan, self.receiver.sync
         self._options = options
         self._epoch = new_epoch()
 
@@ -56,10 +57,6 @@ class AtLeastOncePolicy:
             if position > ours.get(queue, 0)
         }
 
-    def plan(self, *, max_messages: int | None, max_bytes: int) -> bool:
-        """See :class:`.DeliveryPolicy`."""
-        return self.receiver.plan(max_messages=max_messages, max_bytes=max_bytes)
-
     def most_messages(self, max_messages: int | None) -> int | None:
         """See :class:`.DeliveryPolicy`: only the option bounds a batch."""
         return max_messages
@@ -67,11 +64,13 @@ class AtLeastOncePolicy:
     def ranges(self, starts: Mapping[str, QueueOffset], ends: Mapping[str, QueueOffset]) -> list[Range]:
         """The ranges of a batch. A range of an earlier epoch is empty: the broker sends it again."""
         _refuse_owned(ends)
-        return [
-            Range(queue, self._epoch, self.receiver.begin_of(queue, offset.position), offset.position)
-            for queue, offset in ends.items()
-            if offset.epoch == self._epoch and offset != starts[queue]
-        ]
+        held = self.receiver.held
+        with held.changed:
+            return [
+                Range(queue, self._epoch, held.buffers[queue].begin_of(offset.position), offset.position)
+                for queue, offset in ends.items()
+                if offset.epoch == self._epoch and offset != starts[queue]
+            ]
 
     def buffer_of(self, queue: str, epoch: int, _end: int) -> QueueBuffer:
         """See :class:`.DeliveryPolicy`."""
@@ -92,10 +91,6 @@ class AtLeastOncePolicy:
 
     def answered(self, *, batch: bool) -> None:
         """Nothing is planned between two calls."""
-
-    def sync(self) -> bool:
-        """Wait until the broker has confirmed all accepts."""
-        return self.receiver.sync()
 
     def stop(self, uncommitted: set[str]) -> None:
         """Accept the last batch if the checkpoint records its commit: Spark makes no further call when it stops."""

@@ -116,10 +116,10 @@ class BlockServer:
         port: int,
         advertise: str,
         encrypt: bool,
-        assure: Callable[[], None] | None = None,
+        assure: Callable[[], None] = lambda: None,
     ) -> None:
         self._ranges = ranges
-        self._assure = assure or _nothing
+        self._assure = assure
         self._tls: ssl.SSLContext | None = None
         fingerprint = None
         if encrypt:
@@ -310,10 +310,6 @@ def _packed(text: str) -> bytes:
     """A text with its size; what is too long is cut."""
     data = text.encode()[:_MAX_REASON].decode(errors="ignore").encode()
     return _U16.pack(len(data)) + data
-
-
-def _nothing() -> None:
-    """Allow every range."""
 
 
 class _BadRequest(Exception):

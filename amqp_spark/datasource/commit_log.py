@@ -25,11 +25,7 @@ READ_SECONDS: Final = 5.0
 
 
 def last_committed(location: str) -> list[object]:
-    """End offsets of the sources in the last committed batch; none, with a warning, if the log cannot be read.
-
-    Args:
-        location: the checkpoint location of the query, as an absolute path or a URI.
-    """
+    """End offsets of the sources in the last committed batch; none, with a warning, if the log cannot be read."""
     found: list[object] = []
     problems = [f"no answer within {READ_SECONDS:.0f} s"]
 

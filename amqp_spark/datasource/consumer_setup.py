@@ -79,13 +79,7 @@ def subscribe(client: Client, queue: str, options: SourceOptions) -> Subscriptio
 
 
 class Retries:
-    """Connection attempts of one consumer.
-
-    Args:
-        queue: its name.
-        options: its options ``retry.*``.
-        clock: seconds.
-    """
+    """Connection attempts of one consumer."""
 
     def __init__(self, queue: str, options: SourceOptions, clock: Callable[[], float]) -> None:
         self._queue = queue
@@ -99,14 +93,8 @@ class Retries:
         self._refused_since = None
 
     def pause_after(self, error: AmqpError, *, worked: bool, lasted: bool, dying_s: float) -> float | None:
-        """Return the seconds from the error that ended an incarnation until the next one; None to give up.
-
-        Args:
-            error: the error that ended it.
-            worked: whether it does not count as a failed attempt.
-            lasted: whether it was useful.
-            dying_s: seconds for which the broker may keep a lost session.
-        """
+        """Return the seconds from the error that ended an incarnation until the next one; None to give up. ``worked``:
+        it does not count as a failed attempt; ``lasted``: it was useful."""
         if isinstance(error, ResourceLocked):
             return self._pause_refused(dying_s)
         self._refused_since = None

@@ -32,11 +32,7 @@ LOOK_SECONDS: Final = 0.5
 
 
 class CreditWindow:
-    """Credit of one session on one queue.
-
-    Attributes:
-        largest: bytes of the largest of the recent transfers.
-    """
+    """Credit of one session on one queue; ``largest``: bytes of the largest of the recent transfers."""
 
     def __init__(self) -> None:
         self.largest = FIRST_GUESS_BYTES
@@ -71,9 +67,6 @@ class Turns:
     """Queues whose next message is larger than their share of the budget: one at a time gets credit for one message.
 
     So no queue waits forever while the budget has room, and the buffer exceeds the budget by one message at most.
-
-    Args:
-        clock: seconds.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:
@@ -84,13 +77,8 @@ class Turns:
         """When an idle queue last had its turn."""
 
     def take(self, queue: str, *, idle: bool = False) -> str:
-        """Join the line; return the queue whose turn it is.
-
-        Args:
-            queue: its name.
-            idle: the queue only probes for a message. Queues with a known message go first, unless no idle queue had
-                a turn for ``LOOK_SECONDS``.
-        """
+        """Join the line; return the queue whose turn it is. ``idle``: the queue only probes for a message; queues with
+        a known message go first, unless no idle queue had a turn for ``LOOK_SECONDS``."""
         if queue not in self._line:
             at = len(self._line)
             # If no idle queue had a turn for long, one idle queue stays ahead of each of the others.

@@ -31,17 +31,9 @@ early, and an answer of qpidd may give the message count before a session ended 
 
 
 class DrainDetector:
-    """Detects the end of one queue.
-
-    Args:
-        queue: its name.
-        selector: whether the subscription selects only a part of the queue: the broker counts the rest, too.
-        clock: seconds.
-
-    Attributes:
-        target: the position to stop at; ``None`` before the first incarnation.
-        alone: whether the broker reported no other consumer when it was last asked.
-    """
+    """Detects the end of one queue. ``selector``: the subscription selects only a part of it, while the broker counts
+    the rest, too. ``target``: the position to stop at, None before the first incarnation; ``alone``: the broker
+    reported no other consumer when it was last asked."""
 
     def __init__(self, queue: str, *, selector: bool, clock: Callable[[], float]) -> None:
         self.target: int | None = None

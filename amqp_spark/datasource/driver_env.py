@@ -43,13 +43,8 @@ def spark_settings() -> dict[str, str]:
 
 
 def read_settings(command: list[str], environment: Mapping[str, str], directory: Path) -> dict[str, str]:
-    """Merge settings as spark-submit does: the command line overrides the file it names, which overrides the defaults.
-
-    Args:
-        command: words of the driver's command line.
-        environment: environment variables of that process.
-        directory: working directory in which it was started.
-    """
+    """Merge settings as spark-submit does: the command line overrides the file it names, relative to the working
+    ``directory`` of that process, which overrides the defaults."""
     options = _options(command)
     named = [value for name, value in options if name == "--properties-file"]
     settings: dict[str, str] = {}
@@ -176,11 +171,7 @@ class PullPlace:
 
 def pull_place(settings: Mapping[str, str], host: str | None) -> PullPlace:
     """Choose the place; message bytes are unencrypted only on this machine, and only if Spark is not known to encrypt.
-
-    Args:
-        settings: settings of Spark, as far as known.
-        host: the option ``transferHost``.
-    """
+    ``host``: option ``transferHost``."""
     host = host or driver_host(settings)
     bind = bind_address(host)
     return PullPlace(host, bind, encrypt=is_encrypted(settings) or not is_loopback(bind))

@@ -23,10 +23,7 @@ from amqp_spark.errors import TransferError
 if TYPE_CHECKING:
     import socket
 
-_VALID: Final = (
-    dt.datetime(2000, 1, 1, tzinfo=dt.UTC),
-    dt.datetime(9999, 12, 31, tzinfo=dt.UTC),
-)
+_VALID: Final = (dt.datetime(2000, 1, 1, tzinfo=dt.UTC), dt.datetime(9999, 12, 31, tzinfo=dt.UTC))
 """Validity period. Executors check the fingerprint and no dates: clocks may differ."""
 
 
@@ -40,11 +37,8 @@ def available() -> bool:
 
 
 def server_context() -> tuple[ssl.SSLContext, bytes]:
-    """Create a TLS 1.3 context with a new key, held by this process only; return it and the certificate's fingerprint.
-
-    Raises:
-        TransferError: the package that makes certificates is not installed.
-    """
+    """Create a TLS 1.3 context with a new key, held by this process only; return it and the certificate's
+    fingerprint."""
     try:
         certificate, key_and_certificate, password = _new_certificate()
     except ImportError as error:
@@ -60,11 +54,8 @@ def server_context() -> tuple[ssl.SSLContext, bytes]:
 
 
 def connect(connection: socket.socket, fingerprint: bytes) -> ssl.SSLSocket:
-    """On an executor: start TLS with the peer that has the key of that certificate.
-
-    Raises:
-        ForeignPeer: the peer has another certificate. Nothing was sent.
-    """
+    """On an executor: start TLS with the peer that has the key of that certificate; else ForeignPeer, and nothing was
+    sent."""
     secured = _client_context().wrap_socket(connection)
     found = secured.getpeercert(binary_form=True) or b""
     if not hmac.compare_digest(hashlib.sha256(found).digest(), fingerprint):
@@ -103,9 +94,7 @@ def _new_certificate() -> tuple[bytes, bytes, bytes]:
     )
     password = secrets.token_hex(32).encode()
     encrypted_key = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.BestAvailableEncryption(password),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.BestAvailableEncryption(password)
     )
     pem = certificate.public_bytes(serialization.Encoding.PEM)
     return certificate.public_bytes(serialization.Encoding.DER), pem + encrypted_key, password

@@ -24,11 +24,7 @@ RETURN_SECONDS: Final = 1.0
 
 
 class FlowControl:
-    """Credit of one queue.
-
-    Attributes:
-        paused: whether the socket is not read, since the budget is used up.
-    """
+    """Credit of one queue; ``paused``: the socket is not read, since the budget is used up."""
 
     def __init__(self, queue: str, held: ReceiveBuffer) -> None:
         self.paused = False
@@ -77,11 +73,8 @@ class FlowControl:
 
     def regulate(self, client: Client, subscription: Subscription, *, left: int, idles: bool) -> None:
         """Grant credit from the free part of the budget; when it is used up, stop reading the socket (design: credit).
-
-        Args:
-            left: messages that are still wanted.
-            idles: whether a queue that receives nothing gets credit for a message larger than its share.
-        """
+        ``left``: messages that are still wanted; ``idles``: whether a queue that receives nothing gets credit for a
+        message larger than its share."""
         with self._lock:
             free = self._held.budget_bytes - self._held.bytes
             own = self._held.buffers[self._queue].held_bytes
@@ -131,11 +124,8 @@ class FlowControl:
             self._held.wake[first]()  # so that it can end its turn
 
     def enter_turn(self) -> bool:
-        """Take the turn for a probe, which is credit for a message of any size; :meth:`leave_turn` ends it.
-
-        Returns:
-            Whether this queue has the turn now; ``False`` while another one has it, or nothing of the budget is free.
-        """
+        """Take the turn for a probe, which is credit for a message of any size; :meth:`leave_turn` ends it. False while
+        another queue has the turn, or nothing of the budget is free."""
         with self._lock:
             if self._held.bytes >= self._held.budget_bytes or not self._held.turns.is_free_for(self._queue):
                 return False

@@ -79,12 +79,8 @@ class Range:
 
 
 class PlannedRanges:
-    """The bytes of planned ranges. Methods may be called from any thread.
-
-    Args:
-        lock: guards the buffers.
-        buffer_of: returns the buffer with the range of a queue and an epoch that ends at a position; or OffsetError.
-    """
+    """The bytes of planned ranges; methods may be called from any thread. ``buffer_of`` returns the buffer with the
+    range of a queue and an epoch that ends at a position, or raises OffsetError."""
 
     def __init__(self, lock: Condition, buffer_of: Callable[[str, int, int], QueueBuffer]) -> None:
         self._lock = lock

@@ -71,11 +71,8 @@ class CommitPace:
     """Number of messages that one transaction accepts: a broker's time per accept may grow with that number.
 
     The time of qpidd's linear store is quadratic in the accepts of a transaction; that of Broker-J and of stores in
-    memory is not. So the number follows the measured times: it grows while the time per accept stays level, and shrinks
-    when that rises.
-
-    Attributes:
-        limit: most messages of the next batch.
+    memory is not. So the number (``limit``) follows the measured times: it grows while the time per accept stays level,
+    and shrinks when that rises.
     """
 
     def __init__(self) -> None:

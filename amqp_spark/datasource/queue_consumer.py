@@ -67,12 +67,7 @@ class QueueConsumer:
     """One queue's connection, session and thread."""
 
     def __init__(
-        self,
-        queue: str,
-        options: SourceOptions,
-        held: ReceiveBuffer,
-        connector: Connector,
-        owner: Owner | None = None,
+        self, queue: str, options: SourceOptions, held: ReceiveBuffer, connector: Connector, owner: Owner | None = None
     ) -> None:
         self.queue = queue
         self.buffer = held.buffers[queue]

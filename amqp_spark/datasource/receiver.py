@@ -36,12 +36,7 @@ TRICKLE_SECONDS: Final = 2.0
 
 
 class Receiver:
-    """Holds the transfers received from all queues of a query. Methods may be called from any thread.
-
-    Attributes:
-        held: the transfers, and the lock that guards them.
-        consumers: one per queue.
-    """
+    """Holds the transfers received from all queues of a query. Methods may be called from any thread."""
 
     def __init__(
         self,
@@ -243,11 +238,6 @@ class Receiver:
         failure = self.failure()
         if failure is not None:
             raise failure
-
-    def begin_of(self, queue: str, end: int) -> int:
-        """Begin of the planned range that ends at ``end``."""
-        with self._lock:
-            return self.held.buffers[queue].begin_of(end)
 
     def report(self) -> dict[str, tuple[int, int | None]]:
         """Per queue: the received position, and the backlog (messages in no batch yet) if known."""

@@ -176,13 +176,7 @@ def _report(endpoint: Endpoint, queue: str, epoch: int, positions: list[int], te
 
 
 def advice(options: SourceOptions, error: MessageFormatError, epoch: int) -> str:
-    """Text that continues the message of the error.
-
-    Args:
-        options: options of the query.
-        error: names queue and position.
-        epoch: epoch of that position.
-    """
+    """Text that continues the message of the error; ``epoch``: that of its position."""
     if options.delivery_guarantee == AT_MOST_ONCE:
         return "; a restarted query goes on behind the message, which was accepted when it was transferred"
     if options.delivery_guarantee == EXACTLY_ONCE:

@@ -40,15 +40,18 @@ class Kind(Generic[T]):
     parse: Callable[[str], T]
 
 
-def text(allowed: str = "not empty") -> Kind[str]:
-    """Any non-empty text; spaces are kept."""
-
+def _checked(name: str, allowed: str, fits: Callable[[str], bool]) -> Kind[str]:
     def parse(value: str) -> str:
-        if not value:
+        if not fits(value):
             raise ValueError(allowed)
         return value
 
-    return Kind("text", allowed, parse)
+    return Kind(name, allowed, parse)
+
+
+def text(allowed: str = "not empty") -> Kind[str]:
+    """Any non-empty text; spaces are kept."""
+    return _checked("text", allowed, bool)
 
 
 def host() -> Kind[str]:
@@ -69,13 +72,7 @@ def host() -> Kind[str]:
 
 def path(allowed: str) -> Kind[str]:
     """A path of a file."""
-
-    def parse(value: str) -> str:
-        if not value or "\0" in value:
-            raise ValueError(allowed)
-        return value
-
-    return Kind("text", allowed, parse)
+    return _checked("text", allowed, lambda value: bool(value) and "\0" not in value)
 
 
 def identity() -> Kind[str]:
@@ -118,11 +115,7 @@ def _has_login(rest: str) -> bool:
 
 
 def shown_location(place: str) -> str:
-    """Return the place without secrets: without the query and the login of a URI.
-
-    Args:
-        place: an absolute path, which is returned unchanged, or a URI.
-    """
+    """Return the place, an absolute path or a URI, without secrets: without the query and the login of a URI."""
     if place.startswith("/"):
         return place
     scheme, separator, rest = place.partition("?")[0].partition("://")
@@ -265,13 +258,7 @@ def queue_names() -> Kind[tuple[str, ...]]:
 def exchange_name() -> Kind[str]:
     """The name of an exchange; the empty name is the default exchange."""
     allowed = f"the name of an exchange, of at most {MAX_NAME_BYTES} bytes, or nothing for the default exchange"
-
-    def parse(value: str) -> str:
-        if value and not _is_name(value):
-            raise ValueError(allowed)
-        return value
-
-    return Kind("name", allowed, parse)
+    return _checked("name", allowed, lambda value: not value or _is_name(value))
 
 
 def short_text() -> Kind[str]:

@@ -76,13 +76,8 @@ def option(
 def option(name: str, kind: Kind[T], absent: object, meaning: str, *, shown: str = "", secret: bool = False) -> Any:
     """Declare an option as a field of a dataclass: parsing, documents and ``--help`` follow from this.
 
-    Args:
-        name: name for users.
-        kind: type and allowed values; its values have the type of the field.
-        absent: value if the option is absent, or REQUIRED, or DERIVED.
-        meaning: its meaning, for docs/options.md.
-        shown: the default as documented, unless it is the text of ``absent``.
-        secret: the value must not be shown.
+    ``absent``: the value if the option is absent, or REQUIRED, or DERIVED; ``meaning``: for docs/options.md; ``shown``:
+    the default as documented, unless it is the text of ``absent``; ``secret``: the value must not be shown.
     """
     value = None if isinstance(absent, _Default) else absent
     default = shown or ("required" if absent is REQUIRED else _text(absent))
@@ -111,13 +106,8 @@ def _text(absent: object) -> str:
 
 
 class Given:
-    """The given options, each checked against a table; ``problems`` collects the errors.
-
-    Args:
-        table: the known options.
-        side: ``source``, ``sink`` or ``connection``.
-        options: the dictionary; keys in any case, values as text or Python values.
-    """
+    """The given options (keys in any case, values as text or Python values), each checked against a table for a
+    ``side``: ``source``, ``sink`` or ``connection``; ``problems`` collects the errors."""
 
     def __init__(self, table: Sequence[Option], side: str, options: Mapping[str, object]) -> None:
         self.problems: list[str] = []

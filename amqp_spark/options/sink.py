@@ -115,14 +115,8 @@ class SinkOptions(ConnectionSettings):
 
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> SinkOptions:
-        """Check the options of a sink.
-
-        Args:
-            options: keys in any case, values as text or Python values.
-
-        Raises:
-            OptionError: it lists every problem.
-        """
+        """Check the options of a sink (keys in any case, values as text or Python values); OptionError lists every
+        problem."""
         given = Given((*CONNECTION, *SINK), "sink", options)
         _check_guarantee(given)
         if given.problems:

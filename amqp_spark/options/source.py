@@ -158,14 +158,8 @@ class SourceOptions(ConnectionSettings):
 
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> SourceOptions:
-        """Check the options of a source.
-
-        Args:
-            options: keys in any case, values as text or Python values.
-
-        Raises:
-            OptionError: it lists every problem.
-        """
+        """Check the options of a source (keys in any case, values as text or Python values); OptionError lists every
+        problem."""
         given = Given((*CONNECTION, *SOURCE), "source", options)
         _set_sizes(given)
         _check_delay(given)

@@ -124,9 +124,7 @@ class TaskWriter:
         crashpoints.reached(crashpoints.TASK_STARTED)
         publisher = self._policy.connect()
         encoder = self._plan.encoder(
-            accept_mode=publisher.accept_mode,
-            max_frame_size=publisher.max_frame_size,
-            task_id=self._sender.task_id,
+            accept_mode=publisher.accept_mode, max_frame_size=publisher.max_frame_size, task_id=self._sender.task_id
         )
         self._sender.frame_format = publisher.accept_mode, encoder.max_frame_size
         return encoder

@@ -25,12 +25,7 @@ _EMPTY_SECONDS: Final = 0.1
 
 
 class Identity:
-    """The file :data:`IDENTITY` of one consumer; problems with it raise a SpoolError.
-
-    Args:
-        location: for the text of errors.
-        consumer_id: the consumer that must own the directory.
-    """
+    """The file :data:`IDENTITY` of one consumer; problems with it raise a SpoolError."""
 
     def __init__(self, location: Location, consumer_id: str) -> None:
         self._location = location

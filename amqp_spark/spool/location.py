@@ -23,16 +23,8 @@ _PLAIN: Final = frozenset({"endpoint_override", "scheme", "region", "allow_bucke
 
 
 class Location:
-    """The value of option ``spoolLocation``.
-
-    Args:
-        text: an absolute path, or a URI.
-
-    Attributes:
-        text: as given; its query may contain secrets.
-        is_path: whether it is a path, which may contain any characters.
-        shown: for messages: without the query and the login of a URI.
-    """
+    """The value of option ``spoolLocation``, whose query may contain secrets; ``shown``: for messages, without the
+    query and the login of a URI."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -43,10 +35,8 @@ class Location:
     def spool_errors(self, what: str, consequence: str = "", *, but_missing: bool = False) -> Iterator[None]:
         """Turn errors of the file system into a SpoolError with the failed action, the reason and advice.
 
-        Args:
-            what: continues "the spool …".
-            consequence: the consequence for the messages.
-            but_missing: FileNotFoundError passes unchanged: the caller handles it.
+        ``what`` continues "the spool …"; ``consequence`` is that for the messages; with ``but_missing``,
+        FileNotFoundError passes unchanged: the caller handles it.
         """
         try:
             yield

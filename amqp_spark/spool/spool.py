@@ -66,12 +66,8 @@ class Spool:
     """The files of one queue of one consumer.
 
     Every method but :meth:`open` needs an open spool, does I/O and may be called from any thread. Every failure raises
-    a SpoolError that names the directory, the cause and the remedy.
-
-    Args:
-        location: an absolute path, or a URI that ``pyarrow.fs`` supports.
-        consumer_id, queue: owner of the files.
-        resolve: turns a URI into a file system and a path on it.
+    a SpoolError that names the directory, the cause and the remedy. ``resolve`` turns a URI into a file system and a
+    path on it.
     """
 
     def __init__(
@@ -121,13 +117,9 @@ class Spool:
     def write(
         self, *, epoch: int, sequence: int, begin: int, parts: Sequence[memoryview], ends: Sequence[int] | np.ndarray
     ) -> Written:
-        """Write a new file. On return it is complete and durable; after a SpoolError it does not exist.
-
-        Args:
-            epoch, sequence, begin: identify the batch; ``begin`` is the position of its first transfer.
-            parts: its frames, as bytes; only small ones are copied.
-            ends: end offset of each transfer in the concatenation; an array is processed without a Python loop.
-        """
+        """Write a new file, whose first transfer has position ``begin``. On return it is complete and durable; after a
+        SpoolError it does not exist. ``ends``: offsets in the concatenated parts; an array is processed without a
+        Python loop."""
         nbytes = sum(len(part) for part in parts)
         offsets = np.ascontiguousarray(ends, dtype="<u8")
         if (int(offsets[-1]) if len(offsets) else 0) != nbytes:
@@ -217,11 +209,7 @@ class Spool:
         """Files that no state will ever own: those of an instance that are not owned, and incomplete ones.
 
         Valid as long as the lock is held. Names are random, so deleting exactly these files affects no successor, even
-        if the lock was lost meanwhile.
-
-        Args:
-            owned: the files that the state owns.
-            instance: instance of that state; empty: only incomplete files.
+        if the lock was lost meanwhile. With an empty ``instance``: only incomplete files.
         """
         with self.location.spool_errors("cannot be listed"):
             return sorted(name for name in self._place.names() if self._is_rubbish(name, owned, instance))

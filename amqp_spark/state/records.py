@@ -111,9 +111,7 @@ class ConsumerState:
         owned = _list(value.pop("owned", None), "owned")
         state = _make(cls, value | {"finished": None, "owned": ()})
         return replace(
-            state,
-            finished=None if finished is None else _make(Mark, finished),
-            owned=tuple(map(_owned_batch, owned)),
+            state, finished=None if finished is None else _make(Mark, finished), owned=tuple(map(_owned_batch, owned))
         )
 
 

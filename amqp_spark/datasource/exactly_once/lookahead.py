@@ -17,11 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 class Lookahead:
-    """A thread that plans one batch at a time, on request and when there is enough for one.
-
-    Attributes:
-        wanted: whether a batch is to be planned ahead; false again when it was planned.
-    """
+    """A thread that plans one batch at a time, on request (``wanted``) and when there is enough for one."""
 
     def __init__(self, held: ReceiveBuffer) -> None:
         self.wanted = False
@@ -30,7 +26,7 @@ class Lookahead:
         self._lock = held.changed
         self._thread: threading.Thread | None = None
         self._full: Callable[[], bool] = bool
-        self._plan: Callable[[], None] = _nothing
+        self._plan: Callable[[], None] = lambda: None
 
     def start(
         self, full: Callable[[], bool], plan: Callable[[], None], nbytes: int, messages: int | None = None
@@ -78,7 +74,3 @@ class Lookahead:
             with self._lock:
                 if wish == self._wishes:  # else Spark has received this batch already and requested the next one
                     self.stop()
-
-
-def _nothing() -> None:
-    """Do nothing: the default until a plan is requested."""

@@ -52,18 +52,9 @@ class Entry:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Change:
-    """A requested transaction: it owns one more batch, or relabels all of them.
-
-    Attributes:
-        entry: the batch to own.
-        size: bytes of its transfers.
-        accept: its inclusive ranges of command ids, of this ``incarnation``.
-        relabelled: entries that replace all others; the epoch is raised once more.
-        finished: the mark to set as finished, replacing the previous one.
-        seconds: duration of its transaction.
-        done: whether its outcome is known.
-        committed: the outcome.
-    """
+    """A requested transaction: it owns one more batch, or relabels all of them, which raises the epoch once more.
+    ``accept`` has the inclusive ranges of command ids of the ``entry``, of this ``incarnation``; ``finished`` is the
+    mark to set. ``done``: its outcome (``committed``) is known, and how long it took."""
 
     entry: Entry | None = None
     size: int = 0

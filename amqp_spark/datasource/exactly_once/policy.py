@@ -67,6 +67,7 @@ class ExactlyOncePolicy:
         self._decided: set[str] = set()
         """Queues whose first offset from Spark was checked against the state."""
         self.receiver = Receiver(options, connector, owners=self._owner)
+        self._consumers = {consumer.queue: consumer for consumer in self.receiver.consumers}
         self._held = self.receiver.held
         self._lock = self._held.changed
         self._ahead = Lookahead(self._held)
@@ -205,11 +206,7 @@ class ExactlyOncePolicy:
         relabelled: list[Entry] = []
         for entry in owner.entries:
             batch = replace(
-                entry.batch,
-                epoch=state.epoch,
-                sequence=sequence,
-                begin=position,
-                end=position + entry.batch.count,
+                entry.batch, epoch=state.epoch, sequence=sequence, begin=position, end=position + entry.batch.count
             )
             relabelled.append(Entry(batch))
             position, sequence = batch.end, sequence + 1
@@ -219,12 +216,8 @@ class ExactlyOncePolicy:
     # --- planning
 
     def plan(self, *, max_messages: int | None, max_bytes: int) -> bool:
-        """Own the next batch of the received transfers; return whether there is one.
-
-        Raises:
-            SpoolError: it could not be written; nothing was accepted.
-            AmqpError: a consumer gave up.
-        """
+        """Own the next batch of the received transfers; return whether there is one. After a SpoolError nothing was
+        accepted."""
         with self._planning:
             return self._plan(max_messages, max_bytes)
 
@@ -248,7 +241,7 @@ class ExactlyOncePolicy:
         with self._lock:  # without waiting for the outcome
             wanted = [owner for owner in self._owners.values() if owner.drop_finished()]
         for owner in wanted:
-            self._consumer(owner).wake()
+            self._consumers[owner.consumer.queue].wake()
 
     def _plan_ahead(self) -> None:
         """Own the next batch while Spark works on the current one, as soon as all of it has arrived."""
@@ -289,7 +282,7 @@ class ExactlyOncePolicy:
                 each.discard()
             return False
         for each in slices:
-            self._consumer(each.owner).wake()
+            self._consumers[each.owner.consumer.queue].wake()
         owned = [self._outcome(each.owner, each.change) for each in slices]
         committed = [each for each in slices if each.change.committed]
         if committed:  # the bound applies to a batch, over all queues
@@ -320,13 +313,13 @@ class ExactlyOncePolicy:
     def _made(self, owner: TransactionalState, change: Change) -> bool:
         with self._lock:
             owner.ask(change)
-        self._consumer(owner).wake()
+        self._consumers[owner.consumer.queue].wake()
         committed = self._outcome(owner, change)
         self.receiver.raise_failure()
         return committed
 
     def _outcome(self, owner: TransactionalState, change: Change) -> bool:
-        consumer = self._consumer(owner)
+        consumer = self._consumers[owner.consumer.queue]
         with self._lock:
             while not (change.done or consumer.error is not None or self._held.stopping):
                 self._lock.wait()
@@ -372,7 +365,7 @@ class ExactlyOncePolicy:
         owner = self._owners.get(queue)
         if owner is None:
             raise OffsetError(SparkCondition.BATCH_NOT_HELD(queue=queue, reason="it does not read this queue"))
-        error = self._consumer(owner).error
+        error = self._consumers[owner.consumer.queue].error
         if isinstance(error, StateError):
             raise error  # another process may own the batches by now
         for entry in owner.entries:
@@ -382,9 +375,6 @@ class ExactlyOncePolicy:
         raise OffsetError(SparkCondition.BATCH_NOT_HELD(queue=queue, reason=reason))
 
     # --- inside
-
-    def _consumer(self, owner: TransactionalState) -> QueueConsumer:
-        return next(consumer for consumer in self.receiver.consumers if consumer.queue == owner.consumer.queue)
 
     def _wait_until_ready(self) -> None:
         with self._lock:

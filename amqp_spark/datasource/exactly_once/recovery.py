@@ -39,16 +39,8 @@ KEEP_ALIVE_SECONDS: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
-    """The consumer that a state belongs to, and the options for taking it.
-
-    Attributes:
-        consumer_id: the option ``consumerId``.
-        queue: one of its queues.
-        index, count: index of the queue among all of them, sorted; the number of queues.
-        spool: the option ``spoolLocation``.
-        adopt: the option ``adoptState``.
-        heartbeat: seconds; determines how long a suspended process may hold the lock.
-    """
+    """The consumer that a state belongs to, and the options for taking it. ``index``: of the queue among its ``count``
+    queues, sorted; ``heartbeat`` (seconds) determines how long a suspended process may hold the lock."""
 
     consumer_id: str
     queue: str
@@ -70,12 +62,9 @@ class Consumer:
 
 
 def recover(consumer: Consumer, client: Client, owner: StateQueue, spool: Spool) -> ConsumerState:
-    """Take the state and raise its epoch; return it as stored on the broker.
-
-    Raises:
-        StateError: it belongs to another consumer, or is gone although the spool has batches.
-        SpoolError: the spool cannot be used, or lacks batches of the state.
-    """
+    """Take the state and raise its epoch; return it as stored on the broker. StateError: it belongs to another
+    consumer, or is gone although the spool has batches. SpoolError: the spool cannot be used, or lacks batches of the
+    state."""
     _meanwhile(client, spool.open)
     body = owner.take()
     _no_more_queues(consumer, client)

@@ -17,12 +17,8 @@ _log = logging.getLogger(__name__)
 
 
 class SpoolCleaner:
-    """Deletes files that are no longer needed. Files left over are deleted at the next start: no state owns them.
-
-    Args:
-        spool: must be open when the first file is given.
-        shown: the owner of the files, for warnings.
-    """
+    """Deletes files that are no longer needed from an open spool. Files left over are deleted at the next start: no
+    state owns them."""
 
     def __init__(self, spool: Spool, shown: str) -> None:
         self._spool = spool

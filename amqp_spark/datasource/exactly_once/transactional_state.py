@@ -44,18 +44,9 @@ class _Attempt:
 
 
 class TransactionalState:
-    """The owned batches of one queue.
-
-    Attributes:
-        consumer: the consumer that owns them.
-        spool: the spool with their bytes.
-        state: the state as stored on the broker; ``None`` until it was taken. Changed under the lock of ``held``.
-        entries: the batches of that state, oldest first. Changed under the same lock.
-
-    Args:
-        held, buffer: the received transfers of all queues, and of this one.
-        first: the state of the consumer's first queue, if it has several and this is not the first.
-    """
+    """The owned batches of one queue: the ``state`` as stored on the broker (None until it was taken), and its
+    ``entries``, oldest first; both are changed under the lock of ``held``. ``first``: the state of the consumer's first
+    queue, if it has several and this is not the first."""
 
     def __init__(
         self,
@@ -106,11 +97,7 @@ class TransactionalState:
 
     def enter(self, client: Client) -> bool:
         """Take lock and state on a new session; False if another session holds the lock: try again on another one.
-
-        Raises:
-            StateError: the lock was not released in time, or the state is not valid for this consumer.
-            SpoolError: the spool does not match the state.
-        """
+        StateError: the lock was not released in time, or the state is not valid for this consumer."""
         if not self._first_has_recovered(client):
             return False
         owner = StateQueue(client, self.consumer.names)
@@ -153,9 +140,7 @@ class TransactionalState:
         begun = self._clock()
         try:
             self._owner.swap(
-                attempt.after.dump(),
-                accept=() if change is None else change.accept,
-                sent=lambda: _sent(attempt),
+                attempt.after.dump(), accept=() if change is None else change.accept, sent=lambda: _sent(attempt)
             )
         except StateError:  # nothing was committed
             self._attempt = None
@@ -238,11 +223,7 @@ class TransactionalState:
         if change is not None and change.finished is not None:
             mark = change.finished
         after = replace(
-            before,
-            epoch=epoch,
-            sequence=sequence,
-            finished=mark,
-            owned=tuple(entry.batch for entry in kept),
+            before, epoch=epoch, sequence=sequence, finished=mark, owned=tuple(entry.batch for entry in kept)
         )
         return _Attempt(before=before, after=after, change=change, entries=kept, dropped=finished)
 
@@ -291,13 +272,7 @@ class BatchPart:
         self.owner = owner
         held = buffer.copy(buffer.planned, end)
         batch = OwnedBatch(
-            epoch=state.epoch,
-            sequence=state.sequence,
-            begin=buffer.planned,
-            end=end,
-            nbytes=size,
-            file="",
-            checksum="",
+            epoch=state.epoch, sequence=state.sequence, begin=buffer.planned, end=end, nbytes=size, file="", checksum=""
         )
         self.change = Change(
             entry=Entry(batch, held, turn=turn),
