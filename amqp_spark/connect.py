@@ -16,32 +16,15 @@ if TYPE_CHECKING:
 
 
 def connect(options: ConnectOptions, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S) -> Client:
-    """Connect, log in and open a session; each host of the list is tried once.
-
-    Args:
-        options: broker, login and TLS.
-        call_timeout_s: seconds that any later call may wait for its answer.
-
-    Returns:
-        A connected client, for use on the caller's thread.
-
-    Raises:
-        AuthenticationFailed, VirtualHostRefused, UsageError: at once, since another host would answer the same.
-        ConnectionFailed, TlsError, VersionRefused, DeadlineExceeded: no host of the list can be used.
-    """
+    """Return a connected client, for use on the caller's thread; see :meth:`amqp_core.v0_10.client.Client.connect`."""
     return Client010.connect(options, call_timeout_s=call_timeout_s)
 
 
 def require(client: Client, purpose: str, *capabilities: str) -> None:
-    """Check that a broker offers what its user needs, before anything is sent.
-
-    Args:
-        client: connected.
-        purpose: the option or action that needs them, as the beginning of a sentence.
-        capabilities: names of attributes of :class:`amqp_core.api.Capabilities`.
+    """Check that a broker has these :class:`amqp_core.api.Capabilities`, before anything is sent.
 
     Raises:
-        UnsupportedModeError: one is missing.
+        UnsupportedModeError: one is missing; its text begins with ``purpose``, the option or action that needs it.
     """
     for name in capabilities:
         if not getattr(client.capabilities, name):

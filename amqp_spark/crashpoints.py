@@ -24,30 +24,23 @@ if TYPE_CHECKING:
 
 VARIABLE: Final = "AMQP_SPARK_CRASHPOINTS"
 
-RECEIVED_UNPLANNED: Final = "received-unplanned"
-"""Receiver thread: transfers are in the buffer and in no batch."""
+# ---- source, every guarantee ----------------------------------------------------------------------------------------
+
+RECEIVED_UNPLANNED: Final = "received-unplanned"  # receiver's thread: transfers are in the buffer and in no batch
+# A batch is planned; ``latestOffset`` returns its end, which Spark has not logged.
 END_RETURNED_UNLOGGED: Final = "end-returned-unlogged"
-"""A batch is planned; ``latestOffset`` returns its end, which Spark has not logged."""
+# ``partitions`` was called, so the end is in the offset log; no partition was returned.
 LOGGED_BEFORE_PARTITIONS: Final = "logged-before-partitions"
-"""``partitions`` was called, so the end is in the offset log; no partition was returned."""
-PARTITIONS_RETURNED: Final = "partitions-returned"
-"""The partitions of a batch are built and about to be returned to Spark."""
-FETCH_MID: Final = "fetch-mid"
-"""Pull endpoint: some, not all, bytes of a range were sent to an executor."""
-READ_STARTED: Final = "read-started"
-"""Executor: ``read`` was called and has produced no Arrow batch."""
-READ_MID: Final = "read-mid"
-"""Executor: ``read`` has produced its first Arrow batch."""
+PARTITIONS_RETURNED: Final = "partitions-returned"  # the partitions are built and about to be returned to Spark
+FETCH_MID: Final = "fetch-mid"  # pull endpoint: some, not all, bytes of a range were sent to an executor
+READ_STARTED: Final = "read-started"  # executor: ``read`` was called and has produced no Arrow batch
+READ_MID: Final = "read-mid"  # executor: ``read`` has produced its first Arrow batch
+# The sink has written the batch, Spark has not logged it. Reached by the sink of a test, not by the source.
 BATCH_DONE_UNCOMMITTED: Final = "batch-done-uncommitted"
-"""The sink has written the batch, Spark has not logged it. Reached by the sink of a test, not by the source."""
-COMMIT_LOGGED: Final = "commit-logged"
-"""The batch is in the commit log; the receiver has not begun to accept it."""
-ACCEPT_UNSENT: Final = "accept-unsent"
-"""Receiver thread: about to send the accept of a processed batch."""
-ACCEPT_SENT: Final = "accept-sent"
-"""Receiver thread: the accept was sent; whether the broker has it is not known."""
-ACCEPT_CONFIRMED: Final = "accept-confirmed"
-"""Receiver thread: the broker has completed the accept; Spark does not know yet."""
+COMMIT_LOGGED: Final = "commit-logged"  # the batch is in the commit log; the receiver has not begun to accept it
+ACCEPT_UNSENT: Final = "accept-unsent"  # receiver's thread: about to send the accept of a processed batch
+ACCEPT_SENT: Final = "accept-sent"  # receiver's thread: the accept was sent; whether the broker has it is not known
+ACCEPT_CONFIRMED: Final = "accept-confirmed"  # receiver's thread: the broker has completed it; Spark does not know yet
 
 POINTS: Final = (
     RECEIVED_UNPLANNED, END_RETURNED_UNLOGGED, LOGGED_BEFORE_PARTITIONS, PARTITIONS_RETURNED, FETCH_MID, READ_STARTED,
@@ -55,29 +48,20 @@ POINTS: Final = (
 )  # fmt: skip
 """Every point of the source, in the order of a batch's life."""
 
-LOCK_TAKEN: Final = "lock-taken"
-"""Exactly-once: the receiver's thread has the lock and has not read the state."""
-EPOCH_RAISED: Final = "epoch-raised"
-"""Exactly-once: the broker has the state with the new epoch; no batch was offered to Spark."""
-RECOVERY_MID: Final = "recovery-mid"
-"""Exactly-once: state and spool were read and match; the epoch is not raised."""
-TX_SENT: Final = "tx-sent"
-"""Exactly-once: the transaction that owns a batch was sent with its commit; whether the broker has it is not known."""
-TX_COMMITTED: Final = "tx-committed"
-"""Exactly-once: the broker has committed it; ``latestOffset`` has not returned."""
-FINISH_SENT: Final = "finish-sent"
-"""Exactly-once: the transaction that drops processed batches from the state was sent with its commit."""
-FINISH_CONFIRMED: Final = "finish-confirmed"
-"""Exactly-once: the broker has committed it; the files are in the spool."""
-SPOOL_DELETED: Final = "spool-deleted"
-"""Exactly-once: the file of a processed batch was deleted."""
+# ---- source, exactly-once -------------------------------------------------------------------------------------------
 
-SPOOL_PARTIAL: Final = "spool-partial"
-"""Exactly-once: a part of a batch's bytes was written to its spool file, which is not visible yet."""
+LOCK_TAKEN: Final = "lock-taken"  # the receiver's thread has the lock and has not read the state
+EPOCH_RAISED: Final = "epoch-raised"  # the broker has the state with the new epoch; no batch was offered to Spark
+RECOVERY_MID: Final = "recovery-mid"  # state and spool were read and match; the epoch is not raised
+TX_SENT: Final = "tx-sent"  # the transaction that owns a batch was sent with its commit; unknown if the broker has it
+TX_COMMITTED: Final = "tx-committed"  # the broker has committed it; ``latestOffset`` has not returned
+FINISH_SENT: Final = "finish-sent"  # a transaction that drops processed batches from the state was sent with its commit
+FINISH_CONFIRMED: Final = "finish-confirmed"  # the broker has committed it; the files are in the spool
+SPOOL_DELETED: Final = "spool-deleted"  # the file of a processed batch was deleted
+SPOOL_PARTIAL: Final = "spool-partial"  # some bytes of a batch were written to its spool file, which is not visible yet
+# All bytes of the file are written, on a local path also synced; it does not have its final name.
 SPOOL_SYNCED: Final = "spool-synced"
-"""Exactly-once: all bytes of the file are written, on a local path also synced; it does not have its final name."""
-SPOOL_RENAMED: Final = "spool-renamed"
-"""Exactly-once: the file is in the spool under its name; no transaction owns it."""
+SPOOL_RENAMED: Final = "spool-renamed"  # the file is in the spool under its name; no transaction owns it
 
 EXACTLY_ONCE_POINTS: Final = (
     LOCK_TAKEN, RECOVERY_MID, EPOCH_RAISED, SPOOL_PARTIAL, SPOOL_SYNCED, SPOOL_RENAMED, TX_SENT, TX_COMMITTED,
@@ -86,50 +70,38 @@ EXACTLY_ONCE_POINTS: Final = (
 )  # fmt: skip
 """Every point of the source with exactly-once, in the order of a batch's life; some apply to every guarantee."""
 
-TASK_STARTED: Final = "task-started"
-"""Task of a writer: it has its first rows; it is not connected and has sent nothing."""
-BLOCK_SENT: Final = "block-sent"
-"""Task of a writer: its first block was passed to the connection; more may follow."""
-CONNECTION_LOST: Final = "connection-lost"
-"""Task of a writer: its connection broke; it has not reconnected."""
+# ---- tasks of a writer ----------------------------------------------------------------------------------------------
+
+TASK_STARTED: Final = "task-started"  # it has its first rows; it is not connected and has sent nothing
+BLOCK_SENT: Final = "block-sent"  # its first block was passed to the connection; more may follow
+CONNECTION_LOST: Final = "connection-lost"  # its connection broke; it has not reconnected
+# All transfers were passed to the connection; the broker was not asked to complete the last ones.
 ALL_SENT: Final = "all-sent"
-"""Task of a writer: all transfers were passed to the connection; the broker was not asked to complete the last ones."""
-SYNCED: Final = "synced"
-"""Task of a writer: the broker has completed every transfer; Spark does not know yet."""
+SYNCED: Final = "synced"  # the broker has completed every transfer; Spark does not know yet
+# Driver: it has the results of the tasks (``commit``, or in ``foreachBatch``); the batch is not in Spark's commit log.
 MESSAGE_RETURNED: Final = "message-returned"
-"""Driver: it has the results of the tasks (``commit``, or inside ``foreachBatch``); the batch is not in Spark's commit
-log."""
 
 SINK_POINTS: Final = (TASK_STARTED, BLOCK_SENT, CONNECTION_LOST, ALL_SENT, SYNCED, MESSAGE_RETURNED)
 """Every point of the sink, in the order of a batch's life."""
 
-BRANCH_OPEN: Final = "branch-open"
-"""Exactly-once task: its transaction is started with its timeout; no row was sent."""
-ENDED: Final = "ended"
-"""Exactly-once task: rows and marker are in the transaction, which is ended (dtx.end) but not prepared."""
-PREPARED: Final = "prepared"
-"""Exactly-once task: the transaction is prepared; Spark does not know yet."""
+# ---- exactly-once: tasks of a writer, then its driver ---------------------------------------------------------------
+
+BRANCH_OPEN: Final = "branch-open"  # its transaction is started with its timeout; no row was sent
+ENDED: Final = "ended"  # rows and marker are in the transaction, which is ended (dtx.end) but not prepared
+PREPARED: Final = "prepared"  # the transaction is prepared; Spark does not know yet
+# Spark has denied a task its commit because another attempt won; its transaction stays prepared until a sweep. No code
+# of this package runs then, so no process reaches this point: tests cause it by two attempts of one task.
 COMMIT_DENIED: Final = "commit-denied"
-"""Spark has denied a task its commit because another attempt won; its transaction stays prepared until a sweep. No code
-of this package runs then, so no process reaches this point: tests cause it by two attempts of one task."""
-SINK_LOCK_TAKEN: Final = "sink-lock-taken"
-"""Driver, exactly-once: it has the writer's lock and has not read the state."""
-VERIFIED: Final = "verified"
-"""Driver, exactly-once: all transactions of the batch are prepared, their timers are renewed; no decision is made."""
+SINK_LOCK_TAKEN: Final = "sink-lock-taken"  # driver: it has the writer's lock and has not read the state
+VERIFIED: Final = "verified"  # driver: all transactions are prepared, their timers are renewed; no decision is made
+# Driver: the decision and its commit were sent; whether the broker has them is not known.
 DECISION_SENT: Final = "decision-sent"
-"""Driver, exactly-once: the decision and its commit were sent; whether the broker has them is not known."""
-DECISION_COMMITTED: Final = "decision-committed"
-"""Driver, exactly-once: the batch is decided; none of its transactions is committed."""
-SOME_COMMITTED: Final = "some-committed"
-"""Driver, exactly-once: the first transaction of the batch is committed."""
-ALL_COMMITTED: Final = "all-committed"
-"""Driver, exactly-once: all transactions are committed; their markers are not removed."""
-DONE_SWAPPED: Final = "done-swapped"
-"""Driver, exactly-once: the state records the batch as done, and the markers are removed."""
-MID_SWEEP: Final = "mid-sweep"
-"""Driver, or the first task of a run, exactly-once: the first orphan was rolled back."""
-ABORT_ENTERED: Final = "abort-entered"
-"""Driver, exactly-once: Spark has called ``abort``; no action was taken."""
+DECISION_COMMITTED: Final = "decision-committed"  # driver: the batch is decided; no transaction of it is committed
+SOME_COMMITTED: Final = "some-committed"  # driver: the first transaction of the batch is committed
+ALL_COMMITTED: Final = "all-committed"  # driver: all transactions are committed; their markers are not removed
+DONE_SWAPPED: Final = "done-swapped"  # driver: the state records the batch as done, and the markers are removed
+MID_SWEEP: Final = "mid-sweep"  # driver, or the first task of a run: the first orphan was rolled back
+ABORT_ENTERED: Final = "abort-entered"  # driver: Spark has called ``abort``; no action was taken
 
 EXACTLY_ONCE_SINK_POINTS: Final = (
     TASK_STARTED, BRANCH_OPEN, BLOCK_SENT, ALL_SENT, SYNCED, ENDED, PREPARED, COMMIT_DENIED, MESSAGE_RETURNED,
@@ -138,12 +110,11 @@ EXACTLY_ONCE_SINK_POINTS: Final = (
 )  # fmt: skip
 """Every point of the sink with exactly-once, in the order of a batch's life."""
 
-EXPORTED: Final = "exported"
-"""Command ``transactions --skip``: the message is in its file, on disk; the state of the consumer is unchanged."""
-ASIDE_SENT: Final = "aside-sent"
-"""Command ``transactions --skip``: the state that skips the message was sent; the broker may or may not have it."""
-ASIDE_COMMITTED: Final = "aside-committed"
-"""Command ``transactions --skip``: the broker has it; the command has not printed its result."""
+# ---- command ``transactions --skip`` --------------------------------------------------------------------------------
+
+EXPORTED: Final = "exported"  # the message is in its file, on disk; the state of the consumer is unchanged
+ASIDE_SENT: Final = "aside-sent"  # the state that skips the message was sent; the broker may or may not have it
+ASIDE_COMMITTED: Final = "aside-committed"  # the broker has it; the command has not printed its result
 
 ASIDE_POINTS: Final = (EXPORTED, ASIDE_SENT, ASIDE_COMMITTED)
 """Every point of skipping a message of a spool, in order."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pyspark.sql.datasource import DataSource
+
 from amqp_spark.arrow.decode import schema_with
-from amqp_spark.compat import DataSource
 from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource.batch_reader import AmqpBatchReader
 from amqp_spark.datasource.stream_reader import AmqpStreamReader

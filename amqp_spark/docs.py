@@ -37,7 +37,9 @@ _TABLE = re.compile(r"(<!-- table (\w+): [^\n]*-->\n).*?(<!-- end -->\n)", re.DO
 def options_table(options: Sequence[Option]) -> str:
     """Format options as a table."""
     head = "| option | type | default | meaning | allowed |\n|---|---|---|---|---|\n"
-    return head + "".join(_option_row(option) for option in options)
+    return head + "".join(
+        _row(f"`{each.name}`", each.kind.name, each.default, each.meaning, each.kind.allowed) for each in options
+    )
 
 
 def columns_table() -> str:
@@ -85,17 +87,9 @@ def written(text: str) -> str:
 
 
 def _condition_section(condition: Condition) -> str:
-    sentences = _FIELD.sub(_shown, f"{condition.what} {condition.action}").replace("``", "` `")
+    sentences = _FIELD.sub(r"`<\1>`", f"{condition.what} {condition.action}").replace("``", "` `")
     texts = (sentences, condition.detail)
     return "\n".join([f"### {condition.title}\n", *(f"{text}\n" for text in texts if text)])
-
-
-def _shown(field: re.Match[str]) -> str:
-    return f"`<{field[1]}>`"
-
-
-def _option_row(option: Option) -> str:
-    return _row(f"`{option.name}`", option.kind.name, option.default, option.meaning, option.kind.allowed)
 
 
 def _row(*cells: str) -> str:

@@ -23,16 +23,10 @@ def pause_before(attempt: int, longest: float) -> float:
 
 
 class RetryPolicy:
-    """Counts the consecutive failures of one user of connections. Not thread-safe.
+    """Counts the consecutive ``failures`` of one user of connections. Not thread-safe.
 
-    Args:
-        user: name for the log: a queue, a task, a transactionalId.
-        most: consecutive failures after which there is no further attempt (``retry.maxAttempts``).
-        longest_s: longest pause in seconds (``retry.maxDelay``).
-        log: logger that announces each attempt.
-
-    Attributes:
-        failures: number of consecutive failures.
+    After ``most`` of them (``retry.maxAttempts``) there is no further attempt; no pause has more than ``longest_s``
+    seconds (``retry.maxDelay``). The log names the ``user``: a queue, a task, a transactionalId.
     """
 
     def __init__(self, user: str, most: int, longest_s: float, log: logging.Logger) -> None:
@@ -46,18 +40,15 @@ class RetryPolicy:
     def pause_after(
         self, error: AmqpError, *, worked: bool = False, lasted: bool | None = None, counts: bool = True, note: str = ""
     ) -> float | None:
-        """Decide what follows an error, and log it.
+        """Log an error that ended the connection; return the seconds until the next attempt, ``None`` if there is none.
 
         Args:
-            error: the error that ended the connection.
+            error: the error.
             worked: the connection was useful before: this is the first failure in a row.
             lasted: it was useful for long enough that the pause starts small again; default: ``worked``.
-            counts: the error counts as a failure. A connection kept from an earlier use may have broken in the
-                meantime: that is no failure, and the next attempt follows at once.
+            counts: the error is a failure. A connection kept from an earlier use may have broken in the meantime: that
+                is none, and the next attempt follows at once.
             note: text added to the log message.
-
-        Returns:
-            Seconds until the next attempt; ``None``: no further attempt.
         """
         if worked:
             self.failures = 0

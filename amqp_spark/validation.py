@@ -45,14 +45,7 @@ def check_source(options: Mapping[str, object], schema: StructType) -> tuple[Sou
 
 
 def check_sink(options: Mapping[str, object], schema: StructType) -> tuple[SinkOptions, MessagePlan]:
-    """Parse the options of a sink and plan its messages, without I/O; thread-safe.
-
-    Args:
-        options: by name, in any case.
-        schema: of the frame to be written.
-
-    Returns:
-        The checked options, and how rows become messages.
+    """Parse the options of a sink, by name in any case, and plan its messages, without I/O; thread-safe.
 
     Raises:
         SchemaError: only the schema cannot be served.

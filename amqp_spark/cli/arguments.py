@@ -41,12 +41,9 @@ TO = Side("to-", "AMQP_TO_", "broker to publish to")
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser, side: Side = HERE, *, positional: bool = False) -> None:
-    """Add ``--url``, ``--username``, ``--password-file``; environment variables replace missing arguments.
+    """Add ``--url`` (with ``positional`` an argument without a flag), ``--username``, ``--password-file``.
 
-    Args:
-        parser: of the job.
-        side: prefixes of the arguments.
-        positional: the URL is an argument without a flag.
+    Environment variables replace missing arguments.
     """
     group = parser.add_argument_group(side.title)
     url, username, password = (f"{side.environment}{name}" for name in ("URL", "USERNAME", "PASSWORD"))
@@ -107,10 +104,8 @@ def connection_options(arguments: argparse.Namespace, side: Side = HERE, **named
     for key, value in {"url": _given(arguments, side, "url"), **named, **credentials(arguments, side)}.items():
         if value is not None:
             if key in options:
-                raise CommandLineError(
-                    f"{side.option} {key}=... repeats another argument or a variable {side.environment}*",
-                    "Give it once",
-                )
+                repeated = f"{side.option} {key}=... repeats another argument or a variable {side.environment}*"
+                raise CommandLineError(repeated, "Give it once")
             options[key] = value
     return options
 
@@ -133,9 +128,8 @@ def check_files(options: Mapping[str, str]) -> None:
                 pass
         except (OSError, ValueError) as error:
             reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
-            raise CommandLineError(
-                SparkCondition.FILE_NOT_READABLE(option=option.name, path=path, reason=reason)
-            ) from error
+            problem = SparkCondition.FILE_NOT_READABLE(option=option.name, path=path, reason=reason)
+            raise CommandLineError(problem) from error
 
 
 def assignments(texts: Iterable[str], flag: str, what: str = "key=value") -> dict[str, str]:
@@ -169,18 +163,11 @@ def pairs(texts: Iterable[str], flag: str, side: Side | None = HERE) -> dict[str
 
 def option_help(tables: Mapping[str, Sequence[Option]]) -> str:
     """Tables of options for the end of ``--help``, each under the argument that takes them."""
-    shown = {title: [option for option in table if _offered(option)] for title, table in tables.items()}
+    # pairs() refuses secrets
+    shown = {title: [option for option in table if not option.secret] for title, table in tables.items()}
     width = max(len(option.name) for table in shown.values() for option in table)
     parts = []
     for title, table in shown.items():
-        lines = [f"  {option.name:<{width}}  {_allowed(option)} (default: {option.default})" for option in table]
+        lines = [f"  {option.name:<{width}}  {option.kind.allowed} (default: {option.default})" for option in table]
         parts.append("\n".join([f"{title}, as name=value:", *lines]))
     return "\n\n".join([*parts, "docs/options.md describes them."])
-
-
-def _offered(option: Option) -> bool:
-    return not option.secret  # pairs() refuses secrets
-
-
-def _allowed(option: Option) -> str:
-    return option.kind.allowed

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import time
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -98,30 +98,12 @@ class Progress:
         return time.monotonic() - self._started
 
 
-class _Bar:
-    """Type of tqdm's bar, limited to the methods used here."""
-
-    def __init__(self, stream: TextIO) -> None:
-        tqdm = importlib.import_module("tqdm").tqdm
-        self._tqdm = tqdm(unit=" rows", unit_scale=True, file=stream, dynamic_ncols=True)
-
-    def update(self, rows: int) -> None:
-        self._tqdm.update(rows)
-
-    def set_postfix_str(self, text: str, *, refresh: bool) -> None:
-        self._tqdm.set_postfix_str(text, refresh=refresh)
-
-    def clear(self) -> None:
-        self._tqdm.clear()
-
-    def close(self) -> None:
-        self._tqdm.close()
-
-
-def _bar(stream: TextIO) -> _Bar | None:
+def _bar(stream: TextIO) -> Any:
+    """A bar of tqdm, which is not a requirement; None without it."""
     try:
-        return _Bar(stream)
-    except ImportError:  # tqdm is not a requirement
+        tqdm = importlib.import_module("tqdm").tqdm
+        return tqdm(unit=" rows", unit_scale=True, file=stream, dynamic_ncols=True)
+    except ImportError:
         return None
 
 

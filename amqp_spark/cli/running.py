@@ -88,11 +88,7 @@ _GOES_BACK = "messages that were not accepted return to their queues"
 
 
 def follow(query: StreamingQuery, signals: Signals, progress: Progress, *, rest: str = _GOES_BACK) -> int:
-    """Show progress until the query ends or a signal comes; stop it cleanly, and report the fate of the ``rest``.
-
-    Returns:
-        The exit code.
-    """
+    """Show progress until the query ends or a signal comes; stop it cleanly, and report the fate of the ``rest``."""
     try:
         while signals.received is None:
             ended = query.awaitTermination(_POLL_SECONDS)
@@ -102,9 +98,8 @@ def follow(query: StreamingQuery, signals: Signals, progress: Progress, *, rest:
         stopping = time.monotonic()
         query.stop()
         progress.update(query)
-        progress.say(
-            f"stopped by {signal.Signals(signals.received).name} in {time.monotonic() - stopping:.1f} s; {rest}"
-        )
+        name = signal.Signals(signals.received).name
+        progress.say(f"stopped by {name} in {time.monotonic() - stopping:.1f} s; {rest}")
     finally:
         progress.close()
     return signals.exit_code or EXIT_DONE
@@ -113,10 +108,7 @@ def follow(query: StreamingQuery, signals: Signals, progress: Progress, *, rest:
 def run_action(spark: SparkSession, action: Callable[[], _T], signals: Signals, progress: Progress) -> _T | None:
     """Run an action of Spark, such as a batch write, in a second thread, while this one shows the number of tasks done.
 
-    A signal cancels the jobs of the action.
-
-    Returns:
-        The result of the action; ``None`` if it was cancelled. Errors of the action are raised.
+    A signal cancels the jobs of the action: the result is then ``None``.
     """
     from pyspark import InheritableThread  # noqa: PLC0415 - --help and wrong options must not wait for it
 

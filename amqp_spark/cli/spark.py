@@ -45,10 +45,9 @@ def schema_of(ddl: str) -> StructType:
 def spark_session(
     name: str, conf: Mapping[str, str], master: str | None, *, verbose: bool = False
 ) -> tuple[SparkSession, bool]:
-    """A session whose workers run this interpreter, with ``format("amqp")`` registered.
+    """A session whose workers run this interpreter, with ``format("amqp")`` registered, and whether it is new.
 
-    Returns:
-        The session, and whether it is new. An existing one, as in a notebook, must not be stopped or silenced.
+    An existing one, as in a notebook, must not be stopped or silenced.
     """
     # Spark's own default is the first python3 on the PATH, which in a virtual environment that is not activated lacks
     # everything: each query would then fail after a minute with "Python worker failed to connect back".

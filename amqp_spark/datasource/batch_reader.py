@@ -12,9 +12,10 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
 from amqp_core.errors import AmqpError, NotFound
 from amqp_spark.arrow.decode import Chunk
-from amqp_spark.compat import DataSourceReader, InputPartition
 from amqp_spark.conditions import SparkCondition
 from amqp_spark.connect import connect
 from amqp_spark.datasource.credit import CreditWindow

@@ -21,8 +21,9 @@ from amqp_spark.options import REJECT
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from pyspark.sql.datasource import InputPartition
+
     from amqp_spark.arrow.decode import Chunk
-    from amqp_spark.compat import InputPartition
     from amqp_spark.datasource.block_server import Endpoint
     from amqp_spark.datasource.partitions import Range
     from amqp_spark.datasource.receive_buffer import QueueBuffer

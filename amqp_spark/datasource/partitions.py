@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql.datasource import InputPartition
+
 from amqp_spark.arrow.decode import Chunk, joined
-from amqp_spark.compat import InputPartition
 from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import TransferError
 

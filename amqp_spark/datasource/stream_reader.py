@@ -12,16 +12,10 @@ import shlex
 from functools import partial
 from typing import TYPE_CHECKING
 
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
 from amqp_spark import crashpoints
-from amqp_spark.compat import (
-    DataSourceStreamReader,
-    InputPartition,
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
+from amqp_spark.compat import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
 from amqp_spark.conditions import SparkCondition
 from amqp_spark.connect import connect
 from amqp_spark.datasource.at_least_once import AtLeastOncePolicy

@@ -10,10 +10,11 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import TaskId
-from amqp_spark.compat import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from amqp_spark.compat import DataSourceStreamArrowWriter
 from amqp_spark.python_workers import Portable, spare_collections
 from amqp_spark.sink.at_least_once import AtLeastOnce
 from amqp_spark.sink.statistics import Statistics, log_batch, log_failure
