@@ -29,14 +29,7 @@ _log = logging.getLogger("amqp_spark.sink")
 
 
 class AtLeastOnce:
-    """The :class:`CommitPolicy` of at-least-once: a task ends when the broker has completed every transfer.
-
-    Args:
-        options: of the sink.
-        task_id: which task this is.
-        connections: the pool; by default the shared one of the process.
-        sleep: waits some seconds between two attempts to connect.
-    """
+    """The :class:`CommitPolicy` of at-least-once: a task ends when the broker has completed every transfer."""
 
     def __init__(
         self,

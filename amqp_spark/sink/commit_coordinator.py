@@ -65,13 +65,9 @@ def forget_all() -> None:
 class CommitCoordinator:
     """Commits and aborts the batches of one writer.
 
-    Args:
-        options: of the sink, with ``transactionalId``.
-        alone: this process decides all batches of the query, so an empty batch after a finished one needs no broker
-            request.
-        connections: the pool; by default the shared one of the process, so that the next batch does not log in again.
-        sleep: waits the given seconds.
-        clock: monotonic seconds.
+    ``alone``: this process decides all batches of the query, so an empty batch after a finished one needs no broker
+    request. The default of ``connections`` is the shared pool of the process, so that the next batch does not log in
+    again.
     """
 
     def __init__(
@@ -93,18 +89,12 @@ class CommitCoordinator:
         self._key = options.url, options.transactional_id
 
     def commit(self, tasks: Sequence[PreparedBranch], batch: int) -> bool:
-        """Decide that a batch is published, and publish it: commit the branches of its tasks.
+        """Decide that a batch is published, and publish it: commit the branches of its tasks, which are at least one;
+        tasks without rows have no branch.
 
-        Args:
-            tasks: the results of all tasks, at least one; tasks without rows have no branch.
-            batch: the id of the batch.
-
-        Returns:
-            ``False`` if the batch was published before; these branches repeat it and were rolled back.
-
-        Raises:
-            StateError: the batch must not or cannot be committed; the text says which part of it is committed.
-            AmqpError: the broker cannot be reached (retry.*). The next commit completes any decision already made.
+        Returns ``False`` if the batch was published before; these branches repeat it and were rolled back. StateError:
+        the batch must not or cannot be committed; the text says which part of it is committed. AmqpError: the broker
+        cannot be reached (retry.*); the next commit completes any decision already made.
         """
         query_id, latest = _settled.pop(self._key, ("", -1))
         if query_id == tasks[0].query_id and batch > latest and not any(task.xid for task in tasks):
@@ -122,12 +112,8 @@ class CommitCoordinator:
         """Roll back the branches of all runs of a batch, unless it is decided: then finish it. Errors are only logged.
 
         Spark also calls this after a partly failed commit. The next run rolls back branches prepared later
-        (:meth:`sweep_before`). If no task has reported, only one connection attempt is made.
-
-        Args:
-            tasks: the tasks that have reported their branches; others may have prepared branches as well.
-            batch: the id of the batch.
-            query_id, run: of the batch, if they are known without the tasks.
+        (:meth:`sweep_before`). If no task has reported, only one connection attempt is made. Tasks that have not
+        reported may have prepared branches as well.
         """
         failed = FailedBatch.of(tasks, batch, query_id=query_id, run=run)
         crashpoints.reached(crashpoints.ABORT_ENTERED)
@@ -180,13 +166,7 @@ class CommitCoordinator:
         """Roll back the branches of earlier runs of a batch when a run begins; called by one of its tasks.
 
         Does nothing while another process holds the lock: that process sweeps as well, or decides. Errors are only
-        logged, because the commit meets them again.
-
-        Args:
-            query_id, batch, run: of the run that begins.
-
-        Raises:
-            TooManyPrepared: the batch could not be committed.
+        logged, because the commit meets them again, except TooManyPrepared: the batch could not be committed.
         """
         pool = self._connections.apart()  # a worker needs it only once
         one = CommitCoordinator(self._options, connections=pool, sleep=self._sleep, clock=self._clock)
@@ -279,13 +259,7 @@ def sweep_once(options: SinkOptions, query_id: str, batch: int, run: Run) -> Non
     A killed driver never calls ``abort``, tasks may prepare branches after an ``abort``, and Spark tells a stream
     writer that a run begins only through its tasks. A batch that follows another one of the same query begins only
     after that one is finished: only a process that has no history of the writer, or sees a batch again, has to look.
-
-    Args:
-        options: of the sink, with ``transactionalId``.
-        query_id, batch, run: of the task that begins.
-
-    Raises:
-        TooManyPrepared: see :meth:`CommitCoordinator.sweep_before`.
+    TooManyPrepared: see :meth:`CommitCoordinator.sweep_before`.
     """
     assert options.transactional_id is not None
     key = options.url, options.transactional_id

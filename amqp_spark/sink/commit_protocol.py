@@ -45,14 +45,9 @@ MOST_PAST: Final = 100
 
 
 class CommitProtocol:
-    """The protocol on one connection: the client holds the lock, and ``queue`` holds its state.
-
-    Args:
-        client: connected; do not use this object after an error of the client.
-        queue: of the same client, locked.
-        options: of the sink.
-        committed: xids of branches whose commit the broker has confirmed, also on earlier connections; extended here.
-    """
+    """The protocol on one connection: the client holds the lock, and ``queue`` holds its state. Do not use it after an
+    error of the client. ``committed``: xids of branches whose commit the broker has confirmed, also on earlier
+    connections; extended here."""
 
     def __init__(self, client: Client, queue: StateQueue, options: SinkOptions, committed: set[str]) -> None:
         assert options.transactional_id is not None
@@ -126,11 +121,8 @@ class CommitProtocol:
         self._branches.sweep_before(batch, decided, query_id=query_id, run=run)
 
     def close(self) -> None:
-        """Return all markers and release the lock.
-
-        Raises:
-            AmqpError: the session is over, and the lock with it; completed decisions and commits are not affected.
-        """
+        """Return all markers and release the lock. After an AmqpError the session is over, and the lock with it;
+        completed decisions and commits are not affected."""
         self._markers.close()
         self._unmark()
         self._queue.unlock()
@@ -220,7 +212,7 @@ class CommitProtocol:
             if query_id != BATCH_WRITES and not self._queue.marked(key):
                 self._queue.mark(key)
         decided = WriterState(self._writer, query_id, batch, OPEN, tuple(chosen), past)
-        self._queue.swap(decided.dump(), sent=_decision_sent)
+        self._queue.swap(decided.dump(), sent=lambda: crashpoints.reached(crashpoints.DECISION_SENT))
         crashpoints.reached(crashpoints.DECISION_COMMITTED)
         if state.query_id not in {"", BATCH_WRITES, query_id}:
             self._replaced = state.query_id
@@ -278,15 +270,11 @@ class CommitProtocol:
     # --- finishing
 
     def _finish(self, state: WriterState, repeated: Mapping[int, PreparedBranch], *, seen: bool = False) -> WriterState:
-        """Commit the decided branches, verify the commits by their markers, and write that the batch is done.
+        """Commit the decided branches, verify the commits by their markers, and write that the batch is done; return
+        the state that was written.
 
-        Args:
-            state: open.
-            repeated: new attempts at the same batch, by partition: they may replace lost branches.
-            seen: the branches of the state were just seen to be prepared.
-
-        Returns:
-            The state that was written.
+        ``repeated``: new attempts at the same batch, by partition, which may replace lost branches; ``seen``: the
+        branches of the state were just seen to be prepared.
         """
         wanted = {branch.xid for branch in state.branches}
         self._branches.allow_silence_for(branch.rows for branch in state.branches)
@@ -316,10 +304,7 @@ class CommitProtocol:
 
     def _prove(self, wanted: set[str]) -> None:
         """Check that no branch counts as lost whose commit the broker has confirmed: the broker may have paused since.
-
-        Raises:
-            MarkerLate: the marker of such a branch is missing.
-        """
+        MarkerLate: the marker of such a branch is missing."""
         if wanted <= self._markers.found.keys():
             return
         self._markers.look()  # the reply comes after all messages under way
@@ -386,11 +371,8 @@ class CommitProtocol:
         return substituted
 
     def _repeated(self, state: WriterState, branches: Sequence[PreparedBranch]) -> bool:
-        """Handle new attempts at a finished batch: they must have the same rows and are not needed.
-
-        Returns:
-            Whether they are the very attempt that was committed.
-        """
+        """Handle new attempts at a finished batch, which must have the same rows and are not needed; return whether
+        they are the very attempt that was committed."""
         decided = {branch.partition: branch for branch in state.branches}
         for branch in branches:
             before = decided.pop(branch.partition, None)
@@ -415,7 +397,3 @@ class CommitProtocol:
 def _decided(state: WriterState | None) -> set[str]:
     """The xids that must never be rolled back."""
     return set() if state is None else {branch.xid for branch in state.branches}
-
-
-def _decision_sent() -> None:
-    crashpoints.reached(crashpoints.DECISION_SENT)

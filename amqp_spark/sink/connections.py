@@ -38,12 +38,9 @@ LONGEST_PAUSE_SECONDS: Final = 1.0
 class Lease:
     """One connection leased to one task.
 
-    The task holds its lock, except inside :meth:`resting`; end the lease with :meth:`give_back` or :meth:`abort`.
-
-    Attributes:
-        client: the connection with its session.
-        reused: whether an earlier task has used it: it may have broken unnoticed since.
-        notes: facts about the session that its users record for later users.
+    The task holds its lock, except inside :meth:`resting`; end the lease with :meth:`give_back` or :meth:`abort`. If an
+    earlier task has used it (``reused``), it may have broken unnoticed since. ``notes`` has facts about the session
+    that its users record for later users.
     """
 
     def __init__(self, pool: Connections, options: ConnectOptions, client: Client, *, reused: bool) -> None:
@@ -76,13 +73,8 @@ class Lease:
 
 
 class Connections:
-    """The connection pool of a process; thread-safe. Connections are keyed by their options only.
-
-    Args:
-        connector: makes a client; the host list is tried once and a password file is read each time.
-        idle_seconds: how long an unused connection is kept.
-        clock: monotonic seconds.
-    """
+    """The connection pool of a process; thread-safe. Connections are keyed by their options only. ``connector`` tries
+    the host list once and reads a password file each time."""
 
     def __init__(
         self,
@@ -104,11 +96,8 @@ class Connections:
         self._keeper: threading.Thread | None = None
 
     def lease(self, options: ConnectOptions) -> Lease:
-        """Lease a connection for one task: a kept one that still works, else a new one.
-
-        Raises:
-            AmqpError: why no broker of the host list can be used (see :func:`amqp_spark.connect.connect`).
-        """
+        """Lease a connection for one task: a kept one that still works, else a new one
+        (:func:`amqp_spark.connect.connect`)."""
         while (kept := self._take_idle(options)) is not None:
             kept.lock.acquire()
             try:

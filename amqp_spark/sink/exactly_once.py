@@ -66,17 +66,8 @@ _ROOM: Final = (
 class ExactlyOnce:
     """The :class:`CommitPolicy` of exactly-once: a task ends when its branch is prepared, with all rows and a marker.
 
-    Args:
-        options: of the sink, with ``transactionalId``.
-        task_id: which task this is, with a batch id.
-        attempt: Spark's number of this attempt at the task.
-        run: of the batch; without one the task is a run of its own.
-        before: called once, before the task connects, with query id, batch and run.
-        connections: the pool; by default the shared one of the process for branches.
-        sleep: waits some seconds between two attempts.
-
-    Attributes:
-        prepared: after :meth:`commit`: the report to the driver.
+    Without ``run`` the task is a run of its own. ``before`` is called once, before the task connects, with query id,
+    batch and run. ``prepared`` is, after :meth:`commit`, the report to the driver.
     """
 
     def __init__(

@@ -63,11 +63,7 @@ class PreparedBranch:
 
     @classmethod
     def load(cls, body: bytes) -> Self:
-        """Parse the output of :meth:`dump`.
-
-        Raises:
-            StateError: the body has another format.
-        """
+        """Parse the output of :meth:`dump`; StateError describes another format."""
         try:
             value = json.loads(body)
         except ValueError:
@@ -81,13 +77,8 @@ class PreparedBranch:
 
 @dataclass(frozen=True, slots=True)
 class FailedBatch:
-    """A failed run of a batch.
-
-    Attributes:
-        batch: its id.
-        tasks: those of its tasks that have reported their branches to the driver.
-        query_id, run: of the batch; ``None`` if neither the driver nor a task knows them.
-    """
+    """A failed run of a batch, with those of its tasks that have reported their branches to the driver; ``query_id``
+    and ``run`` are None if neither the driver nor a task knows them."""
 
     batch: int
     tasks: tuple[PreparedBranch, ...] = ()
@@ -126,14 +117,9 @@ class Raced(AmqpError):
 class PreparedTransactions:
     """Prepared branches, named by the text of their xid (:func:`amqp_spark.state.xids.xid_text`).
 
-    Every method but :meth:`allow_silence_for` queries the broker, and may raise its errors or :class:`Raced`.
-
-    Args:
-        client: connected.
-        writer: the transactionalId; branches of other writers are never touched.
-
-    Attributes:
-        seen: all prepared branches of the latest list, of every writer, minus those swept since.
+    Every method but :meth:`allow_silence_for` queries the broker, and may raise its errors or :class:`Raced`. Branches
+    of other writers are never touched. ``seen``: all prepared branches of the latest list, of every writer, minus those
+    swept since.
     """
 
     def __init__(self, client: Client, writer: str) -> None:
@@ -153,12 +139,8 @@ class PreparedTransactions:
         return self.seen
 
     def renew(self, xids: Iterable[str], seconds: int) -> None:
-        """Restart the timers of the named prepared branches in :attr:`seen`.
-
-        Args:
-            xids: the branches; those that are not prepared are left out.
-            seconds: their timeout, at brokers that need one.
-        """
+        """Restart the timers of those branches that are in :attr:`seen`; ``seconds``: their timeout, at brokers that
+        need one."""
         for text in xids:
             xid = self.seen.get(text)
             if xid is None:
@@ -178,15 +160,8 @@ class PreparedTransactions:
         return seconds - 1 if self._client.transactions.get_timeout(xid) == seconds else seconds
 
     def commit(self, xids: Collection[str], *, seen: bool = False) -> set[str]:
-        """Commit the branches that are prepared.
-
-        Args:
-            xids: the branches.
-            seen: :attr:`seen` is current: it was listed after every change.
-
-        Returns:
-            The xids that were committed.
-        """
+        """Commit the branches that are prepared, and return their xids. ``seen``: :attr:`seen` is current, listed after
+        every change."""
         listed = (self.seen if seen else self.listed()) if xids else {}
         committed = set()
 
@@ -209,13 +184,9 @@ class PreparedTransactions:
         self._each(known, xids, lambda text: self._roll_back(known[text]), crashpoints.MID_SWEEP)
 
     def roll_back_unlisted(self, xids: Collection[str], done: set[str]) -> None:
-        """Roll back branches without knowing whether they are prepared.
-
-        Args:
-            xids: the branches.
-            done: branches to skip; each answered branch is added, so that the next call, on another connection,
-                continues behind a branch that the broker does not know.
-        """
+        """Roll back branches without knowing whether they are prepared; skip those that are ``done``. Each answered
+        branch is added there, so that the next call, on another connection, continues behind a branch that the broker
+        does not know."""
         for text in xids:
             if text in done:
                 continue
@@ -233,25 +204,16 @@ class PreparedTransactions:
             pass  # its timer expired first
 
     def sweep(self, query_id: str, batch: int, keep: Collection[str]) -> None:
-        """Roll back the branches that no decision will ever name.
+        """Roll back the branches that no decision will ever name, but not those to ``keep``, which may still be needed.
 
-        Spark does not report lost attempts to the driver: they are found by their names. Branches of later batches and
-        of other writers are left alone.
-
-        Args:
-            query_id, batch: the latest published batch; branches of other queries are all swept.
-            keep: branches that may still be needed.
+        Spark does not report lost attempts to the driver: they are found by their names. Branches of batches later than
+        the latest published one and of other writers are left alone; branches of other queries are all swept.
         """
         self._sweep(keep, lambda branch: not branch.is_of_query(query_id) or branch.batch <= batch)
 
     def sweep_batch(self, batch: int, keep: Collection[str], *, query_id: str | None, run: Run | None) -> None:
-        """Roll back the branches of the runs of a batch, up to a failed one.
-
-        Args:
-            batch: its id.
-            keep: decided branches.
-            query_id, run: of the failed run, as far as they are known. A run that began later may be at work.
-        """
+        """Roll back the branches of the runs of a batch, up to a failed one, but not decided ones. A run that began
+        later than ``run`` may be at work."""
 
         def is_over(branch: Branch) -> bool:
             same = branch.batch == batch and (query_id is None or branch.is_of_query(query_id))

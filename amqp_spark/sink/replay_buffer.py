@@ -31,12 +31,8 @@ class _OnDisk(NamedTuple):
 
 
 class ReplayBuffer:
-    """All runs of a task in order; or none, if they are too large and must not be written to disk.
-
-    Attributes:
-        nbytes: bytes of frames of all runs that were added.
-        is_whole: whether all runs are kept.
-    """
+    """All runs of a task in order; or none (not ``is_whole``), if they are too large and must not be written to
+    disk."""
 
     def __init__(self) -> None:
         self.nbytes = 0
@@ -46,13 +42,8 @@ class ReplayBuffer:
         self._file: BinaryIO | None = None
 
     def add(self, transfers: Transfers, *, may_spill: bool) -> None:
-        """Keep one more run.
-
-        Args:
-            transfers: a whole run.
-            may_spill: whether frames above the memory limit go into an unnamed file in a local directory of Spark. If
-                not, or if the directory has no room, nothing is kept from then on.
-        """
+        """Keep one more run. ``may_spill``: frames above the memory limit go into an unnamed file in a local directory
+        of Spark. If not, or if the directory has no room, nothing is kept from then on."""
         self.nbytes += transfers.frames.nbytes
         if not self.is_whole:
             return

@@ -41,14 +41,9 @@ DIRECT: Final = "direct"
 
 
 class Gone(NamedTuple):
-    """An exchange, or a binding of one, that existed and is missing now.
-
-    Attributes:
-        exchange: name of the exchange.
-        routing_key: of the binding; ``None``: the exchange itself is missing, or has another type.
-        rows: messages sent for it since it was last seen; a message that was sent twice counts twice.
-        first: position in the partition of the first of them.
-    """
+    """An exchange, or a binding of one, that existed and is missing now; without ``routing_key`` the exchange itself is
+    missing, or has another type. ``rows`` messages were sent for it since it was last seen (one that was sent twice
+    counts twice), from position ``first`` in the partition on."""
 
     exchange: str
     routing_key: str | None
@@ -86,11 +81,8 @@ class _Known:
 class Routes:
     """Known exchanges and bindings of one task; outlives connections, see :meth:`connected`.
 
-    Exchanges and routing keys are one value for all rows, or a string column; null is the empty string.
-
-    Args:
-        transaction: messages reach their queues at the commit, later than the broker receives them.
-        clock: monotonic seconds.
+    Exchanges and routing keys are one value for all rows, or a string column; null is the empty string. In a
+    ``transaction`` messages reach their queues at the commit, later than the broker receives them.
     """
 
     def __init__(self, *, transaction: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
@@ -109,10 +101,8 @@ class Routes:
     def connected(self, client: Client, settle: Callable[[], object]) -> None:
         """Use this connection for queries from now on. Answers of another one are queried again before they count.
 
-        Args:
-            client: the connection.
-            settle: waits without limit until the broker has completed all transfers: it answers queries only after
-                them, and the waits for answers have a deadline.
+        ``settle`` waits without limit until the broker has completed all transfers: it answers queries only after them,
+        and the waits for answers have a deadline.
         """
         self._client, self._settle = client, settle
         self._rejects = client.capabilities.rejects_unroutable
@@ -122,15 +112,7 @@ class Routes:
         self._again_at = self._clock() + AGAIN_SECONDS
 
     def missing(self, exchange: Values, start: int, stop: int) -> tuple[int, str] | None:
-        """The first row whose exchange is missing, and the name of the exchange; ``None`` if all exist.
-
-        Args:
-            exchange: of every row.
-            start, stop: range of rows.
-
-        Raises:
-            AmqpError: the connection ended during the query.
-        """
+        """The first row whose exchange is missing, and the name of the exchange; ``None`` if all exist."""
         targets = Targets(exchange, "", start, stop)
         self._learn({(name, None) for name, _ in targets.names if name})
         absent = [
@@ -146,13 +128,6 @@ class Routes:
         The default exchange needs a queue of that name, a direct exchange a binding with that key. Other exchange types
         cannot be queried. An empty key is never queried, since qpidd reads the query as "is anything bound?"; as
         nothing shows that a queue is bound with it, the row counts as unroutable.
-
-        Args:
-            exchange, routing_key: of every row.
-            start, stop: range of rows.
-
-        Raises:
-            AmqpError: the connection ended during the query.
         """
         if not self._asks_bindings or self._is_elsewhere(exchange):
             return []
@@ -165,12 +140,8 @@ class Routes:
         return targets.rows_of({pair for pair in keyed if not pair[1] or not self._known[pair].there})
 
     def sent(self, exchange: Values, routing_key: Values, start: int, stop: int, first_row: int) -> None:
-        """Record that these rows are sent now, so that they rest on the known answers for their targets.
-
-        Args:
-            exchange, routing_key, start, stop: as of :meth:`unbound`, which was called before.
-            first_row: position in the partition of row 0.
-        """
+        """Record that these rows, for which :meth:`unbound` was called, are sent now, so that they rest on the known
+        answers for their targets. ``first_row``: position in the partition of row 0."""
         keys = "" if not self._asks_bindings or self._is_elsewhere(exchange) else routing_key
         targets = Targets(exchange, keys, start, stop)
         for (name, key), rows, first in zip(targets.names, targets.counts, targets.firsts, strict=True):
@@ -180,13 +151,8 @@ class Routes:
                     known.sent(rows, first_row + first)
 
     def look_again(self) -> None:
-        """Repeat the queries about once a second; answers are processed when they arrive.
-
-        With very many targets each call repeats a part of them, in turn.
-
-        Raises:
-            AmqpError: the connection ended.
-        """
+        """Repeat the queries about once a second; answers are processed when they arrive. With very many targets each
+        call repeats a part of them, in turn."""
         if self._is_stale:
             self.verify()
         if self._again is not None:
@@ -201,11 +167,7 @@ class Routes:
             self._again = targets, self._client.query_routes(targets)
 
     def verify(self) -> None:
-        """Repeat all queries and wait for the answers; :meth:`take_gone` returns the missing targets.
-
-        Raises:
-            AmqpError: the connection ended during the query.
-        """
+        """Repeat all queries and wait for the answers; :meth:`take_gone` returns the missing targets."""
         if self._again is not None:
             self._settle()
             self._take_again()
@@ -279,17 +241,8 @@ class Routes:
 
 
 class Targets:
-    """The distinct pairs of exchange and routing key in a range of rows.
-
-    Args:
-        exchange, routing_key: of every row.
-        start, stop: range of rows.
-
-    Attributes:
-        names: the pairs.
-        counts: number of rows of each pair.
-        firsts: first row of each pair.
-    """
+    """The distinct pairs of exchange and routing key in a range of rows, each with its number of rows (``counts``) and
+    its first row (``firsts``)."""
 
     def __init__(self, exchange: Values, routing_key: Values, start: int, stop: int) -> None:
         self._rows = range(start, stop)

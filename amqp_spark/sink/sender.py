@@ -37,18 +37,9 @@ class Link(NamedTuple):
 class Sender:
     """The messages of one task on their way to the broker. It is for one thread.
 
-    Args:
-        options: of the sink.
-        task_id: which task this is, for errors.
-        connections: the pool.
-        transaction: messages reach their queues at a commit, later than the broker receives them.
-
-    Attributes:
-        link: the current connection; ``None`` before the first one and after a loss.
-        waiting: runs not yet passed to the current connection, in order.
-        frame_format: accept-mode and maximum frame size of the encoded runs; they depend on the kind of broker.
-        rows, nbytes: rows of the task so far, and bytes of their frames.
-        retries, resent, discarded: see :class:`Statistics`.
+    In a ``transaction`` messages reach their queues at a commit, later than the broker receives them. ``link`` is None
+    before the first connection and after a loss; ``waiting`` has the runs not yet passed to it, in order. Accept-mode
+    and maximum frame size of encoded runs (``frame_format``) depend on the kind of broker.
     """
 
     def __init__(

@@ -49,12 +49,7 @@ class CommitPolicy(Protocol):
 
 
 class TaskWriter:
-    """Publishes the rows of one task; use it once, in one thread.
-
-    Args:
-        plan: how rows become messages.
-        policy: of the delivery guarantee, made for this task.
-    """
+    """Publishes the rows of one task with a policy made for it; use it once, in one thread."""
 
     def __init__(self, plan: MessagePlan, policy: CommitPolicy) -> None:
         self._plan = plan
@@ -63,9 +58,6 @@ class TaskWriter:
 
     def run(self, batches: Iterable[pa.RecordBatch]) -> Statistics:
         """Publish every row; return when the broker has completed all of them. Without rows no connection is made.
-
-        Args:
-            batches: the rows of the task, as record batches of the planned schema.
 
         Raises:
             RowError: a row cannot be sent; nothing of it was.

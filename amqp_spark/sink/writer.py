@@ -32,12 +32,8 @@ if TYPE_CHECKING:
 
 
 class Published(Portable, WriterCommitMessage):
-    """Report of a task to the driver: the broker has completed all of its transfers.
-
-    Attributes:
-        statistics: of the task.
-        prepared: with exactly-once, the branch that holds its rows.
-    """
+    """Report of a task to the driver: the broker has completed all of its transfers. With exactly-once, ``prepared`` is
+    the branch that holds its rows."""
 
     def __init__(self, statistics: Statistics, prepared: PreparedBranch | None = None) -> None:
         self.statistics = statistics
@@ -110,14 +106,8 @@ class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
 def publish(
     plan: MessagePlan, options: SinkOptions, task_id: TaskId, batches: Iterable[pa.RecordBatch], *, run: Run
 ) -> tuple[Statistics, PreparedBranch | None]:
-    """Publish the rows of one task, in each of the three ways to write.
-
-    Args:
-        run: of the batch, as begun by the driver.
-
-    Returns:
-        Statistics of the task and, with exactly-once, its prepared branch.
-    """
+    """Publish the rows of one task, in each of the three ways to write; return its statistics and, with exactly-once,
+    its prepared branch. ``run``: of the batch, as begun by the driver."""
     if options.exactly_once:
         from amqp_spark.sink.commit_coordinator import sweep_once  # noqa: PLC0415
         from amqp_spark.sink.exactly_once import ExactlyOnce  # noqa: PLC0415 - nothing that other guarantees need
@@ -134,12 +124,10 @@ def publish(
 
 
 def decide(options: SinkOptions, tasks: Sequence[PreparedBranch], batch_id: int | None, *, alone: bool = False) -> str:
-    """With exactly-once, decide a batch whose tasks are done; see :meth:`CommitCoordinator.commit`.
+    """With exactly-once, decide a batch whose tasks are done (:meth:`CommitCoordinator.commit`); return a note for the
+    log.
 
     ``alone``: this process decides all batches; Spark may spread those of a writer over several workers.
-
-    Returns:
-        A note for the log.
     """
     if not options.exactly_once:
         return ""
@@ -168,11 +156,8 @@ def undo(
 
 
 def current_task_id(batch_id: int | None = None, query_id: str | None = None) -> TaskId:
-    """Identify the current task by the properties that Spark gives its Python worker.
-
-    Args:
-        batch_id, query_id: used outside streaming queries, and where Spark gives them elsewhere.
-    """
+    """Identify the current task by the properties that Spark gives its Python worker; the arguments are used outside
+    streaming queries, and where Spark gives them elsewhere."""
     context = TaskContext.get()
     if context is None:
         return TaskId(query_id, batch_id, 0)

@@ -32,13 +32,8 @@ def lock_queue(digest: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The queue names of one identity.
-
-    Args:
-        kind: ``CONSUMER`` or ``WRITER``.
-        identity: the value of the option.
-        index: position of the queue among the consumer's queues, sorted by name: each queue has its own state.
-    """
+    """The queue names of one identity of a kind (``CONSUMER``, ``WRITER``). ``index``: position of the queue among the
+    consumer's queues, sorted by name: each queue has its own state."""
 
     kind: str
     identity: str

@@ -33,14 +33,10 @@ EXCHANGE: Final = "amq.direct"
 
 
 class StateQueue:
-    """The lock and the state message of one identity, on one client.
+    """The lock and the state message of one identity, on one client; ``body``: of the message as the broker has it.
 
     Order of use: :meth:`lock`; :meth:`take`, or :meth:`create` if it returns ``None``; then :meth:`swap`, any number of
     times; :meth:`unlock`, or the end of the connection. After any error the client is unusable: close it.
-
-    Attributes:
-        names: of the queues.
-        body: of the state message as the broker has it; ``None`` before it was acquired.
     """
 
     def __init__(self, client: Client, names: Names) -> None:
@@ -53,13 +49,8 @@ class StateQueue:
     # --- lock
 
     def lock(self) -> None:
-        """Acquire the lock, without waiting (queue.declare, exclusive).
-
-        Raises:
-            ResourceLocked: another session holds it. This session is over: try again on a new one.
-            StateError: the login may not declare queues.
-            UnsupportedModeError: the broker lacks what the state needs.
-        """
+        """Acquire the lock, without waiting (queue.declare, exclusive). ResourceLocked: another session holds it, and
+        this session is over: try again on a new one. UnsupportedModeError: the broker lacks what the state needs."""
         require(self._client, "deliveryGuarantee=exactly-once", "local_transactions", "binding_queries")
         with allowed(f"declare the queue {self.names.lock!r}", self.names.owner):
             self._client.declare_queue(self.names.lock, exclusive=True, auto_delete=True)
@@ -82,17 +73,10 @@ class StateQueue:
             return self._client.query_queue(self.names.state) is not None
 
     def take(self, *, timeout: float = TAKE_SECONDS) -> bytes | None:
-        """Acquire the state message; ``None`` if there never was one.
+        """Acquire the state message and return its body; ``None`` if there never was one.
 
-        Args:
-            timeout: seconds to wait for it, if the queue exists.
-
-        Returns:
-            The body of the message.
-
-        Raises:
-            StateError: the queue exists and once had a state, but none arrives: it was purged, or another session holds
-                it. Or the queue has several messages.
+        ``timeout``: seconds to wait for it, if the queue exists. StateError: the queue once had a state, but none
+        arrives: it was purged, or another session holds it. Or the queue has several messages.
         """
         with self._allowed("ask for the queue"):
             found = self._client.query_queue(self.names.state)
@@ -118,10 +102,7 @@ class StateQueue:
 
     def create(self, body: bytes) -> None:
         """Create the queue (durable) and put the first state message there; the message is acquired as well.
-
-        Raises:
-            StateError: the login lacks the permission, or the broker does not keep the message.
-        """
+        StateError: the login lacks the permission, or the broker does not keep the message."""
         with self._allowed("declare the queue"):
             self._client.declare_queue(self.names.state, durable=True)
         self._publish(body)
@@ -137,15 +118,9 @@ class StateQueue:
     ) -> None:
         """Replace the state message and accept transfers of this session, all in one transaction (tx).
 
-        Args:
-            body: of the new state message.
-            accept: inclusive ranges of command ids.
-            sent: called when everything was sent, including the commit, while its outcome is still unknown.
-
-        Raises:
-            StateError: the state queue is missing; nothing was committed.
-            AmqpError: the connection or session ended: **the outcome is not known**. Take the state on a new session to
-                learn it.
+        ``accept``: inclusive ranges of command ids; ``sent``: called when everything was sent, including the commit,
+        while its outcome is still unknown. StateError: the state queue is missing; nothing was committed. AmqpError:
+        the connection or session ended: **the outcome is not known**. Take the state on a new session to learn it.
         """
         self._select()
         expected = self.body
@@ -172,11 +147,7 @@ class StateQueue:
             self._bind(each)
 
     def unmark(self, key: str) -> None:
-        """Remove a mark (exchange.unbind).
-
-        Raises:
-            UnauthorizedAccess: the login lacks the permission. The session is over, and the mark stays.
-        """
+        """Remove a mark (exchange.unbind). UnauthorizedAccess: the session is over, and the mark stays."""
         for each in (key, self._own(key)):
             if self.marked_anywhere(each):  # only one may exist if marking was interrupted
                 self._client.unbind(self.names.state, EXCHANGE, each)
@@ -257,15 +228,8 @@ class StateQueue:
 
 @contextlib.contextmanager
 def allowed(action: str, owner: str) -> Iterator[None]:
-    """Turn a refusal of the broker into an error that names its purpose and the required permission.
-
-    Args:
-        action: the action and its queue.
-        owner: of the queue.
-
-    Raises:
-        StateError: the login lacks the permission, or the broker refuses. Errors that permit a retry pass unchanged.
-    """
+    """Turn a refusal of the broker into a StateError that names the action with its queue, and the required permission;
+    errors that permit a retry pass unchanged."""
     try:
         yield
     except UnauthorizedAccess as error:
@@ -277,16 +241,7 @@ def allowed(action: str, owner: str) -> Iterator[None]:
 
 
 def loaded(names: Names, load: Callable[[bytes], T], body: bytes) -> T:
-    """Parse a state message.
-
-    Args:
-        names: of the queue that it came from.
-        load: parses the body; its StateError describes the defect, without naming the queue.
-        body: of the message.
-
-    Raises:
-        StateError: the body cannot be parsed; the text names the queue.
-    """
+    """Parse a state message; the StateError of ``load`` describes the defect, and here gets the name of the queue."""
     try:
         return load(body)
     except StateError as error:

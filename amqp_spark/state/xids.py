@@ -68,14 +68,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """The purpose of a branch of ours. Made by :func:`new_branch`; parsed by :func:`parse_branch`.
-
-    Attributes:
-        writer: hash of the transactional id.
-        query_hash: beginning of the hash of the query id.
-        batch, partition, attempt: the task.
-        run: of the batch.
-    """
+    """The purpose of a branch of ours: hashes of its writer's transactional id and (the beginning) of its query id, and
+    its task. Made by :func:`new_branch`; parsed by :func:`parse_branch`."""
 
     writer: str
     query_hash: str
@@ -188,11 +182,7 @@ def xid_text(xid: Xid) -> str:
 
 
 def parse_xid(text: str) -> Xid:
-    """The inverse of :func:`xid_text`.
-
-    Raises:
-        StateError: the text has another format.
-    """
+    """The inverse of :func:`xid_text`; StateError if the text has another format."""
     parts = text.strip().split(":")
     try:
         number, gid, branch = parts
@@ -223,12 +213,8 @@ class TooManyPrepared(StateError):
 
 
 def prepared_branches(client: Client) -> list[Xid]:
-    """List the prepared branches of all writers (dtx.recover).
-
-    Raises:
-        ListLost: see there; a retry on another connection shows which of the two causes applies.
-        AmqpError: any other error of the connection.
-    """
+    """List the prepared branches of all writers (dtx.recover). ListLost: see there; a retry on another connection shows
+    which of the two causes applies."""
     try:
         return client.transactions.recover()
     except ConnectionLost as error:

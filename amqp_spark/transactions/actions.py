@@ -82,13 +82,8 @@ class Resolution:
 def choose(client: Client, wanted: Sequence[tuple[str, Xid]], *, under_lock: bool = False) -> list[Resolution]:
     """Identify the branches to be resolved, without a list of all branches: a broker may be unable to make one.
 
-    Args:
-        client: for queries; unusable after an error.
-        wanted: actions and branches.
-        under_lock: the client itself holds the locks of their writers.
-
-    Raises:
-        StateError: one of them does not exist, or must not be resolved in this way.
+    ``under_lock``: the client itself holds the locks of their writers; it is unusable after an error. StateError: one
+    of them does not exist, or must not be resolved in this way.
     """
     writers = _writers(
         client, {branch.writer for _, xid in wanted if (branch := parse_branch(xid))}, wait=not under_lock
@@ -124,11 +119,7 @@ def _not_prepared(each: Resolution) -> StateError:
 
 def resolve(connect: Callable[[], Client], resolution: Resolution) -> None:
     """Commit or roll back a prepared branch (dtx.commit, dtx.rollback); one of ours under the lock of its writer.
-
-    Raises:
-        StateError: its writer is at work at this moment, or the branch has changed.
-        AmqpError: the error of the broker.
-    """
+    StateError: its writer is at work at this moment, or the branch has changed."""
     before = resolution.prepared
     with contextlib.ExitStack() as stack:
         if before.branch is None:
@@ -152,11 +143,8 @@ def resolve(connect: Callable[[], Client], resolution: Resolution) -> None:
 
 @contextlib.contextmanager
 def locked(connect: Callable[[], Client], locks: Sequence[str], whose: str) -> Iterator[Client]:
-    """A client that holds locks; they are released with it.
-
-    Raises:
-        StateError: another session holds one, or the login lacks the permission.
-    """
+    """A client that holds locks; they are released with it. StateError: another session holds one, or the login lacks
+    the permission."""
     deadline = time.monotonic() + LOCK_SECONDS
     while True:
         client = connect()
@@ -188,16 +176,9 @@ def locked(connect: Callable[[], Client], locks: Sequence[str], whose: str) -> I
 
 @dataclass(frozen=True, slots=True)
 class Forgetting:
-    """The states of an identity that are to be deleted.
-
-    Attributes:
-        whose: ``consumer 'a'`` or ``writer 'a'``.
-        locks: lock queues that must be held for the deletion.
-        queues: queues to delete.
-        lost: data lost with them, a line each.
-        left: data that stays, a line each.
-        states: state queues with their messages, which must be unchanged when the lock is held.
-    """
+    """The states of an identity (``consumer 'a'``) that are to be deleted, under ``locks``, with the data that is
+    ``lost`` and that is ``left``, a line each. The ``states``, queues with their messages, must be unchanged when the
+    locks are held."""
 
     whose: str
     locks: tuple[str, ...]
@@ -213,11 +194,7 @@ class Forgetting:
 
 
 def forget_consumer(client: Client, consumer_id: str, *, spool: str | None = None) -> Forgetting:
-    """Determine the effects of forgetting a consumer.
-
-    Raises:
-        StateError: there is nothing to forget, or it is in use.
-    """
+    """Determine the effects of forgetting a consumer. StateError: there is nothing to forget, or it is in use."""
     queues = look_at_consumer(client, consumer_id, spool=spool)
     whose = f"consumer {quoted(consumer_id)}"
     _must_be_free(whose, [each.found.held for each in queues], there=any(each.found.exists for each in queues))
@@ -254,11 +231,8 @@ def _lost_of_consumer(each: ConsumerQueue) -> Iterator[str]:
 
 
 def forget_writer(client: Client, transactional_id: str) -> Forgetting:
-    """Determine the effects of forgetting a writer.
-
-    Raises:
-        StateError: there is nothing to forget, it is in use, or a decision would be lost.
-    """
+    """Determine the effects of forgetting a writer. StateError: there is nothing to forget, it is in use, or a decision
+    would be lost."""
     writer = look_at_writer(client, transactional_id)
     whose = f"writer {quoted(transactional_id)}"
     markers = client.query_queue(writer.names.markers) is not None
@@ -302,11 +276,8 @@ def in_use(whose: str) -> StateError:
 
 
 def forget(connect: Callable[[], Client], forgetting: Forgetting) -> None:
-    """Delete the queues, under the lock.
-
-    Raises:
-        StateError: another session holds the lock, or the state has changed since the question.
-    """
+    """Delete the queues, under the lock. StateError: another session holds it, or the state has changed since the
+    question."""
     with locked(connect, forgetting.locks, forgetting.whose) as client:
         for queue, body in forgetting.states:
             bodies = (

@@ -38,15 +38,9 @@ MOST_TIMEOUTS: Final = 50
 
 @dataclass(frozen=True, slots=True)
 class BranchStatus:
-    """A branch that is prepared, or named on the command line.
-
-    Attributes:
-        xid: from the broker or the command line.
-        branch: its parsed name; ``None`` if it is not one of ours.
-        standing: a key of :data:`MEANINGS`.
-        transactional_id: of its writer; ``None`` if the broker has no state of it.
-        timeout: seconds of its timer, 0 for none; ``None`` if it was not queried.
-    """
+    """A branch that is prepared, or named on the command line; ``branch`` is None if it is not one of ours.
+    ``standing`` is a key of :data:`MEANINGS`. ``transactional_id`` is None if the broker has no state of its writer;
+    ``timeout``: seconds of its timer, 0 for none, ``None`` if it was not queried."""
 
     xid: Xid
     branch: Branch | None
@@ -66,12 +60,8 @@ class BranchStatus:
 
 @dataclass(frozen=True, slots=True)
 class BranchList:
-    """All prepared branches of a broker, and the states of the writers that have some.
-
-    Attributes:
-        prepared: grouped by writer, oldest first; foreign ones last.
-        writers: contents of their state queues, by the digest in their xids.
-    """
+    """All prepared branches of a broker, grouped by writer, oldest first, foreign ones last; and the states of the
+    writers that have some, by the digest in their xids."""
 
     prepared: tuple[BranchStatus, ...]
     writers: Mapping[str, Found[WriterState]]
@@ -82,12 +72,8 @@ class BranchList:
 
 
 def look_at_branches(client: Client, *, transactional_id: str | None = None) -> BranchList:
-    """List all prepared branches (dtx.recover), and read the state of each writer of ours that has some.
-
-    Args:
-        client: for queries.
-        transactional_id: a writer whose state is read even if it has no branches.
-    """
+    """List all prepared branches (dtx.recover), and read the state of each writer of ours that has some, and of
+    ``transactional_id`` in any case."""
     digests = set() if transactional_id is None else {hashed(WRITER, transactional_id)}
     looks = 1
     while True:
@@ -109,11 +95,7 @@ def look_at_branches(client: Client, *, transactional_id: str | None = None) -> 
 
 
 def listed(client: Client) -> list[Xid]:
-    """List all prepared branches.
-
-    Raises:
-        TooManyPrepared: qpidd cannot list them, and has ended the connection.
-    """
+    """List all prepared branches. TooManyPrepared: qpidd cannot list them, and has ended the connection."""
     try:
         return prepared_branches(client)
     except ListLost as error:

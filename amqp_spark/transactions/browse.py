@@ -27,16 +27,8 @@ class _Record(Protocol[S_co]):
 
 @dataclass(frozen=True, slots=True)
 class Found(Generic[S]):
-    """Contents of a state queue as seen by a browser.
-
-    Attributes:
-        queue: name of the state queue.
-        exists: whether the queue exists.
-        held: whether a session holds the lock at this moment.
-        state: the parsed message; ``None`` if it cannot be seen or read.
-        problem: why ``state`` is None, or another defect; empty if there is none.
-        body: of the message.
-    """
+    """Contents of a state queue as seen by a browser. ``held``: a session holds the lock at this moment; ``state``: the
+    parsed message, ``None`` if it cannot be seen or read; ``problem``: why, or another defect."""
 
     queue: str
     exists: bool
@@ -47,14 +39,8 @@ class Found(Generic[S]):
 
 
 def find(client: Client, queue: str, lock: str, record: _Record[S], *, begun: str | None = None) -> Found[S]:
-    """Browse a state queue.
-
-    Args:
-        client: for queries.
-        queue, lock: their names.
-        record: the class that parses the message.
-        begun: the binding key that marks that a message once existed; ``None``: not known.
-    """
+    """Browse a state queue; ``record`` is the class that parses the message. ``begun``: the binding key that marks that
+    a message once existed; ``None``: not known."""
     held = client.query_queue(lock) is not None
     found = client.query_queue(queue)
     if found is None:
@@ -82,13 +68,8 @@ def _empty(client: Client, count: int | None, begun: str | None) -> str:
 
 
 def browse(client: Client, queue: str, *, wait: float = 0.0) -> list[bytes]:
-    """Bodies of the messages of a queue, oldest first, without acquiring them. Acquired messages are passed over.
-
-    Args:
-        client: for queries.
-        queue: its name.
-        wait: seconds to wait for the first one.
-    """
+    """Bodies of the messages of a queue, oldest first, without acquiring them; acquired ones are passed over. ``wait``:
+    seconds to wait for the first one."""
     subscription = client.subscribe(queue, accept=False, acquire=False)
     bodies: list[bytes] = []
     if wait:

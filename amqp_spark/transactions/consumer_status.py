@@ -26,13 +26,7 @@ _GAP: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class OwnedFile:
-    """An owned batch and the condition of its file.
-
-    Attributes:
-        batch: its entry in the state.
-        spool: ``EXISTS``, ``MISSING``, ``DAMAGED`` or ``UNREACHABLE``.
-        problem: description of the damage.
-    """
+    """An owned batch and the condition of its file: ``EXISTS``, ``MISSING``, ``DAMAGED`` or ``UNREACHABLE``."""
 
     batch: OwnedBatch
     spool: str
@@ -41,14 +35,8 @@ class OwnedFile:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerQueue:
-    """One queue of a consumer.
-
-    Attributes:
-        names: of the queues that hold its state.
-        found: its state.
-        location: the spool that was examined; ``None`` if the state is not known.
-        files: of its owned batches, oldest first.
-    """
+    """One queue of a consumer, the spool that was examined (None if the state is not known), and the files of its owned
+    batches, oldest first."""
 
     names: Names
     found: Found[ConsumerState]
@@ -57,13 +45,7 @@ class ConsumerQueue:
 
 
 def look_at_consumer(client: Client, consumer_id: str, *, spool: str | None = None) -> list[ConsumerQueue]:
-    """Read every state of a consumer.
-
-    Args:
-        client: for queries.
-        consumer_id: its id.
-        spool: where its spool is as seen from here; ``None``: as the states say.
-    """
+    """Read every state of a consumer. ``spool``: where its spool is as seen from here; ``None``: as the states say."""
     queues: list[ConsumerQueue] = []
     index = 0
     while index < _end_of(queues):

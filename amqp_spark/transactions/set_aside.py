@@ -64,15 +64,8 @@ class MessagePosition:
 
 @dataclass(frozen=True, slots=True)
 class OwnedMessage:
-    """A message that is in the spool.
-
-    Attributes:
-        names: of the state that owns its batch.
-        state: as it was when the message was found.
-        batch: of that state.
-        position: of the message.
-        transfer: its frames.
-    """
+    """A message that is in the spool: its position, and its frames; ``state`` is as it was when the message was
+    found."""
 
     names: Names
     state: ConsumerState
@@ -108,19 +101,9 @@ class OwnedMessage:
 def find(
     client: Client, consumer_id: str, queue: str | None, at: MessagePosition, *, spool: str | None
 ) -> OwnedMessage:
-    """Find the message at a position.
-
-    Args:
-        client: for queries.
-        consumer_id: the consumer's id.
-        queue: one of its queues; ``None`` if it has only one.
-        at: its position.
-        spool: where the spool is as seen from here; ``None``: as the state says.
-
-    Raises:
-        StateError: no owned batch contains it, or the consumer is in use.
-        SpoolError: the file of its batch cannot be read.
-    """
+    """Find the message at a position; ``queue`` may be None if the consumer has only one. ``spool``: where the spool is
+    as seen from here; ``None``: as the state says. StateError: no owned batch contains it, or the consumer is in
+    use."""
     each = _of_queue(look_at_consumer(client, consumer_id, spool=spool), consumer_id, queue)
     state = each.found.state
     if each.found.held:
@@ -181,11 +164,8 @@ def _summary(value: object) -> str:
 
 
 def write(message: OwnedMessage, file: Path) -> None:
-    """Write a message to a new file (JSON; bytes in base64). When this returns, the file is on the disk.
-
-    Raises:
-        StateError: the file exists already, or it cannot be written.
-    """
+    """Write a message to a new file (JSON; bytes in base64). When this returns, the file is on the disk. StateError:
+    the file exists already, or it cannot be written."""
     content = {
         "consumer_id": message.state.consumer_id,
         "queue": message.state.queue,
@@ -226,12 +206,8 @@ def _plain(value: object) -> str:
 
 
 def skip(connect: Callable[[], Client], message: OwnedMessage) -> None:
-    """Set a message aside, so that it yields no row any more. It must have been written to a file.
-
-    Raises:
-        StateError: the consumer is in use, or its state has changed since the message was found.
-        AmqpError: an error of the broker; the outcome is unknown if its text says so.
-    """
+    """Set a message aside, so that it yields no row any more. It must have been written to a file. StateError: the
+    consumer is in use, or its state has changed. AmqpError: the outcome is unknown if its text says so."""
     whose = f"consumer {quoted(message.state.consumer_id)}"
     batch = message.batch
     index = message.position - batch.begin
@@ -243,14 +219,12 @@ def skip(connect: Callable[[], Client], message: OwnedMessage) -> None:
             raise StateError(SparkCondition.STATE_CHANGED(subject=f"The state of {whose}"))
         owned = tuple(after if each == batch else each for each in message.state.owned)
         try:
-            queue.swap(replace(message.state, owned=owned).dump(), sent=_sent)
+            queue.swap(
+                replace(message.state, owned=owned).dump(), sent=lambda: crashpoints.reached(crashpoints.ASIDE_SENT)
+            )
         except StateError:  # nothing was changed
             raise
         except AmqpError as error:
             error.add_note("whether the message was set aside is unknown: --export shows it")
             raise
     crashpoints.reached(crashpoints.ASIDE_COMMITTED)
-
-
-def _sent() -> None:
-    crashpoints.reached(crashpoints.ASIDE_SENT)

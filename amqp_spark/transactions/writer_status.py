@@ -46,16 +46,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class WriterStatus:
-    """State, markers and branches of a writer.
-
-    Attributes:
-        names: of its queues.
-        found: its state.
-        decisions: the branches of the last batch that was decided.
-        markers: remaining markers, without xid for foreign messages; none remains after a batch is done.
-        prepared: its prepared branches.
-        others: all other prepared branches of the broker.
-    """
+    """State, markers and branches of a writer: ``decisions`` on the branches of the last decided batch, remaining
+    ``markers`` (without xid for foreign messages; none after a batch is done), its ``prepared`` branches, and all
+    ``others``."""
 
     names: Names
     found: Found[WriterState]
@@ -96,15 +89,11 @@ def look_at_state(client: Client, transactional_id: str) -> WriterStatus:
     markers = look_at_markers(client, names)
     marked = {marker.xid for marker in markers}
     state = found.state
-    decisions = (
-        ()
-        if state is None
-        else tuple(
-            Decision(branch, COMMITTED if state.state == DONE or branch.xid in marked else UNLISTED)
-            for branch in state.branches
-        )
-    )
-    return WriterStatus(names, found, decisions, markers, (), ())
+    decisions = [
+        Decision(branch, COMMITTED if state.state == DONE or branch.xid in marked else UNLISTED)
+        for branch in (() if state is None else state.branches)
+    ]
+    return WriterStatus(names, found, tuple(decisions), markers, (), ())
 
 
 def look_at_markers(client: Client, names: Names) -> tuple[Marker, ...]:
