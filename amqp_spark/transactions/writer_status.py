@@ -89,11 +89,10 @@ def look_at_state(client: Client, transactional_id: str) -> WriterStatus:
     markers = look_at_markers(client, names)
     marked = {marker.xid for marker in markers}
     state = found.state
-    decisions = [
-        Decision(branch, COMMITTED if state.state == DONE or branch.xid in marked else UNLISTED)
-        for branch in (() if state is None else state.branches)
-    ]
-    return WriterStatus(names, found, tuple(decisions), markers, (), ())
+    branches = () if state is None else state.branches
+    done = state is not None and state.state == DONE
+    decisions = tuple(Decision(each, COMMITTED if done or each.xid in marked else UNLISTED) for each in branches)
+    return WriterStatus(names, found, decisions, markers, (), ())
 
 
 def look_at_markers(client: Client, names: Names) -> tuple[Marker, ...]:
