@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import tomllib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -97,7 +97,6 @@ class Struct:
     pack: int
     fields: list[Field]
     result: str | None = None
-    responses: list[str] = field(default_factory=list)
     content: bool = False
 
     @property
@@ -241,7 +240,6 @@ class _Loader:
             pack,
             self.fields(cls, entry, pack),
             entry.get("result"),
-            entry.get("responses", []),
             "header" in entry,
         )
         if made.result is not None and f"{cls}.{made.result}" not in self.structs:

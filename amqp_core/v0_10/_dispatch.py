@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from amqp_core.errors import DecodeError, EncodeError
@@ -37,34 +38,25 @@ def wrong_struct(code: int, name: str, pos: int) -> DecodeError:
     return DecodeError(f"struct 0x{code:04x} where {name} belongs", pos)
 
 
+@dataclass(frozen=True)
 class Dispatch(Generic[StructT, ControlT, CommandT]):
     """Reads by code and writes by class; reading raises DecodeError for what is unknown or malformed.
 
     Immutable: any thread may use it. ``required``: attribute and name of the fields required of a sender, by class.
     """
 
-    def __init__(
-        self,
-        structs: Mapping[int, Callable[[bytes, int], tuple[StructT, int]]],
-        controls: Mapping[int, Callable[[bytes, int], tuple[ControlT, int]]],
-        commands: Mapping[int, Callable[[bytes, int], tuple[CommandT, int]]],
-        *,
-        encoders: Mapping[type, Callable[[Any], bytes]],
-        required: Mapping[type, tuple[tuple[str, str], ...]],
-        read_session_header: Callable[[bytes, int], tuple[Any, int]],
-    ) -> None:
-        self._structs = structs
-        self._controls = controls
-        self._commands = commands
-        self._encoders = encoders
-        self._required = required
-        self._read_session_header = read_session_header
+    structs: Mapping[int, Callable[[bytes, int], tuple[StructT, int]]]
+    controls: Mapping[int, Callable[[bytes, int], tuple[ControlT, int]]]
+    commands: Mapping[int, Callable[[bytes, int], tuple[CommandT, int]]]
+    encoders: Mapping[type, Callable[[Any], bytes]]
+    required: Mapping[type, tuple[tuple[str, str], ...]]
+    read_session_header: Callable[[bytes, int], tuple[Any, int]]
 
     def decode_struct32(self, data: bytes, pos: int) -> tuple[StructT, int]:
         """A struct with its size word and code, and the position after it."""
         size, at = read_uint32(data, pos)
         code, at = read_uint16(data, at)
-        decoder = self._structs.get(code)
+        decoder = self.structs.get(code)
         if decoder is None:
             raise DecodeError(f"unknown struct 0x{code:04x}", pos)
         value, end = decoder(data, at)
@@ -74,13 +66,13 @@ class Dispatch(Generic[StructT, ControlT, CommandT]):
 
     def encode_struct32(self, struct: StructT) -> bytes:
         """A struct with its size word and code."""
-        body = self._encoders[type(struct)](struct)
+        body = self.encoders[type(struct)](struct)
         return write_uint32(len(body) + 2) + struct.CODE.to_bytes(2) + body
 
     def decode_control(self, data: bytes, pos: int = 0) -> ControlT:
         """A control segment: class code, code, arguments, and nothing after them."""
         code, at = read_uint16(data, pos)
-        decoder = self._controls.get(code)
+        decoder = self.controls.get(code)
         if decoder is None:
             raise DecodeError(f"unknown control 0x{code:04x}", pos)
         value, end = decoder(data, at)
@@ -89,27 +81,27 @@ class Dispatch(Generic[StructT, ControlT, CommandT]):
 
     def encode_control(self, control: ControlT) -> bytes:
         """A control segment."""
-        return control.CODE.to_bytes(2) + self._encoders[type(control)](control)
+        return control.CODE.to_bytes(2) + self.encoders[type(control)](control)
 
     def decode_command(self, data: bytes, pos: int = 0) -> tuple[CommandT, bool]:
         """A command segment (class code, code, session header, arguments) and its sync flag."""
         code, at = read_uint16(data, pos)
-        decoder = self._commands.get(code)
+        decoder = self.commands.get(code)
         if decoder is None:
             raise DecodeError(f"unknown command 0x{code:04x}", pos)
-        header, at = self._read_session_header(data, at)
+        header, at = self.read_session_header(data, at)
         value, end = decoder(data, at)
         _check_end(value, data, end)
         return value, header is not None and header.sync
 
     def encode_command(self, command: CommandT, sync: bool = False) -> bytes:  # noqa: FBT001 - named as on the wire
         """A command segment; ``sync`` asks the peer to say at once when it has completed it."""
-        body = self._encoders[type(command)](command)
+        body = self.encoders[type(command)](command)
         return command.CODE.to_bytes(2) + (b"\x01\x01" if sync else b"\x01\x00") + body
 
     def check_required(self, value: StructT | ControlT | CommandT) -> None:
         """Raise EncodeError if a control or command to be sent, or a struct in it, lacks a required field."""
-        for attribute, name in self._required.get(type(value), ()):
+        for attribute, name in self.required.get(type(value), ()):
             field = getattr(value, attribute)
             if field is None:
                 raise EncodeError(f"{value.NAME} cannot be sent without {name}, which is required")

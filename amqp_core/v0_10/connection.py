@@ -161,7 +161,6 @@ class CommandUnknown:
 class TransfersReceived:
     """A run of message.transfer arrived on the scanned channel, as raw frames."""
 
-    channel: int
     block: Block
 
 
@@ -370,7 +369,7 @@ class Connection:
                     raise ProtocolError("a frame was cut off")
                 self._receive_frame(parsed[0], events)
             elif self.state is State.OPEN:
-                events.append(TransfersReceived(0, item))
+                events.append(TransfersReceived(item))
                 events += self._completions
                 self._completions.clear()
             if self.state is State.CLOSED:
@@ -428,7 +427,9 @@ class Connection:
             raise ProtocolError(f"{control.NAME} is not allowed while {self.state.name.lower()} is awaited")
         self.state = following
         handler = getattr(self, "_on_" + control.NAME.partition(".")[2].replace("-", "_"))
-        handler(control, events)
+        event: Event | None = handler(control)
+        if event is not None:
+            events.append(event)
 
     def _explain_close(self, control: spec.ConnectionClose) -> AmqpError:
         code, text = control.reply_code or 0, control.reply_text or ""
@@ -456,8 +457,7 @@ class Connection:
         payload = encode_control(control)
         self._out.append(encode_control_frame(channel, payload, self._sent_frame_limit, control.NAME))
 
-    def _on_start(self, control: spec.ConnectionStart, events: list[Event]) -> None:
-        del events
+    def _on_start(self, control: spec.ConnectionStart) -> None:
         self.peer_properties = control.server_properties or {}
         if self._login is None:
             reason = "a connection in the client role needs a login"
@@ -474,13 +474,11 @@ class Connection:
             )
         )
 
-    def _on_secure(self, control: spec.ConnectionSecure, events: list[Event]) -> None:
-        del events
+    def _on_secure(self, control: spec.ConnectionSecure) -> None:
         assert self._login is not None
         self._control(spec.ConnectionSecureOk(response=self._login.respond(control.challenge or b"")))
 
-    def _on_tune(self, control: spec.ConnectionTune, events: list[Event]) -> None:
-        del events
+    def _on_tune(self, control: spec.ConnectionTune) -> None:
         assert self._login is not None
         self._login.succeeded()
         self._logged_in = True
@@ -511,25 +509,21 @@ class Connection:
         self._heartbeat.interval_s = max(tune.heartbeat_min, most)
         return self.heartbeat_s
 
-    def _on_open_ok(self, control: spec.ConnectionOpenOk, events: list[Event]) -> None:
-        del control
-        events.append(Opened())
+    def _on_open_ok(self, _: spec.ConnectionOpenOk) -> Opened:
+        return Opened()
 
-    def _on_redirect(self, control: spec.ConnectionRedirect, events: list[Event]) -> None:
-        events.append(Redirected(str(control.host or "")))
+    def _on_redirect(self, control: spec.ConnectionRedirect) -> Redirected:
+        return Redirected(str(control.host or ""))
 
-    def _on_close_ok(self, control: spec.ConnectionCloseOk, events: list[Event]) -> None:
-        del control
-        events.append(Ended(None))
+    def _on_close_ok(self, _: spec.ConnectionCloseOk) -> Ended:
+        return Ended(None)
 
-    def _on_start_ok(self, control: spec.ConnectionStartOk, events: list[Event]) -> None:
-        del events
+    def _on_start_ok(self, control: spec.ConnectionStartOk) -> None:
         self.peer_properties = control.client_properties or {}
         self._mechanism = control.mechanism or ""
         self._continue_login(control.response)
 
-    def _on_secure_ok(self, control: spec.ConnectionSecureOk, events: list[Event]) -> None:
-        del events
+    def _on_secure_ok(self, control: spec.ConnectionSecureOk) -> None:
         self._continue_login(control.response)
 
     def _continue_login(self, response: bytes | None) -> None:
@@ -545,8 +539,7 @@ class Connection:
             )
         )
 
-    def _on_tune_ok(self, control: spec.ConnectionTuneOk, events: list[Event]) -> None:
-        del events
+    def _on_tune_ok(self, control: spec.ConnectionTuneOk) -> None:
         size = control.max_frame_size or self.max_frame_size
         if not MIN_MAX_FRAME_SIZE <= size <= self.max_frame_size:
             raise ProtocolError(
@@ -555,10 +548,10 @@ class Connection:
         self.max_frame_size = self._received_frame_limit = self._sent_frame_limit = size
         self._heartbeat.interval_s = control.heartbeat or 0
 
-    def _on_open(self, control: spec.ConnectionOpen, events: list[Event]) -> None:
+    def _on_open(self, control: spec.ConnectionOpen) -> Opened:
         self.virtual_host = control.virtual_host or ""
         self._control(spec.ConnectionOpenOk())
-        events.append(Opened())
+        return Opened()
 
 
 def _check_other_channel(frame: Frame, why_not: str) -> None:

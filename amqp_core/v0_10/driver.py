@@ -218,8 +218,7 @@ class Driver(Pump):
         """Send a command without waiting; return its id."""
         self.check()
         command_id = self.session.send(command, sync=sync)
-        self.write()
-        self.check()
+        self.flush_queued()
         return command_id
 
     def send_ready(self, frames: memoryview, count: int) -> int:
@@ -236,8 +235,7 @@ class Driver(Pump):
         """Send commands that have results, in one write and without waiting; return their ids."""
         self.check()
         ids = [self.session.send(command, result=True) for command in commands]
-        self.write()
-        self.check()
+        self.flush_queued()
         return ids
 
     def queue(self, command: spec.Command, *, sync: bool = False) -> int | None:

@@ -95,7 +95,8 @@ class Session:
         self.first_id = first_id
         self._received_first = first_id
         self._wire = wire
-        self._completed = RangeSet()
+        self.completed = RangeSet()
+        """The ids of our commands that the peer has completed."""
         self._names: dict[int, str] = {}
         self._wanted: set[int] = set()  # our commands whose results will be taken
         self._known_below = first_id
@@ -193,7 +194,7 @@ class Session:
     def _peer_completed(self, control: spec.SessionCompleted) -> None:
         for low, high in unwrap_ranges(control.commands or [], self.next_id):
             # ids that were never sent cannot be complete: ignore them
-            self._completed.add(max(low, self.first_id), min(high, self.next_id - 1))
+            self.completed.add(max(low, self.first_id), min(high, self.next_id - 1))
         self.completions += 1
         if self.state is SessionState.ATTACHED:
             # an exact echo needs no state (rule stateless), and no delay that timely-reply would end
@@ -259,16 +260,11 @@ class Session:
 
     def is_complete(self, command_id: int) -> bool:
         """Whether the peer has reported our command as completed."""
-        return command_id in self._completed
-
-    @property
-    def completed(self) -> RangeSet:
-        """The ids of our commands that the peer has completed; do not change the set."""
-        return self._completed
+        return command_id in self.completed
 
     def incomplete(self) -> int:
         """Number of our commands that the peer has not reported as completed."""
-        return self.next_id - self.first_id - self._completed.count()
+        return self.next_id - self.first_id - self.completed.count()
 
     def check(self) -> None:
         """Raise the error that ended the session, if it has ended."""
