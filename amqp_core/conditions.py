@@ -49,8 +49,18 @@ def condition_of(error: BaseException | str) -> str | None:
 
 
 def reason(error: BaseException | str) -> str:
-    """Text of an error without the name of its condition and the last full stop: to be quoted in another sentence."""
-    return _HEAD.sub("", str(error), count=1).removesuffix(".")
+    """What is wrong, as a part of another sentence: without the name of the condition, and without its action.
+
+    An action that begins with a field is not recognised, and stays.
+    """
+    text, name = str(error), condition_of(error)
+    if name is None:
+        return text.removesuffix(".")
+    text = text[len(name) + len("[] ") :]
+    tables = Condition.__subclasses__()
+    condition = next((each for table in tables for each in table if each.title == name), None)
+    action = "" if condition is None else condition.action.partition("{")[0]
+    return (text.rpartition(f" {action}")[0] if action and f" {action}" in text else text).removesuffix(".")
 
 
 @unique

@@ -163,7 +163,7 @@ class SparkCondition(Condition):
     # --- state of exactly-once
     STATE_IN_USE = (
         "{owner} is in use: {reason}.",
-        "Stop the other query or process first, or use another id.",
+        "{remedy}.",
         "A lock protects the state of each consumer and writer. After a crash the broker releases it within two "
         "heartbeats of the process that died.")
     STATE_CHANGED = (
@@ -362,7 +362,7 @@ class SparkCondition(Condition):
     TRANSACTIONS_LOST = (
         "The decided transaction {xid} of partition {partition} in batch {batch} is neither prepared nor committed: "
         "{lost} of {total} are lost, and {reason}.",
-        "Restart the query; {tool} shows the state.",
+        "{remedy}.",
         "The broker has rolled the transactions back, because a timer ended or because it lost them in a restart, or "
         "another client has. The other transactions of the batch are published. A repetition of the batch with the "
         "same rows takes their place; the option --forget of the command removes the decision (docs/operations.md).")
@@ -373,9 +373,9 @@ class SparkCondition(Condition):
         "qpidd with its linear store commits prepared transactions when it is restarted; another client may do so, "
         "too.")
     COMMIT_UNKNOWN = (
-        "The queue {queue!r} was deleted in the commit of batch {batch}, so that {lost} of {total} transactions are "
-        "in doubt, the first is {xid} of partition {partition} ({rows} rows).",
-        "Look for these rows, then let {tool} publish the batch again.",
+        "Queue {queue!r} was deleted in the commit of batch {batch}: {lost} of {total} transactions are in doubt, the "
+        "first is {xid} of partition {partition} ({rows} rows).",
+        "Remove the rows of the batch that arrived, then run {tool}.",
         "The queue held the markers that prove the commits. The command removes the decision: the whole batch is "
         "published again when Spark runs it again.")
     MARKERS_DELETED = (

@@ -185,7 +185,6 @@ class PublishFailed(AmqpSparkError):
 
     def __init__(self, text: str, place: MessagePlace) -> None:
         super().__init__(text, place)
-        self.reason = text
         self.partition = place.partition
         self.batch_id = place.batch_id
         self.row = place.row
@@ -194,7 +193,7 @@ class PublishFailed(AmqpSparkError):
         self.count = place.count
 
     def __str__(self) -> str:
-        return self.reason
+        return str(self.args[0])
 
 
 class Unroutable(PublishFailed):

@@ -231,7 +231,8 @@ class CommitCoordinator:
                         f"{lock_timeout:.0f} s"
                     )
                     owner = f"transactionalId {self._options.transactional_id!r}"
-                    raise StateError(SparkCondition.STATE_IN_USE(owner=owner, reason=why)) from error
+                    remedy = "Stop it, or give one of them another id"
+                    raise StateError(SparkCondition.STATE_IN_USE(owner=owner, reason=why, remedy=remedy)) from error
                 self._sleep(LOCK_RETRY_SECONDS)
             except BaseException:
                 lease.abort()

@@ -324,7 +324,11 @@ class CommitProtocol:
         """Warn of markers of finished batches: their own were accepted, so other branches were published too."""
         for xid in self._finished_markers(state):
             marker = self._markers.found[xid]
-            _log.error("%s", self._refuse.twice(marker.batch, marker, "one"))
+            _log.error(
+                "transaction %s (partition %d, batch %d of %s) was committed without a decision: its %d rows may be "
+                "duplicates; the query continues",
+                xid, marker.partition, marker.batch, named(marker.query_id), marker.rows,
+            )  # fmt: skip
 
     def _finished_markers(self, state: WriterState) -> list[str]:
         """Found markers that are no longer needed: those of this batch and of earlier ones."""
@@ -342,7 +346,8 @@ class CommitProtocol:
         for branch in lost:
             new = repeated.get(branch.partition)
             if new is None or new.xid == branch.xid or not same_rows(new, branch):
-                again = new is not None and new.xid != branch.xid
+                names, again = self._queue.names, new is not None and new.xid != branch.xid
+                forget = f"Publish the lost rows by hand, then run {names.tool('--forget')}"
                 raise StateError(
                     SparkCondition.TRANSACTIONS_LOST(
                         xid=branch.xid,
@@ -351,7 +356,7 @@ class CommitProtocol:
                         lost=len(lost),
                         total=len(state.branches),
                         reason="its repetition has other rows" if again else "Spark has not run it again yet",
-                        tool=self._queue.names.tool(),
+                        remedy=forget if again else f"Restart the query; {names.tool()} shows the state",
                     )
                 )
             instead[branch.partition] = new.decided

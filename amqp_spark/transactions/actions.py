@@ -272,7 +272,9 @@ def _must_be_free(whose: str, held: Sequence[bool], *, there: bool) -> None:
 
 def in_use(whose: str) -> StateError:
     """Error: a query holds the lock of a state."""
-    return StateError(SparkCondition.STATE_IN_USE(owner=f"The {whose}", reason="a live query holds its lock"))
+    remedy = "Stop that query first; of one that died, the broker releases the lock within two heartbeats"
+    reason = "a live query holds its lock"
+    return StateError(SparkCondition.STATE_IN_USE(owner=f"The {whose}", reason=reason, remedy=remedy))
 
 
 def forget(connect: Callable[[], Client], forgetting: Forgetting) -> None:

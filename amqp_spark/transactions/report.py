@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp_spark.state.records import OPEN
+from amqp_spark.state.records import OPEN, stored
 from amqp_spark.transactions.branch_status import MEANINGS
 
 if TYPE_CHECKING:
@@ -240,7 +239,7 @@ def writer_json(writer: WriterStatus, now: float) -> dict[str, Any]:
         "transactional_id": writer.names.identity,
         **_found_json(writer.found),
         "decisions": [{"xid": each.branch.xid, "standing": each.standing} for each in writer.decisions],
-        "markers": [asdict(each) for each in writer.markers],
+        "markers": [stored(each) for each in writer.markers],
         "prepared": branches_json(writer.prepared, now),
         "others": branches_json(writer.others, now),
     }
@@ -270,5 +269,5 @@ def _found_json(found: Found[Any]) -> dict[str, Any]:
         "exists": found.exists,
         "held": found.held,
         "problem": found.problem or None,
-        "state": None if found.state is None else asdict(found.state),
+        "state": None if found.state is None else stored(found.state),
     }

@@ -252,7 +252,7 @@ def test_a_queue_of_markers_that_was_deleted_among_the_commits(client: Client, w
     for _ in range(2):
         anew(writer)
         with pytest.raises(
-            StateError, match=r"was deleted in the commit of batch 0, so that \d of 2 transactions are in doubt"
+            StateError, match=r"was deleted in the commit of batch 0: \d of 2 transactions are in doubt"
         ):
             writer.publish(0, range(10), range(10, 20))
     assert taken(client, writer.queue) == rows(range(20)), "the other one was prepared, and is committed"

@@ -271,7 +271,7 @@ def test_a_replay_outlives_the_wait_for_markers_that_cannot_come(qpidd: bool, ti
     assert again_driver.commit([again], 5), "what is published is this very attempt"
     assert [branch.xid for branch in fake.writer.branches] == [again.xid]
     assert fake.calls.index("set_timeout") < fake.calls.index("wait")
-    assert fake.waits[0] == pytest.approx(min(commit_protocol.MARKER_SECONDS, timeout / 4), abs=1)
+    assert -1 < fake.waits[0] - min(commit_protocol.MARKER_SECONDS, timeout / 4) <= 0
     # qpidd starts no new term for a value that it has already
     assert fake.timers[again.xid] == ([timeout - 1, timeout] if qpidd else [0, 0])
 

@@ -47,7 +47,7 @@ def test_text_of_a_condition() -> None:
     assert text == "[AMQP_QUEUE_NOT_FOUND] Queue 'ticks' does not exist. Create it, or set declare=ifMissing."
     error = AmqpError(text)
     assert error.condition == condition_of(text) == "AMQP_QUEUE_NOT_FOUND"
-    assert reason(error) == "Queue 'ticks' does not exist. Create it, or set declare=ifMissing"
+    assert reason(error) == "Queue 'ticks' does not exist"
     assert AmqpError("without one").condition is None
 
 

@@ -57,7 +57,7 @@ def _no_login(monkeypatch: pytest.MonkeyPatch) -> None:
     ("arguments", "said"),
     [
         ([], "Option 'url' is required"),
-        (["http://x"], "url"),
+        (["http://x"], "The URL is not valid"),
         ([URL, "--option", "heartbeat=never"], "'heartbeat' has the value 'never'"),
         ([URL, "--option", "queue=a"], "Option 'queue' is not known"),
         ([URL, "--option", f"password={SECRET}"], "--password-file"),

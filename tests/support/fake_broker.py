@@ -504,11 +504,17 @@ class FakeClient:
             self.broker.silence_timeouts.append(silence_timeout_s)
             self.broker.syncs += 1
 
+    def check_lock(self, queue: str) -> None:
+        """A state is taken and replaced only by the session that holds its lock."""
+        if queue.startswith(_STATE):
+            assert self.broker.locks.get(queue.replace(".state.", ".lock.", 1)) is self, f"{queue} without its lock"
+
     def publish_to_queue(self, queue: str, body: bytes, *, content_type: str) -> None:
         with self.broker.changed:
             self.call("marker" if queue.startswith(_MARKERS) else "state")
             assert content_type == "application/json"
             assert queue in self.broker.queues
+            self.check_lock(queue)
             if queue.startswith(_MARKERS):
                 self.broker.markers.append(PreparedBranch.load(body))
             if self.transactions.open:
@@ -625,6 +631,8 @@ class FakeSubscription:
         broker = self.client.broker
         with broker.changed:
             self.client.check()
+            if self.acquire:
+                self.client.check_lock(self.queue)
             found = self._next(min(1, self.credit))
             if not found and timeout and self.credit:
                 broker.calls.append("wait")

@@ -185,7 +185,8 @@ class TransactionalState:
             )  # fmt: skip
         if now - self._refused_since >= limit:
             reason = f"another query has held the lock {self.consumer.names.lock!r} for more than {limit:.0f} s"
-            raise StateError(SparkCondition.STATE_IN_USE(owner=self.consumer.shown, reason=reason)) from error
+            remedy, owner = "Stop it, or give one of them another id", self.consumer.shown
+            raise StateError(SparkCondition.STATE_IN_USE(owner=owner, reason=reason, remedy=remedy)) from error
 
     def _resume(self, owner: StateQueue) -> None:
         """Check after a reconnect that the state is unchanged, with or without the transaction that was under way."""
