@@ -152,7 +152,7 @@ def test_system_authorities_do_not_trust_it_either(listening: BrokerJ) -> None:
 def test_a_certificate_of_another_name(listening: BrokerJ) -> None:
     # 127.0.0.2 is loopback, too, and not in the certificate; the broker listens on 127.0.0.1, a relay leads there
     with _relay("127.0.0.2", listening.ports["tls"]) as port:
-        with pytest.raises(TlsError, match=r"is for another name: .*tls_verify_hostname"):
+        with pytest.raises(TlsError, match=r"is for another name: .*verification of host names"):
             connect(listening, "tls", hosts=(("127.0.0.2", port),), **LOGIN)
         connect(listening, "tls", hosts=(("127.0.0.2", port),), tls_verify_hostname=False, **LOGIN).close()
 
@@ -205,7 +205,7 @@ def test_a_client_certificate_that_the_broker_does_not_take(listening: BrokerJ, 
     pair = listening.tls.stranger
     options: dict[str, Any] = {"tls_cert_file": str(pair.cert_file), "tls_key_file": str(pair.key_file)}
     # Broker-J closes without the alert that TLS has for it
-    with pytest.raises((TlsError, ConnectionLost), match=r"tls_cert_file"):
+    with pytest.raises((TlsError, ConnectionLost), match=r"client certificate"):
         connect(listening, "tls-client-auth", **(options if certificate == "stranger" else {}))
 
 

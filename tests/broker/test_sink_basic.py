@@ -117,7 +117,7 @@ FAILURES = {
     "unroutable": (
         {"exchange": "amq.direct", "routingKey": "nobody"},
         "body",
-        r"Unroutable: \[AMQP_UNROUTABLE\] .*row 0 of .* with routing key 'nobody': no queue is bound for it",
+        r"Unroutable: \[AMQP_\w*UNROUTABLE\] .*row 0 of .* with routing key 'nobody': .*no queue is bound",
     ),
     "wrong password": ({"password": "wrong-s3cret"}, "body", "AuthenticationFailed: "),
     "no body": (

@@ -32,8 +32,8 @@ from amqp_spark.transactions.branch_status import (
     BranchStatus,
     standing_of,
 )
-from amqp_spark.transactions.browse import find
-from amqp_spark.transactions.writer_status import COMMITTED, GONE, PREPARED, decisions_of
+from amqp_spark.transactions.browse import Found, find
+from amqp_spark.transactions.writer_status import COMMITTED, GONE, PREPARED, WriterStatus, decisions_of
 from tests.spark.job_support import SECRET
 
 if TYPE_CHECKING:
@@ -305,3 +305,11 @@ def test_what_is_said_of_a_state_queue(client: Shown, exists: bool, held: bool, 
     assert (found.exists, found.held) == (exists, held)
     assert problem in found.problem
     assert (found.state == A_WRITER) == (exists and not problem)
+
+
+def test_the_report_for_programs_keeps_the_stored_names() -> None:
+    marker = Marker("q", 7, 0)
+    status = WriterStatus(Names(WRITER, "w"), Found("amqp-spark.state.w", True, False, A_WRITER), (), (marker,), (), ())
+    shown = report.writer_json(status, now=0.0)
+    assert shown["state"]["lineage"] == "lineage"
+    assert shown["markers"][0]["lineage"] == "q"
