@@ -17,13 +17,9 @@ _HEADERS: Final = {
 
 
 def is_stranger(data: bytes, header: bytes) -> bool | None:
-    """Whether a peer whose first bytes are ``data`` speaks another protocol; ``None`` while that is not certain.
+    """Whether a peer whose first bytes are ``data`` does not send ``header``; ``None`` while that is not certain.
 
     The answer, and that of :func:`describe_stranger`, depend on the bytes alone, not on how they were split.
-
-    Args:
-        data: all bytes received so far.
-        header: the protocol header that the peer should send.
     """
     if data.startswith(_TLS_ALERT):
         return True  # no data follows an alert, which is shorter than a protocol header

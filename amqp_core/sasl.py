@@ -49,12 +49,7 @@ class Login(Protocol):
 
 
 class SaslLogin:
-    """A login with the mechanisms of this module. For one connection; not thread-safe. Secrets stay inside.
-
-    Args:
-        options: login, allowed mechanisms and TLS.
-        loopback: whether the connected peer has a loopback address.
-    """
+    """A login with the mechanisms of this module. For one connection; not thread-safe. Secrets stay inside."""
 
     def __init__(self, options: ConnectOptions, *, loopback: bool) -> None:
         self._options = options
@@ -202,8 +197,6 @@ class Scram(_Password):
 
     def _final(self, challenge: bytes) -> bytes:
         fields = _attributes(challenge, self.name)
-        if "e" in fields:
-            raise AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self.name, reason=fields["e"]))
         if [key for key, _ in zip(fields, range(3), strict=False)] != ["r", "s", "i"]:
             raise _violated(self.name, "the challenge is not 'r=...,s=...,i=...'")
         nonce = fields["r"]
@@ -228,8 +221,6 @@ class Scram(_Password):
     def _check_server_final(self, challenge: bytes) -> None:
         assert self._server_signature is not None
         fields = _attributes(challenge, self.name)
-        if "e" in fields:
-            raise AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self.name, reason=fields["e"]))
         signature = _base64(fields.get("v", ""), "server signature", self.name)
         if not hmac.compare_digest(signature, self._server_signature):
             raise _violated(self.name, "the server signature is wrong, so the server does not know the password")
@@ -372,7 +363,7 @@ def _names(mechanisms: Sequence[str]) -> str:
 
 
 def _attributes(challenge: bytes, mechanism: str) -> dict[str, str]:
-    """Parse the ``a=value`` list of a SCRAM message, in order; refuse mandatory extensions."""
+    """Parse the ``a=value`` list of a SCRAM message, in order; refuse mandatory extensions and errors."""
     try:
         text = challenge.decode()
     except UnicodeDecodeError:
@@ -385,6 +376,8 @@ def _attributes(challenge: bytes, mechanism: str) -> dict[str, str]:
         fields[key] = value
     if "m" in fields:
         raise _violated(mechanism, "the challenge asks for an extension that is not known here")
+    if "e" in fields:
+        raise AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=mechanism, reason=fields["e"]))
     return fields
 
 

@@ -16,7 +16,6 @@ from amqp_core.errors import (
     OutcomeUnknown,
     ProtocolError,
     SessionDetached,
-    UsageError,
 )
 from amqp_core.failover import connect_any
 from amqp_core.publisher_window import Window
@@ -610,7 +609,7 @@ class Client:
             UsageError: the previous publisher is not finished, or the window is empty.
         """
         before = self._publisher
-        self._publisher = Publisher(
+        publisher = Publisher(
             self._driver,
             accept_mode=before.accept_mode,
             trusting=self.is_qpidd,
@@ -619,12 +618,9 @@ class Client:
             ),
             credit=before.credit,
         )
-        try:
-            before.retire()
-        except UsageError:
-            self._publisher = before
-            raise
-        return self._publisher
+        before.retire()
+        self._publisher = publisher
+        return publisher
 
     def _command(self, command: spec.Command) -> None:
         self._publisher.receive(command)
@@ -633,11 +629,7 @@ class Client:
         self._subscriptions.pop(destination, None)
 
     def _begun(self, frames: bytes) -> None:
-        """Check that there is credit for a large transfer before all of it has arrived.
-
-        Raises:
-            ProtocolError: there is none.
-        """
+        """Raise ProtocolError if there is no credit for a large transfer, before all of it has arrived."""
         try:
             destination = destination_of(frames, 0)
         except DecodeError:  # its command has several frames: it is checked when it is complete
@@ -650,12 +642,7 @@ class Client:
             )
 
     def _deliver(self, block: Block) -> None:
-        """Pass each run of transfers to the subscription of its destination.
-
-        Raises:
-            ProtocolError: a destination without a subscription, or more transfers than the broker has credit for; the
-                runs before it in the block have been passed on.
-        """
+        """Pass each run of transfers to the subscription of its destination, up to one that is not allowed."""
         for destination, part in by_destination(block):
             subscription = self._subscriptions.get(destination)
             if subscription is None:

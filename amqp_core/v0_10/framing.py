@@ -106,8 +106,6 @@ def encode_control_frame(
     return _FRAME.pack(WHOLE, CONTROL, len(payload) + HEADER_SIZE, 0, TRACK_CONTROL, channel, 0) + payload
 
 
-# For assemblies of data that was received within a limit already.
-DEFAULT_ASSEMBLY_LIMIT = 1 << 32
 # Most bytes of a control: more than the largest possible sequence-set. Brokers send each control in one frame.
 CONTROL_LIMIT = 1 << 17
 
@@ -138,7 +136,7 @@ class Assembler:
     A command with its content has at most ``limit`` bytes, all frames counted; ``option`` raises that limit.
     """
 
-    def __init__(self, limit: int = DEFAULT_ASSEMBLY_LIMIT, option: str = "") -> None:
+    def __init__(self, limit: int = 1 << 32, option: str = "") -> None:
         self._limit = limit
         self._option = option
         self._partial: dict[tuple[int, int], _Partial] = {}

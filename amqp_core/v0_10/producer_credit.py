@@ -88,18 +88,13 @@ class ProducerCredit:
         return self._all.credit
 
     def receive(self, command: spec.Command) -> None:
-        """Process message.stop, message.flow or message.set-flow-mode; ignore other commands.
-
-        Raises:
-            LimitExceeded: the broker limits thousands of destinations at a time.
-        """
+        """Process message.stop, message.flow or message.set-flow-mode; ignore other commands."""
         if isinstance(command, spec.MessageStop):
             self._balance(command.destination).set(0)
         elif isinstance(command, spec.MessageFlow) and command.unit == spec.MessageCreditUnit.MESSAGE:
             self._balance(command.destination).add(command.value)
         elif isinstance(command, spec.MessageSetFlowMode):
-            balance = self._balance(command.destination)
-            balance.set_mode(command.flow_mode)
+            self._balance(command.destination).set_mode(command.flow_mode)
 
     def room(self, transfers: Transfers, start: int, stop: int) -> int:
         """End of the part of ``transfers[start:stop]`` that the credit allows, in order."""

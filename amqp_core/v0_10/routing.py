@@ -24,11 +24,7 @@ _LONGEST = 2 + 256 + 2 + 256
 
 
 def by_destination(block: Block) -> Iterator[tuple[str, Block]]:
-    """Cut a block into runs of transfers with one destination each, in order.
-
-    Raises:
-        DecodeError: a transfer without a readable destination; the runs before it have been yielded.
-    """
+    """Cut a block into runs of transfers with one destination each, in order, up to an unreadable destination."""
     frames, ends = block.frames, block.ends
     first = start = 0
     current = destination_of(frames, 0)
@@ -49,9 +45,6 @@ def destination_of(frames: bytes, start: int) -> str:
     """Return the destination of the transfer that begins at ``start``, without decoding anything else.
 
     Controls may lie before and between its frames, and its command segment may have several frames.
-
-    Raises:
-        DecodeError: the command segment ends before its destination.
     """
     command = _command_segment(frames, start)
     flags = 3 + int.from_bytes(command[2:3])  # behind class, code and session header: the packing flags, two bytes
