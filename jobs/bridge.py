@@ -30,7 +30,6 @@ cleanly by SIGINT (Ctrl-C), SIGTERM.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import TYPE_CHECKING
 
@@ -39,6 +38,7 @@ from amqp_spark.errors import OptionError
 from amqp_spark.options import CONNECTION, SINK, SOURCE, SinkOptions, SourceOptions
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -48,19 +48,12 @@ _HEADERS = "headers"
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    arguments = argparse.ArgumentParser(
-        prog="bridge.py",
-        description=__doc__,
-        epilog=cli.option_help(
-            {
-                "options of either broker, for --from-option and --to-option": CONNECTION,
-                "options of the source, for --from-option": SOURCE,
-                "options of the sink, for --to-option": SINK,
-            }
-        ),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    tables = {
+        "options of either broker, for --from-option and --to-option": CONNECTION,
+        "options of the source, for --from-option": SOURCE,
+        "options of the sink, for --to-option": SINK,
+    }
+    arguments = cli.job_parser("bridge.py", __doc__, tables)
     cli.add_connection_arguments(arguments, cli.FROM)
     source = arguments.add_argument_group("source")
     source.add_argument("--queue", action="append", default=[], help="queue to read; may be repeated", metavar="NAME")

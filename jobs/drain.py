@@ -18,7 +18,6 @@ login refused, queue missing); 130, 143 stopped cleanly by SIGINT (Ctrl-C), SIGT
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from amqp_spark import cli, validate
 from amqp_spark.options import CONNECTION, SOURCE
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import Column, SparkSession
@@ -102,13 +102,8 @@ def _time(micros: int) -> str:
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    arguments = argparse.ArgumentParser(
-        prog="drain.py",
-        description=__doc__,
-        epilog=cli.option_help({"options of the source, for --option": (*CONNECTION, *SOURCE)}),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    tables = {"options of the source, for --option": (*CONNECTION, *SOURCE)}
+    arguments = cli.job_parser("drain.py", __doc__, tables)
     cli.add_connection_arguments(arguments)
     source = arguments.add_argument_group("source")
     source.add_argument("--queue", action="append", default=[], help="queue to empty; may be repeated", metavar="NAME")
@@ -180,9 +175,7 @@ def metrics_of(schema: StructType, unit: str) -> list[Column]:
 def reading(arguments: argparse.Namespace, corrupt: str | None) -> tuple[StructType, list[str]]:
     """The schema to read with, and the columns of it to write: the report needs timestamps and bodies in any case.
 
-    Args:
-        arguments: of the command line.
-        corrupt: option ``columnNameOfCorruptRecord``, a column of every schema that is not the user's own.
+    ``corrupt`` (option ``columnNameOfCorruptRecord``) is a column of every schema that is not the user's own.
     """
     from pyspark.sql.types import StructType  # noqa: PLC0415
 

@@ -13,7 +13,6 @@ exit codes: 0 done; 1 the query failed; 2 the command line or an option is wrong
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from amqp_spark import cli, validate
 from amqp_spark.options import CONNECTION, SOURCE
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from pyspark.sql import SparkSession
@@ -31,13 +31,8 @@ _WITHOUT_CHECKPOINT = frozenset({"console", "noop", "memory"})
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    arguments = argparse.ArgumentParser(
-        prog="ingest.py",
-        description=__doc__,
-        epilog=cli.option_help({"options of the source, for --option": (*CONNECTION, *SOURCE)}),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    tables = {"options of the source, for --option": (*CONNECTION, *SOURCE)}
+    arguments = cli.job_parser("ingest.py", __doc__, tables)
     cli.add_connection_arguments(arguments)
     source = arguments.add_argument_group("source")
     source.add_argument("--queue", action="append", default=[], help="queue to read; may be repeated", metavar="NAME")

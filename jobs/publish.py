@@ -22,7 +22,6 @@ full); 130, 143 stopped by SIGINT (Ctrl-C), SIGTERM. With 1, 3, 130 and 143 a pa
 
 from __future__ import annotations
 
-import argparse
 import sys
 from typing import TYPE_CHECKING, cast
 
@@ -30,6 +29,7 @@ from amqp_spark import cli
 from amqp_spark.options import CONNECTION, SINK, SinkOptions
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -41,13 +41,7 @@ _HEADERS = "application_headers"
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    arguments = argparse.ArgumentParser(
-        prog="publish.py",
-        description=__doc__,
-        epilog=cli.option_help({"options of the sink, for --option": (*CONNECTION, *SINK)}),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    arguments = cli.job_parser("publish.py", __doc__, {"options of the sink, for --option": (*CONNECTION, *SINK)})
     cli.add_connection_arguments(arguments)
     source = arguments.add_argument_group("input")
     source.add_argument(
@@ -68,9 +62,7 @@ def parser() -> argparse.ArgumentParser:
     )
     source.add_argument("--table", metavar="NAME", help="table to read, instead of --input")
     source.add_argument(
-        "--sql",
-        metavar="QUERY",
-        help="query whose rows are published; --input or --table is the view 'input' in it",
+        "--sql", metavar="QUERY", help="query whose rows are published; --input or --table is the view 'input' in it"
     )
     message = arguments.add_argument_group("message")
     message.add_argument(

@@ -17,7 +17,7 @@ from amqp_spark.cli.arguments import (
     check_files,
     connection_options,
     credentials,
-    option_help,
+    job_parser,
     pairs,
 )
 from amqp_spark.cli.errors import (
@@ -58,7 +58,7 @@ __all__ = [
     "fail",
     "follow",
     "job",
-    "option_help",
+    "job_parser",
     "pairs",
     "run_action",
     "schema_of",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,6 @@ from amqp_spark.conditions import SparkCondition
 from amqp_spark.options import CONNECTION, SINK, SOURCE
 
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterable, Mapping, Sequence
 
     from amqp_spark.options import Option
@@ -161,8 +161,8 @@ def pairs(texts: Iterable[str], flag: str, side: Side | None = HERE) -> dict[str
     return assignments(given, flag)
 
 
-def option_help(tables: Mapping[str, Sequence[Option]]) -> str:
-    """Tables of options for the end of ``--help``, each under the argument that takes them."""
+def job_parser(program: str, text: str | None, tables: Mapping[str, Sequence[Option]]) -> argparse.ArgumentParser:
+    """A parser without arguments; its help ends with the tables of options, each under the argument that takes them."""
     # pairs() refuses secrets
     shown = {title: [option for option in table if not option.secret] for title, table in tables.items()}
     width = max(len(option.name) for table in shown.values() for option in table)
@@ -170,4 +170,8 @@ def option_help(tables: Mapping[str, Sequence[Option]]) -> str:
     for title, table in shown.items():
         lines = [f"  {option.name:<{width}}  {option.kind.allowed} (default: {option.default})" for option in table]
         parts.append("\n".join([f"{title}, as name=value:", *lines]))
-    return "\n\n".join([*parts, "docs/options.md describes them."])
+    epilog = "\n\n".join([*parts, "docs/options.md describes them."])
+    formatter = argparse.RawDescriptionHelpFormatter
+    return argparse.ArgumentParser(
+        prog=program, description=text, epilog=epilog, formatter_class=formatter, allow_abbrev=False
+    )

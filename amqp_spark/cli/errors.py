@@ -61,21 +61,16 @@ def explain(error: BaseException) -> tuple[str, int]:
     return (lines[0] if lines else type(error).__name__), EXIT_FAILED
 
 
-def refused_by_spark(error: BaseException) -> bool:
-    """Whether Spark refused to start a query before anything ran: wrong column, format, trigger or sink option."""
-    from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException  # noqa: PLC0415 - slow
-
-    known = (AnalysisException, IllegalArgumentException, ParseException)
-    return isinstance(error, known) or "[DATA_SOURCE_NOT_FOUND]" in str(error)
-
-
 @contextmanager
 def spark_refuses() -> Iterator[None]:
-    """Turn a refusal by Spark inside the block, before anything ran, into a CommandLineError."""
+    """Turn a refusal by Spark before anything ran (column, format, trigger, option) into a CommandLineError."""
     try:
         yield
     except Exception as error:
-        if not refused_by_spark(error):
+        from pyspark.errors import AnalysisException, IllegalArgumentException, ParseException  # noqa: PLC0415 - slow
+
+        known = (AnalysisException, IllegalArgumentException, ParseException)
+        if not isinstance(error, known) and "[DATA_SOURCE_NOT_FOUND]" not in str(error):
             raise
         raise CommandLineError(explain(error)[0]) from error
 

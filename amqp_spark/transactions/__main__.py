@@ -21,7 +21,6 @@ SIGINT (Ctrl-C).
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import json
 import sys
@@ -44,6 +43,7 @@ from amqp_spark.transactions.consumer_status import look_at_consumer
 from amqp_spark.transactions.writer_status import look_at_state, look_at_writer
 
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Callable, Mapping, Sequence
 
     from amqp_core.address import ConnectOptions
@@ -63,13 +63,8 @@ class Declined(Exception):
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    arguments = argparse.ArgumentParser(
-        prog="python -m amqp_spark.transactions",
-        description=__doc__,
-        epilog=cli.option_help({"options of the connection, for --option": CONNECTION}),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    tables = {"options of the connection, for --option": CONNECTION}
+    arguments = cli.job_parser("python -m amqp_spark.transactions", __doc__, tables)
     cli.add_connection_arguments(arguments, positional=True)
     arguments.add_argument(
         "--option", action="append", default=[], metavar="K=V", help="further option of the connection"

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = "pa.Array[Any]"
 Column: TypeAlias = tuple[Array, Errors]
 
+_SQL: Final = {8: "TINYINT", 16: "SMALLINT", 32: "INT"}  # by bits
 _LARGEST: Final = (1 << 63) - 1
 _OFFSETS: Final = 1 << 31  # Arrow's binary and string arrays count bytes in 32 bits, signed
 
@@ -98,15 +99,10 @@ def integers(values: Positions, absent: Mask | None, kind: pa.DataType) -> Colum
         if absent is not None:
             wrong &= ~absent
         for row in np.flatnonzero(wrong).tolist():
-            errors[row] = f"{values[row]} does not fit {sql_integer(kind)}"
+            errors[row] = f"{values[row]} does not fit {_SQL[kind.bit_width]}"
         absent = merged(absent, wrong)
     native = values.astype(kind.to_pandas_dtype())
     return pa.array(native, kind, mask=absent), errors
-
-
-def sql_integer(kind: pa.DataType) -> str:
-    """Spark's name of an integer type."""
-    return {8: "TINYINT", 16: "SMALLINT", 32: "INT", 64: "BIGINT"}[kind.bit_width]
 
 
 def unsigned(values: npt.NDArray[np.uint64], absent: Mask | None, kind: pa.DataType) -> Column:

@@ -287,7 +287,11 @@ def _uniform(wire: Wire, at: Positions, absent: Mask | None, number: int, target
     kind, arrow, _ = target
     at = at + 1
     if number in INTEGERS and isinstance(kind, t.IntegralType):
-        column, errors = _integers(wire, at, absent, number, arrow)
+        values = wire.read(_READ[number], at)
+        if number == code.UINT64:
+            column, errors = arrays.unsigned(values.astype(np.uint64), absent, arrow)
+        else:
+            column, errors = arrays.integers(values.astype(np.int64), absent, arrow)
         return column, {row: f"{name_of(number)} {reason}" for row, reason in errors.items()}
     if number == code.DOUBLE and isinstance(kind, t.DoubleType):
         return pa.array(wire.read(">f8", at).astype(np.float64), arrow, mask=absent), {}
@@ -301,13 +305,6 @@ def _uniform(wire: Wire, at: Positions, absent: Mask | None, number: int, target
         octets = arrays.binary(wire, at + width, at + width + wire.size(width, at), absent)
         return arrays.text(octets) if isinstance(kind, t.StringType) else (octets, {})
     return None
-
-
-def _integers(wire: Wire, at: Positions, absent: Mask | None, number: int, arrow: pa.DataType) -> Column:
-    values = wire.read(_READ[number], at)
-    if number == code.UINT64:
-        return arrays.unsigned(values.astype(np.uint64), absent, arrow)
-    return arrays.integers(values.astype(np.int64), absent, arrow)
 
 
 # ---- maps of texts -------------------------------------------------------------------------------------------------

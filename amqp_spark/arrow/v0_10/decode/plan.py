@@ -142,7 +142,10 @@ class ColumnPlan:
         if self.mode == "REJECT":
             gone |= wrong.keys()
         if gone:
-            columns = _dropped(columns, batch.rows, gone)
+            keep = np.ones(batch.rows, np.bool_)
+            keep[list(gone)] = False
+            kept = np.flatnonzero(keep)
+            columns = [take(column, kept) for column in columns]
         return pa.RecordBatch.from_arrays(columns, schema=self.arrow_schema)
 
     def _is_corrupt(self, field: t.StructField) -> bool:
@@ -194,14 +197,6 @@ def _without(column: Array, rows: Iterable[int]) -> Array:
     mask = np.zeros(len(column), np.bool_)
     mask[list(rows)] = True
     return take(column, np.arange(len(column)), mask)
-
-
-def _dropped(columns: Iterable[Array], rows: int, gone: Iterable[int]) -> list[Array]:
-    """The columns without these rows."""
-    keep = np.ones(rows, np.bool_)
-    keep[list(gone)] = False
-    kept = np.flatnonzero(keep)
-    return [take(column, kept) for column in columns]
 
 
 def _nothing(batch: Batch) -> Column:

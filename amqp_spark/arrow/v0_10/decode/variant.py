@@ -9,6 +9,7 @@ no uuid in a variant; a struct32 becomes bytes.
 from __future__ import annotations
 
 from decimal import Decimal
+from itertools import accumulate
 from struct import pack
 from typing import TYPE_CHECKING, Final, cast
 from uuid import UUID
@@ -120,10 +121,7 @@ def _numbers(numbers: list[int], width: int) -> bytes:
 
 
 def _offsets(items: list[bytes]) -> list[int]:
-    offsets = [0]
-    for item in items:
-        offsets.append(offsets[-1] + len(item))
-    return offsets
+    return list(accumulate(map(len, items), initial=0))
 
 
 def _object(fields: dict[str, Typed], unit: str, ids: dict[str, int]) -> bytes:
@@ -133,30 +131,21 @@ def _object(fields: dict[str, Typed], unit: str, ids: dict[str, int]) -> bytes:
     offsets = _offsets(items)
     id_width, offset_width, large = _width(max(numbers, default=0)), _width(offsets[-1]), len(names) > 0xFF
     head = large << 6 | (id_width - 1) << 4 | (offset_width - 1) << 2 | _OBJECT
-    return b"".join(
-        (
-            bytes([head]),
-            len(names).to_bytes(4 if large else 1, "little"),
-            _numbers(numbers, id_width),
-            _numbers(offsets, offset_width),
-            *items,
-        )
-    )
+    count = len(names).to_bytes(4 if large else 1, "little")
+    return b"".join((bytes([head]), count, _numbers(numbers, id_width), _numbers(offsets, offset_width), *items))
 
 
 def _array(items: list[bytes]) -> bytes:
     offsets = _offsets(items)
     offset_width, large = _width(offsets[-1]), len(items) > 0xFF
     head = large << 4 | (offset_width - 1) << 2 | _ARRAY
-    return b"".join(
-        (bytes([head]), len(items).to_bytes(4 if large else 1, "little"), _numbers(offsets, offset_width), *items)
-    )
+    count = len(items).to_bytes(4 if large else 1, "little")
+    return b"".join((bytes([head]), count, _numbers(offsets, offset_width), *items))
 
 
 def _metadata(ids: dict[str, int]) -> bytes:
     names = [name.encode() for name in ids]
     offsets = _offsets(names)
     width = _width(max(offsets[-1], len(names)))
-    return b"".join(
-        (bytes([(width - 1) << 6 | 1]), len(names).to_bytes(width, "little"), _numbers(offsets, width), *names)
-    )
+    head, count = bytes([(width - 1) << 6 | 1]), len(names).to_bytes(width, "little")
+    return b"".join((head, count, _numbers(offsets, width), *names))

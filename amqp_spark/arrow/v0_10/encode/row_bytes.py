@@ -161,7 +161,7 @@ def join(*pieces: Array | bytes) -> Array:
     return cast("Array", concatenate(*parts, b"", null_handling="replace", null_replacement=b""))
 
 
-def runs(children: Array, ends: Numbers, there: Mask | None = None) -> Array:
+def runs(children: Array, ends: Numbers) -> Array:
     """Concatenate the consecutive children of each row; ``ends`` are the :func:`bounds` of the rows.
 
     Nothing is copied. ``children`` are all children that the bounds refer to, none of them null.
@@ -169,7 +169,7 @@ def runs(children: Array, ends: Numbers, there: Mask | None = None) -> Array:
     if len(ends) < 2:
         return packed(np.zeros(0, np.uint8), np.zeros(1, np.int32))
     data = children.buffers()[2]
-    return packed(data if data is not None else np.zeros(0, np.uint8), bounds(children)[ends], there)
+    return packed(data if data is not None else np.zeros(0, np.uint8), bounds(children)[ends])
 
 
 def masked(column: Array, there: Mask | None) -> Array:

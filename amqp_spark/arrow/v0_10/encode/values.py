@@ -286,9 +286,8 @@ def _string(column: Array) -> _Values:
     octets = row_bytes.binary(column)
     lengths = row_bytes.lengths(octets)
     faults = _not_utf8(octets)
-    if len(lengths) and lengths.max() > LONGEST_TEXT:
-        for row in np.flatnonzero(lengths > LONGEST_TEXT).tolist():
-            faults[row] = text_too_long(int(lengths[row]))
+    for row in np.flatnonzero(lengths > LONGEST_TEXT).tolist():
+        faults[row] = text_too_long(int(lengths[row]))
     return _Values(_sized(code.STR16, ">u2", lengths), octets, row_bytes.present(column), faults)
 
 
