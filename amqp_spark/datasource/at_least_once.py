@@ -2,22 +2,33 @@
 
 At-most-once has the same policy: there the broker forgets each message as it transfers it (accept-mode none), so that
 nothing is left to accept.
+
+Spark signals a commit to a source with its next call, and makes no further call when the query is stopped. The
+checkpoint records it, too: ``commits/<batch>`` exists when the batch is committed, and ``offsets/<batch>`` has the end
+offsets of its sources, one per line.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
+import os
+import posixpath
 import random
+import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
+
+from pyarrow import ArrowException, fs
 
 from amqp_spark.conditions import SparkCondition
-from amqp_spark.datasource import commit_log
 from amqp_spark.datasource.micro_batch_stream import key
 from amqp_spark.datasource.partitions import Range
 from amqp_spark.datasource.receiver import Receiver
 from amqp_spark.errors import OffsetError
 from amqp_spark.offsets import QueueOffset, parse_offsets
+from amqp_spark.options.kinds import shown_location
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +36,11 @@ if TYPE_CHECKING:
     from amqp_spark.connect import Connector
     from amqp_spark.datasource.receive_buffer import QueueBuffer
     from amqp_spark.options import SourceOptions
+
+_log = logging.getLogger(__name__)
+
+READ_SECONDS: Final = 5.0
+"""Longest that a file system which does not answer delays the stop of a query."""
 
 
 def new_epoch() -> int:
@@ -95,7 +111,7 @@ class AtLeastOncePolicy:
     def stop(self, uncommitted: set[str]) -> None:
         """Accept the last batch if the checkpoint records its commit: Spark makes no further call when it stops."""
         location = self._options.query_checkpoint
-        for end in commit_log.last_committed(location) if location is not None and uncommitted else ():
+        for end in last_committed(location) if location is not None and uncommitted else ():
             # Epochs are unique per run: no other query's log contains an end that this run has offered.
             with contextlib.suppress(OffsetError):
                 offsets = parse_offsets(end, self._options.queues)
@@ -120,3 +136,55 @@ def _refuse_owned(offsets: Mapping[str, QueueOffset]) -> None:
     for queue, offset in offsets.items():
         if offset.is_owned:
             raise OffsetError(SparkCondition.CHECKPOINT_OF_EXACTLY_ONCE(queue=queue))
+
+
+def last_committed(location: str) -> list[object]:
+    """End offsets of the sources in the last committed batch; none, with a warning, if the log cannot be read."""
+    found: list[object] = []
+    problems = [f"no answer within {READ_SECONDS:.0f} s"]
+
+    def read() -> None:
+        try:
+            found.extend(_read_commit_log(location))
+            problems.clear()
+        except (OSError, ArrowException, NotImplementedError) as error:
+            number = getattr(error, "errno", None)
+            problems[:] = [os.strerror(number) if number else type(error).__name__]
+
+    reading = threading.Thread(target=read, name="amqp-commit-log", daemon=True)
+    reading.start()
+    reading.join(READ_SECONDS)
+    for problem in problems[:]:
+        _log.warning(
+            "the commit log in %s (option queryCheckpoint) cannot be read: %s. The broker sends the last batch again, "
+            "although it may be committed; queryCheckpoint must be the checkpointLocation of the query",
+            shown_location(location), problem,
+        )  # fmt: skip
+        return []
+    return found
+
+
+def _read_commit_log(location: str) -> list[object]:
+    local = location.startswith("/")
+    files, root = (fs.LocalFileSystem(), location) if local else fs.FileSystem.from_uri(location)
+    commits = files.get_file_info(fs.FileSelector(posixpath.join(root, "commits")))
+    batches = {int(each.base_name): each for each in commits if each.is_file and each.base_name.isdecimal()}
+    if not batches:
+        return []
+    newest = max(batches)
+    path = posixpath.join(root, "offsets", str(newest))
+    logged = files.get_file_info(path)
+    written, committed = logged.mtime_ns, batches[newest].mtime_ns
+    # A commit that is older than the offsets is left over from a partly deleted checkpoint.
+    if not logged.is_file or written is None or committed is None or committed < written:
+        return []
+    with files.open_input_stream(path) as stream:
+        lines = stream.read().decode(errors="replace").splitlines()
+    return [end for line in lines[2:] if (end := _parsed(line)) is not None]
+
+
+def _parsed(line: str) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:  # "-": this source has no offset
+        return None

@@ -18,7 +18,7 @@ from amqp_core.errors import AmqpError, NotFound
 from amqp_spark.arrow.decode import Chunk
 from amqp_spark.conditions import SparkCondition
 from amqp_spark.connect import connect
-from amqp_spark.datasource.credit import CreditWindow
+from amqp_spark.datasource.flow import CreditWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -117,11 +117,8 @@ def _browse(subscription: Subscription, count: int | None) -> Iterator[Sequence[
 
 
 class Resting:
-    """Services a client on a thread while its user does not use it (:meth:`rest`): the broker sees heartbeats.
-
-    Args:
-        client: used by one thread at a time. An error that ends its connection meanwhile is raised by its next use.
-    """
+    """Services a client on a thread while its user does not use it (:meth:`rest`): the broker sees heartbeats. An error
+    that ends its connection meanwhile is raised by its next use."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

@@ -53,13 +53,10 @@ class DrainDetector:
     def begin(self, there: int | None, *, received: int, confirmed: int, lost_for: float = 0.0) -> int:
         """Begin an incarnation; return the target.
 
-        Args:
-            there: messages that the broker counts, again including those planned and not accepted. ``None``: it does
-                not report a count; then the end is reached when it sends no more.
-            received: the position now.
-            confirmed: the position up to which the broker has completed the settlements.
-            lost_for: seconds for which the broker may keep the previous session, if any, alive and hide the messages
-                which that holds; 0 when it knows of no other consumer.
+        ``there``: messages that the broker counts, again including those planned and not accepted; without a count
+        (None) the end is reached when it sends no more. ``received``: the position now; ``confirmed``: the position up
+        to which the broker has completed the settlements. ``lost_for``: seconds for which it may keep the previous
+        session, if any, alive and hide the messages which that holds; 0 when it knows of no other consumer.
         """
         now = self._clock()
         self._counted = there is not None

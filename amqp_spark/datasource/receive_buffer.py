@@ -18,7 +18,7 @@ import numpy as np
 
 from amqp_spark.arrow.decode import Chunk
 from amqp_spark.conditions import SparkCondition
-from amqp_spark.datasource.credit import Turns
+from amqp_spark.datasource.flow import Turns
 from amqp_spark.errors import OffsetError
 
 if TYPE_CHECKING:

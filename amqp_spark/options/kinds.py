@@ -79,14 +79,11 @@ def identity() -> Kind[str]:
     """A name that stays the same over restarts; appears in logs and, hashed, in names on the broker."""
     allowed = f"1 to {MAX_IDENTITY_BYTES} bytes of UTF-8, no control characters, no blanks at its ends"
 
-    def parse(value: str) -> str:
-        if not 0 < len(value.encode(errors="replace")) <= MAX_IDENTITY_BYTES:
-            raise ValueError(allowed)
-        if value != value.strip() or not value.isprintable():
-            raise ValueError(allowed)
-        return value
+    def fits(value: str) -> bool:
+        size = len(value.encode(errors="replace"))
+        return 0 < size <= MAX_IDENTITY_BYTES and value == value.strip() and value.isprintable()
 
-    return Kind("text", allowed, parse)
+    return _checked("text", allowed, fits)
 
 
 def directory_uri() -> Kind[str]:

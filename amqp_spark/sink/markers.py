@@ -30,10 +30,7 @@ class MarkerLate(AmqpError):
 
 class Markers:
     """The markers that one client holds; use it only under the writer's lock, so that no other session acquires them.
-
-    Attributes:
-        found: markers received and not accepted, by xid.
-    """
+    ``found``: markers received and not accepted, by xid."""
 
     def __init__(self, client: Client, names: Names) -> None:
         self.found: dict[str, PreparedBranch] = {}

@@ -190,9 +190,7 @@ def branch_lines(prepared: Sequence[BranchStatus], now: float, title: str = "pre
         rows.append(
             (
                 each.standing,
-                None if branch is None else branch.batch,
-                None if branch is None else branch.partition,
-                None if branch is None else branch.attempt,
+                *((None, None, None) if branch is None else (branch.batch, branch.partition, branch.attempt)),
                 "-" if branch is None else time_text(branch.begun),
                 "-" if age is None else age_text(age),
                 "-" if each.timeout is None else f"{each.timeout} s" if each.timeout else "none",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_spark.datasource import commit_log, driver_env
+from amqp_spark.datasource import at_least_once, driver_env
 from amqp_spark.errors import OptionError
 from tests.spark.driver import Driver
 from tests.spark.reader_support import Readers, numbers
@@ -145,12 +145,12 @@ def test_a_file_system_that_does_not_answer_does_not_keep_a_query_from_stopping(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(commit_log, "READ_SECONDS", 0.05)
+    monkeypatch.setattr(at_least_once, "READ_SECONDS", 0.05)
     driver = stopped_after(fake, readers, checkpoint)
     checkpoint.log(0, driver.offsets[0])
     checkpoint.commit(0)
     answered = threading.Event()
-    monkeypatch.setattr(commit_log, "_read", lambda _location: [answered.wait(60)])
+    monkeypatch.setattr(at_least_once, "_read_commit_log", lambda _location: [answered.wait(60)])
     driver.reader.stop()
     answered.set()
     assert "no answer within" in caplog.text

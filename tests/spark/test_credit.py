@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp_spark.datasource.credit import (
+from amqp_spark.datasource.flow import (
     FIRST_CREDIT,
     HEADER_BYTES,
     LOOK_SECONDS,

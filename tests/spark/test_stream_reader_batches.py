@@ -13,7 +13,7 @@ import pytest
 from amqp_spark.compat import ReadMaxBytes, ReadMaxRows
 from amqp_spark.datasource import flow
 from amqp_spark.datasource.block_server import fetch
-from amqp_spark.datasource.credit import MAX_CREDIT
+from amqp_spark.datasource.flow import MAX_CREDIT
 from amqp_spark.datasource.partitions import SMALL_BATCH_BYTES, InlinePartition, PullPartition
 from amqp_spark.errors import TransferError
 from tests.spark.driver import Driver, Offset, bodies, dumps
