@@ -7,15 +7,11 @@ transfer, or no bytes at all.
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark.datasource.drain_detector import QUIET_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from amqp_core.api import Block, Client, Subscription
     from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 
@@ -31,8 +27,6 @@ SLACK_BYTES: Final = 16 << 20
 """Bytes by which the buffer may exceed the budget, plus one message."""
 HEADER_BYTES: Final = 8192
 """Room for the headers of each message under way: Broker-J counts only bodies against credit in bytes."""
-LOOK_SECONDS: Final = 0.5
-"""How long queues with a known large message go before queues that only probe for one."""
 IDLE_SECONDS: Final = 5.0
 """Longest wait for transfers; commands of other threads end the wait. Credit that brought nothing is replaced then:
 Broker-J sometimes stops serving one of several competing consumers for good, although there are messages."""
@@ -72,57 +66,6 @@ class CreditWindow:
     def is_too_much(self, credit: int, credit_bytes: float, share_bytes: int) -> bool:
         """Whether the outstanding credit exceeds the share by far, so that it must be revoked."""
         return min(credit * self.largest, credit_bytes) > share_bytes + UNDER_WAY_BYTES
-
-
-class Turns:
-    """Queues whose next message is larger than their share of the budget: one at a time gets credit for one message.
-
-    So no queue waits forever while the budget has room, and the buffer exceeds the budget by one message at most.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._line: deque[str] = deque()
-        self._idle: set[str] = set()
-        self._looked_at = float("-inf")
-        """When an idle queue last had its turn."""
-
-    def take(self, queue: str, *, idle: bool = False) -> str:
-        """Join the line; return the queue whose turn it is. ``idle``: the queue only probes for a message; queues with
-        a known message go first, unless no idle queue had a turn for ``LOOK_SECONDS``."""
-        if queue not in self._line:
-            at = len(self._line)
-            # If no idle queue had a turn for long, one idle queue stays ahead of each of the others.
-            kept = 1 if self._clock() - self._looked_at < LOOK_SECONDS else 2
-            while not idle and at > 1 and all(each in self._idle for each in islice(self._line, at - kept, at)):
-                at -= 1
-            self._line.insert(at, queue)
-            if idle:
-                self._idle.add(queue)
-        return self._line[0]
-
-    def is_free_for(self, queue: str) -> bool:
-        """Whether no other queue has the turn."""
-        return not self._line or self._line[0] == queue
-
-    def waits(self, queue: str) -> bool:
-        """Whether a queue stands in the line."""
-        return queue in self._line
-
-    def leave(self, queue: str) -> str | None:
-        """Leave the line; return the queue whose turn begins now, if any."""
-        if queue not in self._line:
-            return None
-        was_first = self._line[0] == queue
-        if was_first and queue in self._idle:
-            self._looked_at = self._clock()
-        self._idle.discard(queue)
-        self._line.remove(queue)
-        return self._line[0] if was_first and self._line else None
-
-    def is_contended(self) -> bool:
-        """Whether other queues wait behind the one whose turn it is."""
-        return len(self._line) > 1
 
 
 class FlowControl:

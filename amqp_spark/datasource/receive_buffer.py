@@ -12,13 +12,13 @@ from array import array
 from bisect import bisect_right
 from collections import deque
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 
 from amqp_spark.arrow.decode import Chunk
 from amqp_spark.conditions import SparkCondition
-from amqp_spark.datasource.flow import Turns
 from amqp_spark.errors import OffsetError
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 MOST_CHUNK_BYTES: Final = 1 << 30
 """Largest chunk, although a single transfer may be larger: ends of transfers are sent as 32 bits."""
+LOOK_SECONDS: Final = 0.5
+"""How long queues with a known large message go before queues that only probe for one."""
 
 
 class Settlement(NamedTuple):
@@ -293,6 +295,57 @@ class QueueBuffer:
             index -= 1
         for at in range(index, len(self.blocks)):
             yield self.blocks[at]
+
+
+class Turns:
+    """Queues whose next message is larger than their share of the budget: one at a time gets credit for one message.
+
+    So no queue waits forever while the budget has room, and the buffer exceeds the budget by one message at most.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._line: deque[str] = deque()
+        self._idle: set[str] = set()
+        self._looked_at = float("-inf")
+        """When an idle queue last had its turn."""
+
+    def take(self, queue: str, *, idle: bool = False) -> str:
+        """Join the line; return the queue whose turn it is. ``idle``: the queue only probes for a message; queues with
+        a known message go first, unless no idle queue had a turn for ``LOOK_SECONDS``."""
+        if queue not in self._line:
+            at = len(self._line)
+            # If no idle queue had a turn for long, one idle queue stays ahead of each of the others.
+            kept = 1 if self._clock() - self._looked_at < LOOK_SECONDS else 2
+            while not idle and at > 1 and all(each in self._idle for each in islice(self._line, at - kept, at)):
+                at -= 1
+            self._line.insert(at, queue)
+            if idle:
+                self._idle.add(queue)
+        return self._line[0]
+
+    def is_free_for(self, queue: str) -> bool:
+        """Whether no other queue has the turn."""
+        return not self._line or self._line[0] == queue
+
+    def waits(self, queue: str) -> bool:
+        """Whether a queue stands in the line."""
+        return queue in self._line
+
+    def leave(self, queue: str) -> str | None:
+        """Leave the line; return the queue whose turn begins now, if any."""
+        if queue not in self._line:
+            return None
+        was_first = self._line[0] == queue
+        if was_first and queue in self._idle:
+            self._looked_at = self._clock()
+        self._idle.discard(queue)
+        self._line.remove(queue)
+        return self._line[0] if was_first and self._line else None
+
+    def is_contended(self) -> bool:
+        """Whether other queues wait behind the one whose turn it is."""
+        return len(self._line) > 1
 
 
 class ReceiveBuffer:
