@@ -87,11 +87,9 @@ class AmqpDataSource(Portable, DataSource):
         """
         options, columns = check_source(self.options, schema)
         if options.mode == REJECT:
-            reason = " in a batch read, which browses and cannot reject"
-            allowed = f"{FAILFAST}, {PERMISSIVE}"
-            raise OptionError(
-                [SparkCondition.OPTION_INVALID(option="mode", value=repr(REJECT), reason=reason, allowed=allowed)]
-            )
+            reason, allowed = " in a batch read, which browses and cannot reject", f"{FAILFAST}, {PERMISSIVE}"
+            problem = SparkCondition.OPTION_INVALID(option="mode", value=repr(REJECT), reason=reason, allowed=allowed)
+            raise OptionError([problem])
         self._redacted = True
         return AmqpBatchReader(options, columns)
 
@@ -130,13 +128,9 @@ class AmqpDataSource(Portable, DataSource):
             )
             raise OptionError([problem])
         if overwrite:
-            raise UnsupportedModeError(
-                SparkCondition.MODE_UNSUPPORTED(
-                    mode='mode("overwrite")',
-                    reason="an exchange holds nothing to replace",
-                    alternative='mode("append")',
-                )
-            )
+            reason, alternative = "an exchange holds nothing to replace", 'mode("append")'
+            problem = SparkCondition.MODE_UNSUPPORTED(mode='mode("overwrite")', reason=reason, alternative=alternative)
+            raise UnsupportedModeError(problem)
         return AmqpBatchWriter(options, plan)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> AmqpStreamWriter:  # noqa: N802, FBT001

@@ -27,12 +27,7 @@ _KEYS = frozenset({"epoch", "position", "version"})
 
 @dataclass(frozen=True, slots=True)
 class QueueOffset:
-    """All messages before ``position`` of ``epoch``; no epoch means the start, position 0. Immutable.
-
-    Attributes:
-        position: number of messages received from the queue in the epoch.
-        epoch: the run of the receiver; ``None``: no run yet.
-    """
+    """All messages before ``position`` of ``epoch``, a run of the receiver; no epoch means the start, position 0."""
 
     position: int
     epoch: str | int | None = None

@@ -21,27 +21,17 @@ _DECIDES_COLUMNS: Final = ("exchangefromcolumn", "contenttype")
 
 def check_source(options: Mapping[str, object], schema: StructType) -> tuple[SourceOptions, ColumnPlan]:
     """Parse the options of a source and plan its columns, without I/O; errors as of :func:`check_sink`."""
-    problems: list[str] = []
-    parsed: SourceOptions | None = None
-    columns: ColumnPlan | None = None
     try:
         parsed = SourceOptions.parse(options)
     except OptionError as error:
-        problems.extend(error.problems)
-    try:
-        columns = ColumnPlan.build(
-            schema,
-            mode=FAILFAST if parsed is None else parsed.mode,
-            timestamp_unit="auto" if parsed is None else parsed.timestamp_unit,
-            corrupt_column=None if parsed is None else parsed.corrupt_column,
-        )
-    except SchemaError as error:
-        if parsed is not None:
-            raise
-        problems.extend(error.problems)
-    if parsed is None or columns is None:
-        raise OptionError(problems)
-    return parsed, columns
+        problems = list(error.problems)
+        try:
+            ColumnPlan.build(schema, mode=FAILFAST, timestamp_unit="auto")
+        except SchemaError as more:
+            problems.extend(more.problems)
+        raise OptionError(problems) from None
+    unit, corrupt = parsed.timestamp_unit, parsed.corrupt_column
+    return parsed, ColumnPlan.build(schema, mode=parsed.mode, timestamp_unit=unit, corrupt_column=corrupt)
 
 
 def check_sink(options: Mapping[str, object], schema: StructType) -> tuple[SinkOptions, MessagePlan]:

@@ -104,9 +104,8 @@ def sink_options(arguments: argparse.Namespace) -> dict[str, str]:
 
 def check_input(arguments: argparse.Namespace) -> None:
     """Check the input before Spark does, which would report errors only after a while, or not at all."""
-    if arguments.table is not None and (
-        arguments.input or arguments.format is not None or arguments.schema is not None
-    ):
+    of_files = arguments.input or arguments.format is not None or arguments.schema is not None
+    if arguments.table is not None and of_files:
         raise cli.CommandLineError("--table excludes --input, --format and --schema", "Give one or the other")
     kind = arguments.format or "parquet"
     if not arguments.input and arguments.table is None:

@@ -158,8 +158,7 @@ class PackedFields:
         unknown = (flags & ~layout.flags) != 0
         if unknown.any():
             self.drop(rows[unknown], "it has presence flags that are not defined")
-        needed = _sizes(layout.fixed)[flags if self._all_flags is None else self._all_flags]
-        short = at + needed > end
+        short = at + _sizes(layout.fixed)[flags if self._all_flags is None else self._all_flags] > end
         if short.any():
             self.drop(rows[short], "it is too short for its fields")
 
@@ -182,8 +181,7 @@ class PackedFields:
             begin, _, absent = self.sized(field)
             return begin, absent
         before = head[: head.index(field)]
-        at = self.at + self._octets_of(before) if before else self.at
-        return at, self._absent(field.flag)
+        return self.at + self._octets_of(before) if before else self.at, self._absent(field.flag)
 
     def sized(self, field: Property) -> Spans:
         """Begin and end of a field behind the first of variable size."""

@@ -19,7 +19,7 @@ from amqp_core.v0_10.spec import MessageAcceptMode, MessageAcquireMode
 from amqp_spark.arrow.v0_10.encode import bodies, headers
 from amqp_spark.arrow.v0_10.encode.bodies import FIRST_SEGMENT, FRAME_HEADER, LAST_SEGMENT, WHOLE_SEGMENT, frame
 from amqp_spark.arrow.v0_10.encode.properties import PackedLayout, sized
-from amqp_spark.arrow.v0_10.encode.row_bytes import RowBytes, binary, lengths, present
+from amqp_spark.arrow.v0_10.encode.row_bytes import RowBytes, binary, is_utf8, lengths, present
 from amqp_spark.arrow.v0_10.encode.row_errors import blame
 from amqp_spark.arrow.v0_10.encode.schema import IGNORED, OPTIONS, schema_problems
 from amqp_spark.arrow.v0_10.properties import DELIVERY, MESSAGE
@@ -275,14 +275,8 @@ def _texts(column: Array) -> Array:
         return octets.cast(pa.string())
     except pa.ArrowInvalid:
         items: list[bytes | None] = octets.to_pylist()
-        return pa.array([None if item is None else _text(item) for item in items], pa.string())
-
-
-def _text(octets: bytes) -> str | None:
-    try:
-        return octets.decode()
-    except UnicodeDecodeError:
-        return None
+        texts = [item if item is not None and is_utf8(item) else None for item in items]
+        return pa.array(texts, pa.string())
 
 
 def _cuts(columns: dict[str, Array], rows: int) -> Iterator[tuple[int, int]]:

@@ -54,11 +54,7 @@ def binary(column: Array) -> Array:
 
 
 def check_capacity(size: int) -> None:
-    """Check that one array can hold this many bytes.
-
-    Raises:
-        pyarrow.ArrowCapacityError: it cannot.
-    """
+    """Raise ArrowCapacityError if one array cannot hold this many bytes."""
     if size > LARGEST:
         raise pa.ArrowCapacityError(f"{size:,} bytes in one array; at most {LARGEST:,} are possible")
 
@@ -96,11 +92,12 @@ def not_utf8(octets: Array) -> list[int]:
     try:
         octets.cast(pa.string())
     except pa.ArrowInvalid:
-        return [row for row, value in enumerate(octets.to_pylist()) if value is not None and not _is_utf8(value)]
+        return [row for row, value in enumerate(octets.to_pylist()) if value is not None and not is_utf8(value)]
     return []
 
 
-def _is_utf8(value: bytes) -> bool:
+def is_utf8(value: bytes) -> bool:
+    """Whether these bytes are UTF-8."""
     try:
         value.decode()
     except UnicodeDecodeError:
