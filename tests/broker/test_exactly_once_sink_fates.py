@@ -277,7 +277,7 @@ def test_strays_of_what_is_done_are_told(client: Client, writer: Writer, caplog:
     client.transactions.commit_branch(parse_xid(stray))
     anew(writer)
     assert not writer.publish(0, range(10))
-    assert f"Partition 0 of batch 0 with transactionalId '{writer.identity}' was committed by {stray}" in caplog.text
+    assert f"{stray} (partition 0, batch 0 of query {writer.query_id}) was committed without a decision" in caplog.text
     caplog.clear()
     assert writer.publish(1, range(10, 20))
     assert stray in caplog.text
