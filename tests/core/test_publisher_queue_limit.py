@@ -136,7 +136,7 @@ def test_a_stop_shrinks_the_window() -> None:
 
 def test_completions_that_do_not_come_are_a_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """qpidd says nothing else of a queue that is too full."""
-    monkeypatch.setattr("amqp_core.v0_10.publisher._STOPPED_AFTER_S", 0.05)
+    monkeypatch.setattr("amqp_core.v0_10.publisher._STOPPED_AFTER_S", 60.0)  # until the peer stops completing
     waiting, wait_for_room = threading.Event(), Publisher._wait_for_room
 
     def wait(publisher: Publisher, *arguments: Any) -> int:
@@ -152,6 +152,7 @@ def test_completions_that_do_not_come_are_a_stop(monkeypatch: pytest.MonkeyPatch
         for _ in range(12):
             peer.expect(spec.ExecutionSync)
         peer.completing = False
+        monkeypatch.setattr("amqp_core.v0_10.publisher._STOPPED_AFTER_S", 0.05)
         silences = 0
         while silences < 2:  # it has sent what the window allows, however busy this machine is
             silences = silences + 1 if not peer.hears(0.2) and waiting.is_set() else 0
