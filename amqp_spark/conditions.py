@@ -369,9 +369,9 @@ class SparkCondition(Condition):
     COMMITTED_TWICE = (
         "Partition {partition} of batch {batch} with transactionalId {writer!r} was committed by {xid}, and not by "
         "the decided {other}: {rows} rows may be duplicates.",
-        "Look for duplicates, then remove the state with {tool}.",
+        "Remove the rows of the batch that arrived, then run {tool}.",
         "qpidd with its linear store commits prepared transactions when it is restarted; another client may do so, "
-        "too.")
+        "too. The command removes the decision: Spark then publishes the whole batch again.")
     COMMIT_UNKNOWN = (
         "Queue {queue!r} was deleted in the commit of batch {batch}: {lost} of {total} transactions are in doubt, the "
         "first is {xid} of partition {partition} ({rows} rows).",

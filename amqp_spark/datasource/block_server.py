@@ -32,7 +32,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_core.address import format_address
-from amqp_core.conditions import reason
 from amqp_core.errors import AmqpError
 from amqp_spark import crashpoints
 from amqp_spark.arrow.decode import Chunk
@@ -366,7 +365,7 @@ def _foreign(endpoint: Endpoint) -> TransferError:
 
 def _refused(stream: _Stream) -> TransferError:
     text = _read(stream, _U16.unpack(_read(stream, 2))[0]).decode(errors="replace")
-    return TransferError(SparkCondition.TRANSFER_REFUSED(reason=reason(text)))
+    return TransferError(SparkCondition.TRANSFER_REFUSED(reason=text.removesuffix(".")))
 
 
 def _unreachable(endpoint: Endpoint, error: OSError) -> TransferError:

@@ -346,8 +346,8 @@ class CommitProtocol:
         for branch in lost:
             new = repeated.get(branch.partition)
             if new is None or new.xid == branch.xid or not same_rows(new, branch):
-                names, again = self._queue.names, new is not None and new.xid != branch.xid
-                forget = f"Publish the lost rows by hand, then run {names.tool('--forget')}"
+                names, again = self._queue.names, bool(repeated) and (new is None or new.xid != branch.xid)
+                forget = f"Remove the rows of the batch that arrived, then run {names.tool('--forget')}"
                 raise StateError(
                     SparkCondition.TRANSACTIONS_LOST(
                         xid=branch.xid,

@@ -171,7 +171,9 @@ class ExactlyOnce:
             raise
         except MessageRejected as error:
             raise self._marker_not_stored(reason(error)) from error
-        except (CommandFailed, StateError) as error:
+        except StateError as error:
+            raise PublishFailed(str(error), self.sender.place) from error
+        except CommandFailed as error:
             place = self.sender.place
             raise PublishFailed(SparkCondition.TRANSACTION_REFUSED(place=place, reason=reason(error)), place) from error
         except AmqpError as error:

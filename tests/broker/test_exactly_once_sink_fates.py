@@ -152,7 +152,7 @@ def test_an_orphan_is_committed_after_the_decision(client: Client, writer: Write
         writer.decision.commit(tasks, 0)
     client.transactions.commit_branch(parse_xid(stray))
     anew(writer)
-    with pytest.raises(StateError, match=f"was committed by {stray}.*Look for duplicates"):
+    with pytest.raises(StateError, match=f"was committed by {stray}.*Remove the rows of the batch"):
         writer.publish(0, range(10))
 
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_spark.arrow.decode import Chunk
+from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource import block_server, encryption
 from amqp_spark.datasource.block_server import BlockServer, Endpoint, fetch, report_rejects
 from amqp_spark.errors import OffsetError, TransferError
@@ -41,7 +42,8 @@ class Held:
 
     def chunks(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[Chunk]:
         if end > 100 or (queue, epoch) != ("qu€ue", 7):
-            raise OffsetError(f"queue {queue!r}: positions {begin} to {end} are not held")
+            reason = f"positions {begin} to {end} are not held"
+            raise OffsetError(SparkCondition.BATCH_NOT_HELD(queue=queue, reason=reason))
         return [chunk(bytes([position]) * 1000, position, 1000) for position in range(begin, end)]
 
     def reject(self, queue: str, epoch: int, positions: Sequence[int], text: str) -> None:
@@ -110,7 +112,8 @@ def test_a_task_may_take_its_time(held: Held, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_is_not_held_says_why(server: BlockServer) -> None:
-    with pytest.raises(TransferError, match="positions 90 to 101 are not held"):
+    said = r"AMQP_TRANSFER_REFUSED\] .*AMQP_BATCH_NOT_HELD\] .*positions 90 to 101 are not held.* Use the checkpoint"
+    with pytest.raises(TransferError, match=said):
         get(server.endpoint, 90, 101)
 
 
