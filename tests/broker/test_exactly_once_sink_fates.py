@@ -170,6 +170,8 @@ def test_a_decided_branch_is_lost_and_its_repetition_takes_its_place(
         writer.decision.commit(tasks, 0)  # the same attempt: it cannot help itself
     with pytest.raises(StateError, match="its repetition has other rows"):
         writer.publish(0, range(10), range(11, 20), range(20, 30))
+    with pytest.raises(StateError, match=r"its repetition has other rows.*Remove the rows of the batch that arrived"):
+        writer.publish(0, range(10))
     others = writer.run(1, range(30, 40))
     with pytest.raises(StateError, match="not run it again yet"):
         writer.decision.commit(others, 1)
