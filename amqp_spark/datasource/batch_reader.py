@@ -18,7 +18,7 @@ from amqp_core.errors import AmqpError, NotFound
 from amqp_spark.arrow.decode import Chunk
 from amqp_spark.conditions import SparkCondition
 from amqp_spark.connect import connect
-from amqp_spark.datasource.flow import CreditWindow
+from amqp_spark.datasource.credit import CreditWindow
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from amqp_spark.datasource import flow
+from amqp_spark.datasource import credit
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.errors import MessageFormatError
 from amqp_spark.options import SourceOptions
@@ -101,13 +101,13 @@ def numbers(count: int, begin: int = 0) -> list[bytes]:
 
 def count_looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often the consumer of each queue has looked at its credit; none waits long before it looks again."""
-    monkeypatch.setattr(flow, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(credit, "IDLE_SECONDS", 0.05)
     looked: Counter[str] = Counter()
-    regulate = flow.FlowControl.regulate
+    regulate = credit.FlowControl.regulate
 
-    def counted(self: flow.FlowControl, *args: Any, **options: Any) -> None:
+    def counted(self: credit.FlowControl, *args: Any, **options: Any) -> None:
         regulate(self, *args, **options)
         looked[self._queue] += 1
 
-    monkeypatch.setattr(flow.FlowControl, "regulate", counted)
+    monkeypatch.setattr(credit.FlowControl, "regulate", counted)
     return looked

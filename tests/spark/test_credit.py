@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp_spark.datasource.flow import FIRST_CREDIT, HEADER_BYTES, MAX_CREDIT, UNDER_WAY_BYTES, CreditWindow
+from amqp_spark.datasource.credit import FIRST_CREDIT, HEADER_BYTES, MAX_CREDIT, UNDER_WAY_BYTES, CreditWindow
 from amqp_spark.datasource.receive_buffer import LOOK_SECONDS, Turns
 
 MIB = 1 << 20

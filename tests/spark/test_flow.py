@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_core.v0_10 import spec
-from amqp_spark.datasource import flow as flow_module
-from amqp_spark.datasource.flow import FlowControl
+from amqp_spark.datasource import credit as credit_module
+from amqp_spark.datasource.credit import FlowControl
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 from tests.spark.driver import Driver, bodies
 from tests.spark.reader_support import Readers, numbers
@@ -140,7 +140,7 @@ def test_a_queue_that_brings_nothing_gets_new_credit_once() -> None:
 
 
 def test_a_queue_whose_turn_the_broker_forgot_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flow_module, "IDLE_SECONDS", 0.2)
+    monkeypatch.setattr(credit_module, "IDLE_SECONDS", 0.2)
 
     def script(peer: Peer) -> None:
         peer.open()

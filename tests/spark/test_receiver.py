@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_core.errors import ConnectionLost, LimitExceeded, ResourceDeleted
-from amqp_spark.datasource import backlog, drain_detector, flow, queue_consumer
+from amqp_spark.datasource import backlog, credit, drain_detector, queue_consumer
 from amqp_spark.datasource import receiver as receivers
 from amqp_spark.datasource.receiver import Receiver
 from amqp_spark.options import SourceOptions
@@ -59,7 +59,7 @@ def test_nothing_happens_before_start(fake: FakeBroker, make: Callable[..., Rece
 def test_an_accept_goes_out_at_once_although_nothing_arrives(
     fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flow, "IDLE_SECONDS", 1e6)
+    monkeypatch.setattr(credit, "IDLE_SECONDS", 1e6)
     receiver = make()
     receiver.start()
     fake.publish("q", b"a", b"b")
@@ -80,7 +80,7 @@ def test_an_accept_that_is_signalled_during_a_query_is_not_forgotten(
     def signal(name: str) -> None:
         if name == "query":
             fake.on_command = lambda name: None
-            monkeypatch.setattr(flow, "IDLE_SECONDS", 1e6)
+            monkeypatch.setattr(credit, "IDLE_SECONDS", 1e6)
             accepting = threading.Thread(target=receiver.accept, args=({"q": 1},))
             accepting.start()
             fake.changed.release()  # the fake holds its lock during a command; the signal needs it to wake the client

@@ -11,9 +11,9 @@ import socket
 import pytest
 
 from amqp_spark.compat import ReadMaxBytes, ReadMaxRows
-from amqp_spark.datasource import flow
+from amqp_spark.datasource import credit
 from amqp_spark.datasource.block_server import fetch
-from amqp_spark.datasource.flow import MAX_CREDIT
+from amqp_spark.datasource.credit import MAX_CREDIT
 from amqp_spark.datasource.partitions import SMALL_BATCH_BYTES, InlinePartition, PullPartition
 from amqp_spark.errors import TransferError
 from tests.spark.driver import Driver, Offset, bodies, dumps
@@ -269,7 +269,7 @@ def test_point_8_queues_share_the_buffer_and_what_one_frees_lets_the_other_go_on
     size = len(transfer_frames(b"x" * 10_000))
     for queue in ("q", "r"):
         fake.publish(queue, *(b"x" * 10_000 for _ in range(200)))
-    monkeypatch.setattr(flow, "IDLE_SECONDS", 1e6)  # nothing but a wake-up makes a starved queue go on
+    monkeypatch.setattr(credit, "IDLE_SECONDS", 1e6)  # nothing but a wake-up makes a starved queue go on
     fake.block_messages = 1  # what one read of the socket brings may pass the bound, for each queue
     driver = Driver(readers("q,r", maxBytesPerTrigger=20 * size, bufferBytes=50 * size))
     worst = most_held_bytes(driver, 400)
