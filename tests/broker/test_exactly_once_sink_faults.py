@@ -166,8 +166,10 @@ def test_a_login_that_may_not_publish_markers(own_broker: OwnBroker, connect: Co
     ours = own_broker(durable=False, acl=(rule,))
     connect(broker=ours).declare_queue("q")
     writer = Writer(ours, "q", given={"username": "trader", "password": ours.config.users["trader"]})
-    with pytest.raises(PublishFailed, match=r"partition 0 in batch 0: The login may not publish to the queue"):
+    said = r"AMQP_PERMISSION_MISSING\] The login may not publish to the queue .* Permit it to create"
+    with pytest.raises(PublishFailed, match=said) as failed:
         writer.run(0, range(3))
+    assert (failed.value.partition, failed.value.batch_id) == (0, 0)
     writer.close()
 
 
