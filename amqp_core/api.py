@@ -27,6 +27,7 @@ class Capabilities:
 
     Attributes:
         credit: a subscription receives messages only within its credit, counted in messages and in bytes.
+        max_unsettled: a subscription may limit the messages that are not settled.
         browse: messages can be read without being acquired.
         selectors: a subscription may filter by a selector.
         exchange_queries: existence and type of an exchange can be queried.
@@ -42,6 +43,7 @@ class Capabilities:
     """
 
     credit: bool = True
+    max_unsettled: bool = True
     browse: bool = True
     selectors: bool = True
     exchange_queries: bool = True
@@ -132,7 +134,10 @@ class QueueInfo(Protocol):
 
 
 class Subscription(Protocol):
-    """A flow of transfers from one queue, limited by credit."""
+    """A flow of transfers from one queue, limited by credit or by the number of unsettled messages.
+
+    With ``max_unsettled`` the calls that change credit (``grant``, ``renew``, ``flush``, ``probe``) raise UsageError.
+    """
 
     @property
     def credit(self) -> int:
@@ -317,8 +322,12 @@ class Client(Protocol):
         acquire: bool = True,
         exclusive: bool = False,
         selector: str | None = None,
+        max_unsettled: int | None = None,
     ) -> Subscription:
-        """Start a subscription without credit; without ``accept`` messages are settled when they are sent."""
+        """Start a subscription; without ``accept`` messages are settled when they are sent.
+
+        It has no credit. With ``max_unsettled`` messages arrive at once, as long as fewer are unsettled.
+        """
 
     def accept(self, ranges: Sequence[tuple[int, int]], *, silence_timeout_s: float = 0.0) -> None:
         """Accept transfers by inclusive ranges of ids; the broker may be silent for so many seconds."""

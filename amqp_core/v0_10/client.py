@@ -16,6 +16,7 @@ from amqp_core.errors import (
     OutcomeUnknown,
     ProtocolError,
     SessionDetached,
+    UsageError,
 )
 from amqp_core.failover import connect_any
 from amqp_core.publisher_window import Window
@@ -30,7 +31,7 @@ from amqp_core.v0_10.producer_credit import ProducerCredit
 from amqp_core.v0_10.publisher import MAX_BYTES_IN_FLIGHT, MAX_BYTES_WITHHELD, MAX_IN_FLIGHT, Publisher, Transfers
 from amqp_core.v0_10.queries import Questions, RouteQueries
 from amqp_core.v0_10.routing import by_destination, destination_of
-from amqp_core.v0_10.subscription import Subscription
+from amqp_core.v0_10.subscription import Subscription, UnsettledLimit
 from amqp_core.v0_10.transactions import Transactions
 
 if TYPE_CHECKING:
@@ -384,9 +385,12 @@ class Client:
         acquire: bool = True,
         exclusive: bool = False,
         selector: str | None = None,
+        max_unsettled: int | None = None,
         arguments: dict[str, object] | None = None,
     ) -> Subscription:
         """Subscribe to a queue in credit mode; no message arrives before :meth:`Subscription.grant`.
+
+        With ``max_unsettled`` messages arrive at once, and further ones as they are settled.
 
         Args:
             queue: name of the queue.
@@ -395,11 +399,17 @@ class Client:
             acquire: acquire-mode pre-acquired; else not-acquired: to browse.
             exclusive: refuse other subscriptions of the queue.
             selector: message selector; it is sent as the argument that this broker reads.
+            max_unsettled: most messages that have arrived or may arrive, and are not settled; ``None``: only the
+                credit limits them.
             arguments: further arguments of message.subscribe.
 
         Raises:
+            UsageError: ``max_unsettled`` is less than 1, or set without ``accept``.
             NotFound, ResourceLocked, UnauthorizedAccess, ...: the broker refused the subscription.
         """
+        if max_unsettled is not None and (max_unsettled < 1 or not accept):
+            reason = "it must be at least 1" if max_unsettled < 1 else "messages are not settled without accept"
+            raise UsageError(CoreCondition.ARGUMENT_INVALID(name=f"max_unsettled={max_unsettled}", reason=reason))
         self._subscribed += 1
         destination = destination or f"s{self._subscribed}"
         merged = dict(arguments or {})
@@ -409,7 +419,8 @@ class Client:
                 merged["x-filter-jms-selector"] = selector
             if self.is_qpidd or "qpid.jms-selector" not in self.features:
                 merged["x-apache-selector"] = selector
-        subscription = Subscription(self._driver, destination, self._forget)
+        limit = None if max_unsettled is None else UnsettledLimit(max_unsettled)
+        subscription = Subscription(self._driver, destination, self._forget, limit)
         self._subscriptions[destination] = subscription
         try:
             self._driver.call(
@@ -426,6 +437,7 @@ class Client:
             )
             # Broker-J accepts the mode only before any credit
             self._driver.send(spec.MessageSetFlowMode(destination=destination, flow_mode=spec.MessageFlowMode.CREDIT))
+            subscription.begin()
         except AmqpError:
             del self._subscriptions[destination]
             raise
@@ -445,7 +457,7 @@ class Client:
             DeadlineExceeded: ``sync`` is set, and the broker does not complete it in time.
         """
         commands = [spec.MessageAccept(transfers=part) for part in self._parts(ranges)]
-        self._dispose(commands, sync=sync, silence_timeout_s=silence_timeout_s)
+        self._settle(ranges, commands, sync=sync, silence_timeout_s=silence_timeout_s)
 
     def reject(
         self,
@@ -468,7 +480,7 @@ class Client:
         """
         text = text.encode()[:_MOST_TEXT].decode(errors="ignore")
         commands = [spec.MessageReject(transfers=part, code=code, text=text) for part in self._parts(ranges)]
-        self._dispose(commands, sync=sync, silence_timeout_s=silence_timeout_s)
+        self._settle(ranges, commands, sync=sync, silence_timeout_s=silence_timeout_s)
 
     def release(self, ranges: Sequence[tuple[int, int]], *, set_redelivered: bool = False, sync: bool = False) -> None:
         """Return transfers to their queue (message.release).
@@ -482,7 +494,7 @@ class Client:
         """
         parts = self._parts(ranges)
         commands = [spec.MessageRelease(transfers=part, set_redelivered=set_redelivered) for part in parts]
-        self._dispose(commands, sync=sync)
+        self._settle(ranges, commands, sync=sync)
 
     def acquire(self, ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
         """Acquire browsed transfers (message.acquire); return the ranges that this session has acquired.
@@ -512,7 +524,14 @@ class Client:
         most = (self._driver.connection.max_frame_size - _ROOM_BESIDES_RANGES) // 8
         return [wire_ranges(ranges[at : at + most]) for at in range(0, len(ranges), most)]
 
-    def _dispose(self, commands: Sequence[spec.Command], *, sync: bool, silence_timeout_s: float = 0.0) -> None:
+    def _settle(
+        self,
+        ranges: Sequence[tuple[int, int]],
+        commands: Sequence[spec.Command],
+        *,
+        sync: bool,
+        silence_timeout_s: float = 0.0,
+    ) -> None:
         if not commands:
             return
         for command in commands[:-1]:
@@ -524,6 +543,8 @@ class Client:
             command_id = self._driver.send(commands[-1], sync=silence_timeout_s > 0)
             if silence_timeout_s > 0:
                 self._driver.expect_silence(command_id, silence_timeout_s)
+        for subscription in self._subscriptions.values():
+            subscription.settled(ranges)
 
     def publish(
         self, message: Message, exchange: str = "", routing_key: str | None = None, *, accept_mode: int | None = None

@@ -4,6 +4,8 @@ Added credit (:meth:`Subscription.grant`) has no limit in bytes: Broker-J stalls
 rest of a finite limit, even if more is added. Replaced credit (:meth:`Subscription.renew`) may have one: the stop
 before it ends the stall. Only a limit in bytes holds if messages become larger than before, since Broker-J queues all
 messages that it has credit for, and a later stop does not recall them.
+
+A subscription with a limit of unsettled messages grants its credit itself, as messages are settled.
 """
 
 from __future__ import annotations
@@ -12,13 +14,15 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from amqp_core.errors import AmqpError, ProtocolError, UndecodableMessage
+from amqp_core.conditions import CoreCondition
+from amqp_core.errors import AmqpError, ProtocolError, UndecodableMessage, UsageError
+from amqp_core.sequence_numbers import RangeSet
 from amqp_core.transport import monotonic
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import each_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from amqp_core.blocks import Block
     from amqp_core.v0_10.driver import Driver
@@ -35,6 +39,31 @@ _WINDOW = 16384
 _FORGOTTEN_SECONDS = 2.0
 
 
+class UnsettledLimit:
+    """The messages of a subscription that are not settled, of which there may be ``most``. Not thread-safe."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._unsettled = RangeSet()
+
+    def arrived(self, first_id: int, count: int) -> None:
+        """Record transfers with consecutive ids."""
+        self._unsettled.add(first_id, first_id + count - 1)
+
+    def settled(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Record settled transfers; others may be among them."""
+        for low, high in ranges:
+            self._unsettled.discard(low, high)
+
+    def due(self, credit: int) -> int:
+        """Number of messages to add to ``credit``: none while it has more than half of the limit."""
+        return self._most - self._unsettled.count() - credit if credit <= self._most // 2 else 0
+
+    def is_much(self, messages: int) -> bool:
+        """Whether so many are worth a command of their own."""
+        return messages >= max(1, self._most // 2)
+
+
 class Subscription:
     """A subscription of a queue; made by :meth:`Client.subscribe`. Not thread-safe.
 
@@ -42,8 +71,15 @@ class Subscription:
     DeadlineExceeded if an awaited answer does not arrive within the call timeout.
     """
 
-    def __init__(self, client: Driver, destination: str, on_cancel: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        client: Driver,
+        destination: str,
+        on_cancel: Callable[[str], None],
+        limit: UnsettledLimit | None = None,
+    ) -> None:
         self._client = client
+        self._limit = limit
         self._on_cancel = on_cancel
         self.destination = destination
         self._credit = 0
@@ -76,10 +112,17 @@ class Subscription:
         """Let the broker send ``messages`` more, of any size (message.flow).
 
         A large number is sent to the broker in parts.
+
+        Raises:
+            UsageError: the subscription has a limit of unsettled messages.
         """
+        self._check_credit_is_ours("grant")
+        self._grant(messages)
+
+    def _grant(self, messages: int) -> None:
         self._client.check()
         if 0 < self._given_bytes < math.inf:  # a broker may stall on the rest of a limit: replace it
-            self.renew(self._credit - self._before + messages)
+            self._renew(self._credit - self._before + messages)
             return
         self._credit += messages
         for command in self._to_give():
@@ -95,7 +138,35 @@ class Subscription:
             messages: number that may arrive from now on; with ``nbytes`` at most 16,384.
             nbytes: bytes that may arrive from now on; ``None``: no limit. The broker sends no message larger than the
                 rest of them.
+
+        Raises:
+            UsageError: the subscription has a limit of unsettled messages.
         """
+        self._check_credit_is_ours("renew")
+        self._renew(messages, nbytes)
+
+    def _check_credit_is_ours(self, call: str) -> None:
+        if self._limit is not None:
+            reason = f"{call} changes the credit of a subscription with a limit of unsettled messages"
+            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
+
+    def begin(self) -> None:
+        """Grant the credit that the limit of unsettled messages allows, if there is one."""
+        more = 0 if self._limit is None else self._limit.due(self._credit)
+        if more:
+            self._grant(more)
+
+    def settled(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Make room for other messages: the client has settled these transfers, perhaps with others.
+
+        Little room is left to the next wait: grants are few, although a program may settle one message at a time.
+        """
+        if self._limit is not None:
+            self._limit.settled(ranges)
+            if self._limit.is_much(self._limit.due(self._credit)):
+                self.begin()
+
+    def _renew(self, messages: int, nbytes: int | None = None) -> None:
         client = self._client
         client.check()
         if nbytes is not None:
@@ -134,12 +205,16 @@ class Subscription:
         """Return the blocks that have arrived; wait at most ``timeout`` seconds for some.
 
         A wake-up ends the wait, and so does the answer to a stop if no credit is left. The caller must renew credit
-        that brings nothing for long, since a broker may have forgotten it.
+        that brings nothing for long, since a broker may have forgotten it; with a limit of unsettled messages this
+        call renews it, and may return early.
 
         Raises:
             AmqpError: the connection or session has ended, and all blocks that arrived before were returned.
         """
-        return self._wait_for_blocks(monotonic() + timeout, until_answered=False)
+        deadline = monotonic() + timeout
+        if self._limit is not None:
+            deadline = self._renew_forgotten(deadline, reading=self._client.reading)
+        return self._wait_for_blocks(deadline, until_answered=False)
 
     def take_arrived(self) -> list[Block]:
         """Return the blocks that other calls of the client have read; do not read."""
@@ -193,9 +268,9 @@ class Subscription:
         """Decode arrived blocks after granting credit for missing messages; wait only if there is no message."""
         credit = self.credit
         if self._uncertain:
-            self.renew(max(missing, _TAKE_CREDIT))
-        elif credit < missing:
-            self.grant(max(missing, _TAKE_CREDIT) - credit)
+            self._renew(max(missing, _TAKE_CREDIT))
+        elif credit < missing and self._limit is None:
+            self._grant(max(missing, _TAKE_CREDIT) - credit)
         until = monotonic() if self._messages else self._renew_forgotten(deadline, reading=self._client.reading)
         blocks = self._wait_for_blocks(until, until_answered=True)
         for block in blocks:
@@ -230,12 +305,17 @@ class Subscription:
     def _renew_forgotten(self, deadline: float, *, reading: bool) -> float:
         """Replace credit that the broker may have forgotten; return the time of the next check."""
         self._look_for_answer()
+        self.begin()
         if not self._given or self._stop_id is not None:
             return deadline
         if self._brings_nothing():
             self._client.pump(monotonic(), reading=reading)  # a message may wait in the socket
         if self._brings_nothing():
-            self.renew(self._credit, self._bound)
+            if self._limit is None:
+                self._renew(self._credit, self._bound)
+            else:  # messages under way must not exceed the limit: wait until there are none
+                self._end_credit(spec.MessageStop(destination=self.destination))
+                self.begin()
         return min(deadline, self._changed_at + _FORGOTTEN_SECONDS)
 
     def _brings_nothing(self) -> bool:
@@ -258,7 +338,11 @@ class Subscription:
 
         Credit is zero afterwards. With competing consumers Broker-J may end a flush early: there an empty round does
         not prove an empty queue.
+
+        Raises:
+            UsageError: the subscription has a limit of unsettled messages.
         """
+        self._check_credit_is_ours("flush")
         while True:
             left = self._call_ending(spec.MessageFlush(destination=self.destination))
             if left or not self._credit:
@@ -273,12 +357,20 @@ class Subscription:
 
         Unlike :meth:`flush` it limits the messages that arrive before the answer: those under way, and one more. Credit
         is zero afterwards.
+
+        Raises:
+            UsageError: the subscription has a limit of unsettled messages.
         """
         self.renew(1)
         self._end_credit(spec.MessageFlush(destination=self.destination))
 
     def stop(self) -> None:
-        """Revoke all credit (message.stop) and wait until the broker has stopped sending."""
+        """Revoke all credit (message.stop) and wait until the broker has stopped sending.
+
+        Raises:
+            UsageError: the subscription has a limit of unsettled messages.
+        """
+        self._check_credit_is_ours("stop")
         self._end_credit(spec.MessageStop(destination=self.destination))
 
     def cancel(self) -> None:
@@ -323,6 +415,8 @@ class Subscription:
         if self._given_bytes:
             # The broker may count less of a transfer than its frames, and so have more left than this: never 0.
             self._given_bytes = max(1.0, self._given_bytes - (nbytes - early_bytes))
+        if self._limit is not None:
+            self._limit.arrived(block.first_id, count)
         if not self._ending:
             for command in self._to_give():
                 self._client.queue(command)

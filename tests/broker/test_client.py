@@ -17,6 +17,7 @@ from amqp_core.errors import (
     PreconditionFailed,
     ResourceLimitExceeded,
     ResourceLocked,
+    UsageError,
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import Message, messages_of
@@ -248,6 +249,60 @@ def test_paused_reading_leaves_the_rest_on_the_broker(connect: Connect, queue: s
         found += sum(block.count for block in blocks)
 
 
+@pytest.mark.parametrize("most", [1, 2, 7, 100])
+def test_a_limit_of_unsettled_messages_holds_and_every_message_arrives(connect: Connect, queue: str, most: int) -> None:
+    client = connect()
+    publish(client, queue, *(b"%d" % i for i in range(60)))
+    subscription = client.subscribe(queue, max_unsettled=most)
+    settle = (client.accept, client.reject, client.accept)
+    unsettled: list[Message] = []
+    found: list[bytes] = []
+    while len(found) < 60:
+        for block in subscription.take_blocks(10.0):
+            arrived = messages_of(block)
+            unsettled += arrived
+            found += [message.body for message in arrived]
+        assert 0 < len(unsettled) <= most
+        settle[len(found) % 3](ids([unsettled.pop(len(found) % len(unsettled))]))
+    client.accept(ids(unsettled), sync=True)
+    assert found == [b"%d" % i for i in range(60)]
+    assert count(client, queue) == 0
+    publish(client, queue, b"last")
+    (last,) = subscription.take(1)
+    assert last.body == b"last"
+
+
+def test_unsettled_messages_that_are_released_arrive_again(connect: Connect, queue: str) -> None:
+    client = connect()
+    publish(client, queue, b"a", b"b", b"c")
+    subscription = client.subscribe(queue, max_unsettled=2)
+    first = subscription.take(2)
+    assert subscription.take_blocks(0.5) == []
+    client.release(ids(first))
+    again = subscription.take(2)
+    assert [message.body for message in [*first, *again]] == [b"a", b"b", b"a", b"b"]
+
+
+@pytest.mark.parametrize("call", ["grant", "renew", "flush", "probe", "stop"])
+def test_a_limit_of_unsettled_messages_refuses_other_credit(connect: Connect, queue: str, call: str) -> None:
+    client = connect()
+    publish(client, queue, b"a", b"b")
+    subscription = client.subscribe(queue, max_unsettled=1)
+    with pytest.raises(UsageError, match=f"{call} changes the credit"):
+        getattr(subscription, call)(*((5,) if call in ("grant", "renew") else ()))
+    assert [message.body for message in subscription.take(2, timeout=1.0)] == [b"a"]
+
+
+@pytest.mark.parametrize(("most", "accept"), [(0, True), (-1, True), (5, False)])
+def test_a_limit_of_unsettled_messages_that_cannot_be_is_refused(
+    connect: Connect, queue: str, most: int, *, accept: bool
+) -> None:
+    client = connect()
+    with pytest.raises(UsageError, match=f"max_unsettled={most} is not valid"):
+        client.subscribe(queue, max_unsettled=most, accept=accept)
+    assert client.subscribe(queue, max_unsettled=1)
+
+
 # --------------------------------------------------------------------------------------------- accept, release, reject
 @needs("flags_redelivered")
 def test_what_is_not_accepted_goes_back_in_order_and_flagged(connect: Connect, place: tuple[str, str]) -> None:
@@ -404,17 +459,15 @@ def test_a_cancelled_subscription_leaves_what_came_to_be_accepted(connect: Conne
 def test_what_cannot_be_routed_is_reported(connect: Connect, queue: str) -> None:
     client = connect()
     client.publish(Message(b"1"), routing_key=queue)
-    client.publish(Message(b"2"), "amq.direct", "nobody-is-bound-here")
-    client.publish(Message(b"3"), "amq.direct", "nobody-is-bound-here")
+    client.publish(Message(b"2"), "amq.direct", "unbound-key")
+    client.publish(Message(b"3"), "amq.direct", "unbound-key")
     client.publish(Message(b"4"), routing_key=queue)
     with pytest.raises(MessageRejected, match=r"rejected 2 published message\(s\) with code 1") as raised:
         client.confirm()
     assert raised.value.count == 2
     assert count(client, queue) == 2
     publish(client, queue, b"5")
-    client.publish(
-        Message(b"6", spec.DeliveryProperties(discard_unroutable=True)), "amq.direct", "nobody-is-bound-here"
-    )
+    client.publish(Message(b"6", spec.DeliveryProperties(discard_unroutable=True)), "amq.direct", "unbound-key")
     client.confirm()
     client.confirm()
 

@@ -13,6 +13,7 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10 import subscription as subscription_module
 from tests.support import wire
 from tests.support.fakepeer import FakePeer, Peer
+from tests.support.process import wait_until
 from tests.support.taking import again
 
 if TYPE_CHECKING:
@@ -402,3 +403,61 @@ def test_what_is_granted_after_a_bound_of_bytes_is_of_any_size() -> None:
         assert subscription.take_blocks(0.1) == []
         subscription.grant(1)
         assert received(subscription, 1) > 5000
+
+
+def test_a_limit_of_unsettled_messages_bounds_the_credit_that_the_peer_sees() -> None:
+    granted: list[int] = []
+
+    def script(peer: Peer) -> None:
+        sender = Sender(peer, [100] * 1000)
+
+        def flow(command: spec.MessageFlow) -> None:
+            if command.unit == spec.MessageCreditUnit.MESSAGE:
+                granted.append(command.value or 0)
+            sender.flow(command)
+
+        peer.hooks[spec.MessageFlow] = flow
+        peer.open()
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        subscription = client.subscribe("q", max_unsettled=40)
+        settled = 0
+        while settled < 1000:
+            for block in subscription.take_blocks(10.0):
+                for one in range(block.first_id, block.first_id + block.count):
+                    client.accept([(one, one)])
+                    settled += 1
+        client.sync()
+    assert granted[0] == 40
+    assert 1000 <= sum(granted) <= 1040
+    assert len(granted) <= 100, "not a grant for each message"
+
+
+@pytest.mark.parametrize("take", ["take_blocks", "take", "take_one"])
+def test_forgotten_credit_of_a_limit_is_granted_again(monkeypatch: pytest.MonkeyPatch, take: str) -> None:
+    monkeypatch.setattr(subscription_module, "_FORGOTTEN_SECONDS", 0.05)
+    stops: list[int] = []
+
+    def script(peer: Peer) -> None:
+        sender = Sender(peer, [100] * 3)
+
+        def flow(command: spec.MessageFlow) -> None:
+            if stops:  # what was granted before the stop is forgotten
+                sender.flow(command)
+
+        peer.hooks[spec.MessageFlow] = flow
+        peer.hooks[spec.MessageStop] = lambda _: stops.append(1)
+        peer.open()
+        peer.serve()
+
+    with FakePeer(script) as server:
+        subscription = server.connect().subscribe("q", max_unsettled=2)
+        if take == "take_blocks":
+            wait_until(lambda: subscription.take_blocks(10.0), "the messages of the forgotten credit")
+        elif take == "take":
+            assert len(subscription.take(2)) == 2
+        else:
+            assert subscription.take_one(timeout=10.0) is not None
+    assert stops
