@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,10 +14,13 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_header, encode_header
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA, Chunk, ColumnPlan
 from amqp_spark.arrow.v0_10.decode.plan import MODES
-from amqp_spark.arrow.v0_10.properties import DELIVERY, MESSAGE, Layout
+from amqp_spark.arrow.v0_10.properties import DELIVERY, MESSAGE
 from amqp_spark.errors import MessageFormatError
 from tests.support import wire
 from tests.support.received import chunk_of
+
+if TYPE_CHECKING:
+    from amqp_spark.arrow.v0_10.layout import Layout
 
 NUMBERS = {name: t.LongType() for name in ("ttl", "timestamp", "expiration", "resume_ttl", "content_length")}
 RAW = {

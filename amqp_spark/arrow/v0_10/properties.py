@@ -2,257 +2,77 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
+from amqp_spark.arrow.v0_10.layout import Layout, Property
 
-class Property(NamedTuple):
-    """A field of a struct of the header, as a column of the source and of the sink."""
-
-    name: str
-    wire: str
-    """The wire type after all domains; of a struct its name."""
-    width: int
-    """Bytes of a value; negative: bytes of the size that precedes it."""
-    flag: int
-    """Its packing flag, in both bytes of the flags read as one number."""
-    meaning: str
-    written: str
-    """Its meaning for the sink; empty: a publisher cannot set it."""
-    choices: tuple[int, int] | None
-    """Least and greatest value that the specification names."""
-
-
-class Layout(NamedTuple):
-    """A struct of the header and its fields in wire order."""
-
-    name: str
-    code: int
-    fields: tuple[Property, ...]
-
+# fmt: off
 
 REPLY_TO: Final = Layout(
-    "reply-to",
-    0x0000,
-    (
-        Property(
-            "exchange",
-            "str8",
-            -1,
-            0x0100,
-            "",
-            "",
-            None,
-        ),
-        Property(
-            "routing_key",
-            "str8",
-            -1,
-            0x0200,
-            "",
-            "",
-            None,
-        ),
+    "reply-to", 0x0000, (
+        Property("exchange", "str8", -1, 0x0100, None, "", ""),
+        Property("routing_key", "str8", -1, 0x0200, None, "", ""),
     ),
 )
 DELIVERY: Final = Layout(
-    "delivery-properties",
-    0x0401,
-    (
-        Property(
-            "discard_unroutable",
-            "bit",
-            0,
-            0x0100,
-            "The publisher let the broker drop the message if nothing was bound.",
-            "Lets the broker drop the message when it cannot be routed.",
-            None,
-        ),
-        Property(
-            "immediate",
-            "bit",
-            0,
-            0x0200,
-            "The publisher wanted it delivered at once or not at all.",
-            "Asks for delivery at once or not at all; brokers may ignore it.",
-            None,
-        ),
-        Property(
-            "redelivered",
-            "bit",
-            0,
-            0x0400,
-            "The broker may have delivered it before: to this query or to another consumer.",
-            "",
-            None,
-        ),
-        Property(
-            "priority",
-            "uint8",
-            1,
-            0x0800,
-            "0 to 9; 4 is normal.",
-            "4 is normal.",
-            (0, 9),
-        ),
-        Property(
-            "delivery_mode",
-            "uint8",
-            1,
-            0x1000,
-            "1 not persistent, 2 persistent.",
-            "1 not persistent, 2 persistent; without column and option 2.",
-            (1, 2),
-        ),
-        Property(
-            "ttl",
-            "uint64",
-            8,
-            0x2000,
-            "Time to live in milliseconds, as sent.",
-            "Time to live in milliseconds, as sent.",
-            None,
-        ),
-        Property(
-            "timestamp",
-            "datetime",
-            8,
-            0x4000,
-            "When it was sent, as the publisher or broker says (`timestampUnit`).",
-            "When it was sent, as the publisher or broker says (`timestampUnit`).",
-            None,
-        ),
-        Property(
-            "expiration",
-            "datetime",
-            8,
-            0x8000,
-            "When it expires (`timestampUnit`).",
-            "When it expires (`timestampUnit`).",
-            None,
-        ),
-        Property(
-            "exchange",
-            "str8",
-            -1,
-            0x0001,
-            "The exchange that it was published to.",
-            "",
-            None,
-        ),
-        Property(
-            "routing_key",
-            "str8",
-            -1,
-            0x0002,
-            "The routing key of the message.",
-            "The routing key of the message.",
-            None,
-        ),
-        Property(
-            "resume_id",
-            "str16",
-            -2,
-            0x0004,
-            "For resumed transfers; brokers do not use it.",
-            "For resumed transfers; brokers do not use it.",
-            None,
-        ),
-        Property(
-            "resume_ttl",
-            "uint64",
-            8,
-            0x0008,
-            "For resumed transfers, in milliseconds.",
-            "For resumed transfers, in milliseconds.",
-            None,
-        ),
+    "delivery-properties", 0x0401, (
+        Property("discard_unroutable", "bit", 0, 0x0100, None,
+                 "The publisher let the broker drop the message if nothing was bound.",
+                 "Lets the broker drop the message when it cannot be routed."),
+        Property("immediate", "bit", 0, 0x0200, None,
+                 "The publisher wanted it delivered at once or not at all.",
+                 "Asks for delivery at once or not at all; brokers may ignore it."),
+        Property("redelivered", "bit", 0, 0x0400, None,
+                 "The broker may have delivered it before: to this query or to another consumer.",
+                 ""),
+        Property("priority", "uint8", 1, 0x0800, (0, 9), "0 to 9; 4 is normal.", "4 is normal."),
+        Property("delivery_mode", "uint8", 1, 0x1000, (1, 2),
+                 "1 not persistent, 2 persistent.",
+                 "1 not persistent, 2 persistent; without column and option 2."),
+        Property("ttl", "uint64", 8, 0x2000, None,
+                 "Time to live in milliseconds, as sent.",
+                 "Time to live in milliseconds, as sent."),
+        Property("timestamp", "datetime", 8, 0x4000, None,
+                 "When it was sent, as the publisher or broker says (`timestampUnit`).",
+                 "When it was sent, as the publisher or broker says (`timestampUnit`)."),
+        Property("expiration", "datetime", 8, 0x8000, None,
+                 "When it expires (`timestampUnit`).",
+                 "When it expires (`timestampUnit`)."),
+        Property("exchange", "str8", -1, 0x0001, None, "The exchange that it was published to.", ""),
+        Property("routing_key", "str8", -1, 0x0002, None,
+                 "The routing key of the message.",
+                 "The routing key of the message."),
+        Property("resume_id", "str16", -2, 0x0004, None,
+                 "For resumed transfers; brokers do not use it.",
+                 "For resumed transfers; brokers do not use it."),
+        Property("resume_ttl", "uint64", 8, 0x0008, None,
+                 "For resumed transfers, in milliseconds.",
+                 "For resumed transfers, in milliseconds."),
     ),
 )
 MESSAGE: Final = Layout(
-    "message-properties",
-    0x0403,
-    (
-        Property(
-            "content_length",
-            "uint64",
-            8,
-            0x0100,
-            "Length of the body as the publisher says.",
-            "The length that the body has, whatever the number; NULL leaves it out.",
-            None,
-        ),
-        Property(
-            "message_id",
-            "uuid",
-            16,
-            0x0200,
-            "The producer's id, a UUID.",
-            "The producer's id, a UUID.",
-            None,
-        ),
-        Property(
-            "correlation_id",
-            "vbin16",
-            -2,
-            0x0400,
-            "The producer's correlation id.",
-            "The producer's correlation id.",
-            None,
-        ),
-        Property(
-            "reply_to",
-            "reply-to",
-            -2,
-            0x0800,
-            "Exchange and routing key for answers.",
-            "Exchange and routing key for answers.",
-            None,
-        ),
-        Property(
-            "content_type",
-            "str8",
-            -1,
-            0x1000,
-            "MIME type of the body.",
-            "MIME type of the body.",
-            None,
-        ),
-        Property(
-            "content_encoding",
-            "str8",
-            -1,
-            0x2000,
-            "MIME encoding of the body, which nothing undoes.",
-            "MIME encoding of the body, which nothing undoes.",
-            None,
-        ),
-        Property(
-            "user_id",
-            "vbin16",
-            -2,
-            0x4000,
-            "Login of the publisher; brokers may check it.",
-            "Login of the publisher; brokers may check it.",
-            None,
-        ),
-        Property(
-            "app_id",
-            "vbin16",
-            -2,
-            0x8000,
-            "The publishing application.",
-            "The publishing application.",
-            None,
-        ),
-        Property(
-            "application_headers",
-            "map",
-            -4,
-            0x0001,
-            "The application headers, each value as text.",
-            "The application headers. A NULL field of a STRUCT is left out. BINARY is checked and sent as it is.",
-            None,
-        ),
+    "message-properties", 0x0403, (
+        Property("content_length", "uint64", 8, 0x0100, None,
+                 "Length of the body as the publisher says.",
+                 "The length that the body has, whatever the number; NULL leaves it out."),
+        Property("message_id", "uuid", 16, 0x0200, None, "The producer's id, a UUID.", "The producer's id, a UUID."),
+        Property("correlation_id", "vbin16", -2, 0x0400, None,
+                 "The producer's correlation id.",
+                 "The producer's correlation id."),
+        Property("reply_to", "reply-to", -2, 0x0800, None,
+                 "Exchange and routing key for answers.",
+                 "Exchange and routing key for answers."),
+        Property("content_type", "str8", -1, 0x1000, None, "MIME type of the body.", "MIME type of the body."),
+        Property("content_encoding", "str8", -1, 0x2000, None,
+                 "MIME encoding of the body, which nothing undoes.",
+                 "MIME encoding of the body, which nothing undoes."),
+        Property("user_id", "vbin16", -2, 0x4000, None,
+                 "Login of the publisher; brokers may check it.",
+                 "Login of the publisher; brokers may check it."),
+        Property("app_id", "vbin16", -2, 0x8000, None, "The publishing application.", "The publishing application."),
+        Property("application_headers", "map", -4, 0x0001, None,
+                 "The application headers, each value as text.",
+                 "The application headers. A NULL field of a STRUCT is left out. BINARY is checked and sent as it is."),
     ),
 )
 PROPERTIES: Final = (*DELIVERY.fields, *MESSAGE.fields)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from amqp_spark.arrow.v0_10.decode.arrays import Array, Column
     from amqp_spark.arrow.v0_10.decode.located import Located
     from amqp_spark.arrow.v0_10.decode.properties import Positions
-    from amqp_spark.arrow.v0_10.properties import Property
+    from amqp_spark.arrow.v0_10.layout import Property
 
 
 class Batch:

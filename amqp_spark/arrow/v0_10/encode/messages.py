@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from amqp_spark.arrow.v0_10.encode.row_bytes import Array, Mask, Numbers
     from amqp_spark.arrow.v0_10.encode.row_errors import Blamed
-    from amqp_spark.arrow.v0_10.properties import Layout
+    from amqp_spark.arrow.v0_10.layout import Layout
     from amqp_spark.options import SinkOptions
 
 MOST_ROWS: Final = 4096
