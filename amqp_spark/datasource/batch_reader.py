@@ -17,7 +17,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from amqp_core.errors import AmqpError, NotFound
 from amqp_spark.arrow.decode import Chunk
 from amqp_spark.conditions import SparkCondition
-from amqp_spark.connect import connect
+from amqp_spark.connect import connect, require
 from amqp_spark.datasource.credit import CreditWindow
 
 if TYPE_CHECKING:
@@ -58,9 +58,15 @@ class AmqpBatchReader(DataSourceReader):
         return f"AmqpBatchReader(queues={', '.join(self._options.queues)})"
 
     def partitions(self) -> list[BrowsePartition]:
-        """One per queue. Queries the message count of each queue, so a missing queue is reported here."""
+        """One per queue. Queries the message count of each queue, so a missing queue is reported here.
+
+        Raises UnsupportedModeError if the broker lacks a capability that browsing needs.
+        """
         client = self._connector(self._options.connect_options())
         try:
+            require(client, "A batch read", "browse", "credit")
+            if self._options.selector is not None:
+                require(client, "Option selector", "selectors")
             return [BrowsePartition(queue, _count(client, queue, self._options)) for queue in self._options.queues]
         finally:
             client.close()

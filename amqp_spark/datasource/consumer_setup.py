@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import IllegalArgument, InvalidArgument, NotFound, ResourceLocked
 from amqp_spark.conditions import SparkCondition
+from amqp_spark.connect import require
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 
 if TYPE_CHECKING:
@@ -34,7 +35,13 @@ def longest_seconds(options: SourceOptions) -> float:
 
 
 def prepare(client: Client, queue: str, options: SourceOptions) -> QueueInfo | None:
-    """Check that the queue exists, or declare it if configured; bind it. Return the broker's answer from before."""
+    """Check that the queue exists, or declare it if configured; bind it. Return the broker's answer from before.
+
+    Raises UnsupportedModeError, before anything is sent, if the broker lacks a capability that the options need.
+    """
+    require(client, "The source", "credit")
+    if options.selector is not None:
+        require(client, "Option selector", "selectors")
     info = client.query_queue(queue)
     if info is None:
         if options.declare != "ifMissing":

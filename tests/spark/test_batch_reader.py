@@ -11,6 +11,7 @@ from amqp_core.errors import NotFound
 from amqp_core.v0_10 import spec
 from amqp_spark.datasource import batch_reader
 from amqp_spark.datasource.batch_reader import AmqpBatchReader, BrowsePartition
+from amqp_spark.errors import UnsupportedModeError
 from amqp_spark.options import SourceOptions
 from tests.spark.reader_support import BodyPlan
 from tests.support.fake_broker import FakeBlock, FakeBroker, FakeSubscription
@@ -43,6 +44,16 @@ def test_every_queue_is_browsed_and_nothing_consumed(fake: FakeBroker) -> None:
         assert rows(reader) == [("q", number, b"%d" % number) for number in range(300)] + [("r", 0, b"x")]
     assert (len(fake.queues["q"]), len(fake.queues["r"])) == (300, 1)
     assert {(each["accept"], each["acquire"]) for each in fake.subscriptions} == {(False, False)}
+    assert fake.live == []
+
+
+@pytest.mark.parametrize(
+    ("capability", "needed"), [("browse", "A batch read"), ("credit", "A batch read"), ("selectors", "Option selector")]
+)
+def test_a_broker_that_cannot_browse_is_named(fake: FakeBroker, capability: str, needed: str) -> None:
+    fake.lacks = frozenset({capability})
+    with pytest.raises(UnsupportedModeError, match=f"{needed} needs {capability}, which the broker fake:5672"):
+        make(fake, selector="a = 1").partitions()
     assert fake.live == []
 
 

@@ -24,6 +24,7 @@ from amqp_core.errors import (
     ResourceLocked,
 )
 from amqp_spark.datasource import consumer_setup, drain_detector, queue_consumer, receiver
+from amqp_spark.errors import UnsupportedModeError
 from tests.spark.driver import Driver, bodies
 from tests.spark.reader_support import Readers, numbers
 from tests.support.fake_broker import FakeClient, FakeInfo
@@ -38,6 +39,16 @@ if TYPE_CHECKING:
 def test_a_missing_queue_is_named(readers: Readers) -> None:
     with pytest.raises(NotFound, match=r"AMQP_QUEUE_NOT_FOUND.*'nowhere'.*declare=ifMissing"):
         Driver(readers("nowhere")).rows(1)
+
+
+@pytest.mark.parametrize(("capability", "needed"), [("credit", "The source"), ("selectors", "Option selector")])
+def test_a_broker_without_what_the_source_needs_gets_no_command(
+    fake: FakeBroker, readers: Readers, capability: str, needed: str
+) -> None:
+    fake.lacks = frozenset({capability})
+    with pytest.raises(UnsupportedModeError, match=f"{needed} needs {capability}, which the broker fake:5672"):
+        Driver(readers("new", declare="ifMissing", selector="a = 1")).rows(1)
+    assert "new" not in fake.queues
 
 
 def test_declare_and_bind(fake: FakeBroker, readers: Readers) -> None:
