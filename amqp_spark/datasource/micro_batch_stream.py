@@ -268,7 +268,8 @@ class _RejectsOnly:
         self.reject = planned.reject
 
     def chunks(self, queue: str, epoch: int, begin: int, end: int) -> Sequence[Chunk]:
-        raise TransferError(f"queue {queue!r}: this query ships its batches inside partitions and serves none")
+        reason = f"queue {queue!r}: this query ships its batches inside partitions and serves none"
+        raise TransferError(SparkCondition.TRANSFER_REFUSED(reason=reason))
 
 
 def key(offsets: Mapping[str, QueueOffset]) -> str:

@@ -11,6 +11,7 @@ from amqp_spark.conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.sink.prepared_transactions import PreparedBranch
 from amqp_spark.state.queue import EXCHANGE, allowed
+from amqp_spark.state.records import RecordUnreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -113,7 +114,7 @@ class Markers:
     def _receive(self, message: Message) -> str:
         try:
             marker = PreparedBranch.load(message.body)
-        except StateError as error:
+        except RecordUnreadable as error:
             raise StateError(SparkCondition.MARKER_QUEUE_FOREIGN(queue=self._queue, reason=reason(error))) from error
         self._ids[marker.xid] = message.transfer_id
         self.found[marker.xid] = marker

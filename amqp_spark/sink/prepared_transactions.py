@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 from amqp_core.errors import AmqpError, NotFound, TransactionFailed
 from amqp_spark import crashpoints
 from amqp_spark.conditions import SparkCondition
-from amqp_spark.errors import StateError
-from amqp_spark.state.records import STORED_QUERY_ID, DecidedBranch, stored
+from amqp_spark.state.records import STORED_QUERY_ID, DecidedBranch, RecordUnreadable, stored
 from amqp_spark.state.xids import parse_branch, parse_xid, prepared_branches, xid_text
 from amqp_spark.timeouts import branch_timeout
 
@@ -63,15 +62,17 @@ class PreparedBranch:
 
     @classmethod
     def load(cls, body: bytes) -> Self:
-        """Parse the output of :meth:`dump`; StateError describes another format."""
+        """Parse the output of :meth:`dump`; RecordUnreadable describes another format."""
         try:
             value = json.loads(body)
         except ValueError:
             value = None
         if not isinstance(value, dict) or value.pop("version", None) != VERSION:
-            raise StateError(f"a marker ({len(body)} bytes) was not written by amqp_spark, or by a newer version of it")
+            raise RecordUnreadable(
+                f"a marker ({len(body)} bytes) was written by another program, or by a newer amqp_spark"
+            )
         if {name: type(each) for name, each in value.items()} != _TYPES:
-            raise StateError(f"a marker does not have exactly {', '.join(_TYPES)}, each of its type")
+            raise RecordUnreadable(f"a marker does not have exactly {', '.join(_TYPES)}, each of its type")
         return cls(value.pop(STORED_QUERY_ID), **value)
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from amqp_core.conditions import reason
+from amqp_core.errors import given
 from amqp_spark import crashpoints
 from amqp_spark.conditions import SparkCondition
 from amqp_spark.connect import require
@@ -39,7 +40,8 @@ class Sender:
 
     In a ``transaction`` messages reach their queues at a commit, later than the broker receives them. ``link`` is None
     before the first connection and after a loss; ``waiting`` has the runs not yet passed to it, in order. Accept-mode
-    and maximum frame size of encoded runs (``frame_format``) depend on the kind of broker.
+    and maximum frame size of encoded runs (``frame_format``) depend on the kind of broker. If the sink ``discards``
+    unroutable messages, rejected ones may be sent once more: their frames are kept until completion.
     """
 
     def __init__(
@@ -54,16 +56,11 @@ class Sender:
         self.rows = self.nbytes = self.retries = self.resent = self.discarded = 0
         self._connections = connections
         self._transaction = transaction
-        self._discards = options.on_unroutable == DISCARD
+        self.discards = options.on_unroutable == DISCARD
         self._routes = Routes(transaction=transaction)
         self._counted_rows = 0
         """Rows before this one were queried already, and the unroutable ones among them counted."""
         self._blocks = 0
-
-    @property
-    def keeps_frames(self) -> bool:
-        """Whether rejected messages may be sent once more, so that their frames must be kept until completion."""
-        return self._discards
 
     def lease(self) -> Lease:
         """Lease a connection from the pool."""
@@ -147,7 +144,7 @@ class Sender:
             raise PublishFailed(SparkCondition.EXCHANGE_NOT_FOUND(place=place, options=options), place)
         unbound = routes.unbound(origin.exchange, origin.routing_key, start, stop)
         self._judge_gone()
-        if unbound and not self._discards:
+        if unbound and not self.discards:
             place = self._place(origin, unbound[0])
             text = SparkCondition.UNROUTABLE if place.routing_key else SparkCondition.ROUTING_KEY_UNVERIFIABLE
             raise Unroutable(text(place=place), place)
@@ -174,7 +171,7 @@ class Sender:
                 failed = PublishFailed(SparkCondition.EXCHANGE_DELETED(place=place), place)
             else:
                 failed = Unroutable(SparkCondition.BINDING_DELETED(place=place), place)
-            if is_exchange or not self._discards:
+            if is_exchange or not self.discards:
                 raise failed
             _log.warning("%s", failed)
 
@@ -190,7 +187,7 @@ class Sender:
         for one in rejected:
             # only runs not yet resent keep their frames: a broker must not cause endless repetition
             unroutable = one.is_unroutable and origin_of(one).frames is not None
-            (allowed if self._discards and unroutable else others).append(one)
+            (allowed if self.discards and unroutable else others).append(one)
         if others:
             self._reject(others)
         self.discarded += len(allowed)
@@ -199,7 +196,7 @@ class Sender:
     def _reject(self, rejected: list[Rejected]) -> NoReturn:
         first = min(rejected, key=lambda one: origin_of(one).row(one.index))
         place = replace(self._place(origin_of(first), first.index), count=len(rejected))
-        code, text = first.code, first.text or "no reason given"
+        code, text = first.code, given(first.text)
         if first.is_unroutable:
             raise Unroutable(SparkCondition.REJECTED_AS_UNROUTABLE(place=place, code=code, text=text), place)
         raise PublishFailed(SparkCondition.PUBLISH_REJECTED(place=place, code=code, text=text), place)

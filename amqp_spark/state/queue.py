@@ -16,6 +16,7 @@ from amqp_spark.conditions import SparkCondition
 from amqp_spark.connect import require
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import hashed
+from amqp_spark.state.records import RecordUnreadable
 from amqp_spark.timeouts import accept_timeout
 
 if TYPE_CHECKING:
@@ -241,10 +242,10 @@ def allowed(action: str, owner: str) -> Iterator[None]:
 
 
 def loaded(names: Names, load: Callable[[bytes], T], body: bytes) -> T:
-    """Parse a state message; the StateError of ``load`` describes the defect, and here gets the name of the queue."""
+    """Parse a state message; StateError names its queue, and quotes the RecordUnreadable of ``load``."""
     try:
         return load(body)
-    except StateError as error:
+    except RecordUnreadable as error:
         raise unreadable(names, reason(error)) from error
 
 

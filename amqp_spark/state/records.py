@@ -28,6 +28,10 @@ DONE: Final = "done"
 """State of a writer's decision: every branch of the batch is committed."""
 
 
+class RecordUnreadable(StateError):
+    """A stored record is not valid. The error that names its queue quotes this one, so it has no condition."""
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """A position in a queue: everything before ``position`` of ``epoch``."""
@@ -105,7 +109,7 @@ class ConsumerState:
 
     @classmethod
     def load(cls, body: bytes) -> Self:
-        """Parse the output of :meth:`dump`; StateError describes foreign data."""
+        """Parse the output of :meth:`dump`; RecordUnreadable describes foreign data."""
         value = _load(CONSUMER, body)
         finished = value.pop("finished", None)
         owned = _list(value.pop("owned", None), "owned")
@@ -151,17 +155,17 @@ class WriterState:
 
     @classmethod
     def load(cls, body: bytes) -> Self:
-        """Parse the output of :meth:`dump`; StateError describes foreign data."""
+        """Parse the output of :meth:`dump`; RecordUnreadable describes foreign data."""
         value = _load(WRITER, body)
         branches = _list(value.pop("branches", None), "branches")
         past = value.pop("past", None)
         if STORED_QUERY_ID in value:
             value["query_id"] = value.pop(STORED_QUERY_ID)
         if not isinstance(past, dict) or not all(type(batch) is int for batch in past.values()):
-            raise StateError("the state message has no readable 'past'")
+            raise RecordUnreadable("the state message has no readable 'past'")
         state = _make(cls, value | {"branches": (), "past": past})
         if state.state not in {OPEN, DONE}:
-            raise StateError(f"the state message is in state {state.state!r}; {OPEN} and {DONE} are known")
+            raise RecordUnreadable(f"the state message is in state {state.state!r}; {OPEN} and {DONE} are known")
         return replace(state, branches=tuple(_make(DecidedBranch, each) for each in branches))
 
 
@@ -182,7 +186,7 @@ def _owned_batch(value: object) -> OwnedBatch:
     batch = _make(OwnedBatch, {"skipped": []} | value if isinstance(value, dict) else value)
     skipped: object = batch.skipped
     if not isinstance(skipped, list) or not all(type(index) is int and 0 <= index < batch.count for index in skipped):
-        raise StateError("the state message has no readable 'skipped' of a batch")
+        raise RecordUnreadable("the state message has no readable 'skipped' of a batch")
     return replace(batch, skipped=tuple(sorted(set(skipped))))
 
 
@@ -192,21 +196,21 @@ def _load(kind: str, body: bytes) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict) or "version" not in value or "kind" not in value:
-        raise StateError(f"the state message ({len(body)} bytes) was not written by amqp_spark")
+        raise RecordUnreadable(f"the state message ({len(body)} bytes) was not written by amqp_spark")
     version, found = value.pop("version"), value.pop("kind")
     if version != VERSION:
-        raise StateError(
+        raise RecordUnreadable(
             f"the state message has version {str(version)[:20]}; this amqp_spark knows version {VERSION}: use the one "
             "that wrote it, or a newer one"
         )
     if found != kind:
-        raise StateError(f"the state message is that of a {str(found)[:20]}, not of a {kind}")
+        raise RecordUnreadable(f"the state message is that of a {str(found)[:20]}, not of a {kind}")
     return value
 
 
 def _list(value: object, name: str) -> list[Any]:
     if not isinstance(value, list):
-        raise StateError(f"the state message has no readable {name!r}")
+        raise RecordUnreadable(f"the state message has no readable {name!r}")
     return value
 
 
@@ -214,8 +218,10 @@ def _make(kind: type[T], value: object) -> T:
     """Make a dataclass from a JSON object with exactly its fields, each of its type."""
     types = {each.name: str(each.type) for each in fields(kind)}  # type: ignore[arg-type]  # T is always a dataclass here
     if not isinstance(value, dict) or set(value) != set(types):
-        raise StateError(f"the state message holds something else than {kind.__name__} with {', '.join(sorted(types))}")
+        raise RecordUnreadable(
+            f"the state message holds something else than {kind.__name__} with {', '.join(sorted(types))}"
+        )
     for name, each in value.items():
         if types[name] in {"int", "str"} and type(each).__name__ != types[name]:
-            raise StateError(f"the state message has a {type(each).__name__} as {kind.__name__}.{name}")
+            raise RecordUnreadable(f"the state message has a {type(each).__name__} as {kind.__name__}.{name}")
     return kind(**value)

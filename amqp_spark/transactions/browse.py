@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, Protocol, TypeVar
 
-from amqp_spark.errors import StateError
 from amqp_spark.state.queue import EXCHANGE
+from amqp_spark.state.records import RecordUnreadable
 
 if TYPE_CHECKING:
     from amqp_core.api import Client
@@ -50,7 +50,7 @@ def find(client: Client, queue: str, lock: str, record: _Record[S], *, begun: st
         extra = "" if len(bodies) == 1 or held else f"the queue holds {len(bodies)} messages, not one; "
         try:
             return Found(queue, True, held, record.load(bodies[-1]), extra.removesuffix("; "), bodies[-1])
-        except StateError as error:
+        except RecordUnreadable as error:
             return Found(queue, True, held, None, f"{extra}{error}", bodies[-1])
     if held:
         return Found(queue, True, held, None, "held by a live query, so that it cannot be seen")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from amqp_spark.errors import StateError
 from amqp_spark.sink.prepared_transactions import PreparedBranch as Marker
 from amqp_spark.state.names import WRITER, Names, hashed
-from amqp_spark.state.records import DONE
+from amqp_spark.state.records import DONE, RecordUnreadable
 from amqp_spark.state.xids import parse_xid
 from amqp_spark.transactions.branch_status import (
     LOOKS,
@@ -118,5 +117,5 @@ def decisions_of(state: WriterState, markers: tuple[Marker, ...], branches: Bran
 def _marker(body: bytes) -> Marker:
     try:
         return Marker.load(body)
-    except StateError:
+    except RecordUnreadable:
         return Marker("", -1, -1)

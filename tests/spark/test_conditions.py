@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import string
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core.conditions import Condition, CoreCondition, condition_of, reason
-from amqp_core.errors import AmqpError
+from amqp_core.errors import AmqpError, CommandFailed, DecodeError, EncodeError, ProtocolError, SessionDetached
 from amqp_spark.conditions import SparkCondition
+from amqp_spark.state.records import RecordUnreadable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -75,3 +77,23 @@ def test_every_use_gives_the_fields_of_its_condition() -> None:
 def test_every_condition_is_used() -> None:
     used = {(table, name) for _, table, name, _ in uses()}
     assert [c.title for c in EVERY if (type(c).__name__, c.name) not in used] == []
+
+
+def without_condition(path: Path) -> Iterator[str]:
+    """Places of a module where an error of ours gets a literal text. Some classes make the text of a reason or code."""
+    module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
+            kind = getattr(module, node.func.id, None)
+            makes_text = (EncodeError, ProtocolError, DecodeError, CommandFailed, SessionDetached, RecordUnreadable)
+            if isinstance(kind, type) and issubclass(kind, AmqpError) and not issubclass(kind, makes_text):
+                literal = any(isinstance(each, ast.JoinedStr | ast.Constant) for each in ast.walk(node.args[0]))
+                if literal and not isinstance(node.args[0], ast.Call):
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}: {kind.__name__}"
+
+
+@pytest.mark.parametrize("package", ["amqp_core", "amqp_spark", "jobs"])
+def test_every_error_has_a_condition(package: str) -> None:
+    modules = [path for path in sorted((ROOT / package).rglob("*.py")) if path.name != "__main__.py"]
+    found = [place for path in modules for place in without_condition(path)]
+    assert found == []
