@@ -14,6 +14,7 @@ from pyspark.errors import PythonException
 from tests.broker.sink_scenarios import Target, duplicates, first_rows_and_then, rows, taken
 from tests.broker.stream_support import depth
 from tests.support.capabilities import needs
+from tests.support.choice import all_cases
 from tests.support.dial import address, by_way_of
 from tests.support.process import wait_until
 from tests.support.proxy import FaultProxy
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(300)]
 
-STOPPED_S = 20
+STOPPED_S = 20 if all_cases() else 8
 BIG = 8192
 MANY = 12_000
 """Rows of ``BIG`` bytes: 100 MB, three times what may be in flight."""
