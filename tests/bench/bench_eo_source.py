@@ -58,7 +58,7 @@ def run(env: Environment) -> list[Result]:
 def drain_once(
     env: Environment, queue: str, count: int, spent: list[dict[str, float]] | None = None
 ) -> queries.Drained:
-    """Fill a queue and drain it exactly once, as a consumer that nobody had before."""
+    """Fill a queue and drain it exactly once, as a new consumer."""
     env.fill(queue, count, body_bytes=bench_drain.BODY_BYTES)
     with guarantees.consumer(env) as options, processor.counted(env, [] if spent is None else spent):
         return queries.drain(env, queue, count, options=options)

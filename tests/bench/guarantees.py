@@ -22,7 +22,7 @@ EXACTLY_ONCE = {"deliveryGuarantee": "exactly-once"}
 
 @contextmanager
 def consumer(env: Environment) -> Iterator[dict[str, str]]:
-    """Options of a source that nobody had before, with a spool on this machine.
+    """Options of a source with a new identity, with a spool on this machine.
 
     Raises:
         RuntimeError: at the end a batch is owned, or a file is left in the spool.
@@ -44,7 +44,7 @@ def consumer(env: Environment) -> Iterator[dict[str, str]]:
 
 @contextmanager
 def writer(env: Environment) -> Iterator[dict[str, str]]:
-    """Options of a sink that nobody had before.
+    """Options of a sink with a new identity.
 
     Raises:
         RuntimeError: at the end a batch is not done, or a branch or marker is left.

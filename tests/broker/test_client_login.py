@@ -101,7 +101,7 @@ def test_a_password_file_is_read_for_each_connection(listening: BrokerJ, tmp_pat
 
 
 @pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN"])
-@pytest.mark.parametrize("username", ["guest", "nobody"])
+@pytest.mark.parametrize("username", ["guest", "unknown"])
 def test_a_wrong_login_is_refused(listening: BrokerJ, mechanism: str, username: str) -> None:
     options: dict[str, Any] = {"username": username, "password": "not-the-p4ssword", "sasl_mechanisms": (mechanism,)}
     with pytest.raises(AuthenticationFailed) as raised:
@@ -248,8 +248,8 @@ def test_much_goes_through_tls(listening: BrokerJ) -> None:
         assert subscription.take_blocks(60.0) == []
 
 
-# --------------------------------------------------------------------------------------------------- nobody, or no AMQP
-def test_nobody_listens(listening: BrokerJ) -> None:
+# --------------------------------------------------------------------------- closed port, or no AMQP behind it
+def test_a_closed_port(listening: BrokerJ) -> None:
     port = free_port()
     with pytest.raises(ConnectionFailed, match=f"Connecting to 127.0.0.1:{port} failed: Connection refused") as raised:
         connect(listening, hosts=(("127.0.0.1", port),), **LOGIN)
@@ -289,12 +289,12 @@ def test_an_http_server(listening: BrokerJ) -> None:
         thread.join(10)
 
 
-def test_the_host_list_is_walked_until_somebody_answers(listening: BrokerJ) -> None:
-    good, nobody = ("127.0.0.1", listening.port), ("127.0.0.1", free_port())
-    with connect(listening, hosts=(nobody, ("no-such-host.invalid", 1), good), **LOGIN) as client:
+def test_the_host_list_is_tried_until_one_answers(listening: BrokerJ) -> None:
+    good, closed = ("127.0.0.1", listening.port), ("127.0.0.1", free_port())
+    with connect(listening, hosts=(closed, ("no-such-host.invalid", 1), good), **LOGIN) as client:
         assert client.peer == f"127.0.0.1:{listening.port}"
-    with pytest.raises(ConnectionFailed, match=f"(?s)No broker of the host list.*{nobody[1]}.*no-such-host.invalid"):
-        connect(listening, hosts=(nobody, ("no-such-host.invalid", 1)), **LOGIN)
+    with pytest.raises(ConnectionFailed, match=f"(?s)No broker of the host list.*{closed[1]}.*no-such-host.invalid"):
+        connect(listening, hosts=(closed, ("no-such-host.invalid", 1)), **LOGIN)
 
 
 def test_a_broker_that_speaks_only_0_9_1(own_broker: Any) -> None:

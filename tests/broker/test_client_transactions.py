@@ -116,7 +116,7 @@ def test_a_tx_block_whose_session_dies_shows_the_first_error(connect: Connect, q
 
 
 # ----------------------------------------------------------------------------------------------------------------- dtx
-def test_a_branch_is_prepared_and_committed_by_somebody_else(connect: Connect, place: tuple[str, str]) -> None:
+def test_a_branch_is_prepared_and_committed_by_another_session(connect: Connect, place: tuple[str, str]) -> None:
     vhost, queue = place
     client = connect(vhost)
     publish(client, queue, b"in")
@@ -244,7 +244,7 @@ def _wait_inside(client: Client, xid: Xid, messages: list[Message], subscription
 
 
 def test_a_prepare_that_fails_does_not_end_the_branch_twice(connect: Connect, queue: str) -> None:
-    """Somebody else marks the branch as failed (a joined session that dies): the rollback still gets through."""
+    """Another session marks the branch as failed (a joined session that dies): the rollback still gets through."""
     client, other = connect(), connect()
     publish(client, queue, b"in")
     messages = receive(client, queue)

@@ -286,7 +286,7 @@ def test_a_lost_file_stops_the_query_until_it_is_back(case: Case, place: Place) 
     case.nothing_is_left(place)
 
 
-def test_a_lost_directory_is_given_up_when_somebody_says_so(case: Case, local: LocalPlace) -> None:
+def test_a_lost_directory_is_given_up_with_adopt_state(case: Case, local: LocalPlace) -> None:
     case.location = local.location
     file = case.leave_owned(local)
     shutil.rmtree(local.directory)
@@ -317,7 +317,7 @@ def test_a_damaged_file(case: Case, place: Place) -> None:
     case.nothing_is_left(place)
 
 
-def test_a_damaged_file_is_given_up_when_somebody_says_so(case: Case, remote: StorePlace) -> None:
+def test_a_damaged_file_is_given_up_with_adopt_state(case: Case, remote: StorePlace) -> None:
     case.location = remote.location
     file = case.leave_owned(remote)
     content = remote.read(file)
@@ -426,9 +426,9 @@ def test_a_place_that_cannot_be_a_spool(case: Case, object_store: ObjectStore, l
     (local.directory.parent / "file").write_text("mine")
     case.location = str(local.directory.parent / "file")
     assert "file cannot be used: Not a directory. Set spoolLocation to a directory" in case.fail()
-    case.location = object_store.url("spool").replace(f"s3://{BUCKET}", "s3://nobodys")
+    case.location = object_store.url("spool").replace(f"s3://{BUCKET}", "s3://missing")
     error = case.fail()
-    assert "The spool s3://nobodys/spool cannot be used: Bucket 'nobodys' not found" in error
+    assert "The spool s3://missing/spool cannot be used: Bucket 'missing' not found" in error
     local.directory.mkdir()
     local.write(IDENTITY, b'{"version": 2}')
     case.location = local.location

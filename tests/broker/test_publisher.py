@@ -125,7 +125,7 @@ def test_what_cannot_be_routed_is_named(connect: Connect, queue: str) -> None:
     client = connect()
     client.bind(queue, "amq.direct", queue)
     publisher = client.publisher()
-    good, bad = run([b"1:"], "amq.direct", queue), run([b"2:"], "amq.direct", "nobody-is-bound-here")
+    good, bad = run([b"1:"], "amq.direct", queue), run([b"2:"], "amq.direct", "unbound-key")
     frames, ends = b"", []
     for number in range(3000):
         frames += bytes((bad if number % 3 == 1 else good).frames)

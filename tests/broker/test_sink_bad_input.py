@@ -233,7 +233,7 @@ def test_a_schema_that_cannot_be_sent_is_refused_before_any_task(
 ) -> None:
     select, problems = SCHEMAS[name]
     frame = spark.range(1).selectExpr(*select)
-    options = login(broker) | {"url": "amqp://127.0.0.1:1/default"}  # nobody is there: nothing may connect
+    options = login(broker) | {"url": "amqp://127.0.0.1:1/default"}  # the port is closed: nothing may connect
     with pytest.raises(SchemaError) as refused:
         AmqpBatchSink(**options)(frame, 0)  # type: ignore[arg-type]
     assert all(problem in str(refused.value) for problem in problems), str(refused.value)

@@ -115,9 +115,9 @@ FAILURES = {
         r"PublishFailed: \[AMQP_EXCHANGE_NOT_FOUND\] .*row 0 of .* for exchange 'no-such-exchange': there is no such",
     ),
     "unroutable": (
-        {"exchange": "amq.direct", "routingKey": "nobody"},
+        {"exchange": "amq.direct", "routingKey": "unbound"},
         "body",
-        r"Unroutable: \[AMQP_\w*UNROUTABLE\] .*row 0 of .* with routing key 'nobody': .*no queue is bound",
+        r"Unroutable: \[AMQP_(REJECTED_AS_)?UNROUTABLE\] .*row 0 of .* with routing key 'unbound': .*no queue is bound",
     ),
     "wrong password": ({"password": "wrong-s3cret"}, "body", "AuthenticationFailed: "),
     "no body": (
@@ -125,7 +125,7 @@ FAILURES = {
         "IF(body = '7', NULL, body) AS body",
         r"RowError: \[AMQP_ROW_INVALID\] Row 7 of partition 0.* cannot be sent: column 'body' ",
     ),
-    "nobody there": ({"url": "amqp://127.0.0.1:1/default", "retry.maxAttempts": "1"}, "body", "ConnectionFailed: "),
+    "closed port": ({"url": "amqp://127.0.0.1:1/default", "retry.maxAttempts": "1"}, "body", "ConnectionFailed: "),
 }
 
 
@@ -154,7 +154,7 @@ def test_what_cannot_be_routed_is_discarded_and_counted_if_so_wished(
     spark: SparkSession, broker: Broker, connect: Connect, queue: str
 ) -> None:
     connect().bind(queue, "amq.direct", queue)
-    frame = numbered(spark, 10).selectExpr("body", f"IF(body < '3', 'nobody', '{queue}') AS routing_key")
+    frame = numbered(spark, 10).selectExpr("body", f"IF(body < '3', 'unbound', '{queue}') AS routing_key")
     sink = AmqpBatchSink(login(broker, exchange="amq.direct", onUnroutable="discard"))
     sink(frame, 0)
     assert (sink.last.messages, sink.last.discarded) == (7, 3)

@@ -209,7 +209,7 @@ def test_what_cannot_be_routed_fails_the_task_and_is_named(
     kind: str, spark: SparkSession, broker: Broker, topology: Topology, capabilities: Capabilities
 ) -> None:
     good = next(m for m in messages(topology, [kind]) if m.queues)
-    bad = Sent(kind, "nobody", {"k": "none"}, frozenset())
+    bad = Sent(kind, "unbound", {"k": "none"}, frozenset())
     assert not topology.routed(kind, bad.key, bad.headers)
     frame = frame_of(spark, topology, [good, bad, good, bad]).coalesce(1)
     name = topology.exchanges[kind]
@@ -219,7 +219,7 @@ def test_what_cannot_be_routed_fails_the_task_and_is_named(
     count = "2 message(s), the first is " if capabilities.rejects_unroutable else ""  # else none is sent
     assert "errors.Unroutable: [AMQP_" in text
     assert f"Cannot publish {count}row 1 of partition 0 for exchange '{name}'" in text
-    assert "with routing key 'nobody'" in text
+    assert "with routing key 'unbound'" in text
     assert "onUnroutable=discard to drop" in text
 
 
@@ -265,7 +265,7 @@ def test_an_alternate_exchange_gets_what_its_exchange_cannot_route(
     if capabilities.rejects_unroutable:
         assert (sink.last.messages, sink.last.discarded) == (3, 0)
     assert {queue: bodies_of(client, queue) for queue in (bound, rest)} == {bound: [b"a", b"c"], rest: [b"b"]}
-    client.delete_exchange(first)  # an exchange that is somebody's alternate cannot be deleted
+    client.delete_exchange(first)  # the alternate exchange of another one cannot be deleted
 
 
 def bodies_of(client: Client, queue: str) -> list[bytes]:
@@ -280,8 +280,8 @@ def test_the_column_discard_unroutable_lets_the_broker_drop_a_message(
     spark: SparkSession, broker: Broker, queue: str, connect: Connect
 ) -> None:
     schema = "body STRING, routing_key STRING, discard_unroutable BOOLEAN"
-    rows = [("a", "nobody-is-called-so", True), ("b", queue, True), ("c", queue, False), ("d", queue, None)]
+    rows = [("a", "no-queue-of-this-name", True), ("b", queue, True), ("c", queue, False), ("d", queue, None)]
     write(spark.createDataFrame(rows, schema), login(broker))
     assert bodies_of(connect(heartbeat=0), queue) == [b"b", b"c", b"d"]
-    with pytest.raises(PythonException, match="'nobody-is-called-so'"):
-        write(spark.createDataFrame([("a", "nobody-is-called-so", None)], schema), login(broker))
+    with pytest.raises(PythonException, match="'no-queue-of-this-name'"):
+        write(spark.createDataFrame([("a", "no-queue-of-this-name", None)], schema), login(broker))

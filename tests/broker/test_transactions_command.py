@@ -190,14 +190,14 @@ def test_states_that_say_nothing_are_explained(command: Command, things: Things)
     things.client.purge_queue(state.names.state)
     assert command("--consumer-id", things.identity) == EXIT_DONE
     assert "purged" in command.out
-    assert command("--consumer-id", f"{things.identity} nobody") == EXIT_DONE
+    assert command("--consumer-id", f"{things.identity} unknown") == EXIT_DONE
     assert "no state of it" in command.out
 
 
 def test_branches_are_told_apart_without_an_id(command: Command, things: Things) -> None:
     ours = [things.branch(7), things.branch(7, 1), things.branch(7), things.branch(8)]
     things.put(decided(things.identity, *ours[:2])).unlock()
-    stateless = things.branch(1, identity=f"{things.identity} nobody")
+    stateless = things.branch(1, identity=f"{things.identity} unknown")
     foreign = things.prepare(Xid(format=77, global_id=b"\x1b[2J" + uuid.uuid4().bytes, branch_id=b"b"))
     found = {each["xid"]: each for each in command.json()["prepared"]}
     standings = ["decided", "decided", "orphan", "not decided", "unknown", "foreign"]

@@ -113,5 +113,5 @@ def test_branches_that_a_sink_left_behind_are_listed_and_rolled_back(
     assert depth(connect(), queue) == ROWS
 
     assert command("--transactional-id", identity, "--forget", "--yes") == EXIT_DONE
-    write(frame, options)  # the same batch: nobody knows any more that it was published
+    write(frame, options)  # the same batch: no record says any more that it was published
     assert depth(connect(), queue) == 2 * ROWS

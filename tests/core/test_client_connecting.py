@@ -173,13 +173,13 @@ def test_every_host_of_the_list_is_tried_once() -> None:
         peer.read_raw(8)
 
     with FakePeer(serve) as good, FakePeer(refuse) as bad:
-        nobody = free_port()
-        client = good.connect(hosts=((HOST, nobody), (HOST, bad.port), (HOST, good.port)))
+        closed_port = free_port()
+        client = good.connect(hosts=((HOST, closed_port), (HOST, bad.port), (HOST, good.port)))
         assert client.peer == f"{HOST}:{good.port}"
         assert bad.connections == 1
         with pytest.raises(ConnectionFailed) as raised:
-            good.connect(hosts=((HOST, nobody), (HOST, bad.port)))
-        assert f"Connecting to {HOST}:{nobody} failed" in str(raised.value)
+            good.connect(hosts=((HOST, closed_port), (HOST, bad.port)))
+        assert f"Connecting to {HOST}:{closed_port} failed" in str(raised.value)
         assert f"{HOST}:{bad.port} ended: the peer closed it without a word" in str(raised.value)
 
 
@@ -222,7 +222,7 @@ def test_a_session_name_that_is_busy() -> None:
 
 # --------------------------------------------------------------------------------------------------------------- login
 class ScramServer:
-    """The server's side of SCRAM-SHA-256, with the faults of somebody who does not know the password."""
+    """The server's side of SCRAM-SHA-256, with the faults of a peer that does not know the password."""
 
     def __init__(self, password: bytes = b"secret", *, fault: str = "") -> None:
         self.password = password

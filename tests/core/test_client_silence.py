@@ -99,7 +99,7 @@ def test_patience_is_for_what_commits_and_has_an_end() -> None:
         busy.set()
 
 
-def test_heartbeats_that_waited_while_nobody_looked_count() -> None:
+def test_heartbeats_that_waited_in_the_socket_count() -> None:
     go_on, sent = threading.Event(), threading.Event()
 
     def script(peer: Peer) -> None:

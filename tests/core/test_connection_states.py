@@ -185,7 +185,7 @@ def test_a_peer_silent_for_two_intervals_is_noticed() -> None:
     assert 20 <= now <= 25
 
 
-def test_silence_proves_nothing_while_nobody_reads() -> None:
+def test_silence_proves_nothing_while_reading_is_paused() -> None:
     us = open_with_heartbeat(10)
     us.tick(0.0)
     for now in range(10, 200, 10):

@@ -223,7 +223,7 @@ def test_messages_that_wait_for_a_slow_reader_are_not_counted(monkeypatch: pytes
 
 
 @pytest.mark.parametrize("cut_command", [False, True])
-@pytest.mark.parametrize("destination", ["s1", "nobody"])
+@pytest.mark.parametrize("destination", ["s1", "unknown"])
 def test_a_large_message_without_credit_is_refused_before_it_is_here(destination: str, cut_command: bool) -> None:
     frames = wire.frames_of(wire.transfer(b"", bytes(1 << 18), destination=destination.encode()))
     command = frames[0]

@@ -174,7 +174,7 @@ def test_rejects_name_run_and_number() -> None:
             peer.expect(spec.MessageTransfer)
         reject = spec.MessageReject
         peer.send(reject(transfers=[(3, 5), (13, 13)], code=1, text="Unroutable"))
-        peer.send(reject(transfers=[(5, 5), (14, 15)], code=2, text="nobody there"))
+        peer.send(reject(transfers=[(5, 5), (14, 15)], code=2, text="no queue"))
         peer.send(reject(transfers=[(10_000, 10_001)], code=1))
         peer.send(reject())
         peer.completing = True
@@ -193,7 +193,7 @@ def test_rejects_name_run_and_number() -> None:
             Rejected("a", 3, 1, "Unroutable"),
             Rejected("a", 4, 1, "Unroutable"),
             Rejected("c", 10, 1, "Unroutable"),
-            Rejected("c", 11, 2, "nobody there"),
+            Rejected("c", 11, 2, "no queue"),
         ]
         assert publisher.unfinished() == []
         assert publisher.take_rejected()

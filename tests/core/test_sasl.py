@@ -241,14 +241,14 @@ def test_a_weak_mechanism_only_with_tls_to_loopback_or_when_named(name: str, oth
 
 
 def test_without_a_user_name_it_is_external_with_a_certificate_and_else_anonymous() -> None:
-    nobody: dict[str, Any] = {"username": None, "password": None}
+    no_login: dict[str, Any] = {"username": None, "password": None}
     both = ["ANONYMOUS", "EXTERNAL", "PLAIN"]
-    assert pick(both, **nobody, tls=True, client_certificate=True).name == "EXTERNAL"
-    assert pick(both, **nobody).name == "ANONYMOUS"
+    assert pick(both, **no_login, tls=True, client_certificate=True).name == "EXTERNAL"
+    assert pick(both, **no_login).name == "ANONYMOUS"
     with pytest.raises(AuthenticationFailed, match="needs TLS"):
-        pick(["EXTERNAL"], **nobody, client_certificate=True)
+        pick(["EXTERNAL"], **no_login, client_certificate=True)
     with pytest.raises(AuthenticationFailed, match="client certificate is given"):
-        pick(["ANONYMOUS"], **nobody, tls=True, client_certificate=True)
+        pick(["ANONYMOUS"], **no_login, tls=True, client_certificate=True)
 
 
 def test_a_login_is_never_dropped_silently() -> None:

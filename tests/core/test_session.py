@@ -244,7 +244,7 @@ def test_a_call_is_answered_and_completed_over_the_wrap(first: int) -> None:
     assert (ours.next_id, theirs.received_next, ours.received_next) == (first + 8,) * 3
 
 
-def test_results_that_nobody_waits_for_are_not_kept() -> None:
+def test_results_without_a_waiting_call_are_not_kept() -> None:
     ours, theirs, a, b = attached()
     ours.send(spec.QueueQuery(queue="q"), sync=True)
     assert ours.take_result(ours.send(spec.QueueQuery(queue="q"), result=True)) is None

@@ -131,7 +131,7 @@ def test_a_reset_is_a_lost_connection(pair: tuple[Transport, socket.socket]) -> 
         transport.write(b"x")
 
 
-def test_a_reset_is_noticed_while_nobody_reads(pair: tuple[Transport, socket.socket]) -> None:
+def test_a_reset_is_noticed_while_reading_is_paused(pair: tuple[Transport, socket.socket]) -> None:
     transport, peer = pair
     reset(peer)
     with pytest.raises(ConnectionLost, match="the peer reset it"):
@@ -164,7 +164,7 @@ def test_close_is_for_good_and_may_be_repeated(pair: tuple[Transport, socket.soc
 
 
 # ------------------------------------------------------------------------------------------------------------- connect
-def test_nobody_listens() -> None:
+def test_a_closed_port() -> None:
     port = free_port()
     with pytest.raises(ConnectionFailed, match=f"Connecting to {HOST}:{port} failed: Connection refused"):
         Transport.connect(HOST, port, timeout=5, context=None)
@@ -174,7 +174,7 @@ def test_nobody_listens() -> None:
     "name", ["no-such-host.invalid", "", "a..b", "x" * 70 + ".example", "x" * 300, "\ud800", "a b"]
 )
 def test_a_name_that_does_not_exist_is_named(name: str) -> None:
-    # an empty name is this machine, where nobody listens on the port
+    # an empty name is this machine, where no program listens on the port
     with pytest.raises(ConnectionFailed):
         Transport.connect(name, free_port(), timeout=5, context=None)
 
@@ -188,9 +188,9 @@ def test_a_port_that_does_not_exist(port: int) -> None:
 def test_every_address_of_a_name_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server((HOST, 0)) as listener:
         port: int = listener.getsockname()[1]
-        nobody = free_port()
+        closed_port = free_port()
         family = (socket.AF_INET, socket.SOCK_STREAM, 6, "")
-        addresses = [(*family, (HOST, nobody)), (*family, (HOST, port))]
+        addresses = [(*family, (HOST, closed_port)), (*family, (HOST, port))]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
         transport = Transport.connect("some.name", port, timeout=5, context=None)
         assert transport.peer == f"some.name:{port}"

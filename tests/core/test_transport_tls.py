@@ -200,7 +200,7 @@ def _connect_and_read(port: int, context: ssl.SSLContext) -> None:
 
 
 @pytest.mark.parametrize("answer", [b"AMQP\x01\x01\x00\x0a", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_tls_to_somebody_who_does_not_speak_it(tls: TlsMaterial, answer: bytes) -> None:
+def test_tls_to_a_peer_that_does_not_speak_it(tls: TlsMaterial, answer: bytes) -> None:
     def plain(sock: socket.socket) -> None:
         sock.recv(4096)
         sock.sendall(answer)

@@ -279,7 +279,7 @@ def test_neither_messages_nor_reasons_nor_the_token_can_be_read_on_the_way(
     assert all(secret in seen for secret in (*secrets, clear.endpoint.token))
 
 
-def test_somebody_else_who_answers_with_tls_gets_nothing(encrypted: BlockServer, held: Held) -> None:
+def test_another_program_that_answers_with_tls_gets_nothing(encrypted: BlockServer, held: Held) -> None:
     other = BlockServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
     try:
         tap = replace(encrypted.endpoint, port=other.endpoint.port)
@@ -289,7 +289,7 @@ def test_somebody_else_who_answers_with_tls_gets_nothing(encrypted: BlockServer,
         other.close()
 
 
-def test_somebody_else_who_answers_in_clear_gets_nothing(
+def test_another_program_that_answers_in_clear_gets_nothing(
     encrypted: BlockServer, clear: BlockServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(block_server, "_PAUSE_SECONDS", 0.0)
@@ -329,7 +329,7 @@ def idle(server: BlockServer) -> socket.socket:
     return socket.create_connection((server.endpoint.host, server.endpoint.port), 10)
 
 
-def test_idle_connections_keep_nobody_out(server: BlockServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_idle_connections_keep_no_client_out(server: BlockServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(block_server, "_TOKEN_SECONDS", 600.0)  # they have to go because others come
     connections = [idle(server) for _ in range(300)]
     assert len(get(server.endpoint, 0, 3)) == 3

@@ -67,7 +67,7 @@ def test_a_branch_that_expires_while_its_timer_is_renewed(qpidd: bool) -> None:
 
 # --------------------------------------------------------------------------------------------------------------- races
 @pytest.mark.parametrize(("call", "fate"), [("set_timeout", "gone"), ("commit", "committed"), ("rollback", "gone")])
-def test_somebody_resolves_a_branch_between_look_and_command(fake: WriterBroker, call: str, fate: str) -> None:
+def test_another_client_resolves_a_branch_between_look_and_command(fake: WriterBroker, call: str, fate: str) -> None:
     """The 404 ends the session; what is true is found out on the next one."""
     driver(fake).commit([fake.task(0)], 0)
     commit_coordinator.forget_all()

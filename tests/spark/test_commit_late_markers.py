@@ -113,7 +113,7 @@ def test_a_marker_that_never_comes_is_named_and_nothing_takes_its_place(
 def test_a_marker_that_comes_while_a_replay_is_to_take_its_place(
     fake: WriterBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Another process has committed the branch, so that nobody here has seen the answer."""
+    """Another process has committed the branch, so that this process has not seen the answer."""
     first = opened(fake)
     again = fake.task(1, rows=7, digest="x")
     pause = Pause(fake, monkeypatch, waits=1)

@@ -242,7 +242,7 @@ def test_a_batch_lists_no_more_than_it_must(fake: WriterBroker) -> None:
 
 # ------------------------------------------------------------------------------------------ decided, and then expired
 def decided_and_expired(fake: WriterBroker, timeout: int = 3600) -> PreparedBranch:
-    """A batch that was decided, whose only branch has ended while nobody was there."""
+    """A batch that was decided, whose only branch has ended while no process was running."""
     fake.fails["commit"] = [ConnectionLost("cut")] * 3
     task = fake.task(5, run=run_at(10))
     with pytest.raises(ConnectionLost):

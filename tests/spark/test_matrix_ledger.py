@@ -1,4 +1,4 @@
-"""The soak can fail: what is missing, doubled, foreign or damaged is told; of what nobody knows, only a second copy."""
+"""The soak can fail: missing, doubled, foreign or damaged messages are reported; of unknown ones only a second copy."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class NoPlace:
 
 
 class Silent:
-    """A bar that nobody sees."""
+    """A bar without a terminal."""
 
     def __init__(self, **_how: Any) -> None:
         self.written: list[str] = []

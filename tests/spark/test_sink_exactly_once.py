@@ -141,16 +141,16 @@ def test_a_digest_is_that_of_the_rows_and_their_order(fake: FakeBroker) -> None:
 
 # ------------------------------------------------------------------------------------------------------------ beginning
 def test_a_connection_that_cannot_be_made_is_tried_again(fake: FakeBroker) -> None:
-    fake.fails["connect"] = [ConnectionFailed("nobody listens")] * 3
+    fake.fails["connect"] = [ConnectionFailed("connection refused")] * 3
     tasks = Tasks(fake)
     assert tasks.run(rows(2)).rows == 2
     assert len(tasks.waits) == 3
 
 
 def test_attempts_to_connect_end(fake: FakeBroker) -> None:
-    fake.fails["connect"] = [ConnectionFailed("nobody listens")] * 4
+    fake.fails["connect"] = [ConnectionFailed("connection refused")] * 4
     tasks = Tasks(fake, **{"retry.maxAttempts": 3})
-    with pytest.raises(ConnectionFailed, match="nobody listens"):
+    with pytest.raises(ConnectionFailed, match="connection refused"):
         tasks.run(rows(2))
     assert (len(tasks.waits), fake.fails["connect"]) == (3, [])
 
@@ -176,7 +176,7 @@ def test_a_connection_that_is_lost_before_the_first_row_is_made_again(fake: Fake
 def test_a_kept_connection_that_broke_costs_no_attempt(fake: FakeBroker) -> None:
     tasks = Tasks(fake, **{"retry.maxAttempts": 0})
     tasks.run(rows(1))
-    fake.fails["declare"] = [ConnectionLost("cut while nobody looked")]
+    fake.fails["declare"] = [ConnectionLost("cut while it was idle")]
     assert tasks.run(rows(2)).rows == 2
     assert tasks.waits == [0.0]
 
@@ -229,7 +229,7 @@ def test_a_branch_that_cannot_be_rolled_back_elsewhere_is_left_to_its_timer(fake
 
     def connect(options: Any) -> Any:
         if step == "connect" and fake.clients:
-            raise ConnectionFailed("nobody listens")
+            raise ConnectionFailed("connection refused")
         return connected(options)
 
     tasks.pool._connect = connect  # the broker goes away

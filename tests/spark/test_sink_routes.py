@@ -83,11 +83,11 @@ def test_keys_of_a_direct_exchange_and_queues_of_the_default_one_are_asked_for(
     assert routes.unbound("amq.direct", texts("k", "x", None, "k", "x"), 0, 5) == [1, 2, 4]
     assert routes.unbound("amq.direct", texts("k", "x", None, "k", "x"), 2, 4) == [2]
     assert routes.unbound("", "q", 0, 3) == []
-    assert routes.unbound("", "nobody", 1, 3) == [1, 2]
+    assert routes.unbound("", "unbound", 1, 3) == [1, 2]
     assert routes.unbound(texts("", "amq.direct", "amq.topic"), texts("q", "q", "q"), 0, 3) == [1]
     assert fake.asked == {
         "exchange amq.direct": 1, "bound amq.direct k": 1, "bound amq.direct x": 1, "bound amq.direct q": 1,
-        "queue q": 1, "queue nobody": 1, "exchange amq.topic": 1,
+        "queue q": 1, "queue unbound": 1, "exchange amq.topic": 1,
     }  # fmt: skip
 
 
@@ -110,14 +110,14 @@ def test_a_broker_that_rejects_is_asked_for_exchanges_only(fake: FakeBroker) -> 
     fake.qpidd = False
     routes = Asking(fake)
     assert routes.send("amq.direct", texts("k", "x", "", None), 4) == []
-    assert routes.send("", "nobody", 2) == []
+    assert routes.send("", "unbound", 2) == []
     assert fake.asked == {"exchange amq.direct": 1}
     assert routes.at_the_end() == []
     assert fake.asked == {"exchange amq.direct": 2}
 
 
 def test_in_a_transaction_a_broker_that_rejects_is_asked_for_bindings_as_well(fake: FakeBroker) -> None:
-    """It rejects when it takes a transfer; what is deleted later is noticed by nobody else."""
+    """It rejects when it takes a transfer; no other check notices what is deleted later."""
     fake.qpidd = False
     routes = Asking(fake, transaction=True)
     assert routes.send("amq.direct", texts("k", "x", "", None), 4) == [], "it says itself what it cannot route"

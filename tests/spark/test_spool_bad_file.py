@@ -1,4 +1,4 @@
-"""Files of a spool that are not what they should be: cut, damaged, exchanged, of somebody else, of another version."""
+"""Files of a spool that are not as written: cut, damaged, exchanged, of another consumer, of another version."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_the_file_of_another_batch_under_the_name(spool: Spool) -> None:
     ("identity", "told"),
     [({"consumer_id": "another"}, "is of consumer 'another', not of 'orders-"), ({"queue": "other"}, "is of queue 'o")],
 )
-def test_the_file_of_somebody_else_under_the_name(
+def test_the_file_of_another_consumer_under_the_name(
     identity: dict[str, str], told: str, spool: Spool, tmp_path: Path
 ) -> None:
     path, written = small(spool)

@@ -55,8 +55,8 @@ def test_a_file_where_the_directory_should_be(tmp_path: Path) -> None:
 
 
 def test_a_place_where_no_directory_can_be_made() -> None:
-    with pytest.raises(SpoolError, match="The spool /proc/nobody/spool cannot be used: No such file or directory"):
-        local(Path("/proc/nobody/spool")).open()
+    with pytest.raises(SpoolError, match="The spool /proc/missing/spool cannot be used: No such file or directory"):
+        local(Path("/proc/missing/spool")).open()
 
 
 @pytest.mark.parametrize(
@@ -132,8 +132,8 @@ def test_errors_cross_processes(tmp_path: Path) -> None:
 
 
 def test_a_bucket_that_is_not_there(object_store: ObjectStore) -> None:
-    location = object_store.url("spool").replace("s3://bucket", "s3://nobodys")
-    with pytest.raises(SpoolError, match="The spool s3://nobodys/spool cannot be used: Bucket 'nobodys' not found"):
+    location = object_store.url("spool").replace("s3://bucket", "s3://missing")
+    with pytest.raises(SpoolError, match="The spool s3://missing/spool cannot be used: Bucket 'missing' not found"):
         Spool(location, consumer_id=CONSUMER, queue=QUEUE).open()
 
 
@@ -270,10 +270,10 @@ def test_a_rival_at_the_worst_moment(moment: str, type_name: str, tmp_path: Path
 def test_a_claim_of_a_dead_consumer_is_named(tmp_path: Path) -> None:
     spool, _ = faulty_spool(tmp_path)
     (tmp_path / "spool").mkdir()
-    (tmp_path / "spool" / f"{IDENTITY}.somebody{CLAIM}").write_text("x")
-    with pytest.raises(SpoolError, match=r"if no query runs, delete amqp-spark-spool.json.somebody.claim"):
+    (tmp_path / "spool" / f"{IDENTITY}.other{CLAIM}").write_text("x")
+    with pytest.raises(SpoolError, match=r"if no query runs, delete amqp-spark-spool.json.other.claim"):
         spool.open()
-    (tmp_path / "spool" / f"{IDENTITY}.somebody{CLAIM}").unlink()
+    (tmp_path / "spool" / f"{IDENTITY}.other{CLAIM}").unlink()
     spool.open()
     assert remains(tmp_path / "spool") == [IDENTITY]
 

@@ -150,7 +150,7 @@ def test_a_branch_is_read_as_it_was_made(batch: int, partition: int, attempt: in
 
 
 @given(st.binary(max_size=64), st.binary(max_size=64))
-def test_what_somebody_else_has_made_is_no_error(gid: bytes, branch: bytes) -> None:
+def test_a_branch_of_another_program_is_no_error(gid: bytes, branch: bytes) -> None:
     parse_branch(Xid(format=FORMAT, global_id=gid, branch_id=branch))
     for prefix in (b"as1k", b"as2k"):
         parse_branch(Xid(format=FORMAT, global_id=prefix + gid, branch_id=branch))

@@ -103,7 +103,7 @@ def test_available_now_ends_with_a_warning_when_a_lost_session_keeps_what_it_hol
     assert f"up to {COUNT} message(s) that the session before may have held" in caplog.text
 
 
-def test_available_now_ends_at_once_after_a_reconnect_when_the_broker_knows_of_nobody_else(
+def test_available_now_ends_at_once_after_a_reconnect_when_the_broker_knows_no_other_consumer(
     fake: FakeBroker, readers: Readers
 ) -> None:
     fake.counts_held = False
@@ -112,7 +112,7 @@ def test_available_now_ends_at_once_after_a_reconnect_when_the_broker_knows_of_n
     driver = Driver(readers(maxMessagesPerTrigger=50), available_now=True)
     driver.trigger()
     driver.latest()
-    fake.wait(lambda: len(fake.accepted) == 50)  # and nobody has confirmed that
+    fake.wait(lambda: len(fake.accepted) == 50)  # the broker has not confirmed that
     fake.cut()
     drained(driver)
     assert fake.depth("q") == 0

@@ -247,7 +247,7 @@ def test_a_lost_file_is_told_and_with_adopt_state_given_up(
     assert bodies(without.rows(10)) == numbers(10, 20)
 
 
-def test_files_that_nobody_owns_are_deleted_at_the_start(fake: FakeBroker, consumers: Consumers) -> None:
+def test_files_without_an_owner_are_deleted_at_the_start(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
     planned(consumers)
     owned = files(consumers)
@@ -380,7 +380,7 @@ def test_a_state_that_is_deleted_while_the_query_runs(fake: FakeBroker, consumer
     stopped(driver)
     assert sorted(fake.accepted) == numbers(owned)
     assert owned < 100
-    assert files(consumers), "what nobody could finish is still there"
+    assert files(consumers), "what could not be finished is still there"
 
 
 def test_the_broker_has_forgotten_the_state_at_a_reconnect(fake: FakeBroker, consumers: Consumers) -> None:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def test_a_start_that_was_overtaken_deletes_nothing_of_its_successor(
     fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is suspended between raising the epoch and deleting what nobody owns."""
+    """It is suspended between raising the epoch and deleting files without an owner."""
     fake.publish("q", *numbers(10))
     first = Driver(consumers(maxMessagesPerTrigger=10))
     first.rows(10)
@@ -62,9 +62,7 @@ def test_a_start_that_was_overtaken_deletes_nothing_of_its_successor(
     assert being_written.exists()
 
 
-def test_a_start_that_is_refused_because_of_its_queues_is_in_nobodys_way(
-    fake: FakeBroker, consumers: Consumers
-) -> None:
+def test_a_start_that_is_refused_because_of_its_queues_leaves_no_claim(fake: FakeBroker, consumers: Consumers) -> None:
     fake.publish("q", *numbers(30))
     first = planned(consumers)
     for queues in ("q,r", "p,q"):

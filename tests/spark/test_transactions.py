@@ -242,11 +242,11 @@ def test_a_question_says_what_will_happen(action: str, standing_: str, said: str
     assert said in question
 
 
-# --- what a broker shows of a state that somebody holds
+# --- a state that a session holds, as a broker shows it
 
 
 class Browsed:
-    """A subscription of a broker that shows what nobody holds, and counts what its kind counts."""
+    """A subscription of a broker that shows messages that no session holds, and counts what its kind counts."""
 
     def __init__(self, bodies: list[bytes]) -> None:
         self._bodies = bodies

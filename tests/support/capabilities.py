@@ -202,7 +202,7 @@ class _Probe:
         with self._queue(client) as rest, self._queue(client, alternate_exchange=alternate) as rejecting:
             client.bind(rest, alternate, "")
             client.declare_exchange(exchange, "direct", alternate_exchange=alternate)
-            client.publish(Message(b"1"), exchange, "nobody")
+            client.publish(Message(b"1"), exchange, "unbound")
             client.publish(Message(b"2"), routing_key=rejecting)
             client.confirm()
             client.reject(_ids(_received(client, rejecting)), code=1, sync=True)
@@ -212,7 +212,7 @@ class _Probe:
         return found == [b"1", b"2"]
 
     def takes_any_user_id(self) -> bool:
-        return self._passed(properties=spec.MessageProperties(user_id=b"somebody else")) is not None
+        return self._passed(properties=spec.MessageProperties(user_id=b"another user")) is not None
 
     # --------------------------------------------------------------------------------------------- delivered fields
     def stamps_expiration(self) -> bool:
