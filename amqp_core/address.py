@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
-from amqp_core.conditions import CoreCondition
+from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AuthenticationFailed, UsageError
 
 DEFAULT_PORT = 5672

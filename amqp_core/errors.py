@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from amqp_core.conditions import CoreCondition, condition_of
+from amqp_core.error_conditions import CoreCondition, condition_of
 
 if TYPE_CHECKING:
-    from amqp_core.conditions import Condition
+    from amqp_core.error_conditions import Condition
 
 
 def given(text: str) -> str:

@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING, TypeVar
 
 from amqp_core.address import format_address
-from amqp_core.conditions import CoreCondition, reason
+from amqp_core.error_conditions import CoreCondition, reason
 from amqp_core.errors import (
     AmqpError,
     AuthenticationFailed,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from amqp_core.conditions import CoreCondition
+from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import UsageError
 
 FIRST_TRANSFERS = 1000

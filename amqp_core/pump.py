@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from amqp_core.conditions import CoreCondition
+from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AmqpError, ConnectionFailed, DeadlineExceeded, UsageError, VersionRefused
 from amqp_core.transport import Transport, connection_lost, monotonic
 

@@ -20,7 +20,7 @@ import unicodedata
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from amqp_core.address import NOT_UTF8, is_utf8
-from amqp_core.conditions import CoreCondition
+from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AuthenticationFailed, ProtocolError, UsageError
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from amqp_core.address import format_address, is_utf8
-from amqp_core.conditions import CoreCondition
+from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import ConnectionFailed, ConnectionLost, TlsError
 
 if TYPE_CHECKING:

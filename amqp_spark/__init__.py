@@ -84,7 +84,7 @@ def _parse_ddl(text: str, options: Mapping[str, object]) -> StructType:
     from pyspark.errors import ParseException  # noqa: PLC0415
     from pyspark.sql.types import StructType  # noqa: PLC0415
 
-    from amqp_spark.conditions import SparkCondition  # noqa: PLC0415
+    from amqp_spark.error_conditions import SparkCondition  # noqa: PLC0415
     from amqp_spark.errors import OptionError, SchemaError  # noqa: PLC0415
     from amqp_spark.options import SourceOptions  # noqa: PLC0415
 

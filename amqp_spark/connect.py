@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from amqp_core.address import ConnectOptions
 from amqp_core.v0_10.client import DEFAULT_CALL_TIMEOUT_S
 from amqp_core.v0_10.client import Client as Client010
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import UnsupportedModeError
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
-from amqp_core.conditions import CoreCondition
+from amqp_core.error_conditions import CoreCondition
 from amqp_spark.arrow import decode as source
 from amqp_spark.arrow import encode as sink
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.options import CONNECTION, SINK, SOURCE
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import DataType
 
-    from amqp_core.conditions import Condition
+    from amqp_core.error_conditions import Condition
     from amqp_spark.options import Option
 
 _FIELD = re.compile(r"\{(\w+)[^}]*\}")

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from amqp_core.errors import AmqpError
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from amqp_core.conditions import Condition
+    from amqp_core.error_conditions import Condition
 
 
 class AmqpSparkError(AmqpError):

@@ -9,7 +9,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.functions import arrow_udf
 
 from amqp_spark.arrow.decode import decode_maps, unsupported_parts
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import HeadersError, SchemaError
 
 if TYPE_CHECKING:

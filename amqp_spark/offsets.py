@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OffsetError
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from amqp_core import (
     parse_url,
 )
 from amqp_spark import cli
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import MessagePlace, PublishFailed
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from amqp_core.api import Capabilities
-from amqp_core.conditions import CoreCondition, reason
+from amqp_core.error_conditions import CoreCondition, reason
 from amqp_core.errors import (
     AmqpError,
     ConnectionFailed,

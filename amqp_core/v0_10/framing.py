@@ -11,7 +11,7 @@ from __future__ import annotations
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
-from amqp_core.conditions import CoreCondition
+from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import DecodeError, EncodeError, LimitExceeded, UsageError
 
 if TYPE_CHECKING:

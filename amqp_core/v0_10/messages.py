@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from amqp_core.conditions import CoreCondition
+from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import DecodeError, ProtocolError, UndecodableMessage, UsageError
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_command, decode_header

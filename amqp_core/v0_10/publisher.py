@@ -26,7 +26,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING
 
-from amqp_core.conditions import CoreCondition
+from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import UsageError
 from amqp_core.sequence_numbers import RangeSet, unwrap_ranges
 from amqp_core.transfer_ledger import Counted, Ledger, Rejected, Transfers

@@ -14,7 +14,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
-from amqp_core.conditions import CoreCondition
+from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AmqpError, DecodeError, ProtocolError, SessionDetached, UsageError
 from amqp_core.sequence_numbers import RangeSet, unwrap, unwrap_ranges, wire_ranges, wrap
 from amqp_core.v0_10 import spec

@@ -14,7 +14,7 @@ import math
 from collections import deque
 from typing import TYPE_CHECKING
 
-from amqp_core.conditions import CoreCondition
+from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AmqpError, ProtocolError, UndecodableMessage, UsageError
 from amqp_core.sequence_numbers import RangeSet
 from amqp_core.transport import monotonic

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from amqp_core import errors as core_errors
 from amqp_core.errors import AmqpError
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import AmqpSparkError, OptionError, PublishFailed, SchemaError
 
 if TYPE_CHECKING:

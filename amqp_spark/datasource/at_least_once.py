@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, Final
 
 from pyarrow import ArrowException, fs
 
-from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource.micro_batch_stream import key
 from amqp_spark.datasource.partitions import Range
 from amqp_spark.datasource.receiver import Receiver
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OffsetError
 from amqp_spark.offsets import QueueOffset, parse_offsets
 from amqp_spark.options.kinds import shown_location

@@ -16,9 +16,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from amqp_core.errors import AmqpError, NotFound
 from amqp_spark.arrow.decode import Chunk
-from amqp_spark.conditions import SparkCondition
 from amqp_spark.connect import connect, require
 from amqp_spark.datasource.credit import CreditWindow
+from amqp_spark.error_conditions import SparkCondition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -35,8 +35,8 @@ from amqp_core.address import format_address
 from amqp_core.errors import AmqpError
 from amqp_spark import crashpoints
 from amqp_spark.arrow.decode import Chunk
-from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource import encryption
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import TransferError
 
 if TYPE_CHECKING:

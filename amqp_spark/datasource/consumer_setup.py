@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import IllegalArgument, InvalidArgument, NotFound, ResourceLocked
-from amqp_spark.conditions import SparkCondition
 from amqp_spark.connect import require
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import ssl
 import tempfile
 from typing import TYPE_CHECKING, Final
 
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import TransferError
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_spark import crashpoints
-from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource import consumer_setup, driver_env, encryption
 from amqp_spark.datasource.block_server import BlockServer
 from amqp_spark.datasource.partitions import SMALL_BATCH_BYTES, PlannedRanges, inline_partitions, pull_partitions
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import TransferError, UnsupportedModeError
 from amqp_spark.offsets import VERSION, dump_offsets, parse_offsets
 from amqp_spark.options import REJECT

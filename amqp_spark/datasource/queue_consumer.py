@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_core.errors import AmqpError, ConnectionFailed, NotFound, ResourceDeleted
 from amqp_spark import crashpoints
-from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource import consumer_setup
 from amqp_spark.datasource.consumer_setup import Retries
 from amqp_spark.datasource.credit import MAX_CREDIT, FlowControl
 from amqp_spark.datasource.drain_detector import QUIET_SECONDS, DrainDetector
 from amqp_spark.datasource.receive_buffer import add_range
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.retry import LOCK_RETRY_SECONDS
 from amqp_spark.timeouts import accept_timeout
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 
 from amqp_spark.arrow.decode import Chunk
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OffsetError
 
 if TYPE_CHECKING:

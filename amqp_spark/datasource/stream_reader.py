@@ -16,12 +16,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from amqp_spark import crashpoints
 from amqp_spark.compat import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
-from amqp_spark.conditions import SparkCondition
 from amqp_spark.connect import connect
 from amqp_spark.datasource.at_least_once import AtLeastOncePolicy
 from amqp_spark.datasource.block_server import Endpoint, fetch, report_rejects
 from amqp_spark.datasource.micro_batch_stream import MicroBatchStream
 from amqp_spark.datasource.partitions import InlinePartition, PullPartition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import MessageFormatError, UnsupportedModeError
 from amqp_spark.offsets import dump_offsets, initial_offsets
 from amqp_spark.options import AT_MOST_ONCE, EXACTLY_ONCE, REJECT

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from amqp_core.address import DEFAULT_MECHANISMS, is_utf8, parse_url
 from amqp_core.errors import UsageError
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.options.kinds import Kind, SecretGivenError
 
 if TYPE_CHECKING:

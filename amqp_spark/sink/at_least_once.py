@@ -6,10 +6,10 @@ import logging
 import time
 from typing import TYPE_CHECKING, NoReturn
 
-from amqp_core.conditions import reason
+from amqp_core.error_conditions import reason
 from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown
 from amqp_spark import crashpoints
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import PublishFailed
 from amqp_spark.retry import RetryPolicy
 from amqp_spark.sink.connections import shared

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import MessagePlan
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import UnsupportedModeError
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.errors import MOST_TASKS, too_many_tasks

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_core.errors import AmqpError, ResourceLocked
 from amqp_spark import crashpoints
-from amqp_spark.conditions import SparkCondition
 from amqp_spark.connect import require
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 from amqp_spark.sink.commit_protocol import CommitProtocol

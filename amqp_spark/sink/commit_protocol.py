@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import AmqpError, UnauthorizedAccess
 from amqp_spark import crashpoints
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.sink.errors import CommitErrors, named
 from amqp_spark.sink.markers import MarkerLate, Markers

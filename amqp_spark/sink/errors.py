@@ -1,10 +1,10 @@
-"""Errors of commits; their texts are in :mod:`amqp_spark.conditions`."""
+"""Errors of commits; their texts are in :mod:`amqp_spark.error_conditions`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.sink.prepared_transactions import BATCH_WRITES, PreparedBranch
 

@@ -16,7 +16,7 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final, NoReturn
 
-from amqp_core.conditions import reason
+from amqp_core.error_conditions import reason
 from amqp_core.errors import (
     AmqpError,
     CommandFailed,
@@ -27,7 +27,7 @@ from amqp_core.errors import (
     TransactionFailed,
 )
 from amqp_spark import crashpoints
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import PublishFailed, StateError
 from amqp_spark.retry import RetryPolicy, pause_before
 from amqp_spark.sink.connections import shared

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.conditions import reason
+from amqp_core.error_conditions import reason
 from amqp_core.errors import AmqpError
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.sink.prepared_transactions import PreparedBranch
 from amqp_spark.state.queue import EXCHANGE, allowed

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 from amqp_core.errors import AmqpError, NotFound, TransactionFailed
 from amqp_spark import crashpoints
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.state.records import STORED_QUERY_ID, DecidedBranch, RecordUnreadable, stored
 from amqp_spark.state.xids import parse_branch, parse_xid, prepared_branches, xid_text
 from amqp_spark.timeouts import branch_timeout

@@ -7,11 +7,11 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
-from amqp_core.conditions import reason
+from amqp_core.error_conditions import reason
 from amqp_core.errors import given
 from amqp_spark import crashpoints
-from amqp_spark.conditions import SparkCondition
 from amqp_spark.connect import require
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import MessagePlace, PublishFailed, Unroutable
 from amqp_spark.options import DISCARD
 from amqp_spark.sink.origins import Origin, origin_of, without_accept

@@ -6,7 +6,7 @@ import json
 import time
 from typing import TYPE_CHECKING, Final
 
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import SpoolError
 from amqp_spark.spool.directories import ClaimedError
 from amqp_spark.spool.location import version_unknown

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pyarrow import ArrowException
 
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import SpoolError
 from amqp_spark.options.kinds import shown_location
 

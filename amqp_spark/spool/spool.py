@@ -18,7 +18,7 @@ import numpy as np
 from pyarrow import fs
 
 from amqp_spark import crashpoints
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import SpoolError
 from amqp_spark.spool import format as spool_format
 from amqp_spark.spool.directories import CLAIM, PARTIAL, directory

@@ -10,10 +10,10 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from amqp_core.conditions import reason
+from amqp_core.error_conditions import reason
 from amqp_core.errors import CommandFailed, MessageRejected, UnauthorizedAccess
-from amqp_spark.conditions import SparkCondition
 from amqp_spark.connect import require
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import hashed
 from amqp_spark.state.records import RecordUnreadable

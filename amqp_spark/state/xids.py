@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Self
 
 from amqp_core.api import Xid
-from amqp_core.conditions import reason
+from amqp_core.error_conditions import reason
 from amqp_core.errors import ConnectionLost
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import HASH_CHARACTERS, WRITER, hashed
 

@@ -7,9 +7,9 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.conditions import reason
+from amqp_core.error_conditions import reason
 from amqp_core.errors import NotFound, ResourceLocked, TransactionFailed, UnauthorizedAccess
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import lock_queue
 from amqp_spark.state.xids import parse_branch

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from amqp_core.errors import AmqpError, DecodeError
 from amqp_spark import crashpoints
 from amqp_spark.arrow.decode import DEFAULT_CORRUPT_COLUMN, Chunk, ColumnPlan, schema_with
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.options import PERMISSIVE
 from amqp_spark.spool.spool import Spool

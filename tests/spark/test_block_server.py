@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_spark.arrow.decode import Chunk
-from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource import block_server, encryption
 from amqp_spark.datasource.block_server import BlockServer, Endpoint, fetch, report_rejects
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OffsetError, TransferError
 
 if TYPE_CHECKING:

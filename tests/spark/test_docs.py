@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 import amqp_spark
-from amqp_core.conditions import CoreCondition
+from amqp_core.error_conditions import CoreCondition
 from amqp_spark import docs
 from amqp_spark.arrow.decode import COLUMNS, DEFAULT_SCHEMA
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.options import CONNECTION, SINK, SOURCE
 from tests.support.dial import address
 from tests.support.jobs import load

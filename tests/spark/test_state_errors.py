@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from amqp_core.conditions import reason
+from amqp_core.error_conditions import reason
 from amqp_core.errors import NotImplementedByPeer, UnauthorizedAccess
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import CONSUMER, WRITER, Names

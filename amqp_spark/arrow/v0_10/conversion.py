@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 from pyspark.sql import types as t
 
 from amqp_core.v0_10.type_codes import MAX_DEPTH
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 
 AUTO_MILLISECONDS: Final = 10**11
 """Times above this are in milliseconds under ``timestampUnit=auto``: in seconds it would be the year 5138."""

@@ -14,7 +14,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark import crashpoints
-from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource.exactly_once.lookahead import Lookahead
 from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry, load
 from amqp_spark.datasource.exactly_once.recovery import Consumer, mismatch, shown
@@ -23,6 +22,7 @@ from amqp_spark.datasource.partitions import Range
 from amqp_spark.datasource.planner import CommitPace, measure_batch
 from amqp_spark.datasource.queue_consumer import now
 from amqp_spark.datasource.receiver import STOP_SECONDS, SYNC_SECONDS, Receiver
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OffsetError, SpoolError, StateError
 from amqp_spark.spool.spool import Spool
 from amqp_spark.state.records import Mark

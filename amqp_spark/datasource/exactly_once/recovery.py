@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_spark import crashpoints
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OffsetError, SpoolError, StateError
 from amqp_spark.options.kinds import shown_location
 from amqp_spark.spool.spool import BatchLostError

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
-from amqp_spark.conditions import SparkCondition
 from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry, ends_of
 from amqp_spark.datasource.exactly_once.recovery import KEEP_ALIVE_SECONDS, Consumer, recover
 from amqp_spark.datasource.exactly_once.spool_cleaner import SpoolCleaner
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import SpoolError, StateError
 from amqp_spark.state.queue import StateQueue, loaded
 from amqp_spark.state.records import ConsumerState, OwnedBatch

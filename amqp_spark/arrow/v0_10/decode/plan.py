@@ -18,7 +18,7 @@ from amqp_spark.arrow.v0_10.decode.arrays import nulls, take
 from amqp_spark.arrow.v0_10.decode.columns import Batch, builder, encoded_headers
 from amqp_spark.arrow.v0_10.decode.located import joined, locate
 from amqp_spark.arrow.v0_10.decode.schema import DEFAULT_CORRUPT_COLUMN, corrupt_column_problems, schema_problems
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import UNDECODABLE, MessageFormatError, SchemaError
 
 if TYPE_CHECKING:

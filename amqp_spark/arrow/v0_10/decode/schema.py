@@ -9,7 +9,7 @@ from pyspark.sql import types as t
 from amqp_spark.arrow.v0_10 import properties
 from amqp_spark.arrow.v0_10.conversion import unsupported_parts
 from amqp_spark.arrow.v0_10.properties import PROPERTIES
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 
 DEFAULT_CORRUPT_COLUMN: Final = "_corrupt_record"
 """Spark's default, unless its setting ``spark.sql.columnNameOfCorruptRecord`` differs."""

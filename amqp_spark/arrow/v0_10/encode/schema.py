@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 from amqp_spark.arrow.v0_10.decode.schema import COLUMNS as READABLE
 from amqp_spark.arrow.v0_10.decode.schema import type_problems
 from amqp_spark.arrow.v0_10.properties import PROPERTIES
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

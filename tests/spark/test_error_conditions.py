@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_core.conditions import Condition, CoreCondition, condition_of, reason
+from amqp_core.error_conditions import Condition, CoreCondition, condition_of, reason
 from amqp_core.errors import AmqpError, CommandFailed, DecodeError, EncodeError, ProtocolError, SessionDetached
-from amqp_spark.conditions import SparkCondition
+from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.state.records import RecordUnreadable
 
 if TYPE_CHECKING:

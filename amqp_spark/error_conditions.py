@@ -1,10 +1,10 @@
-"""The connector's conditions of errors; docs/errors.md is generated from them (grammar: amqp_core.conditions)."""
+"""The connector's conditions of errors; docs/errors.md is generated from them (grammar: amqp_core.error_conditions)."""
 
 from __future__ import annotations
 
 from enum import unique
 
-from amqp_core.conditions import Condition
+from amqp_core.error_conditions import Condition
 
 
 @unique
