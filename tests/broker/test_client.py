@@ -300,7 +300,8 @@ def test_a_limit_of_unsettled_messages_that_cannot_be_is_refused(
     client = connect()
     with pytest.raises(UsageError, match=f"max_unsettled={most} is not valid"):
         client.subscribe(queue, max_unsettled=most, accept=accept)
-    assert client.subscribe(queue, max_unsettled=1)
+    publish(client, queue, b"x")
+    assert client.subscribe(queue, max_unsettled=1).take(1), "the client is still usable"
 
 
 # --------------------------------------------------------------------------------------------- accept, release, reject

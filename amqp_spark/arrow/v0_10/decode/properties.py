@@ -20,7 +20,7 @@ from amqp_spark.arrow.v0_10 import properties
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from amqp_spark.arrow.v0_10.layout import Property
+    from amqp_spark.arrow.v0_10.layout import Layout, Property
 
     Positions = npt.NDArray[np.int64]
     Mask = npt.NDArray[np.bool_]
@@ -34,7 +34,7 @@ _LOW: Final = np.uint64(0xFFFF)
 class _Layout:
     """A struct of the header: its fields with bytes, as those in front of the first variable size, and the others."""
 
-    def __init__(self, layout: properties.Layout) -> None:
+    def __init__(self, layout: Layout) -> None:
         self.name, self.code = layout.name, layout.code
         self.flags = sum(field.flag for field in layout.fields)
         valued = tuple(field for field in layout.fields if field.width)
