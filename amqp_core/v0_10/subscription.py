@@ -361,7 +361,8 @@ class Subscription:
         Raises:
             UsageError: the subscription has a limit of unsettled messages.
         """
-        self.renew(1)
+        self._check_credit_is_ours("probe")
+        self._renew(1)
         self._end_credit(spec.MessageFlush(destination=self.destination))
 
     def stop(self) -> None:

@@ -52,7 +52,7 @@ def env(broker: Broker, spark: SparkSession) -> Iterator[Environment]:
 
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.sampled("name", every=5)
+@pytest.mark.sampled("name", every=14)
 @pytest.mark.parametrize("name", UNITS)
 def test_a_benchmark_runs(env: Environment, name: str, tmp_path: Path) -> None:
     results = bench.run(name, env)

@@ -279,6 +279,7 @@ def test_a_bridge_with_exactly_once_that_is_stopped_moves_every_message_once(
     nothing_is_left(client, writer)
 
 
+@pytest.mark.thorough
 def test_spark_submit_ships_what_expressions_need(
     broker: Broker, connect: Connect, queue: str, durable_queue: str, tmp_path: Path
 ) -> None:

@@ -259,11 +259,12 @@ def test_a_limit_of_unsettled_messages_holds_and_every_message_arrives(connect: 
     found: list[bytes] = []
     while len(found) < 60:
         for block in subscription.take_blocks(10.0):
-            arrived = messages_of(block)
+            arrived = list(messages_of(block))
             unsettled += arrived
             found += [message.body for message in arrived]
-        assert 0 < len(unsettled) <= most
-        settle[len(found) % 3](ids([unsettled.pop(len(found) % len(unsettled))]))
+        assert len(unsettled) <= most
+        if unsettled:
+            settle[len(found) % 3](ids([unsettled.pop(len(found) % len(unsettled))]))
     client.accept(ids(unsettled), sync=True)
     assert found == [b"%d" % i for i in range(60)]
     assert count(client, queue) == 0

@@ -186,7 +186,7 @@ def test_a_broker_that_cannot_be_used_ends_with_3(
     assert spark.range(1).count() == 1  # the session that was there still is
 
 
-@pytest.mark.sampled("number", every=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_cancels_a_batch(
     number: signal.Signals, code: int, broker: Broker, connect: Connect, queue: str, tmp_path: Path

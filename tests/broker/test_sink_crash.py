@@ -75,8 +75,8 @@ def must_be_there(setting: Setting, write: Publishing, least: int, most: int) ->
     assert least <= twice <= most, f"{write.entry}: {twice} rows came twice"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("repeat", ROUNDS)
-@pytest.mark.sampled("point", every=4)
 @pytest.mark.parametrize("point", OF_A_TASK)
 def test_worker_killed(setting: Setting, driver: QueryProcess, point: str, repeat: int) -> None:
     """Spark replaces the worker, and the task is tried again."""

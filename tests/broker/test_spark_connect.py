@@ -55,6 +55,7 @@ print(json.dumps(found))
 
 @pytest.mark.spark
 @pytest.mark.broker
+@pytest.mark.thorough
 def test_what_spark_connect_can_do(broker: Broker, connect: Connect, queue: str, tmp_path: Path) -> None:
     client = connect(heartbeat=0)
     publish(client, queue, numbers(ROWS))
