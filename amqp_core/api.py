@@ -326,7 +326,8 @@ class Client(Protocol):
     ) -> Subscription:
         """Start a subscription; without ``accept`` messages are settled when they are sent.
 
-        It has no credit. With ``max_unsettled`` messages arrive at once, as long as fewer are unsettled.
+        It has no credit, unless ``max_unsettled`` limits the unsettled messages: then further ones arrive while the
+        program waits for messages of this client, or calls :meth:`service`, and fewer are unsettled.
         """
 
     def accept(self, ranges: Sequence[tuple[int, int]], *, silence_timeout_s: float = 0.0) -> None:

@@ -174,6 +174,7 @@ class Client:
         Raises:
             AmqpError: the connection or session has ended.
         """
+        self._fill()
         self._driver.poll()
 
     def wake(self) -> None:
@@ -388,9 +389,11 @@ class Client:
         max_unsettled: int | None = None,
         arguments: dict[str, object] | None = None,
     ) -> Subscription:
-        """Subscribe to a queue in credit mode; no message arrives before :meth:`Subscription.grant`.
+        """Subscribe to a queue in credit mode (message.subscribe, message.set-flow-mode).
 
-        With ``max_unsettled`` messages arrive at once, and further ones as they are settled.
+        No message arrives before :meth:`Subscription.grant`. With ``max_unsettled`` messages arrive without it, and
+        further ones as they are settled, whenever the program waits for messages of this client or calls
+        :meth:`service`. A rollback makes messages unsettled again, which are then more than the limit.
 
         Args:
             queue: name of the queue.
@@ -420,7 +423,7 @@ class Client:
             if self.is_qpidd or "qpid.jms-selector" not in self.features:
                 merged["x-apache-selector"] = selector
         limit = None if max_unsettled is None else UnsettledLimit(max_unsettled)
-        subscription = Subscription(self._driver, destination, self._forget, limit)
+        subscription = Subscription(self._driver, destination, self._forget, self._fill, limit)
         self._subscriptions[destination] = subscription
         try:
             self._driver.call(
@@ -437,7 +440,7 @@ class Client:
             )
             # Broker-J accepts the mode only before any credit
             self._driver.send(spec.MessageSetFlowMode(destination=destination, flow_mode=spec.MessageFlowMode.CREDIT))
-            subscription.begin()
+            subscription.fill()
         except AmqpError:
             del self._subscriptions[destination]
             raise
@@ -645,6 +648,11 @@ class Client:
 
     def _command(self, command: spec.Command) -> None:
         self._publisher.receive(command)
+
+    def _fill(self) -> None:
+        """Grant what the limits of unsettled messages allow, to every subscription that has one."""
+        for subscription in self._subscriptions.values():
+            subscription.fill()
 
     def _forget(self, destination: str) -> None:
         self._subscriptions.pop(destination, None)

@@ -76,9 +76,11 @@ class Subscription:
         client: Driver,
         destination: str,
         on_cancel: Callable[[str], None],
+        before_wait: Callable[[], None],
         limit: UnsettledLimit | None = None,
     ) -> None:
         self._client = client
+        self._before_wait = before_wait  # of a program that waits here other subscriptions may have room, too
         self._limit = limit
         self._on_cancel = on_cancel
         self.destination = destination
@@ -150,25 +152,45 @@ class Subscription:
             reason = f"{call} changes the credit of a subscription with a limit of unsettled messages"
             raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
 
-    def begin(self) -> None:
-        """Grant the credit that the limit of unsettled messages allows, if there is one."""
-        more = 0 if self._limit is None else self._limit.due(self._credit)
-        if more:
-            self._grant(more)
+    def fill(self) -> None:
+        """Grant the credit that the limit of unsettled messages allows, if there is one; the client calls it.
+
+        Credit that brought nothing for long is taken back first, because the broker may have forgotten it; it is
+        granted again after the answer, so that messages under way do not exceed the limit.
+        """
+        if self._limit is None or self._ending:
+            return
+        self._look_for_answer()
+        if self._given and self._stop_id is None and self._brings_nothing():
+            self._replace(0)
+        self._queue_room()
+        self._client.write()  # the next wait raises a failure, after it has returned all blocks
 
     def settled(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Make room for other messages: the client has settled these transfers, perhaps with others.
+        """Make room for other messages: the client, which calls this, has settled these transfers and perhaps others.
 
         Little room is left to the next wait: grants are few, although a program may settle one message at a time.
         """
         if self._limit is not None:
             self._limit.settled(ranges)
             if self._limit.is_much(self._limit.due(self._credit)):
-                self.begin()
+                self.fill()
+
+    def _queue_room(self) -> None:
+        """Queue the credit that the limit allows. Without a limit, or while a stop is not answered: none."""
+        more = 0 if self._limit is None or self._stop_id is not None else self._limit.due(self._credit)
+        if more > 0:
+            self._credit += more
+            for command in self._to_give():
+                self._client.queue(command)
 
     def _renew(self, messages: int, nbytes: int | None = None) -> None:
+        self._client.check()
+        self._replace(messages, nbytes)
+        self._client.flush_queued()
+
+    def _replace(self, messages: int, nbytes: int | None = None) -> None:
         client = self._client
-        client.check()
         if nbytes is not None:
             messages, nbytes = min(messages, _WINDOW), min(nbytes, _INFINITE - 1)
         self._bound = nbytes
@@ -183,7 +205,6 @@ class Subscription:
             client.queue(self._flow(spec.MessageCreditUnit.BYTE, nbytes))
         for command in self._to_give():
             client.queue(command)
-        client.flush_queued()
 
     def _to_give(self) -> Iterator[spec.MessageFlow]:
         """Commands that give the broker as much of the credit as allowed; none for a small part."""
@@ -205,15 +226,16 @@ class Subscription:
         """Return the blocks that have arrived; wait at most ``timeout`` seconds for some.
 
         A wake-up ends the wait, and so does the answer to a stop if no credit is left. The caller must renew credit
-        that brings nothing for long, since a broker may have forgotten it; with a limit of unsettled messages this
-        call renews it, and may return early.
+        that brings nothing for long, since a broker may have forgotten it; with a limit of unsettled messages the
+        client does, and this call may return early.
 
         Raises:
             AmqpError: the connection or session has ended, and all blocks that arrived before were returned.
         """
         deadline = monotonic() + timeout
+        self._before_wait()
         if self._limit is not None:
-            deadline = self._renew_forgotten(deadline, reading=self._client.reading)
+            deadline = min(deadline, monotonic() + _FORGOTTEN_SECONDS)
         return self._wait_for_blocks(deadline, until_answered=False)
 
     def take_arrived(self) -> list[Block]:
@@ -267,9 +289,9 @@ class Subscription:
     def _take_more(self, missing: int, deadline: float) -> list[Block]:
         """Decode arrived blocks after granting credit for missing messages; wait only if there is no message."""
         credit = self.credit
-        if self._uncertain:
+        if self._limit is None and self._uncertain:
             self._renew(max(missing, _TAKE_CREDIT))
-        elif credit < missing and self._limit is None:
+        elif self._limit is None and credit < missing:
             self._grant(max(missing, _TAKE_CREDIT) - credit)
         until = monotonic() if self._messages else self._renew_forgotten(deadline, reading=self._client.reading)
         blocks = self._wait_for_blocks(until, until_answered=True)
@@ -280,8 +302,8 @@ class Subscription:
     def take_one(self, *, timeout: float) -> Message | None:
         """Return the next message within the credit; ``None`` if none arrived within ``timeout`` seconds.
 
-        Unlike :meth:`take` it grants no credit, and it reads even if reading is paused: transfers of other
-        subscriptions that arrive then wait there.
+        Unlike :meth:`take` it adds no credit to what was granted, and it reads even if reading is paused: transfers of
+        other subscriptions that arrive then wait there.
 
         Raises:
             UndecodableMessage: as :meth:`take`.
@@ -304,18 +326,16 @@ class Subscription:
 
     def _renew_forgotten(self, deadline: float, *, reading: bool) -> float:
         """Replace credit that the broker may have forgotten; return the time of the next check."""
+        self._before_wait()
         self._look_for_answer()
-        self.begin()
+        if self._limit is not None:
+            return min(deadline, monotonic() + _FORGOTTEN_SECONDS)
         if not self._given or self._stop_id is not None:
             return deadline
         if self._brings_nothing():
             self._client.pump(monotonic(), reading=reading)  # a message may wait in the socket
         if self._brings_nothing():
-            if self._limit is None:
-                self._renew(self._credit, self._bound)
-            else:  # messages under way must not exceed the limit: wait until there are none
-                self._end_credit(spec.MessageStop(destination=self.destination))
-                self.begin()
+            self._renew(self._credit, self._bound)
         return min(deadline, self._changed_at + _FORGOTTEN_SECONDS)
 
     def _brings_nothing(self) -> bool:
@@ -419,6 +439,7 @@ class Subscription:
         if self._limit is not None:
             self._limit.arrived(block.first_id, count)
         if not self._ending:
+            self._queue_room()
             for command in self._to_give():
                 self._client.queue(command)
 
@@ -426,6 +447,8 @@ class Subscription:
         """Check whether a stop is complete: then all messages sent before it have arrived, since order is kept."""
         if self._stop_id is not None and self._client.is_complete(self._stop_id):
             self._forget_before()
+            if not self._ending:
+                self._queue_room()
 
     def _forget_before(self) -> None:
         self._stop_id = None

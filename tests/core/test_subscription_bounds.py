@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from amqp_core.blocks import Block
     from amqp_core.v0_10.client import Client
+    from amqp_core.v0_10.messages import Message
     from amqp_core.v0_10.subscription import Subscription
 
 BODY = b"b" * 1000
@@ -83,8 +84,7 @@ def received(subscription: Subscription, count: int) -> int:
     """Take so many messages; return their bytes."""
     nbytes = 0
     while count > 0:
-        blocks = subscription.take_blocks(10.0)
-        assert blocks
+        blocks = next(blocks for _ in range(100) if (blocks := subscription.take_blocks(10.0)))
         count -= sum(block.count for block in blocks)
         nbytes += sum(block.nbytes for block in blocks)
     assert count == 0
@@ -405,6 +405,14 @@ def test_what_is_granted_after_a_bound_of_bytes_is_of_any_size() -> None:
         assert received(subscription, 1) > 5000
 
 
+def taken(subscription: Subscription, count: int) -> list[Message]:
+    """Take exactly so many messages."""
+    messages: list[Message] = []
+    while len(messages) < count:
+        messages += subscription.take(count - len(messages))
+    return messages
+
+
 def test_a_limit_of_unsettled_messages_bounds_the_credit_that_the_peer_sees() -> None:
     granted: list[int] = []
 
@@ -455,9 +463,85 @@ def test_forgotten_credit_of_a_limit_is_granted_again(monkeypatch: pytest.Monkey
     with FakePeer(script) as server:
         subscription = server.connect().subscribe("q", max_unsettled=2)
         if take == "take_blocks":
-            wait_until(lambda: subscription.take_blocks(10.0), "the messages of the forgotten credit")
+            assert received(subscription, 2) > 0
         elif take == "take":
             assert len(subscription.take(2)) in (1, 2)
         else:
             assert subscription.take_one(timeout=10.0) is not None
     assert stops
+
+
+def test_room_of_one_subscription_is_granted_while_the_program_waits_on_another() -> None:
+    granted: dict[str, int] = {"s1": 0, "s2": 0}
+
+    def script(peer: Peer) -> None:
+        def flow(command: spec.MessageFlow) -> None:
+            if command.unit == spec.MessageCreditUnit.MESSAGE:
+                granted[str(command.destination)] += command.value or 0
+                if command.destination == "s1" and granted["s1"] == 10:
+                    peer.transfer(*[b"b"] * 10)
+
+        peer.hooks[spec.MessageFlow] = flow
+        peer.open()
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        first, second = (client.subscribe("q", max_unsettled=10) for _ in range(2))
+        messages = taken(first, 10)
+        client.accept([(message.transfer_id, message.transfer_id) for message in messages[:3]])
+        wait_until(lambda: [*second.take_blocks(0.05), granted["s1"] == 13][-1], "room for the three")
+    assert granted == {"s1": 13, "s2": 10}
+
+
+def test_a_limit_of_unsettled_messages_ends_with_its_subscription() -> None:
+    credit: list[str] = []
+
+    def script(peer: Peer) -> None:
+        sender = Sender(peer, [100] * 3)
+        cancelled: list[int] = []
+
+        def flow(command: spec.MessageFlow) -> None:
+            credit.append("late" if cancelled else "early")
+            sender.flow(command)
+
+        peer.hooks |= {spec.MessageFlow: flow, spec.MessageCancel: lambda _: cancelled.append(1)}
+        peer.open()
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        subscription = client.subscribe("q", max_unsettled=2)
+        messages = taken(subscription, 2)
+        subscription.cancel()
+        client.accept([(message.transfer_id, message.transfer_id) for message in messages])
+        assert subscription.take_blocks(0.05) == []
+        assert subscription.take_one(timeout=0.05) is None
+        assert subscription.take(1, timeout=0.05) == []
+        client.service()
+        client.sync()
+    assert set(credit) == {"early"}
+
+
+@pytest.mark.timeout(60)
+def test_with_a_limit_a_wake_up_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription_module, "_FORGOTTEN_SECONDS", 3600.0)
+    with FakePeer(sending([])) as server:
+        client = server.connect()
+        subscription = client.subscribe("q", max_unsettled=5)
+        subscription._changed_at = float("-inf")  # the credit has brought nothing for long
+        client.wake()
+        assert subscription.take_blocks(3600.0) == []
+
+
+def test_with_a_limit_reading_stays_paused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(subscription_module, "_FORGOTTEN_SECONDS", 0.01)
+    with FakePeer(sending([100] * 5)) as server:
+        client = server.connect()
+        subscription = client.subscribe("q", max_unsettled=5)
+        client.pause_reading(True)
+        for _ in range(5):
+            assert subscription.take_blocks(0.05) == []
+        client.pause_reading(False)
+        assert received(subscription, 5) > 0
+        assert subscription.take_blocks(0.2) == []
