@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_core.address import format_address
+from amqp_core.error_conditions import condition_of
 from amqp_core.errors import AmqpError
 from amqp_spark import crashpoints
 from amqp_spark.arrow.decode import Chunk
@@ -365,6 +366,8 @@ def _foreign(endpoint: Endpoint) -> TransferError:
 
 def _refused(stream: _Stream) -> TransferError:
     text = _read(stream, _U16.unpack(_read(stream, 2))[0]).decode(errors="replace")
+    if condition_of(text) is not None:  # it says everything itself
+        return TransferError(text)
     return TransferError(SparkCondition.TRANSFER_REFUSED(reason=text.removesuffix(".")))
 
 

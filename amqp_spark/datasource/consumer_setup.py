@@ -40,6 +40,8 @@ def prepare(client: Client, queue: str, options: SourceOptions) -> QueueInfo | N
     Raises UnsupportedModeError, before anything is sent, if the broker lacks a capability that the options need.
     """
     require(client, "The source", "credit")
+    if options.exactly_once:
+        require(client, "deliveryGuarantee=exactly-once", "local_transactions", "binding_queries")
     if options.selector is not None:
         require(client, "Option selector", "selectors")
     info = client.query_queue(queue)

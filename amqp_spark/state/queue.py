@@ -52,7 +52,7 @@ class StateQueue:
     def lock(self) -> None:
         """Acquire the lock, without waiting (queue.declare, exclusive). ResourceLocked: another session holds it, and
         this session is over: try again on a new one. UnsupportedModeError: the broker lacks what the state needs."""
-        require(self._client, "deliveryGuarantee=exactly-once", "local_transactions", "binding_queries")
+        require(self._client, "deliveryGuarantee=exactly-once", "credit", "local_transactions", "binding_queries")
         with allowed(f"declare the queue {self.names.lock!r}", self.names.owner):
             self._client.declare_queue(self.names.lock, exclusive=True, auto_delete=True)
 

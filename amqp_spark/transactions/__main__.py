@@ -167,7 +167,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     def connect() -> Client:
         client = connect_to(options, call_timeout_s=_CALL_SECONDS)
-        require(client, "This command", "browse", "distributed_transactions")
+        require(client, "This command", "browse", "credit", "binding_queries", "distributed_transactions")
         client.transactions.silence_timeout_s = branch_timeout(_MOST_ROWS if wanted else 0)
         return client
 
