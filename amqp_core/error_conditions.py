@@ -49,7 +49,7 @@ def condition_of(error: BaseException | str) -> str | None:
 
 
 def reason(error: BaseException | str) -> str:
-    """What is wrong, as a part of another sentence: without the name of the condition, and without its action.
+    """Return the first sentence of an error as a part of another one: without name of the condition, and action.
 
     An action that begins with a field is not recognised, and stays.
     """

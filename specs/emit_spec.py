@@ -102,7 +102,7 @@ def _results(model: Model) -> list[str]:
         if command.result is not None:
             result = model.find(f"{command.cls}.{command.result}")
             lines.append(f"    0x{command.code:04X}: {result.python},  # {command.key}")
-    return [*lines, "}", '"""What execution.result carries, by the code of the command."""']
+    return [*lines, "}", '"""Types of the struct in execution.result, by the code of the command."""']
 
 
 def emit_spec(model: Model, *, apart: bool = False) -> str:

@@ -221,7 +221,7 @@ class _Loader:
             made.written = fact.get("written", made.meaning)
             values = [choice["value"] for choice in self.domains.get(f"{cls}.{fact['type']}", {}).get("choices", ())]
             made.choices = (min(values), max(values)) if values else None
-            # The first octet holds the flags of fields 0 to 7, its lowest bit is field 0; read as a big-endian number.
+            # The first byte holds the flags of fields 0 to 7, its lowest bit is field 0; read as a big-endian number.
             made.flag = 1 << (index % 8 + 8 * (pack - 1 - index // 8)) if pack else 0
             out.append(made)
         if pack and len(out) > 8 * pack:
@@ -229,7 +229,7 @@ class _Loader:
         return out
 
     def operation(self, kind: str, cls: str, entry: dict[str, Any]) -> Struct:
-        pack = entry.get("pack", 2)  # controls and commands always have two octets of flags
+        pack = entry.get("pack", 2)  # controls and commands always have two bytes of flags
         code = entry.get("code")
         made = Struct(
             kind,

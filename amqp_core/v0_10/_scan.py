@@ -49,7 +49,7 @@ _head = Struct(">HHI").unpack_from  # flags and type, size, reserved + track + c
 
 
 class Scan(NamedTuple):
-    """What :func:`scan` found; all offsets count from the start of ``data``."""
+    """The findings of :func:`scan`; all offsets count from the start of ``data``."""
 
     ends: list[int]
     """End offset of every complete message.transfer, in order."""

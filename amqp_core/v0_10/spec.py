@@ -1200,7 +1200,7 @@ RESULT_TYPES: Final[dict[int, type[Struct]]] = {
     0x0706: ExchangeBoundResult,  # exchange.bound
     0x0804: QueueQueryResult,  # queue.query
 }
-"""What execution.result carries, by the code of the command."""
+"""Types of the struct in execution.result, by the code of the command."""
 
 CONTENT_CODES: Final = frozenset(
     {

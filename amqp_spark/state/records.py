@@ -33,7 +33,7 @@ class RecordUnreadable(StateError):
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class ReadPosition:
     """A position in a queue: everything before ``position`` of ``epoch``."""
 
     epoch: int
@@ -64,9 +64,9 @@ class OwnedBatch:
     skipped: tuple[int, ...] = ()
 
     @property
-    def mark(self) -> Mark:
+    def mark(self) -> ReadPosition:
         """The end of the batch."""
-        return Mark(self.epoch, self.end)
+        return ReadPosition(self.epoch, self.end)
 
     @property
     def count(self) -> int:
@@ -99,7 +99,7 @@ class ConsumerState:
     spool: str
     epoch: int = 0
     sequence: int = 0
-    finished: Mark | None = None
+    finished: ReadPosition | None = None
     owned: tuple[OwnedBatch, ...] = ()
     instance: str = ""
 
@@ -115,7 +115,9 @@ class ConsumerState:
         owned = _list(value.pop("owned", None), "owned")
         state = _make(cls, value | {"finished": None, "owned": ()})
         return replace(
-            state, finished=None if finished is None else _make(Mark, finished), owned=tuple(map(_owned_batch, owned))
+            state,
+            finished=None if finished is None else _make(ReadPosition, finished),
+            owned=tuple(map(_owned_batch, owned)),
         )
 
 

@@ -115,7 +115,7 @@ def parse_branch(xid: Xid) -> Branch | None:
     gid, branch = ((each or b"").decode("ascii", "replace") for each in (xid.global_id, xid.branch_id))
     try:
         if gid.startswith(_PREFIX):
-            return _parsed(_octets(gid.removeprefix(_PREFIX)), _octets(branch))
+            return _parsed(_decoded(gid.removeprefix(_PREFIX)), _decoded(branch))
         if gid.startswith(_FIRST_PREFIX):
             return _parsed_first(gid.removeprefix(_FIRST_PREFIX), branch)
     except (ValueError, IndexError):
@@ -148,32 +148,32 @@ def _parsed_first(hashes: str, text: str) -> Branch | None:
 
 def _packed(number: int) -> bytes:
     """Encode seven bits per byte, the lowest first; the highest bit of a byte means that more follow."""
-    octets = bytearray()
+    raw = bytearray()
     while number > 0x7F:
-        octets.append(number & 0x7F | 0x80)
+        raw.append(number & 0x7F | 0x80)
         number >>= 7
-    return bytes([*octets, number])
+    return bytes([*raw, number])
 
 
-def _unpacked(octets: bytes, at: int) -> tuple[int, int]:
+def _unpacked(raw: bytes, at: int) -> tuple[int, int]:
     """Decode a number; return it and the index after it. IndexError if the number is truncated."""
     number = shift = 0
-    while octets[at] & 0x80:
-        number |= (octets[at] & 0x7F) << shift
+    while raw[at] & 0x80:
+        number |= (raw[at] & 0x7F) << shift
         shift, at = shift + 7, at + 1
-    return number | octets[at] << shift, at + 1
+    return number | raw[at] << shift, at + 1
 
 
-def _text(octets: bytes) -> str:
-    return base64.urlsafe_b64encode(octets).decode().rstrip("=")
+def _text(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
 
 
-def _octets(text: str) -> bytes:
+def _decoded(text: str) -> bytes:
     """The inverse of :func:`_text`; ValueError for any other text."""
-    octets = binascii.a2b_base64(text.translate({45: "+", 95: "/"}) + "=" * (-len(text) % 4), strict_mode=True)
-    if _text(octets) != text:
+    raw = binascii.a2b_base64(text.translate({45: "+", 95: "/"}) + "=" * (-len(text) % 4), strict_mode=True)
+    if _text(raw) != text:
         raise ValueError(text)
-    return octets
+    return raw
 
 
 def xid_text(xid: Xid) -> str:

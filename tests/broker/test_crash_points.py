@@ -90,8 +90,8 @@ def test_reader_killed(setting: Setting, driver: QueryProcess, guarantee: str, r
     drain(setting, driver, scenarios)
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("repeat", ROUNDS)
+@pytest.mark.sampled("guarantee", every=2)
 @pytest.mark.parametrize("guarantee", GUARANTEES)
 def test_worker_killed(setting: Setting, driver: QueryProcess, guarantee: str, repeat: int) -> None:
     scenarios = _scenarios(setting, list(WORKER_POINTS), guarantee, skip_written=True)

@@ -21,7 +21,7 @@ from amqp_spark.sink.prepared_transactions import PreparedBranch as Marker
 from amqp_spark.spool.spool import Spool
 from amqp_spark.state.names import CONSUMER, WRITER, Names
 from amqp_spark.state.queue import StateQueue
-from amqp_spark.state.records import DONE, OPEN, ConsumerState, DecidedBranch, Mark, OwnedBatch, WriterState
+from amqp_spark.state.records import DONE, OPEN, ConsumerState, DecidedBranch, OwnedBatch, ReadPosition, WriterState
 from amqp_spark.state.xids import new_branch, xid_text
 from tests.broker.stream_support import depth
 from tests.support.capabilities import needs
@@ -114,7 +114,7 @@ def owned(spool: Path, identity: str, queue: str, count: int) -> ConsumerState:
         batches.append(
             OwnedBatch(2, number, number * 10, number * 10 + 10, written.nbytes, written.file, written.checksum)
         )
-    return ConsumerState(identity, queue, str(spool), 2, count, Mark(1, 5), tuple(batches))
+    return ConsumerState(identity, queue, str(spool), 2, count, ReadPosition(1, 5), tuple(batches))
 
 
 # --- looking

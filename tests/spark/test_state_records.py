@@ -17,11 +17,11 @@ from amqp_spark.errors import StateError
 from amqp_spark.sink.errors import MOST_TASKS
 from amqp_spark.sink.prepared_transactions import PreparedBranch
 from amqp_spark.state.names import CONSUMER, WRITER, Names, hashed, query_key
-from amqp_spark.state.records import OPEN, ConsumerState, DecidedBranch, Mark, OwnedBatch, WriterState
+from amqp_spark.state.records import OPEN, ConsumerState, DecidedBranch, OwnedBatch, ReadPosition, WriterState
 from amqp_spark.state.xids import FORMAT, MOST_LISTED, Run, new_branch, parse_branch, parse_xid, xid_text
 
 _OWNED = OwnedBatch(epoch=3, sequence=7, begin=10, end=25, nbytes=4000, file="f-3-7.spool", checksum="0badcafe")
-_CONSUMER = ConsumerState("c", "q", "file:///spool", 3, 8, Mark(2, 99), (_OWNED, replace(_OWNED, sequence=8)))
+_CONSUMER = ConsumerState("c", "q", "file:///spool", 3, 8, ReadPosition(2, 99), (_OWNED, replace(_OWNED, sequence=8)))
 _WRITER = WriterState("t", "lineage", 5, OPEN, (DecidedBranch("1:a:b", 0, 12, "ff"),), {"before": 4})
 
 
@@ -61,7 +61,7 @@ def test_messages_set_aside_that_are_none_of_the_batch_are_refused(skipped: obje
 
 
 def test_an_owned_batch_knows_its_count_and_end() -> None:
-    assert (_OWNED.count, _OWNED.mark) == (15, Mark(3, 25))
+    assert (_OWNED.count, _OWNED.mark) == (15, ReadPosition(3, 25))
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_an_owned_batch_knows_its_count_and_end() -> None:
         ({"owned": [{"epoch": 1}]}, "OwnedBatch"),
         ({"epoch": "3"}, "a str as ConsumerState.epoch"),
         ({"epoch": True}, "a bool as ConsumerState.epoch"),
-        ({"finished": {"epoch": 1, "position": 2, "more": 3}}, "Mark"),
-        ({"finished": [1]}, "Mark"),
+        ({"finished": {"epoch": 1, "position": 2, "more": 3}}, "ReadPosition"),
+        ({"finished": [1]}, "ReadPosition"),
         ({"more": 1}, "ConsumerState"),
     ],
 )

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amqp_spark.spool.spool import Spool
-    from amqp_spark.state.records import Mark, OwnedBatch
+    from amqp_spark.state.records import OwnedBatch, ReadPosition
 
 
 @dataclass(slots=True, eq=False)
@@ -61,7 +61,7 @@ class Change:
     accept: Sequence[tuple[int, int]] = ()
     incarnation: int | None = None
     relabelled: list[Entry] | None = None
-    finished: Mark | None = None
+    finished: ReadPosition | None = None
     seconds: float = 0.0
     done: bool = False
     committed: bool = False

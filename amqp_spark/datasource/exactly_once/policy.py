@@ -25,7 +25,7 @@ from amqp_spark.datasource.receiver import STOP_SECONDS, SYNC_SECONDS, Receiver
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OffsetError, SpoolError, StateError
 from amqp_spark.spool.spool import Spool
-from amqp_spark.state.records import Mark
+from amqp_spark.state.records import ReadPosition
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -196,9 +196,9 @@ class ExactlyOncePolicy:
             consumer.shown, shown(offset), len(owner.entries),
         )  # fmt: skip
         # The state matches this checkpoint from now on, so that the next start needs no option.
-        self._relabel(owner, None if isinstance(offset.epoch, str) else Mark(offset.epoch, offset.position))
+        self._relabel(owner, None if isinstance(offset.epoch, str) else ReadPosition(offset.epoch, offset.position))
 
-    def _relabel(self, owner: TransactionalState, finished: Mark | None = None) -> None:
+    def _relabel(self, owner: TransactionalState, finished: ReadPosition | None = None) -> None:
         """Offer all owned batches again, with epochs, sequence numbers and positions that are in no checkpoint."""
         state = owner.state
         assert state is not None
@@ -402,4 +402,4 @@ def _index(owner: TransactionalState, offset: QueueOffset) -> int:
 def _is_finished(owner: TransactionalState, offset: QueueOffset) -> bool:
     if owner.state is None or not isinstance(offset.epoch, int):
         return False
-    return owner.state.finished == Mark(offset.epoch, offset.position)
+    return owner.state.finished == ReadPosition(offset.epoch, offset.position)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from amqp_core.api import Client
     from amqp_spark.offsets import QueueOffset
     from amqp_spark.spool.spool import Spool
-    from amqp_spark.state.records import Mark
+    from amqp_spark.state.records import ReadPosition
 
 _log = logging.getLogger(__name__)
 
@@ -254,5 +254,5 @@ def shown(offset: QueueOffset) -> str:
     return "the start" if offset.epoch is None else f"epoch {offset.epoch}, position {offset.position}"
 
 
-def _place(mark: Mark) -> str:
+def _place(mark: ReadPosition) -> str:
     return f"epoch {mark.epoch}, position {mark.position}"

@@ -72,15 +72,15 @@ def binary(wire: Wire, begin: Positions, end: Positions, absent: Mask | None) ->
     return pa.array(values, pa.binary())
 
 
-def text(octets: Array) -> Column:
+def text(raw: Array) -> Column:
     """Convert BINARY to STRING: strictly UTF-8."""
     try:
-        return octets.cast(pa.string()), {}
+        return raw.cast(pa.string()), {}
     except pa.ArrowInvalid:
         pass
     errors: Errors = {}
     values: list[str | None] = []
-    items: list[bytes | None] = octets.to_pylist()
+    items: list[bytes | None] = raw.to_pylist()
     for row, value in enumerate(items):
         try:
             values.append(None if value is None else value.decode())
@@ -128,11 +128,11 @@ def times(number: Positions, absent: Mask | None, kind: pa.DataType, unit: str) 
     return pa.array(number * factor, pa.int64(), mask=mask).cast(kind), errors
 
 
-def uuid_text(octets: npt.NDArray[np.uint8], absent: Mask | None) -> Array:
+def uuid_text(raw: npt.NDArray[np.uint8], absent: Mask | None) -> Array:
     """Rows of 16 bytes (uint8, shape ``(rows, 16)``) as the usual text of a UUID."""
-    rows = len(octets)
+    rows = len(raw)
     letters = np.full((rows, 36), ord("-"), np.uint8)
-    digits = np.frombuffer(octets.tobytes().hex().encode(), np.uint8).reshape(rows, 32)
+    digits = np.frombuffer(raw.tobytes().hex().encode(), np.uint8).reshape(rows, 32)
     for begin, end, digit in _UUID_PARTS:
         letters[:, begin:end] = digits[:, digit : digit + end - begin]
     bounds = np.arange(0, 36 * rows + 1, 36, dtype=np.int32)

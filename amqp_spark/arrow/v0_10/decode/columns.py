@@ -120,13 +120,13 @@ def _uuid(batch: Batch, wanted: Property, *, text: bool) -> Column:
     at, absent = batch.struct_of(wanted).fixed(wanted)
     if not text:
         return arrays.binary(batch.wire, at, at + 16, absent), {}
-    octets = batch.wire.read("V16", at).view(np.uint8).reshape(batch.rows, 16)
-    return arrays.uuid_text(octets, absent), {}
+    raw = batch.wire.read("V16", at).view(np.uint8).reshape(batch.rows, 16)
+    return arrays.uuid_text(raw, absent), {}
 
 
 def _sized(batch: Batch, wanted: Property, *, text: bool) -> Column:
-    octets = _bytes_of(batch.wire, batch.struct_of(wanted), wanted)
-    return arrays.text(octets) if text else (octets, {})
+    raw = _bytes_of(batch.wire, batch.struct_of(wanted), wanted)
+    return arrays.text(raw) if text else (raw, {})
 
 
 def _bytes_of(wire: Wire, packed: PackedFields, wanted: Property) -> Array:
@@ -186,12 +186,12 @@ def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:
     arrow = to_arrow_type(kind, timezone="UTC")
     maps = column.cast(pa.binary())
     rows = len(maps)
-    _, bounds, octets = maps.buffers()
+    _, bounds, raw = maps.buffers()
     if not rows or bounds is None:
         return arrays.nulls(rows, arrow)
     ends = np.frombuffer(memoryview(bounds), np.int32)[maps.offset : maps.offset + rows + 1].astype(np.int64)
     first, last = int(ends[0]), int(ends[-1])
-    data = b"" if octets is None else octets.slice(first, last - first).to_pybytes()
+    data = b"" if raw is None else raw.slice(first, last - first).to_pybytes()
     wire = Wire(padded(data, len(data)))
     absent = maps.is_null().to_numpy(zero_copy_only=False) if maps.null_count else None
     begin, end = ends[:-1] - first, ends[1:] - first

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 # number of messages.
 _FEW: Final = 128
 _ROUNDS: Final = 64
-_FIRST_OCTET: Final = np.uint64(56)  # shifts the other bytes out of eight
+_FIRST_BYTE: Final = np.uint64(56)  # shifts the other bytes out of eight
 _NO_KEY: Final = bytes(256)  # longer than any key
 CONTAINERS: Final = (code.MAP, code.LIST, code.ARRAY)
 _NOT_WHOLE: Final = "a map, list or array inside of it is malformed"
@@ -69,7 +69,7 @@ class _Walk:
         wrong = ((size < 4) | (count > (size - 4) // 2)) & (size != 0)  # Broker-J may write a null map with size 0
         self.rows, self.at, self.until, self.left = rows, begin + 8, end, np.where(size == 0, 0, count)
         self.length = self.code_at = self.codes = self.after = begin  # of the entries that step() has found
-        self.octets = np.zeros(len(begin), np.uint64)
+        self.raw = np.zeros(len(begin), np.uint64)
         """The first eight bytes of these entries, as a number."""
         self.drop(wrong, "it cannot hold as many entries as it says")
         self.stop(self.until < self.at)  # those of size 0
@@ -78,7 +78,7 @@ class _Walk:
         """End the walk of these maps."""
         if done.any():
             keep = ~done
-            for name in ("rows", "at", "until", "left", "length", "code_at", "codes", "after", "octets"):
+            for name in ("rows", "at", "until", "left", "length", "code_at", "codes", "after", "raw"):
                 setattr(self, name, getattr(self, name)[keep])
 
     def drop(self, wrong: Mask, reason: str) -> None:
@@ -96,8 +96,8 @@ class _Walk:
         if not len(self.rows):
             return False
         wire, until = self.wire, self.until
-        self.octets = wire.read(">u8", self.at).astype(np.uint64)
-        self.length = (self.octets >> _FIRST_OCTET).astype(np.int64)
+        self.raw = wire.read(">u8", self.at).astype(np.uint64)
+        self.length = (self.raw >> _FIRST_BYTE).astype(np.int64)
         self.code_at = self.at + 1 + self.length
         self.codes = wire.size(1, np.minimum(self.code_at, until - 1))
         self.after = wire.after_values(self.code_at, self.codes)
@@ -113,7 +113,7 @@ class _Walk:
                 match &= self.wire.same(self.at + 1, key)
             return match
         wanted = int.from_bytes(bytes((len(key),)) + key, "big")
-        begins: Mask = (self.octets >> np.uint64(56 - 8 * len(key))) == np.uint64(wanted)
+        begins: Mask = (self.raw >> np.uint64(56 - 8 * len(key))) == np.uint64(wanted)
         return begins
 
 
@@ -268,10 +268,10 @@ def typed(wire: Wire, at: Positions, target: Target) -> Column:
     after = wire.after_values(at, codes)
     errors: Errors = {}
     values: list[Any] = []
-    texts_as_octets = isinstance(target.kind, t.BinaryType)
+    texts_as_bytes = isinstance(target.kind, t.BinaryType)
     for row, (begin, end) in enumerate(zip(at.tolist(), after.tolist(), strict=True)):
         value = None
-        if begin and texts_as_octets and (width := _TEXT_SIZES.get(wire.data[begin])):
+        if begin and texts_as_bytes and (width := _TEXT_SIZES.get(wire.data[begin])):
             value = wire.data[begin + 1 + width : end]  # as in _uniform: UTF-8 is not checked
         elif begin:
             try:
@@ -302,8 +302,8 @@ def _uniform(wire: Wire, at: Positions, absent: Mask | None, number: int, target
         return pa.array(wire.size(1, at) != 0, arrow, mask=absent), {}
     width = _TEXT_SIZES.get(number)
     if width is not None and isinstance(kind, t.StringType | t.BinaryType):
-        octets = arrays.binary(wire, at + width, at + width + wire.size(width, at), absent)
-        return arrays.text(octets) if isinstance(kind, t.StringType) else (octets, {})
+        raw = arrays.binary(wire, at + width, at + width + wire.size(width, at), absent)
+        return arrays.text(raw) if isinstance(kind, t.StringType) else (raw, {})
     return None
 
 

@@ -87,13 +87,13 @@ class Located(NamedTuple):
         bounds = [self.odd.get(row) or [int(self.body_begin[row]), int(self.end[row])] for row in rows]
         sizes = (sum(each[1::2]) - sum(each[::2]) for each in bounds)
         offsets = np.array(list(accumulate(sizes, initial=0)), np.int32)  # OverflowError from 2 GiB on
-        octets = np.empty(int(offsets[-1]), np.uint8)
-        whole, at = octets.data, 0
+        raw = np.empty(int(offsets[-1]), np.uint8)
+        whole, at = raw.data, 0
         for each in bounds:
             for begin, end in zip(each[::2], each[1::2], strict=True):
                 whole[at : at + end - begin] = data[begin:end]
                 at += end - begin
-        buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(octets.data)]
+        buffers = [None, pa.py_buffer(offsets.data), pa.py_buffer(raw.data)]
         return pa.Array.from_buffers(pa.binary(), len(rows), buffers)
 
 
@@ -135,8 +135,8 @@ def _three_frames(wire: Wire, begin: Positions, end: Positions) -> tuple[Positio
 
 def _frame_head(wire: Wire, at: Positions) -> tuple[npt.NDArray[np.uint64], Positions]:
     """The first eight bytes of a frame header with the size masked out, and the size."""
-    octets = wire.read(">u8", at).astype(np.uint64)
-    return octets & _BESIDE_SIZE, ((octets & _SIZE) >> np.uint64(32)).astype(np.int64)
+    raw = wire.read(">u8", at).astype(np.uint64)
+    return raw & _BESIDE_SIZE, ((raw & _SIZE) >> np.uint64(32)).astype(np.int64)
 
 
 def _with_unusual(frames: bytes, begin: Positions, places: _Places, rows: list[int]) -> Located:

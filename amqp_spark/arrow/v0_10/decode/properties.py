@@ -31,7 +31,7 @@ _WIDTHS: Final = np.array(WIDTHS, np.int64)
 _LOW: Final = np.uint64(0xFFFF)
 
 
-class _Layout:
+class _StructPlan:
     """A struct of the header: its fields with bytes, as those in front of the first variable size, and the others."""
 
     def __init__(self, layout: Layout) -> None:
@@ -43,9 +43,9 @@ class _Layout:
         self.fixed = tuple(field for field in valued if field.width > 0)
 
 
-DELIVERY: Final = _Layout(properties.DELIVERY)
-MESSAGE: Final = _Layout(properties.MESSAGE)
-REPLY_TO: Final = _Layout(properties.REPLY_TO)
+DELIVERY: Final = _StructPlan(properties.DELIVERY)
+MESSAGE: Final = _StructPlan(properties.MESSAGE)
+REPLY_TO: Final = _StructPlan(properties.REPLY_TO)
 
 
 class Spans(NamedTuple):
@@ -89,10 +89,10 @@ class Wire:
         result = np.ones(len(at), np.bool_)
         for offset in range(0, len(key), 8):
             piece = key[offset : offset + 8]
-            octets = self.read(">u8", at + offset).astype(np.uint64)
+            raw = self.read(">u8", at + offset).astype(np.uint64)
             if len(piece) < 8:
-                octets >>= np.uint64(64 - 8 * len(piece))
-            result &= octets == np.uint64(int.from_bytes(piece, "big"))
+                raw >>= np.uint64(64 - 8 * len(piece))
+            result &= raw == np.uint64(int.from_bytes(piece, "big"))
         return result
 
     def after_values(self, code_at: Positions, codes: Positions) -> Positions:
@@ -132,7 +132,7 @@ def _sizes(fields: tuple[Property, ...]) -> Positions:
 class PackedFields:
     """One struct in every message of a batch (absent: no flags and position 0)."""
 
-    def __init__(self, wire: Wire, layout: _Layout, rows: int, broken: dict[int, str]) -> None:
+    def __init__(self, wire: Wire, layout: _StructPlan, rows: int, broken: dict[int, str]) -> None:
         self.wire = wire
         self.layout = layout
         self.at = np.zeros(rows, np.int64)
@@ -181,7 +181,7 @@ class PackedFields:
             begin, _, absent = self.sized(field)
             return begin, absent
         before = head[: head.index(field)]
-        return self.at + self._octets_of(before) if before else self.at, self._absent(field.flag)
+        return self.at + self._size_of(before) if before else self.at, self._absent(field.flag)
 
     def sized(self, field: Property) -> Spans:
         """Begin and end of a field behind the first of variable size."""
@@ -196,14 +196,14 @@ class PackedFields:
             return _nowhere((self.flags & mask) == 0)
         return None if self._all_flags & mask else np.ones(len(self.at), np.bool_)
 
-    def _octets_of(self, fields: tuple[Property, ...]) -> Positions | np.int64:
+    def _size_of(self, fields: tuple[Property, ...]) -> Positions | np.int64:
         """Bytes of the given fields that are present, per message."""
         return _sizes(fields)[self.flags if self._all_flags is None else self._all_flags]
 
     def _walk(self, index: int) -> None:
         before, tail = self._before, self.layout.tail
         if not before:
-            before.append(self.at + self._octets_of(self.layout.head))
+            before.append(self.at + self._size_of(self.layout.head))
         while len(before) < index + 2:
             field = tail[len(before) - 1]
             at = before[-1]

@@ -37,7 +37,7 @@ TEXTS: Final = frozenset(
         *(code.STR16_LATIN, code.STR16, code.STR16_UTF16),
     )
 )
-OCTETS: Final = frozenset(
+BYTE_CODES: Final = frozenset(
     (
         *(code.BIN8, code.BIN16, code.BIN32, code.BIN40, code.BIN64, code.BIN72, code.BIN128, code.BIN256),
         *(code.BIN512, code.BIN1024, code.VBIN8, code.VBIN16, code.VBIN32),
@@ -242,12 +242,12 @@ def _string(typed: Typed) -> str:
     value = typed.value
     if typed.code in TEXTS:
         return cast("str", value)
-    if typed.code in OCTETS:
-        octets = cast("bytes", value)
+    if typed.code in BYTE_CODES:
+        raw = cast("bytes", value)
         try:
-            return octets.decode()
+            return raw.decode()
         except UnicodeDecodeError as bad:
-            raise ConversionError(f"its {len(octets)} bytes are not UTF-8: {bad.reason} at byte {bad.start}") from None
+            raise ConversionError(f"its {len(raw)} bytes are not UTF-8: {bad.reason} at byte {bad.start}") from None
     if isinstance(value, UUID):
         return str(value)
     raise ConversionError(f"{describe(typed)} is not a text, STRING was asked for")
@@ -256,7 +256,7 @@ def _string(typed: Typed) -> str:
 def _binary(_: t.DataType, __: str) -> Converter:
     def convert(typed: Typed) -> bytes:
         value = typed.value
-        if typed.code in OCTETS:
+        if typed.code in BYTE_CODES:
             return cast("bytes", value)
         if typed.code in TEXTS:
             return cast("str", value).encode()

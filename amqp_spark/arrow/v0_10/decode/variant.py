@@ -94,10 +94,10 @@ def _value(typed: Typed, unit: str, ids: dict[str, int]) -> bytes:  # noqa: C901
 
 
 def _text(value: str) -> bytes:
-    octets = value.encode()
-    if len(octets) < 64:
-        return bytes([len(octets) << 2 | _SHORT_TEXT]) + octets
-    return _head(_TEXT) + pack("<I", len(octets)) + octets
+    raw = value.encode()
+    if len(raw) < 64:
+        return bytes([len(raw) << 2 | _SHORT_TEXT]) + raw
+    return _head(_TEXT) + pack("<I", len(raw)) + raw
 
 
 def _decimal(value: Decimal) -> bytes:

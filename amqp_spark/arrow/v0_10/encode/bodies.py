@@ -28,7 +28,7 @@ WHOLE_SEGMENT: Final = FIRST_FRAME | LAST_FRAME
 class Bodies(NamedTuple):
     """The bodies of a block as bytes."""
 
-    octets: Array
+    raw: Array
     types: Array | str | None
     """Content types of encoded maps and lists, one text if all are the same; None: the caller's bytes."""
 
@@ -43,23 +43,23 @@ def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Bodies:
     if isinstance(kind, t.VariantType):
         return _variants(column, blamed)
     if isinstance(kind, t.ArrayType):
-        content_type, (octets, wrong) = LIST_TYPE, encode_list(column, kind)
+        content_type, (raw, wrong) = LIST_TYPE, encode_list(column, kind)
     else:
         assert isinstance(kind, t.StructType | t.MapType)  # the schema check accepts no other types
-        content_type, (octets, wrong) = MAP_TYPE, encode_map(column, kind)
+        content_type, (raw, wrong) = MAP_TYPE, encode_map(column, kind)
     for row, reason in wrong.items():
         blamed.setdefault(row, ("body", reason))
-    return Bodies(limited(octets, LARGEST_BODY, "body", blamed), content_type)
+    return Bodies(limited(raw, LARGEST_BODY, "body", blamed), content_type)
 
 
 def _variants(column: Array, blamed: Blamed) -> Bodies:
-    octets, kinds, wrong = variants.bodies(column)
+    raw, kinds, wrong = variants.bodies(column)
     for row, fault in wrong.items():
         blamed.setdefault(row, ("body", str(fault)))
     scalar = np.equal(kinds, 0)
     blame(blamed, scalar, "body", "is a VARIANT of a scalar; an object (amqp/map) or an array (amqp/list) is allowed")
     lists = np.equal(kinds, code.LIST).astype(np.int8)
-    return Bodies(octets, pa.array([MAP_TYPE, LIST_TYPE]).take(cast("Any", pa.array(lists))))
+    return Bodies(raw, pa.array([MAP_TYPE, LIST_TYPE]).take(cast("Any", pa.array(lists))))
 
 
 def frame(kind: int, flags: Size, size: Size) -> tuple[Any, ...]:
@@ -67,12 +67,12 @@ def frame(kind: int, flags: Size, size: Size) -> tuple[Any, ...]:
     return number(">u1", flags), bytes([kind]), number(">u2", size + FRAME_HEADER), b"\0\1\0\0\0\0\0\0"
 
 
-def assemble(head: RowBytes, octets: Array, room: int) -> tuple[pa.Buffer, Numbers]:
+def assemble(head: RowBytes, raw: Array, room: int) -> tuple[pa.Buffer, Numbers]:
     """Whole assemblies of all rows, with at most ``room`` bytes of body per frame, and the end of each.
 
     The bodies are BINARY, none null. Every body is copied once.
     """
-    long = lengths(octets)
+    long = lengths(raw)
     largest = int(long.max())
     if largest <= room:
         smallest = int(long.min())
@@ -80,22 +80,22 @@ def assemble(head: RowBytes, octets: Array, room: int) -> tuple[pa.Buffer, Numbe
             same = largest if smallest == largest else long
             there = None if smallest else long > 0
             head.cells(*frame(BODY, LAST_SEGMENT | WHOLE_SEGMENT, same), there=there)
-        head.column(octets, long)
+        head.column(raw, long)
         return _data(join(*head.pieces()))
-    return _cut(join(*head.pieces()), octets, long, room)
+    return _cut(join(*head.pieces()), raw, long, room)
 
 
-def _cut(head: Array, octets: Array, long: Numbers, room: int) -> tuple[pa.Buffer, Numbers]:
+def _cut(head: Array, raw: Array, long: Numbers, room: int) -> tuple[pa.Buffer, Numbers]:
     """Whole assemblies with bodies of several frames: every frame is a row, the first one with the head in front."""
-    rows = len(octets)
+    rows = len(raw)
     counts = np.maximum(-(-long.astype(np.int64) // room), 1)
     last = np.cumsum(counts)
     owner = np.repeat(np.arange(rows), counts)
     index = np.arange(len(owner)) - (last - counts)[owner]
-    limits = bounds(octets)
+    limits = bounds(raw)
     begin = limits[owner] + index * room
     end = np.minimum(begin + room, limits[owner + 1])
-    data = octets.buffers()[2]
+    data = raw.buffers()[2]
     assert data is not None  # some body is larger than a frame
     chunks = packed(data, np.append(begin, end[-1]))
     first, final = index == 0, index == counts[owner] - 1
@@ -103,8 +103,8 @@ def _cut(head: Array, octets: Array, long: Numbers, room: int) -> tuple[pa.Buffe
     frames = RowBytes(len(owner))
     frames.cells(*frame(BODY, flags, end - begin), there=None if long.all() else end > begin)
     heads = head.take(cast("Any", pa.array(owner, mask=~first)))
-    octets_, ends = _data(join(heads, *frames.pieces(), chunks))
-    return octets_, ends[last - 1]
+    joined, ends = _data(join(heads, *frames.pieces(), chunks))
+    return joined, ends[last - 1]
 
 
 def _data(joined: Array) -> tuple[pa.Buffer, Numbers]:

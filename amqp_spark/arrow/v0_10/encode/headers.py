@@ -36,20 +36,20 @@ _MOST: Final = 0xFFFF  # a header segment is one frame
 def encode(name: str, column: Array, kind: t.DataType, blamed: Blamed) -> Array:
     """The encoded map of every row (BINARY), null where the column is; rows that cannot be sent go into ``blamed``."""
     if isinstance(kind, t.BinaryType):
-        octets = limited(column, _MOST, name, blamed)
-        wrong = checked(octets)
+        raw = limited(column, _MOST, name, blamed)
+        wrong = checked(raw)
     else:
         assert isinstance(kind, t.StructType | t.MapType | t.VariantType)
-        octets, wrong = encode_map(column, kind)
+        raw, wrong = encode_map(column, kind)
     for row, reason in wrong.items():
         blamed.setdefault(row, (name, reason))
-    return octets
+    return raw
 
 
-def checked(octets: Array) -> dict[int, str]:
+def checked(raw: Array) -> dict[int, str]:
     """Rows with a malformed encoded map, and the reasons: sizes and counts must hold, entries fill the map exactly."""
-    long = lengths(octets)
-    there = present(octets)
+    long = lengths(raw)
+    there = present(raw)
     tiny = long < 4 if there is None else (long < 4) & there
     wrong = {
         row: f"has {long[row]} bytes; an encoded map begins with its size in 4 bytes"
@@ -58,9 +58,9 @@ def checked(octets: Array) -> dict[int, str]:
     rows = np.flatnonzero(long >= 4)
     if not len(rows):
         return wrong
-    ends = bounds(octets).astype(np.int64)
+    ends = bounds(raw).astype(np.int64)
     ends -= (first := int(ends[0]))
-    data = octets.buffers()[2]
+    data = raw.buffers()[2]
     assert data is not None  # some row has 4 bytes
     begin, end = ends[:-1][rows], ends[1:][rows]
     wire = Wire(padded(data.slice(first, int(ends[-1])).to_pybytes(), int(ends[-1])))
@@ -126,10 +126,10 @@ def _counts(maps: Array) -> Any:
     if len(rows):
         data = maps.buffers()[2]
         assert data is not None
-        octets = np.frombuffer(cast("Any", data), np.uint8)
+        raw = np.frombuffer(cast("Any", data), np.uint8)
         at = bounds(maps)[:-1][rows]
         for offset in range(4, 8):
-            counts[rows] = counts[rows] << 8 | octets[at + offset]
+            counts[rows] = counts[rows] << 8 | raw[at + offset]
     return counts
 
 

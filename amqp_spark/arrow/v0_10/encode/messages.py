@@ -162,11 +162,11 @@ class Encoder:
         if blamed:
             row, (column, reason) = min(blamed.items())
             raise RowError(column, first_row + row, self.task_id.partition, self.task_id.batch_id, reason)
-        there = lengths(body.octets) > 0
+        there = lengths(body.raw) > 0
         flags = WHOLE_SEGMENT if there.all() else np.where(there, WHOLE_SEGMENT, WHOLE_SEGMENT | LAST_SEGMENT)
         head.cells(*frame(bodies.HEADER, flags, structs.size))
         head.run(structs)
-        frames, ends = bodies.assemble(head, body.octets, self._room)
+        frames, ends = bodies.assemble(head, body.raw, self._room)
         keys = columns.get("routing_key")
         return EncodedBlock(
             frames, memoryview(cast("Any", ends)), first_row, exchanges, None if keys is None else _texts(keys)
@@ -204,7 +204,7 @@ class Encoder:
         """Properties whose columns are not sent as they are: the length and type of the body, and encoded maps."""
         stated: Mask | None = None if "content_length" not in columns else present(columns["content_length"])
         computed: dict[str, Array] = {
-            "content_length": pa.array(lengths(body.octets), mask=None if stated is None else ~stated)
+            "content_length": pa.array(lengths(body.raw), mask=None if stated is None else ~stated)
         }
         if body.types is not None:
             wanted = self.plan.constants.get("content_type")
@@ -270,11 +270,11 @@ def _texts(column: Array) -> Array:
     """
     if pa.types.is_string(column.type):
         return column  # the encoder refuses invalid UTF-8
-    octets = binary(column)
+    raw = binary(column)
     try:
-        return octets.cast(pa.string())
+        return raw.cast(pa.string())
     except pa.ArrowInvalid:
-        items: list[bytes | None] = octets.to_pylist()
+        items: list[bytes | None] = raw.to_pylist()
         texts = [item if item is not None and is_utf8(item) else None for item in items]
         return pa.array(texts, pa.string())
 

@@ -42,8 +42,8 @@ class PackedLayout:
         if isinstance(value, int):
             self._add(field, None, number(_NUMBERS[field.width], value))
         else:
-            octets = value.encode()
-            self._add(field, None, number(_NUMBERS[-field.width], len(octets)), octets)
+            raw = value.encode()
+            self._add(field, None, number(_NUMBERS[-field.width], len(raw)), raw)
 
     def column(self, field: Property, column: Array, unit: str) -> None:
         """Add a field with the row's own value; NULL leaves it out. ``unit`` is that of TIMESTAMP columns."""
@@ -115,16 +115,16 @@ class PackedLayout:
 
     def _uuid(self, field: Property, column: Array) -> None:
         there = present(column)
-        octets = limited(column, _MOST_OF_A_UUID, field.name, {})  # other lengths are reported below
+        raw = limited(column, _MOST_OF_A_UUID, field.name, {})  # other lengths are reported below
         long = lengths(column)
         if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
             wrong = (long != 16) if there is None else (long != 16) & there
             for row in np.flatnonzero(wrong).tolist():
                 self._blamed.setdefault(row, (field.name, f"has {long[row]} bytes; a UUID has 16"))
-            self._add(field, present(octets))
-            self.fields.column(octets)
+            self._add(field, present(raw))
+            self.fields.column(raw)
             return
-        values, wrong = texts.uuids(octets)
+        values, wrong = texts.uuids(raw)
         for row in np.flatnonzero(wrong).tolist():
             reason = (
                 f"has a text of {long[row]} bytes that is no UUID; it has to look like "
@@ -150,14 +150,14 @@ class PackedLayout:
 
 def sized(run: RowBytes, kind: str, column: Array, name: str, blamed: Blamed) -> None:
     """Add texts or bytes, preceded by their size in a dtype such as ``>u1``; null has neither."""
-    octets = limited(column, int(np.iinfo(np.dtype(kind)).max), name, blamed)
-    long = lengths(octets)
+    raw = limited(column, int(np.iinfo(np.dtype(kind)).max), name, blamed)
+    long = lengths(raw)
     if not pa.types.is_binary(column.type) and not pa.types.is_large_binary(column.type):
-        for row in not_utf8(octets):
+        for row in not_utf8(raw):
             reason = f"has {long[row]} bytes that are not UTF-8, as a STRING has to be"
             blamed.setdefault(row, (name, reason))
-    run.cells((kind, long), there=present(octets))
-    run.column(octets, long)
+    run.cells((kind, long), there=present(raw))
+    run.column(raw, long)
 
 
 def _integers(column: Array) -> Numbers:

@@ -87,12 +87,12 @@ def lengths(column: Array) -> Numbers:
     return counts if there is None else np.where(there, counts, 0)
 
 
-def not_utf8(octets: Array) -> list[int]:
+def not_utf8(raw: Array) -> list[int]:
     """The rows of a BINARY column that are not UTF-8: Spark does not check CAST(binary AS STRING)."""
     try:
-        octets.cast(pa.string())
+        raw.cast(pa.string())
     except pa.ArrowInvalid:
-        return [row for row, value in enumerate(octets.to_pylist()) if value is not None and not is_utf8(value)]
+        return [row for row, value in enumerate(raw.to_pylist()) if value is not None and not is_utf8(value)]
     return []
 
 
@@ -139,10 +139,10 @@ def fixed(rows: int, cells: list[Cell], there: Mask | None = None) -> Array:
 
 def packed(data: Numbers | pa.Buffer, offsets: Numbers, there: Mask | None = None) -> Array:
     """A binary array of this memory, not copied; null in rows left out by ``there``."""
-    octets = data if isinstance(data, pa.Buffer) else buffer(data)
+    raw = data if isinstance(data, pa.Buffer) else buffer(data)
     validity = None if there is None else buffer(np.packbits(there, bitorder="little"))
     ends = buffer(np.ascontiguousarray(offsets, np.int32))
-    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [validity, ends, octets])
+    return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [validity, ends, raw])
 
 
 def join(*pieces: Array | bytes) -> Array:

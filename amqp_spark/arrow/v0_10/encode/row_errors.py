@@ -38,8 +38,8 @@ def limited(column: Array, most: int, name: str, blamed: Blamed) -> Array:
     if pa.types.is_binary(column.type):
         return column
     if pa.types.is_string(column.type):
-        octets: Array = column.view(pa.binary())
-        return octets
+        raw: Array = column.view(pa.binary())
+        return raw
     ends = bounds(column)
     data = column.buffers()[2]
     first, last = int(ends[0]), int(ends[-1])

@@ -132,7 +132,7 @@ def uuids(column: Array) -> tuple[Numbers, Mask]:
     if there is not None:
         fits &= there
     wrong = ~fits if there is None else there & ~fits
-    octets = np.zeros((rows, 16), np.uint8)
+    raw = np.zeros((rows, 16), np.uint8)
     good = np.flatnonzero(fits)
     if len(good):
         data = np.frombuffer(cast("Any", column.buffers()[2]), np.uint8)
@@ -141,9 +141,9 @@ def uuids(column: Array) -> tuple[Numbers, Mask]:
         else:
             texts = data[ends[good][:, None] + np.arange(_UUID_LENGTH)]
         parsed, bad = _parsed_uuids(texts)
-        octets[good] = parsed
+        raw[good] = parsed
         wrong[good] |= bad
-    return octets.reshape(-1).view("V16"), wrong
+    return raw.reshape(-1).view("V16"), wrong
 
 
 def _parsed_uuids(texts: Numbers) -> tuple[Numbers, Mask]:

@@ -61,13 +61,13 @@ class _Values(NamedTuple):
 class _Entries(NamedTuple):
     """Contents of the maps or lists of a column: bytes in pieces, number of bytes and number of entries."""
 
-    parts: list[Array | _Run]
+    parts: list[Array | _FixedCells]
     sizes: Numbers
     counts: Numbers
     faults: Faults
 
 
-class _Run(NamedTuple):
+class _FixedCells(NamedTuple):
     """Consecutive cells of fixed width, in the rows that are ``there``."""
 
     cells: list[Cell]
@@ -97,7 +97,7 @@ def _encode(column: Array, inside: Callable[[Array], _Entries]) -> Encoded:
     try:
         entries = inside(column)
         head: list[Cell] = [(">u4", entries.sizes + 4), (">u4", entries.counts)]
-        joined = _joined(len(column), [_Run(head, None), *entries.parts])
+        joined = _joined(len(column), [_FixedCells(head, None), *entries.parts])
     except pa.ArrowCapacityError:
         return _halves(column, inside)
     there = row_bytes.present(column)
@@ -127,18 +127,18 @@ def _variant(column: Array, number: int, only: str) -> Encoded:
     return bodies, {row: str(fault) for row, fault in faults.items()}
 
 
-def _joined(rows: int, parts: list[Array | _Run]) -> Array:
+def _joined(rows: int, parts: list[Array | _FixedCells]) -> Array:
     """Concatenate the parts of every row; adjacent runs are one piece."""
     out: list[Array] = []
     cells: list[Cell] = []
     for part in parts:
-        if isinstance(part, _Run) and part.there is None:
+        if isinstance(part, _FixedCells) and part.there is None:
             cells = cells + part.cells
             continue
         if cells:
             out.append(row_bytes.fixed(rows, cells))
             cells = []
-        out.append(row_bytes.fixed(rows, part.cells, part.there) if isinstance(part, _Run) else part)
+        out.append(row_bytes.fixed(rows, part.cells, part.there) if isinstance(part, _FixedCells) else part)
     if cells or not out:
         out.append(row_bytes.fixed(rows, cells))
     return row_bytes.join(*out)
@@ -152,7 +152,7 @@ def _of_rows(faults: Faults, there: Mask | None) -> Faults:
 def _struct(column: Array, kind: t.StructType, depth: int) -> _Entries:
     rows = len(column)
     there = row_bytes.present(column)
-    parts: list[Array | _Run] = []
+    parts: list[Array | _FixedCells] = []
     sizes, counts = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     faults: Faults = {}
     for index, field in enumerate(kind.fields):
@@ -161,7 +161,7 @@ def _struct(column: Array, kind: t.StructType, depth: int) -> _Entries:
             has = None  # NULL only where the STRUCT is NULL, where it is not read
         name = field.name.encode()
         cells = [bytes([len(name)]) + name, *cells]
-        parts.append(_Run(cells, has))
+        parts.append(_FixedCells(cells, has))
         width = row_bytes.width(*cells)
         sizes += width if has is None else has * width
         counts += 1 if has is None else has
@@ -175,17 +175,17 @@ def _struct(column: Array, kind: t.StructType, depth: int) -> _Entries:
 
 def _map(column: Array, kind: t.MapType, depth: int) -> _Entries:
     ends, keys, items = _children(column, cast("Any", column).keys, cast("Any", column).items)
-    octets = row_bytes.binary(keys)
-    lengths = row_bytes.lengths(octets)
+    raw = row_bytes.binary(keys)
+    lengths = row_bytes.lengths(raw)
     wrong: Faults = {}
     for entry in np.flatnonzero(lengths > LONGEST_KEY).tolist():
         wrong[entry] = key_too_long(int(lengths[entry]))
-    wrong = _not_utf8(octets) | wrong
+    wrong = _not_utf8(raw) | wrong
     values = _value(items, kind.valueType, depth + 1)
     for entry, fault in values.faults.items():
         if entry not in wrong:  # otherwise the key may have no text
             wrong[entry] = fault.inside(f"[{keys[entry].as_py()!r}]")
-    entries = _joined(len(keys), [_Run([(">u1", lengths)], None), octets, *_with_void(values)])
+    entries = _joined(len(keys), [_FixedCells([(">u1", lengths)], None), raw, *_with_void(values)])
     return _gathered(column, ends, entries, wrong)
 
 
@@ -204,22 +204,22 @@ def _children(column: Array, *children: Array) -> list[Any]:
     return [ends - first, *(child.slice(first, last - first) for child in children)]
 
 
-def _with_void(values: _Values) -> list[Array | _Run]:
+def _with_void(values: _Values) -> list[Array | _FixedCells]:
     there = values.there
-    parts: list[Array | _Run] = [_Run(values.cells, there)] if values.cells else []
+    parts: list[Array | _FixedCells] = [_FixedCells(values.cells, there)] if values.cells else []
     if there is not None:
-        parts.append(_Run([_VOID], ~there))
+        parts.append(_FixedCells([_VOID], ~there))
     return parts if values.tail is None else [*parts, values.tail]
 
 
 def _gathered(column: Array, ends: Numbers, entries: Array, wrong: Faults) -> _Entries:
     """Concatenate the encoded entries or items of each row."""
-    octets = row_bytes.runs(entries, ends)
+    raw = row_bytes.runs(entries, ends)
     faults: Faults = {}
     for at in sorted(wrong):
         faults.setdefault(_row_of(ends, at), wrong[at])
     there = row_bytes.present(column)
-    return _Entries([row_bytes.masked(octets, there)], row_bytes.lengths(octets), np.diff(ends), faults)
+    return _Entries([row_bytes.masked(raw, there)], row_bytes.lengths(raw), np.diff(ends), faults)
 
 
 def _row_of(ends: Numbers, child: int) -> int:
@@ -245,8 +245,8 @@ def _value(column: Array, kind: t.DataType, depth: int) -> _Values:  # noqa: PLR
         case t.StringType():
             return _string(column)
         case t.DecimalType():
-            octets = texts.decimals(column)
-            return _Values(_sized(code.STR16, ">u2", row_bytes.lengths(octets)), octets, row_bytes.present(column), {})
+            raw = texts.decimals(column)
+            return _Values(_sized(code.STR16, ">u2", row_bytes.lengths(raw)), raw, row_bytes.present(column), {})
         case _:
             return _SCALARS[type(kind)](column, kind)
 
@@ -283,22 +283,22 @@ def _boolean(column: Array, _: t.DataType) -> _Values:
 
 
 def _string(column: Array) -> _Values:
-    octets = row_bytes.binary(column)
-    lengths = row_bytes.lengths(octets)
-    faults = _not_utf8(octets)
+    raw = row_bytes.binary(column)
+    lengths = row_bytes.lengths(raw)
+    faults = _not_utf8(raw)
     for row in np.flatnonzero(lengths > LONGEST_TEXT).tolist():
         faults[row] = text_too_long(int(lengths[row]))
-    return _Values(_sized(code.STR16, ">u2", lengths), octets, row_bytes.present(column), faults)
+    return _Values(_sized(code.STR16, ">u2", lengths), raw, row_bytes.present(column), faults)
 
 
-def _not_utf8(octets: Array) -> Faults:
+def _not_utf8(raw: Array) -> Faults:
     """Faults of texts that are not UTF-8, which no reader of a str16 could decode."""
-    return {row: not_utf8(octets[row].as_buffer().size) for row in row_bytes.not_utf8(octets)}
+    return {row: not_utf8(raw[row].as_buffer().size) for row in row_bytes.not_utf8(raw)}
 
 
 def _binary(column: Array, _: t.DataType) -> _Values:
-    octets = row_bytes.binary(column)
-    return _Values(_sized(code.VBIN32, ">u4", row_bytes.lengths(octets)), octets, row_bytes.present(column), {})
+    raw = row_bytes.binary(column)
+    return _Values(_sized(code.VBIN32, ">u4", row_bytes.lengths(raw)), raw, row_bytes.present(column), {})
 
 
 def _date(column: Array, _: t.DataType) -> _Values:

@@ -153,15 +153,15 @@ class _Reader:
         return part
 
     def _text(self, begin: int, size: int) -> tuple[bytes, int]:
-        octets = self._part(begin, begin + size)
+        raw = self._part(begin, begin + size)
         if size > LONGEST_TEXT:
             raise Unfit(text_too_long(size))
-        if not octets.isascii():
+        if not raw.isascii():
             try:
-                octets.decode()
+                raw.decode()
             except UnicodeDecodeError:
                 raise Unfit(not_utf8(size)) from None
-        return _STR16 + size.to_bytes(2, "big") + octets, begin + size
+        return _STR16 + size.to_bytes(2, "big") + raw, begin + size
 
     def _other(self, at: int, head: int) -> tuple[bytes, int]:
         """The less common primitives."""
@@ -275,8 +275,8 @@ def _deeper(depth: int) -> None:
 
 
 def _container(number: int, count: int, parts: list[bytes]) -> bytes:
-    octets = b"".join(parts)
-    return pack(">BII", number, 4 + len(octets), count) + octets
+    raw = b"".join(parts)
+    return pack(">BII", number, 4 + len(raw), count) + raw
 
 
 def _str16(text: str) -> bytes:
