@@ -35,7 +35,7 @@ _HOST_NAME = re.compile(r"[^\s\[\]/?#%\\:]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectOptions:
-    """Settings of a connection; immutable. ``repr`` shows no secret.
+    """Settings of a connection. Immutable: any thread may use them. ``repr`` shows no secret.
 
     Args:
         hosts: host names or addresses, with their ports; each is tried once.

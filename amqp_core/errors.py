@@ -2,6 +2,8 @@
 
 Rules: a class states whether a retry can help (``retryable``); every argument goes to ``super().__init__`` so that
 errors can be pickled between workers; a message names the value, the limit and the place, and never a secret.
+
+Thread-safety: the fields of an error do not change after its construction, so any thread may read it.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ def given(text: str) -> str:
 
 
 class AmqpError(Exception):
-    """Base of all errors of this library."""
+    """Base of all errors of this library. Their fields do not change: any thread may read an error."""
 
     retryable: ClassVar[bool] = False
 

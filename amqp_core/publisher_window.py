@@ -24,6 +24,9 @@ class Window:
     """Most transfers, and most bytes, that may be sent and not completed. Not thread-safe.
 
     It starts with its upper bounds; if it is ``small`` with ``FIRST_TRANSFERS`` and ``FIRST_BYTES`` at most.
+
+    Raises:
+        UsageError: a bound is less than 1.
     """
 
     def __init__(self, most_transfers: int, most_bytes: int, *, small: bool = False) -> None:
@@ -66,7 +69,11 @@ class Window:
         self._size = 1.0
 
     def within(self, most_transfers: int, most_bytes: int) -> Window:
-        """Return a window with other bounds for the same broker; its measured size is kept."""
+        """Return a window with other bounds for the same broker; its measured size is kept.
+
+        Raises:
+            UsageError: a bound is less than 1.
+        """
         window = Window(most_transfers, most_bytes, small=self._small)
         if self._small or self._fast_until < math.inf:
             window._size, window._fast_until = min(self._size, window._largest), self._fast_until

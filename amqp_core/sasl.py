@@ -36,7 +36,10 @@ MAX_ITERATIONS = 2_000_000
 
 
 class Login(Protocol):
-    """The client's side of a login, for the state machine of a connection."""
+    """The client's side of a login, for the state machine of a connection, which calls it on its own thread only.
+
+    Every method may raise AuthenticationFailed (the login must not go on) and UsageError (a credential cannot be sent).
+    """
 
     def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
         """Choose a mechanism; return its name and initial response (``None``: the mechanism has none)."""
@@ -57,16 +60,32 @@ class SaslLogin:
         self._mechanism: Mechanism | None = None
 
     def choose(self, mechanisms: Sequence[str]) -> tuple[str, bytes | None]:
-        """As :meth:`Login.choose`; errors are those of :func:`choose`."""
+        """As :meth:`Login.choose` (0-10 connection.start, connection.start-ok).
+
+        Raises:
+            AuthenticationFailed: no mechanism is acceptable to both sides, or the password file cannot be read.
+            UsageError: the mechanism cannot send a character of the user name or password.
+        """
         self._mechanism = choose(mechanisms, self._options, loopback=self._loopback)
         return self._mechanism.name, self._mechanism.initial()
 
     def respond(self, challenge: bytes) -> bytes:
-        """Answer a challenge; raise AuthenticationFailed if it is not expected or not valid."""
+        """Answer a challenge (0-10 connection.secure, connection.secure-ok).
+
+        Raises:
+            AuthenticationFailed: the challenge is not expected or not valid, or reports an error (SCRAM).
+            UsageError: the mechanism cannot send a character of the password.
+            ProtocolError: no mechanism was chosen.
+        """
         return self._chosen().respond(challenge)
 
     def succeeded(self) -> None:
-        """Raise AuthenticationFailed if the broker has not given the proof that the mechanism requires."""
+        """Check the proof that the mechanism requires of the broker (0-10 connection.tune: the login is accepted).
+
+        Raises:
+            AuthenticationFailed: the proof is missing.
+            ProtocolError: no mechanism was chosen.
+        """
         self._chosen().finished()
 
     def _chosen(self) -> Mechanism:
@@ -81,19 +100,32 @@ class Mechanism:
     name: ClassVar[str] = ""
 
     def initial(self) -> bytes | None:
-        """Return the initial response; ``None`` if the mechanism has none, because the broker sends first."""
+        """Return the initial response; ``None`` if the mechanism has none, because the broker sends first.
+
+        Raises:
+            UsageError: the mechanism cannot send a character of the user name or password (PLAIN).
+        """
         return None
 
     def respond(self, challenge: bytes) -> bytes:
-        """Return the response to one challenge; raise AuthenticationFailed if it is not expected or not valid."""
+        """Return the response to one challenge.
+
+        Raises:
+            AuthenticationFailed: the challenge is not expected or not valid.
+            UsageError: the mechanism cannot send a character of the password (SCRAM).
+        """
         raise _violated(self.name, f"a challenge of {len(challenge)} bytes arrived where it has none")
 
     def finished(self) -> None:
-        """Check that the broker may accept the login now; else raise AuthenticationFailed."""
+        """Check that the broker may accept the login now.
+
+        Raises:
+            AuthenticationFailed: the proof that the mechanism requires of the broker is missing.
+        """
 
 
 class Anonymous(Mechanism):
-    """RFC 4505, with an empty trace."""
+    """RFC 4505, with an empty trace. It has no state: any thread may use it."""
 
     name: ClassVar[str] = "ANONYMOUS"
 
@@ -103,7 +135,7 @@ class Anonymous(Mechanism):
 
 
 class External(Mechanism):
-    """RFC 4422 appendix A: the identity of the TLS client certificate."""
+    """RFC 4422 appendix A: the identity of the TLS client certificate. It has no state: any thread may use it."""
 
     name: ClassVar[str] = "EXTERNAL"
 
@@ -125,12 +157,22 @@ class _Password(Mechanism):
 
 
 class Plain(_Password):
-    """RFC 4616: sends the password itself, so only over TLS, to a loopback address, or when named explicitly."""
+    """RFC 4616: sends the password itself, so only over TLS, to a loopback address, or when named explicitly.
+
+    Immutable: any thread may use it.
+
+    Raises:
+        UsageError: user name or password is not text in UTF-8.
+    """
 
     name: ClassVar[str] = "PLAIN"
 
     def initial(self) -> bytes:
-        """Return NUL, user name, NUL, password."""
+        """Return NUL, user name, NUL, password.
+
+        Raises:
+            UsageError: user name or password contains a NUL character.
+        """
         if "\0" in self._username or "\0" in self._password:
             reason = "with PLAIN neither can have a NUL character"
             raise UsageError(CoreCondition.ARGUMENT_INVALID(name="The user name or password", reason=reason))
@@ -142,6 +184,11 @@ class CramMd5(_Password):
 
     An attacker who reads challenge and answer, or acts as the broker, can try passwords at full speed. So, as PLAIN, it
     is used only over TLS, to a loopback address, or when named explicitly. Else SCRAM could be downgraded to it.
+
+    Not thread-safe.
+
+    Raises:
+        UsageError: user name or password is not text in UTF-8.
     """
 
     name: ClassVar[str] = "CRAM-MD5"
@@ -151,7 +198,11 @@ class CramMd5(_Password):
         self._answered = False
 
     def respond(self, challenge: bytes) -> bytes:
-        """Return user name, space, and the digest in hexadecimal."""
+        """Return user name, space, and the digest in hexadecimal.
+
+        Raises:
+            AuthenticationFailed: a second challenge arrived.
+        """
         if self._answered:
             return super().respond(challenge)
         self._answered = True
@@ -159,13 +210,27 @@ class CramMd5(_Password):
         return self._username.encode() + b" " + digest.encode()
 
     def finished(self) -> None:
-        """Refuse a broker that sent no challenge: it has not checked the password."""
+        """Refuse a broker that sent no challenge: it has not checked the password.
+
+        Raises:
+            AuthenticationFailed: it sent none.
+        """
         if not self._answered:
             raise _violated(self.name, "the login was accepted without a challenge, so no password was checked")
 
 
 class Scram(_Password):
-    """RFC 5802 without channel binding: the password is not sent, and the broker proves that it knows it."""
+    """RFC 5802 without channel binding: the password is not sent, and the broker proves that it knows it.
+
+    Not thread-safe.
+
+    Args:
+        username, password: the login.
+        nonce: for tests; by default it is random.
+
+    Raises:
+        UsageError: user name or password is not text in UTF-8, or SASL does not allow the user name (RFC 4013).
+    """
 
     hash_name: ClassVar[str] = ""
 
@@ -181,7 +246,13 @@ class Scram(_Password):
         return b"n,," + self._first_bare.encode()
 
     def respond(self, challenge: bytes) -> bytes:
-        """Answer server-first with client-final; check server-final and answer it with an empty message."""
+        """Answer server-first with client-final; check server-final and answer it with an empty message.
+
+        Raises:
+            AuthenticationFailed: a challenge is malformed or unexpected, reports an error, continues another nonce or
+                asks for too few or too many iterations; or the signature of the server is wrong.
+            UsageError: SASL does not allow the password (RFC 4013).
+        """
         if self._server_signature is None:
             return self._final(challenge)
         if self._verified:
@@ -190,7 +261,11 @@ class Scram(_Password):
         return b""
 
     def finished(self) -> None:
-        """Refuse a broker that sent no signature: it has not proved that it knows the password."""
+        """Refuse a broker that sent no signature: it has not proved that it knows the password.
+
+        Raises:
+            AuthenticationFailed: it sent none.
+        """
         if not self._verified:
             reason = "the login was accepted without a proof that the server knows the password (no server signature)"
             raise _violated(self.name, reason)
@@ -231,14 +306,14 @@ class Scram(_Password):
 
 
 class ScramSha1(Scram):
-    """RFC 5802."""
+    """RFC 5802: SCRAM with SHA-1. Not thread-safe."""
 
     name: ClassVar[str] = "SCRAM-SHA-1"
     hash_name: ClassVar[str] = "sha1"
 
 
 class ScramSha256(Scram):
-    """RFC 7677."""
+    """RFC 7677: SCRAM with SHA-256. Not thread-safe."""
 
     name: ClassVar[str] = "SCRAM-SHA-256"
     hash_name: ClassVar[str] = "sha256"
@@ -261,7 +336,15 @@ _WEAK = {
 def choose(offered: Sequence[str], options: ConnectOptions, *, loopback: bool) -> Mechanism:
     """Choose the first allowed mechanism that the broker offers and that the given credentials can serve.
 
-    If there is none, the text of the AuthenticationFailed has the reason and the remedy for each common one.
+    Args:
+        offered: names of the mechanisms that the broker offers (0-10 connection.start).
+        options: the allowed mechanisms, best first, and the credentials.
+        loopback: whether the broker has a loopback address, so that no listener is on the way.
+
+    Raises:
+        AuthenticationFailed: there is none; the text has the reason and the remedy for each common one. Or the password
+            file cannot be read.
+        UsageError: SASL does not allow the user name (SCRAM, RFC 4013), or the login is not text in UTF-8.
     """
     username, password, allowed = options.username, options.read_password(), options.sasl_mechanisms
     reasons: list[str] = []
@@ -315,7 +398,12 @@ def _unusable(name: str, *, login: bool, partial_login: bool, certificate: bool,
 def saslprep(text: str, what: str) -> str:
     """Prepare text by RFC 4013 as a query string (code points unassigned in Unicode 3.2 are allowed).
 
-    The UsageError for forbidden text names it by ``what``, and does not contain it.
+    Args:
+        text: a user name or password.
+        what: names it in the error, which does not contain it.
+
+    Raises:
+        UsageError: it contains a forbidden character, or mixes directions of writing in a forbidden way.
     """
     if text.isascii() and text.isprintable():
         return text

@@ -39,7 +39,8 @@ def wire_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 def unwrap_ranges(ranges: Iterable[tuple[int, int]], near: int) -> list[tuple[int, int]]:
     """Convert inclusive wire ranges to unbounded ones near the id ``near``; the width is the serial distance.
 
-    A range that ends before it begins is a ProtocolError: read as one that crosses the wrap it has nearly every id.
+    Raises:
+        ProtocolError: a range ends before it begins: read as one that crosses the wrap it has nearly every id.
     """
     result = []
     for low, high in ranges:

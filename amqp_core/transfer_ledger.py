@@ -21,7 +21,9 @@ _UNROUTABLE = 1
 
 
 class Transfers:
-    """A run: concatenated, encoded message.transfer assemblies on channel 0, without the sync bit. Immutable.
+    """A run: concatenated, encoded message.transfer assemblies on channel 0, without the sync bit.
+
+    Immutable: any thread may use it.
 
     Args:
         frames: the bytes; any object with the buffer protocol. They must not change until they are completed.
@@ -69,7 +71,7 @@ class Transfers:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A transfer that the broker rejected (message.reject).
+    """A transfer that the broker rejected (message.reject). Immutable: any thread may use it.
 
     Attributes:
         tag: tag of its run.
@@ -92,7 +94,7 @@ class Rejected:
 
 @dataclass(slots=True)
 class Counted:
-    """A number of transfers, and their bytes with all frames."""
+    """A number of transfers, and their bytes with all frames. Not thread-safe: it can be changed."""
 
     transfers: int = 0
     nbytes: int = 0
@@ -168,7 +170,9 @@ class Ledger:
     def settle(self, told: RangeSet, completed: RangeSet | None) -> None:
         """Count the transfers reported as completed, and free the bytes of every part that is wholly ``completed``.
 
-        Those are the ids completed for certain; ``None`` if they have not changed.
+        Args:
+            told: ids of all commands that the broker has reported as completed (session.completed).
+            completed: ids completed for certain; ``None`` if they have not changed.
         """
         highest = told.highest()
         if highest is None:
@@ -212,7 +216,15 @@ class Ledger:
         self._lead -= count
 
     def reject(self, low: int, high: int, code: int, text: str) -> None:
-        """Record that ids ``low`` to ``high`` are rejected; ids of other commands among them are ignored."""
+        """Record that ids ``low`` to ``high`` are rejected (message.reject); ids of other commands are ignored.
+
+        Args:
+            low, high: first and last id, both included.
+            code, text: the broker's reason (domain reject-code).
+
+        Raises:
+            ProtocolError: one of them was forgotten as completed (:meth:`forget`), so that it counted as delivered.
+        """
         self._check_forgotten(low, high, text)
         if self.rejected and self.rejected[-1].text == text:
             text = self.rejected[-1].text  # thousands of rejects share one text
@@ -238,7 +250,7 @@ class Ledger:
             )
 
     def take_rejected(self) -> list[Rejected]:
-        """Return the rejected transfers, and forget them."""
+        """Return the transfers rejected since the last call, and forget them."""
         rejected, self.rejected = self.rejected, []
         return rejected
 
@@ -253,7 +265,9 @@ class Ledger:
     def unfinished(self, completed: RangeSet, unsent: Iterable[tuple[Transfers, int]]) -> list[Transfers]:
         """Return transfers that are neither completed nor rejected, in order, then unsent ones; no bytes are copied.
 
-        ``unsent``: runs, each with the number of transfers at its front that were sent.
+        Args:
+            completed: ids completed for certain.
+            unsent: runs, each with the number of transfers at its front that were sent.
         """
         found: list[tuple[Transfers, int, int]] = []
 

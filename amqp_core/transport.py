@@ -40,7 +40,11 @@ class _NotResolved(Exception):
 
 
 def tls_context(options: ConnectOptions) -> ssl.SSLContext:
-    """Build the TLS context: certificates are always verified, host names unless the options disable it."""
+    """Build the TLS context: certificates are always verified, host names unless the options disable it.
+
+    Raises:
+        TlsError: a file of certificates, or the key, cannot be read or used.
+    """
     try:
         context = ssl.create_default_context(cafile=options.tls_ca_file)
         context.check_hostname = options.tls_verify_hostname
@@ -82,7 +86,14 @@ class Transport:
 
     @classmethod
     def connect(cls, host: str, port: int, *, timeout: float, context: ssl.SSLContext | None) -> Transport:
-        """Connect to ``host``:``port`` within ``timeout`` seconds, with TLS when a context is given."""
+        """Connect to ``host``:``port`` within ``timeout`` seconds, with TLS when a context is given.
+
+        Raises:
+            ConnectionFailed: the host name cannot be resolved, no address of it takes the connection, or one of these
+                or the TLS handshake takes too long.
+            TlsError: the TLS handshake failed, or the certificate of the peer is not accepted.
+            ConnectionLost: the connection broke during the TLS handshake.
+        """
         where = format_address(host, port)
         deadline = monotonic() + timeout
         if context is not None:
@@ -130,7 +141,12 @@ class Transport:
     def write(self, data: bytes | memoryview, *, bounded: bool = False) -> None:
         """Send ``data``, which must not change until then; buffer the part that the peer does not take yet.
 
-        ``bounded``: the caller limits the amount itself, so that it does not count in ``pending_own_bytes``.
+        Args:
+            data: the bytes.
+            bounded: the caller limits the amount itself, so that it does not count in ``pending_own_bytes``.
+
+        Raises:
+            ConnectionLost, TlsError: as :meth:`flush`.
         """
         if data:
             self._pending.append((memoryview(data), bounded))
@@ -140,7 +156,12 @@ class Transport:
         self.flush()
 
     def flush(self) -> None:
-        """Send pending data, as far as the peer takes it."""
+        """Send pending data, as far as the peer takes it.
+
+        Raises:
+            ConnectionLost: the connection broke.
+            TlsError: with TLS, before anything was read: the peer refused the handshake or our certificate.
+        """
         while self._pending:
             view, bounded = self._pending[0]
             try:
@@ -159,7 +180,11 @@ class Transport:
                 self._pending[0] = (view[sent:], bounded)
 
     def read(self) -> bytes | None:
-        """Return the bytes that have arrived (at most 256 KiB), ``None`` if none, ``b""`` at the end of the stream."""
+        """Return the bytes that have arrived (at most 256 KiB), ``None`` if none, ``b""`` at the end of the stream.
+
+        Raises:
+            ConnectionLost, TlsError: as :meth:`flush`.
+        """
         try:
             data = self._sock.recv(READ_BYTES)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -174,7 +199,13 @@ class Transport:
     def wait(self, timeout: float, *, reading: bool = True) -> bool:
         """Wait for data to read, room to write pending data, or a wake-up; return whether :meth:`wake` was called.
 
-        Without ``reading`` arriving data is left in the socket; only writing, waking and a reset are noticed.
+        Args:
+            timeout: seconds.
+            reading: whether to wait for data; else arriving data is left in the socket, and only writing, waking and a
+                reset are noticed.
+
+        Raises:
+            ConnectionLost, TlsError: as :meth:`flush`; without ``reading`` also because the peer reset the connection.
         """
         if reading and self.is_tls and isinstance(self._sock, ssl.SSLSocket) and self._sock.pending():
             timeout = 0

@@ -66,14 +66,17 @@ _T = TypeVar("_T")
 
 
 class Role(Enum):
-    """Side of the connection."""
+    """Side of the connection. Immutable: any thread may use it."""
 
     CLIENT = auto()
     SERVER = auto()
 
 
 class State(Enum):
-    """State of the connection, named after the control that is awaited from the peer."""
+    """State of the connection, named after the control that is awaited from the peer.
+
+    Immutable: any thread may use it.
+    """
 
     HEADER = auto()
     START = auto()
@@ -110,26 +113,29 @@ TRANSITIONS = {Role.CLIENT: CLIENT_TRANSITIONS, Role.SERVER: SERVER_TRANSITIONS}
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The connection is open; sessions may be attached."""
+    """The connection is open (connection.open-ok); sessions may be attached. Immutable: any thread may use it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Redirected:
-    """The peer asks to connect elsewhere (connection.redirect)."""
+    """The peer asks to connect elsewhere (connection.redirect). Immutable: any thread may use it."""
 
     host: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The connection has ended. ``error`` is ``None`` after a clean close that this side requested."""
+    """The connection has ended. ``error`` is ``None`` after a clean close that this side requested.
+
+    Immutable: any thread may use it.
+    """
 
     error: AmqpError | None
 
 
 @dataclass(frozen=True, slots=True)
 class ControlReceived:
-    """A control of the session class arrived on a channel."""
+    """A control of the session class arrived on a channel. Not thread-safe: the control can be changed."""
 
     channel: int
     control: spec.Control
@@ -137,7 +143,10 @@ class ControlReceived:
 
 @dataclass(frozen=True, slots=True)
 class CommandReceived:
-    """A command arrived: with its header and body segments as raw bytes, and the sync bit of its session header."""
+    """A command arrived: with its header and body segments as raw bytes, and the sync bit of its session header.
+
+    Not thread-safe: the command can be changed.
+    """
 
     channel: int
     command: spec.Command
@@ -150,7 +159,7 @@ class CommandReceived:
 class CommandUnknown:
     """A command arrived that is not known here: of an optional class (file, stream), or of none at all.
 
-    ``code`` is class code and code in one number.
+    ``code`` is class code and code in one number. Immutable: any thread may use it.
     """
 
     channel: int
@@ -159,14 +168,20 @@ class CommandUnknown:
 
 @dataclass(frozen=True, slots=True)
 class TransfersReceived:
-    """A run of message.transfer arrived on the scanned channel, as raw frames."""
+    """A run of message.transfer arrived on the scanned channel, as raw frames.
+
+    Not thread-safe until the session has numbered the block.
+    """
 
     block: Block
 
 
 @dataclass(frozen=True, slots=True)
 class TransferBegun:
-    """The first frames of a large message.transfer arrived on the scanned channel; more will follow."""
+    """The first frames of a large message.transfer arrived on the scanned channel; more will follow.
+
+    Immutable: any thread may use it.
+    """
 
     frames: bytes
 
@@ -191,6 +206,9 @@ class Connection:
         authenticate: ``(mechanism, response) -> challenge``, ``None`` when the login is complete; raises
             AuthenticationFailed to refuse.
         scan_transfers: deliver transfers of channel 0 as blocks of raw frames (the fast path) instead of commands.
+
+    Raises:
+        UsageError: ``max_frame_size`` is outside its limits.
     """
 
     def __init__(
@@ -258,7 +276,8 @@ class Connection:
         """Process received bytes; return their events, in order.
 
         A protocol violation ends the connection: the last event is then :class:`Ended` with the error, after the
-        events of all complete data before it, and a connection.close for the peer waits to be sent.
+        events of all complete data before it, and a connection.close for the peer waits to be sent. The same holds for
+        errors of the login. So no AmqpError is raised.
         """
         events: list[Event] = []
         if self.state is State.CLOSED:
@@ -295,7 +314,12 @@ class Connection:
         return following, silent
 
     def send_control(self, channel: int, control: spec.Control) -> None:
-        """Queue a control of a session; split it if its set of commands does not fit the peer's max-frame-size."""
+        """Queue a control of a session; split it if its set of commands does not fit the peer's max-frame-size.
+
+        Raises:
+            EncodeError: a required field is absent, a field does not fit its wire type, or the control does not fit one
+                frame.
+        """
         for part in _fitting(control, self._sent_frame_limit - HEADER_SIZE):
             self._put_control(channel, part)
 
@@ -304,7 +328,15 @@ class Connection:
         self._out.extend(encode_assembly(channel, 1, segments, self.max_frame_size))
 
     def close(self, reply_code: int = 200, reply_text: str = "") -> None:
-        """Begin a clean close (connection.close)."""
+        """Begin a clean close (connection.close).
+
+        Args:
+            reply_code: 200 is a normal close; others: 0-10 domain close-code.
+            reply_text: the reason, at most 255 bytes of UTF-8.
+
+        Raises:
+            EncodeError: ``reply_text`` is too long.
+        """
         if self.state in (State.CLOSED, State.CLOSE_OK):
             return
         if self.state is State.HEADER:

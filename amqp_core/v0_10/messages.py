@@ -66,7 +66,11 @@ class Message:
 
 
 def messages_of(block: Block) -> Iterator[Message]:
-    """Decode every transfer of a block; an undecodable one ends the iteration, unlike that of :func:`each_message`."""
+    """Decode every transfer of a block; an undecodable one ends the iteration, unlike that of :func:`each_message`.
+
+    Raises:
+        UndecodableMessage: during the iteration; its ``command_id`` settles the transfer.
+    """
     for message in each_message(block):
         if isinstance(message, UndecodableMessage):
             raise message
@@ -74,7 +78,10 @@ def messages_of(block: Block) -> Iterator[Message]:
 
 
 def each_message(block: Block) -> Iterator[Message | UndecodableMessage]:
-    """Decode every transfer of a block separately; for an undecodable one the error is yielded instead."""
+    """Decode every transfer of a block separately; for an undecodable one the error is yielded instead.
+
+    The ids of the transfers are valid once the session has numbered the block. It raises no AmqpError.
+    """
     start = 0
     for index, end in enumerate(block.ends):
         command_id = block.first_id + index

@@ -64,6 +64,11 @@ _log = logging.getLogger(__name__)
 class Publisher:
     """Publishes runs of transfers on a client's session; made by :meth:`Client.publisher`. Not thread-safe.
 
+    Only :meth:`send`, :meth:`finish`, :meth:`retire` and :meth:`receive` raise an AmqpError.
+
+    Args:
+        trusting: a completion counts at once, without the answer to a later execution.sync.
+
     Attributes:
         accept_mode: accept-mode with which this broker reports most; the transfers must have it.
         sent: count of the transfers passed to the transport.
@@ -93,43 +98,53 @@ class Publisher:
 
     @property
     def max_frame_size(self) -> int:
-        """Largest frame that the broker accepts on this connection, in bytes."""
+        """Largest frame that the broker accepts on this connection (connection.tune-ok), in bytes."""
         return self._driver.connection.max_frame_size
 
     @property
     def completed(self) -> Counted:
-        """Count of the sent transfers that the broker has completed for certain, as far as was read."""
+        """Count of the transfers that the broker has completed for certain (session.completed), as far as was read.
+
+        It does no I/O, and can be read after the connection has ended.
+        """
         self._settle()
         return self._ledger.completed
 
     @property
     def in_flight(self) -> int:
-        """Number of transfers that were sent and are not completed for certain."""
+        """Number of transfers that were sent and are not completed for certain (session.completed), as far as was read.
+
+        It does no I/O, and can be read after the connection has ended.
+        """
         self._settle()
         return self._ledger.in_flight.transfers
 
     @property
     def rejected(self) -> list[Rejected]:
-        """Rejected transfers that :meth:`take_rejected` has not returned yet."""
+        """Rejected transfers (message.reject) that :meth:`take_rejected` has not returned yet."""
         return self._ledger.rejected
 
     def send(self, transfers: Transfers, *, timeout_s: float = math.inf) -> int:
-        """Send a run; it is safe once :meth:`finish` has returned. Until then :meth:`unfinished` includes it.
+        """Send a run (message.transfer); it is safe once :meth:`finish` has returned.
+
+        Until then :meth:`unfinished` includes what is not completed, also after an error in the middle of the run.
 
         Waits while the window, the broker's flow control or the socket is full: without limit by default, as long as
         the broker lives. The log has a warning once a minute with the reason of the wait.
 
         Args:
-            transfers: the run.
+            transfers: the run; encoded with ``accept_mode``, in frames of at most ``max_frame_size`` bytes.
             timeout_s: seconds until a live broker that accepts nothing is given up.
 
         Returns:
-            The command id of the first transfer.
+            The command id of the first transfer; of the next command, if the run is empty.
 
         Raises:
-            ConnectionLost, SessionDetached, CommandFailed, ...: the connection or session ended, now or before.
+            ConnectionLost, ConnectionClosed, SessionDetached, CommandFailed, ProtocolError: the connection or session
+                ended, now or before. CommandFailed may concern an earlier transfer: see :meth:`locate`.
             DeadlineExceeded: after ``timeout_s``; or there are no heartbeats and the broker was silent for 60 s.
-            UsageError: another publisher has replaced this one.
+            DecodeError: a transfer cannot be read, which is tried only if the broker limits single exchanges.
+            UsageError: another publisher has replaced this one, or the client was closed.
         """
         if self._retired:
             reason = "another publisher was made for this client, so this one is over"
@@ -158,12 +173,15 @@ class Publisher:
     def finish(self, *, timeout_s: float = math.inf) -> None:
         """Wait until the broker has completed every transfer (execution.sync). Look at ``rejected`` then.
 
+        It does nothing if no transfer was sent since it returned last.
+
         Args:
             timeout_s: seconds until a live broker that does not complete is given up.
 
         Raises:
-            ConnectionLost, SessionDetached, CommandFailed, DeadlineExceeded, ...: as :meth:`send` does.
-            UsageError: a send was interrupted, so that a part of its run was never sent.
+            ConnectionLost, ConnectionClosed, SessionDetached, CommandFailed, ProtocolError, DeadlineExceeded: as
+                :meth:`send` does. ProtocolError: also for a reject of a transfer that counted as completed.
+            UsageError: a send was interrupted, so that a part of its run was never sent; or the client was closed.
         """
         if not self._dirty:
             return
@@ -184,7 +202,8 @@ class Publisher:
     def unfinished(self) -> list[Transfers]:
         """Return transfers of :meth:`send` that are neither completed nor rejected, in order, without copying bytes.
 
-        After a loss they must be sent again elsewhere: the broker may have some of them, but did not confirm.
+        After a loss they must be sent again elsewhere: the broker may have some of them, but did not confirm
+        (session.completed). It does no I/O, so that it works after the connection has ended.
         """
         self._settle()
         return self._ledger.unfinished(self._safe(), self._unsent)
@@ -192,19 +211,28 @@ class Publisher:
     def locate(self, command_id: int) -> tuple[object, int] | None:
         """Return tag and number of the transfer with that command id; ``None`` for any other command.
 
-        Used for the command that an execution.exception names. Transfers completed long ago are forgotten.
+        Used for the command that an execution.exception names (:attr:`CommandFailed.command_id`). Transfers completed
+        long ago are forgotten.
+
+        Args:
+            command_id: an id without limit, as :meth:`send` returns it.
+
+        Returns:
+            The tag of its run, and its number in that run.
         """
         return self._ledger.locate(command_id)
 
     def take_rejected(self) -> list[Rejected]:
-        """Return the rejected transfers, and forget them."""
+        """Return the transfers rejected since the last call (message.reject), and forget them. No I/O."""
         return self._ledger.take_rejected()
 
     def retire(self) -> None:
         """End the publisher, since another one takes over the session.
 
+        Afterwards :meth:`send` raises UsageError.
+
         Raises:
-            UsageError: it is not finished.
+            UsageError: it is not finished: call :meth:`finish` before.
         """
         if self._dirty:
             reason = f"the publisher in use is not finished, {self.in_flight} transfer(s) are not completed"
@@ -212,7 +240,14 @@ class Publisher:
         self._retired = True
 
     def receive(self, command: spec.Command) -> None:
-        """Process a command of the broker to a publisher: reject, and flow control."""
+        """Process a command of the broker to a publisher: message.reject, and the flow control of producers.
+
+        That is message.stop, message.flow and message.set-flow-mode; other commands are ignored.
+
+        Raises:
+            ProtocolError: a reject of a transfer that counted as completed, or of a range that ends before it begins.
+            LimitExceeded: the broker limits more exchanges than can be counted (4096).
+        """
         if isinstance(command, spec.MessageReject):
             for low, high in unwrap_ranges(command.transfers or [], self._driver.session.next_id):
                 self._ledger.reject(low, high, command.code or 0, command.text or "")

@@ -24,7 +24,14 @@ if TYPE_CHECKING:
 
 
 class Questions:
-    """Queries that were sent; made by :meth:`Client.ask`. Not thread-safe."""
+    """Queries that were sent (exchange.query, exchange.bound, queue.query); made by :meth:`Client.ask`.
+
+    Not thread-safe.
+
+    Raises:
+        ConnectionLost, SessionDetached, CommandFailed, ...: the connection or session has ended.
+        EncodeError: a name does not fit its wire type (str8: 255 bytes).
+    """
 
     def __init__(self, driver: Driver, questions: Sequence[Question]) -> None:
         self._driver = driver
@@ -37,7 +44,7 @@ class Questions:
         return all(map(self._driver.is_answered, self._ids))
 
     def answers(self) -> list[Answer]:
-        """Wait for every answer and return them in the order of the queries; call it once.
+        """Wait for every answer (execution.result) and return them in the order of the queries; call it once.
 
         Raises:
             ProtocolError: an answer is missing or of another type.
@@ -57,7 +64,11 @@ class Questions:
 
 
 class RouteQueries:
-    """Queries about targets of messages, sent together; made by :meth:`Client.query_routes`. Not thread-safe."""
+    """Queries about targets of messages, sent together; made by :meth:`Client.query_routes`. Not thread-safe.
+
+    Raises:
+        ConnectionLost, SessionDetached, CommandFailed, EncodeError, ...: as :class:`Questions`.
+    """
 
     def __init__(self, driver: Driver, targets: Sequence[Target]) -> None:
         self._questions = Questions(driver, [_question(*target) for target in targets])
@@ -68,7 +79,12 @@ class RouteQueries:
         return self._questions.arrived
 
     def answers(self) -> list[Route]:
-        """Wait for every answer; errors are those of :meth:`Questions.answers`."""
+        """Wait for every answer and return the routes in the order of the targets; call it once.
+
+        Raises:
+            ProtocolError, DeadlineExceeded, ConnectionLost, SessionDetached, CommandFailed, ...: as
+                :meth:`Questions.answers`.
+        """
         return [route_of(answer) for answer in self._questions.answers()]
 
 

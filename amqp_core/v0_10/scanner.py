@@ -34,7 +34,7 @@ _LEAST_FRAME = MIN_MAX_FRAME_SIZE // 2
 class Scanner:
     """Splits the frames of one channel into blocks of transfers and single other frames, in order of arrival.
 
-    The bytes of all frames of a transfer are limited by ``max_message_bytes``.
+    The bytes of all frames of a transfer are limited by ``max_message_bytes``. Not thread-safe.
     """
 
     def __init__(self, channel: int, max_message_bytes: int = LARGEST_MESSAGE_BYTES) -> None:
@@ -60,7 +60,11 @@ class Scanner:
         """Process the next bytes; yield blocks, and every other frame as its bytes.
 
         ``error`` is set if the iteration ends at a malformed frame or a message beyond the limit; items yielded before
-        it are valid.
+        it are valid. No AmqpError is raised.
+
+        Args:
+            chunk: the bytes; all items must be taken before the next call.
+            max_frame_size: the negotiated max-frame-size in bytes, header included.
         """
         self.begun = b""
         if len(chunk) < self._missing:

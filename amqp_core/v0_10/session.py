@@ -40,7 +40,7 @@ _NAMES = {cls.CODE: cls.NAME for cls in spec.COMMAND_TYPES.values()}
 
 
 class Wire(Protocol):
-    """Output of a session."""
+    """Output of a session, which calls it on its own thread only."""
 
     def send_control(self, channel: int, control: spec.Control) -> None:
         """Queue a control."""
@@ -50,7 +50,7 @@ class Wire(Protocol):
 
 
 class SessionState(Enum):
-    """State of the session (0-10 section session: attach and detach)."""
+    """State of the session (0-10 section session: attach and detach). Immutable: any thread may use it."""
 
     NEW = auto()
     ATTACHING = auto()
@@ -113,7 +113,14 @@ class Session:
         }
 
     def attach(self, *, force: bool = False) -> None:
-        """Send session.attach and the command point, without which no broker takes commands."""
+        """Send session.attach and the command point, without which no broker takes commands.
+
+        Args:
+            force: take the name over from a session that is attached with it.
+
+        Raises:
+            UsageError: the session was attached before.
+        """
         if self.state is not SessionState.NEW:
             reason = f"a session that is {self.state.name.lower()} cannot be attached again"
             raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
@@ -122,7 +129,13 @@ class Session:
         self._command_point()
 
     def request_timeout(self, seconds: int) -> None:
-        """Ask how long the peer keeps the session's state after a detach (session.request-timeout)."""
+        """Ask that the peer keeps the session's state for so long after a detach (session.request-timeout).
+
+        The answer, in seconds, is in ``timeout_s``.
+
+        Raises:
+            EncodeError: ``seconds`` is not from 0 to 2**32 - 1.
+        """
         self._control(spec.SessionRequestTimeout(timeout=seconds))
 
     def detach(self) -> None:
@@ -140,7 +153,11 @@ class Session:
         self._control(spec.SessionGap(commands=wire_ranges([(low, high)])))
 
     def receive_control(self, control: spec.Control) -> None:
-        """Process a control of the session class; raise ProtocolError if the state does not allow it."""
+        """Process a control of the session class.
+
+        Raises:
+            ProtocolError: the state does not allow it, or its ids of commands are not possible.
+        """
         following = TRANSITIONS.get((self.state, type(control)))
         handler = self._handlers.get(type(control))
         if following is not None:
@@ -230,8 +247,18 @@ class Session:
     ) -> int:
         """Send a command, with its encoded header and its body; return its id.
 
-        ``sync`` asks the peer to complete it, and to report that, at once. With ``result`` its result is kept until
-        :meth:`take_result`, even if the command completes before the result arrives.
+        Args:
+            command: the command; its required fields must be set.
+            sync: ask the peer to complete it, and to report that, at once (0-10 session header: sync).
+            result: keep its result (execution.result) until :meth:`take_result`, even if the command completes before
+                the result arrives.
+            header: encoded header segment.
+            body: body segment.
+
+        Raises:
+            EncodeError: a required field is absent, or a field does not fit its wire type; nothing is sent.
+            CommandFailed, SessionDetached: the session has ended.
+            UsageError: before :meth:`attach`, or after :meth:`detach`.
         """
         self._check_sending()
         check_required(command)
@@ -252,7 +279,12 @@ class Session:
         return command_id
 
     def number(self, count: int) -> int:
-        """Assign ids to ``count`` encoded commands that are sent without the session; return the first id."""
+        """Assign ids to ``count`` encoded commands that are sent without the session; return the first id.
+
+        Raises:
+            CommandFailed, SessionDetached: the session has ended.
+            UsageError: before :meth:`attach`, or after :meth:`detach`.
+        """
         self._check_sending()
         first_id = self.next_id
         self.next_id = first_id + count
@@ -267,12 +299,21 @@ class Session:
         return self.next_id - self.first_id - self.completed.count()
 
     def check(self) -> None:
-        """Raise the error that ended the session, if it has ended."""
+        """Raise the error that ended the session, if an error has ended it.
+
+        Raises:
+            CommandFailed: the peer refused a command (execution.exception).
+            SessionDetached: the peer detached the session (session.detach, session.detached).
+        """
         if self.error is not None:
             raise self.error
 
     def receive_command(self, command: spec.Command, *, sync: bool) -> int:
-        """Number a command of the peer, handle it if it is of the execution class, and return its id."""
+        """Number a command of the peer, handle it if it is of the execution class, and return its id.
+
+        Raises:
+            ProtocolError: the session is not attached, or an execution.result names no command.
+        """
         self._check_receiving(command.NAME)
         command_id = self.received_next
         self.received_next = command_id + 1
@@ -294,6 +335,10 @@ class Session:
         """Answer a command of the peer that is not known here with execution.exception, and end the session.
 
         It is not completed: nothing of it was done (0-10 section execution.error-code: not-implemented).
+
+        Raises:
+            DecodeError: always; the caller has to end the connection with it.
+            ProtocolError: the session is not attached.
         """
         text = f"unknown command 0x{code:04x}"
         self._check_receiving(text)
@@ -310,7 +355,11 @@ class Session:
         raise DecodeError(text)
 
     def receive_block(self, block: Block) -> None:
-        """Number the transfers of a block."""
+        """Number the transfers of a block (message.transfer).
+
+        Raises:
+            ProtocolError: the session is not attached.
+        """
         self._check_receiving(spec.MessageTransfer.NAME)
         block.first_id = self.received_next
         self.received_next += len(block.ends)
@@ -325,7 +374,7 @@ class Session:
         return self._told_below < self.received_next
 
     def tell_completed(self) -> None:
-        """Report completion now if any is unreported.
+        """Report completion now (session.completed) if any is unreported.
 
         Do not call it for every few transfers: qpidd walks its whole list of unaccepted transfers for each report.
         """
@@ -368,7 +417,7 @@ class Session:
             raise ProtocolError(f"{name} arrived while the session is {self.state.name.lower()}")
 
     def take_result(self, command_id: int) -> object:
-        """Return the result of a command, ``None`` if it did not arrive; a later result is dropped."""
+        """Return the result of a command (execution.result), ``None`` if it did not arrive; a later one is dropped."""
         self._wanted.discard(command_id)
         return self.results.pop(command_id, None)
 

@@ -26,9 +26,11 @@ _FORGOTTEN = (spec.DtxPrepare.NAME, spec.DtxXaStatus.XA_RBTIMEOUT)
 class Transactions:
     """The transactional commands of one client's session. Not thread-safe.
 
-    Every method raises the errors of a call (see :class:`Client`): CommandFailed for what the broker refuses
-    (IllegalState for a wrong order of calls, NotFound for an unknown branch), DeadlineExceeded, ConnectionLost. If the
-    broker answers with another status than XA_OK, a method about a branch raises TransactionFailed.
+    Every method but :meth:`abandon` raises the errors of a call (see :class:`Client`): CommandFailed for a refusal
+    (IllegalState for a wrong order of calls, NotFound for an unknown branch), DeadlineExceeded, ConnectionLost,
+    ConnectionClosed, SessionDetached, ProtocolError, and UsageError after :meth:`Client.close`. CommandFailed may also
+    concern an earlier command of the session, which it has ended. If the broker answers with another status than XA_OK,
+    a method about a branch raises TransactionFailed; the session lives then. After an EncodeError nothing was sent.
 
     Attributes:
         silence_timeout_s: seconds for which the broker may be silent when a transaction ends, and in commands about any
@@ -44,11 +46,16 @@ class Transactions:
 
     @property
     def is_local(self) -> bool:
-        """Whether tx was selected, so that publishes and accepts wait for :meth:`commit`."""
+        """Whether tx was selected here (tx.select), so that publishes and accepts wait for :meth:`commit`. No I/O."""
         return self._selected == "tx"
 
     def select(self) -> None:
-        """Make the session transactional (tx.select), permanently. Do not mix it with dtx on one session."""
+        """Make the session transactional (tx.select), permanently. Do not mix it with dtx on one session.
+
+        Raises:
+            CommandFailed: the broker refused it.
+            DeadlineExceeded, ConnectionLost, SessionDetached, ...: as every call, see the class.
+        """
         self._client.call(spec.TxSelect())
         self._selected = "tx"
 
@@ -57,7 +64,12 @@ class Transactions:
 
         Args:
             sent: called when the command was sent and its outcome is not known.
-            silence_timeout_s: for this commit, instead of the attribute.
+            silence_timeout_s: seconds, for this commit, instead of the attribute.
+
+        Raises:
+            CommandFailed: the broker refused it, or an earlier command of the transaction.
+            DeadlineExceeded, ConnectionLost, SessionDetached, ...: as every call, see the class. If the command was
+                sent, the broker may have committed.
         """
         silence_timeout_s = self.silence_timeout_s if silence_timeout_s is None else silence_timeout_s
         if sent is None:
@@ -69,12 +81,24 @@ class Transactions:
             self._client.call(spec.ExecutionSync(), silence_timeout_s=silence_timeout_s)
 
     def rollback(self) -> None:
-        """Roll back (tx.rollback). qpidd keeps accepted messages acquired by the session until they are released."""
+        """Roll back (tx.rollback). qpidd keeps accepted messages acquired by the session until they are released.
+
+        Raises:
+            CommandFailed: the broker refused it, or an earlier command of the transaction.
+            DeadlineExceeded, ConnectionLost, SessionDetached, ...: as every call, see the class.
+        """
         self._client.call(spec.TxRollback())
 
     @contextmanager
     def tx(self) -> Iterator[None]:
-        """Context that commits the work of its block, or rolls it back if the block raises."""
+        """Context that commits the work of its block, or rolls it back if the block raises.
+
+        It selects tx first, unless that is done (tx.select, tx.commit, tx.rollback).
+
+        Raises:
+            BaseException: the error of the block; an AmqpError of the rollback is ignored then.
+            CommandFailed, DeadlineExceeded, ConnectionLost, ...: those of :meth:`select` and :meth:`commit`.
+        """
         if self._selected != "tx":
             self.select()
         try:
@@ -88,36 +112,112 @@ class Transactions:
         self.commit()
 
     def dtx_select(self) -> None:
-        """Enable distributed transactions on the session (dtx.select)."""
+        """Enable distributed transactions on the session (dtx.select).
+
+        Raises:
+            CommandFailed: the broker refused it.
+            DeadlineExceeded, ConnectionLost, SessionDetached, ...: as every call, see the class.
+        """
         self._client.call(spec.DtxSelect())
         self._selected = "dtx"
 
     def start(self, xid: Xid, *, join: bool = False, resume: bool = False) -> None:
-        """Associate the session with a branch (dtx.start)."""
+        """Associate the session with a branch (dtx.start).
+
+        Args:
+            xid: id of the branch; all three fields are needed.
+            join: the branch exists, and another session works on it, too.
+            resume: continue an association that :meth:`end` has suspended. Not together with ``join``.
+
+        Raises:
+            CommandInvalid: without :meth:`dtx_select`, or ``join`` and ``resume`` together.
+            NotAllowed: the xid is in use, or unknown with ``join``.
+            TransactionFailed: the status is not XA_OK.
+            EncodeError: a field of the xid is absent, or does not fit its wire type.
+            DeadlineExceeded, ConnectionLost, SessionDetached, ...: as every call, see the class.
+        """
         self._xa(spec.DtxStart(xid=_wire(xid), join=join, resume=resume))
 
     def end(self, xid: Xid, *, fail: bool = False, suspend: bool = False) -> None:
-        """End the association (dtx.end). ``suspend`` without an active branch crashes qpidd: avoid it."""
+        """End the association (dtx.end). ``suspend`` without an active branch crashes qpidd: avoid it.
+
+        Args:
+            xid: id of the branch.
+            fail: the work has failed: the branch is to be rolled back.
+            suspend: interrupt the association until :meth:`start` resumes it. Not together with ``fail``.
+
+        Raises:
+            TransactionFailed: the branch has expired (``is_timeout``), or is rolled back (``is_rollback``).
+            IllegalState: the session is not associated with the branch, or the broker does not know it.
+            EncodeError: a field of the xid is absent, or does not fit its wire type.
+            DeadlineExceeded, ConnectionLost, SessionDetached, ...: as every call, see the class.
+        """
         self._xa(spec.DtxEnd(xid=_wire(xid), fail=fail, suspend=suspend))
 
     def prepare(self, xid: Xid) -> None:
-        """Prepare a branch after :meth:`end` (dtx.prepare)."""
+        """Prepare a branch after :meth:`end` (dtx.prepare).
+
+        Raises:
+            TransactionFailed: the branch is not prepared: it has expired (``is_timeout``), the broker has rolled it
+                back (``is_rollback``), or it has nothing to commit (``name``: XA_RDONLY).
+            NotFound: the broker does not know the branch.
+            IllegalState: the branch is not ended.
+            EncodeError: a field of the xid is absent, or does not fit its wire type.
+            DeadlineExceeded, ConnectionLost, SessionDetached, ...: as every call, see the class. The branch may be
+                prepared: :meth:`recover` on another session lists it then.
+        """
         self._xa(spec.DtxPrepare(xid=_wire(xid)))
 
     def commit_branch(self, xid: Xid, *, one_phase: bool = False) -> None:
-        """Commit a prepared branch, or in one phase a branch that is only ended (dtx.commit)."""
+        """Commit a prepared branch, or in one phase a branch that is only ended (dtx.commit).
+
+        Args:
+            xid: id of the branch; any session may commit it.
+            one_phase: the branch is ended and not prepared.
+
+        Raises:
+            TransactionFailed: the branch is not committed as requested: it has expired (``is_timeout``), was rolled
+                back (``is_rollback``), or was completed heuristically (``name``: XA_HEUR...).
+            NotFound: the broker does not know the branch.
+            IllegalState: the branch is still associated, or ``one_phase`` does not fit its state.
+            EncodeError: a field of the xid is absent, or does not fit its wire type.
+            DeadlineExceeded, ConnectionLost, SessionDetached, ...: as every call, see the class. The branch may be
+                committed.
+        """
         self._xa(spec.DtxCommit(xid=_wire(xid), one_phase=one_phase))
 
     def rollback_branch(self, xid: Xid) -> None:
-        """Roll a branch back (dtx.rollback)."""
+        """Roll a branch back (dtx.rollback), prepared or not; any session may do so.
+
+        Raises:
+            TransactionFailed: the status is not XA_OK; the branch may have expired before (``is_timeout``).
+            NotFound: the broker does not know the branch.
+            IllegalState: the branch is still associated with a session.
+            EncodeError: a field of the xid is absent, or does not fit its wire type.
+            DeadlineExceeded, ConnectionLost, SessionDetached, ...: as every call, see the class.
+        """
         self._xa(spec.DtxRollback(xid=_wire(xid)))
 
     def forget(self, xid: Xid) -> None:
-        """Forget a heuristically completed branch (dtx.forget); qpidd does not implement it."""
+        """Forget a heuristically completed branch (dtx.forget); qpidd does not implement it.
+
+        Raises:
+            NotFound: the broker does not know the branch.
+            CommandFailed: the broker refused it for another reason.
+            EncodeError: a field of the xid is absent, or does not fit its wire type.
+            DeadlineExceeded, ConnectionLost, SessionDetached, ...: as every call, see the class.
+        """
         self._client.call(spec.DtxForget(xid=_wire(xid)))
 
     def get_timeout(self, xid: Xid) -> int:
-        """Return the branch's timeout in seconds (dtx.get-timeout)."""
+        """Return the branch's timeout in seconds (dtx.get-timeout); 0: see :meth:`set_timeout`.
+
+        Raises:
+            NotFound: the broker does not know the branch.
+            ProtocolError: the answer contains no timeout.
+            EncodeError: a field of the xid is absent, or does not fit its wire type.
+            DeadlineExceeded, ConnectionLost, SessionDetached, ...: as every call, see the class.
+        """
         result = self._client.ask(
             spec.DtxGetTimeout(xid=_wire(xid)), spec.DtxGetTimeoutResult, silence_timeout_s=self.silence_timeout_s
         )
@@ -126,7 +226,18 @@ class Transactions:
         return result.timeout
 
     def set_timeout(self, xid: Xid, seconds: int) -> None:
-        """Set the branch's timeout in seconds (dtx.set-timeout). 0: ends at once on qpidd, no timeout on Broker-J."""
+        """Set the branch's timeout in seconds (dtx.set-timeout). 0: ends at once on qpidd, no timeout on Broker-J.
+
+        Args:
+            xid: id of the branch.
+            seconds: 0 to 2**32 - 1; the broker may permit less (qpidd: option dtx-max-timeout).
+
+        Raises:
+            NotFound: the broker does not know the branch.
+            InvalidArgument: the broker does not permit so long a timeout (qpidd).
+            EncodeError: ``seconds`` is out of its range, or the xid is not complete.
+            DeadlineExceeded, ConnectionLost, SessionDetached, ...: as every call, see the class.
+        """
         command = spec.DtxSetTimeout(xid=_wire(xid), timeout=seconds)
         self._client.call(command, silence_timeout_s=self.silence_timeout_s)
 
@@ -136,6 +247,8 @@ class Transactions:
 
         Raises:
             ProtocolError: the answer contains no list of branches, not even an empty one.
+            CommandFailed: the broker refused it.
+            DeadlineExceeded, ConnectionLost, SessionDetached, ...: as every call, see the class.
         """
         result = self._client.ask(spec.DtxRecover(), spec.DtxRecoverResult, silence_timeout_s=self.silence_timeout_s)
         if result.in_doubt is None:
@@ -148,6 +261,15 @@ class Transactions:
 
         Afterwards the branch is prepared, not committed: commit it with :meth:`commit_branch`. After a
         TransactionFailed of ``dtx.end`` reconnect: Broker-J adds the next work of the session to the dead branch.
+
+        Args:
+            xid: id of the branch, new to the broker.
+            timeout_s: timeout of the branch in seconds (:meth:`set_timeout`); ``None``: the broker's default.
+
+        Raises:
+            BaseException: the error of the block; an AmqpError of the rollback is ignored then.
+            TransactionFailed, CommandFailed, EncodeError, ...: those of :meth:`dtx_select`, :meth:`start`,
+                :meth:`set_timeout`, :meth:`end` and :meth:`prepare`.
         """
         if self._selected != "dtx":
             self.dtx_select()
@@ -168,6 +290,8 @@ class Transactions:
 
     def abandon(self, xid: Xid, *, ended: bool) -> bool:
         """Roll back a branch that failed, if the session lives; else Broker-J keeps its messages locked forever.
+
+        It sends dtx.end, if that is needed, and dtx.rollback. It raises no AmqpError.
 
         Args:
             xid: id of the branch.

@@ -60,13 +60,18 @@ WIDTHS: Final[tuple[int, ...]] = tuple([_CLASS_WIDTHS[code >> 4] for code in ran
 
 
 class Datetime(int):
-    """A wire ``datetime``: a signed number, seconds by the specification, milliseconds from some clients."""
+    """A wire ``datetime``: a signed number, seconds by the specification, milliseconds from some clients.
+
+    Immutable: any thread may use it.
+    """
 
     __slots__ = ()
 
 
 class Typed(NamedTuple):
-    """A value with its wire type code inside a map, list or array, received or to be sent.
+    """A value with its wire type code inside a map, list or array, received or to be sent (0-10 section 3).
+
+    Any thread may use it, as long as a ``dict`` or ``list`` in it does not change.
 
     ``value`` of a map is ``dict[str, Typed]``, of a list or array ``list[Typed]``, of a struct32 the bytes after its
     size word; everything else is the natural Python value.
