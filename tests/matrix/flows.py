@@ -24,6 +24,7 @@ from tests.matrix.cases import (
     MEMORY_BROKER,
     ORPHAN,
     PAUSE,
+    POINTS,
     READER,
     TOGETHER,
     WORKER,
@@ -134,9 +135,11 @@ class Group:
 
     def _hold(self, subject: Subject, held: int) -> bool:
         subject.held = held
-        new = [pid for pid in self._driver.readers() if pid not in {each.reader for each in self._subjects}]
-        if subject.case.reads and new:
-            subject.reader = new[0]
+        if POINTS[subject.case.steps[subject.step].point].where == READER:
+            subject.reader = held  # for certain; among the others may be one of a query that has just ended
+        elif subject.case.reads:
+            known = {each.reader for each in self._subjects}
+            subject.reader = max((pid for pid in self._driver.readers() if pid not in known), default=subject.reader)
         return True
 
     def _start(self, subject: Subject) -> None:

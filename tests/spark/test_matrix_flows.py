@@ -95,6 +95,20 @@ def test_what_a_broker_has_forgotten_may_be_said_once(tmp_path: Path) -> None:
     assert judge(subject, counted(()), ()) == Verdict(0, 0, (), gone=10)
 
 
+@pytest.mark.parametrize(
+    ("case", "held", "reader"),
+    [("source:exactly-once:commit-logged@reader#0", 7, 7), ("source:exactly-once:read-started@reader#0", 30, 21)],
+)
+def test_a_reader_that_ends_beside_the_query_is_not_taken_for_its_own(
+    case: str, held: int, reader: int, tmp_path: Path
+) -> None:
+    """At its own points a reader is known; at others it is the youngest that no other query has."""
+    place = cast("Place", SimpleNamespace(driver=SimpleNamespace(readers=lambda: [3, 7, 21]), points=None))
+    subject = subject_of(case, tmp_path)
+    assert Group(place, [subject])._hold(subject, held)
+    assert (subject.held, subject.reader) == (held, reader)
+
+
 # -- the soak ---------------------------------------------------------------------------------------------------
 
 
