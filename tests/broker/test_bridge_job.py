@@ -252,6 +252,7 @@ def test_a_bridge_that_is_stopped_goes_on_where_it_was(
     assert len(numbers) <= 1100  # the last batch may not have been accepted: it came again
 
 
+@pytest.mark.thorough
 def test_a_bridge_with_exactly_once_that_is_stopped_moves_every_message_once(
     broker: Broker, connect: Connect, queue: str, durable_queue: str, tmp_path: Path
 ) -> None:

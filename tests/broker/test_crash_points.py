@@ -160,6 +160,7 @@ def test_reader_frozen_beyond_its_heartbeat(setting: Setting, driver: QueryProce
     assert len(result.repeated) == PER_BATCH, "exactly the batch whose accept came too late"
 
 
+@pytest.mark.thorough
 def test_driver_and_broker_killed_together(
     own_broker: OwnBroker, connect: Connect, setting: Setting, driver: QueryProcess, tmp_path: Path
 ) -> None:

@@ -191,6 +191,7 @@ def test_a_signal_leaves_the_rest_on_the_queue(broker: Broker, connect: Connect,
     assert 20_000 - written <= there <= 20_000 - written + 50
 
 
+@pytest.mark.thorough
 def test_spark_submit_needs_no_installation(broker: Broker, connect: Connect, queue: str, tmp_path: Path) -> None:
     many(connect, queue, 500)
     arguments = ["--queue", queue, *files(tmp_path), *QUICK]

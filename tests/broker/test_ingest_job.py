@@ -51,7 +51,7 @@ def test_the_demo_proves_that_every_message_arrived(tmp_path: Path, capsys: pyte
     assert "FAIL" not in shown
 
 
-@pytest.mark.sampled("number", every=2)
+@pytest.mark.thorough
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_a_running_job_and_leaves_the_rest_on_the_broker(
     number: signal.Signals, code: int, broker: Broker, connect: Connect, queue: str, tmp_path: Path

@@ -85,6 +85,7 @@ def test_a_cluster_reads_every_message(
     assert len(query.batches()) >= 3
 
 
+@pytest.mark.thorough
 def test_a_cluster_that_encrypts_pulls_what_is_encrypted(
     broker: Broker, connect: Connect, queue: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -228,6 +228,7 @@ print(logging.getLogger("amqp_spark.sink").handlers)
 """
 
 
+@pytest.mark.thorough
 def test_the_drivers_log_has_one_line_per_batch(broker: Broker, connect: Connect, queue: str, tmp_path: Path) -> None:
     environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-c", _PROGRAM, repr(login(broker, routingKey=queue)), str(tmp_path)]

@@ -87,6 +87,7 @@ def test_a_source_is_seen_while_it_runs_and_when_it_is_stuck_and_can_be_begun_an
     assert sorted(other.bodies()) == numbers(ROWS, ROWS)
 
 
+@pytest.mark.thorough
 def test_branches_that_a_sink_left_behind_are_listed_and_rolled_back(
     command: Command, spark: SparkSession, broker: Broker, connect: Connect, queue: str, identity: str
 ) -> None:
