@@ -109,6 +109,6 @@ def write_raw(env: Environment, queue: str, blocks: Sequence[bytes], count: int)
 
 
 def accept_mode(env: Environment) -> spec.MessageAcceptMode:
-    """What the sink sends to this broker: Broker-J says what it cannot route only for explicit."""
+    """Return the frames for this broker: Broker-J reports unroutable messages only in accept mode explicit."""
     with env.client() as client:
         return spec.MessageAcceptMode.NONE if client.is_qpidd else spec.MessageAcceptMode.EXPLICIT

@@ -1,4 +1,4 @@
-"""What benchmarks share: a warmed broker, a Spark session, queues, progress on the terminal."""
+"""Shared code of the benchmarks: a warmed broker, a Spark session, queues, progress on the terminal."""
 
 from __future__ import annotations
 

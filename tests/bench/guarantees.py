@@ -70,5 +70,5 @@ def _forget(env: Environment, *queues: str) -> None:
 
 
 def spooled_bytes(options: Mapping[str, str]) -> int:
-    """What the files of a spool hold now."""
+    """Bytes in the files of a spool now."""
     return sum(path.stat().st_size for path in Path(options["spoolLocation"]).glob("*.spool"))

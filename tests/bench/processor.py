@@ -90,7 +90,7 @@ class Watch:
         self._look(search=True)
 
     def since(self, moment: float) -> Spent:
-        """What was spent after ``moment``, in seconds since 1970."""
+        """Return the time spent after ``moment``, in seconds since 1970."""
         begin = [spent for at, spent in self._looks if at <= moment][-1]
         end = self._looks[-1][1]
         return Spent(end.reader - begin.reader, end.workers - begin.workers, end.jvm - begin.jvm)

@@ -39,7 +39,7 @@ class Drained:
     query_s: float
     """From the start of the first micro-batch to the end of ``awaitTermination()``."""
     durations_ms: dict[str, int]
-    """What the engine says that its time went into, summed over all batches."""
+    """Sum the durations that the engine reports over all batches."""
     spent: processor.Spent
     """Processor time from the start of the first micro-batch on."""
 
@@ -162,7 +162,7 @@ def write(frame: DataFrame, sink: str, options: Mapping[str, str]) -> float:
 
 
 def progress(query: StreamingQuery) -> list[dict[str, Any]]:
-    """What the engine has reported of a query, oldest first."""
+    """Return the engine's reports of a query, oldest first."""
     return [json.loads(event.json) for event in query.recentProgress]
 
 

@@ -164,7 +164,7 @@ class _Link:
             self.over = True
 
     def close(self) -> None:
-        """What was not accepted goes back."""
+        """Take back the messages that were not accepted."""
         self.sock.close()
         if self._queue is not None:
             self._queue.left += self._unsettled

@@ -77,5 +77,5 @@ class TimedReader(AmqpStreamReader):
 
 
 def calls_of(path: Path) -> list[dict[str, Any]]:
-    """What was written down, oldest first."""
+    """Return the written records, oldest first."""
     return [json.loads(line) for line in path.read_text(encoding="ascii").splitlines()]

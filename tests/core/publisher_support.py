@@ -1,4 +1,4 @@
-"""What the tests of the publisher have in common: a peer that collects what it receives, and what a peer says of it."""
+"""Shared code of the tests of the publisher: a peer that collects what it receives, and its answers."""
 
 from __future__ import annotations
 

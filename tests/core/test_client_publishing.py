@@ -1,4 +1,4 @@
-"""What holds a publisher back, and what it learns of its messages."""
+"""Causes that hold a publisher back, and the outcomes of its messages."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def test_asks(capabilities): assert capabilities.quiet_deletion and not capabili
 
 
 def run(directory: Path, **environment: str) -> str:
-    """What pytest prints of the tests of ``NEEDY``, with the fixtures of all tests."""
+    """Return pytest's output for the tests of ``NEEDY``, with the fixtures of all tests."""
     (directory / "test_needy.py").write_text(NEEDY, encoding="utf-8")
     plain = {name: value for name, value in os.environ.items() if not name.startswith(("AMQP_", "PYTEST_"))}
     command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", "-p", "no:cacheprovider", "-rs", "-q"]

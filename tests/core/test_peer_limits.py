@@ -1,4 +1,4 @@
-"""What a peer can make us hold: frames before the connection is open, large messages, maps, answers it never reads."""
+"""Bounds of the memory that a peer can occupy: early frames, large messages, maps, answers that it never reads."""
 
 from __future__ import annotations
 

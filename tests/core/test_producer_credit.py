@@ -1,4 +1,4 @@
-"""What a broker lets a producer send: by destination, infinite or counted, in credit mode and in window mode."""
+"""Credit that a broker gives to a producer: by destination, infinite or counted, in credit mode and in window mode."""
 
 from __future__ import annotations
 

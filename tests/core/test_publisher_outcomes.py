@@ -1,4 +1,4 @@
-"""What became of each transfer, as scripted peers tell the publisher: completed, rejected, ended by an exception."""
+"""The outcome of each transfer with scripted peers: completed, rejected, ended by an exception."""
 
 from __future__ import annotations
 

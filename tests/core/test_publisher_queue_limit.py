@@ -23,9 +23,9 @@ PUBLISHERS = 4
 MESSAGES = 3000
 """Of each publisher: all of them together do not fit."""
 BEFORE = 70 << 20
-"""What the queue holds at the beginning."""
+"""Messages in the queue at the beginning."""
 PART = 256 << 10
-"""What the slow consumer takes whenever a publisher has had nothing to say for a moment."""
+"""Messages that the slow consumer takes whenever a publisher has been silent for a moment."""
 
 
 class Queue:

@@ -1,4 +1,4 @@
-"""What the publisher sends, and when, to peers that do what a script says: runs, window, flow control."""
+"""Transfers of the publisher, and their times, with scripted peers: runs, window, flow control."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Anonymous:
 
 
 class End:
-    """One end: a connection, its session, what it has received, and what it has sent and not been told complete."""
+    """One end: a connection, its session, its received commands, and the sent ones that are not known as complete."""
 
     def __init__(self, role: Role, first_id: int) -> None:
         if role is Role.CLIENT:

@@ -164,7 +164,7 @@ def test_every_operation_in_use_has_been_captured() -> None:
 
 
 def header_values(sender: str) -> list[Any]:
-    """What the header "value" holds in each message of a sender."""
+    """Values of the header "value" in the messages of a sender."""
     structs = [
         struct for vector in VECTORS if (vector.kind, vector.sender) == ("header", sender) for struct in vector.expected
     ]

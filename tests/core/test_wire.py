@@ -1,4 +1,4 @@
-"""What goes over the wire, byte for byte as the specification lays it out, and what any other bytes do."""
+"""Bytes on the wire as the specification lays them out, and the effect of any other bytes."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def _size(data: bytes) -> int:
 
 # ---------------------------------------------------------------------------------------------------------- any bytes
 def outcome(connection: Connection, chunks: list[bytes]) -> list[object]:
-    """What was seen, with transfers one by one and errors by their type and text."""
+    """Return the events, with transfers one by one and errors by their type and text."""
     seen: list[object] = []
     next_id = 0
     for chunk in chunks:

@@ -80,7 +80,7 @@ class WriterBroker(FakeBroker):
 def driver(
     fake: FakeBroker, waits: list[float] | None = None, *, alone: bool = False, **options: object
 ) -> CommitCoordinator:
-    """What a process decides with."""
+    """The objects with which a process decides."""
     given: dict[str, object] = {"url": "amqp://b", "deliveryGuarantee": "exactly-once", "transactionalId": "w"}
     waits = [] if waits is None else waits
     parsed = SinkOptions.parse(given | {"retry.maxAttempts": 2} | options)

@@ -23,13 +23,13 @@ Row = tuple[str, int, bytes]
 
 
 def through_json(offset: Offset) -> Offset:
-    """What Spark hands back of an offset."""
+    """Return an offset as Spark passes it back."""
     loaded: Offset = json.loads(json.dumps(offset))
     return loaded
 
 
 def through_pickle(value: Any) -> Any:
-    """What arrives in another process of an object."""
+    """Return an object as it arrives in another process."""
     return pickle.loads(dumps(value))
 
 
@@ -69,7 +69,7 @@ class Driver:
         return end
 
     def restart_batch(self) -> list[Row] | None:
-        """What a restarted query does first: the batch that was logged and not committed, if there is one."""
+        """Start as a restarted query does: with the batch that was logged and not committed, if there is one."""
         if len(self.offsets) == self.commits:
             return None
         if self.commits == 0:
@@ -107,7 +107,7 @@ class Driver:
         return rows
 
     def read(self, partitions: Sequence[Any]) -> list[Row]:
-        """What tasks do: a copy of the reader and of each partition, in another process as it were."""
+        """Do the work of tasks: with copies of the reader and of each partition, as in another process."""
         rows: list[Row] = []
         for partition in partitions:
             reader = through_pickle(self.reader)

@@ -1,4 +1,4 @@
-"""What the tests of several jobs need, without Spark and without a broker."""
+"""Shared code of the tests of several jobs, without Spark and without a broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def must_not_be_called(*_: object, **__: object) -> None:
 
 
 def help_of(job: Any, capsys: pytest.CaptureFixture[str]) -> str:
-    """What ``--help`` prints."""
+    """Return the output of ``--help``."""
     with pytest.raises(SystemExit) as ended:
         job.main(["--help"])
     assert ended.value.code == 0

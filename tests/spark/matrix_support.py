@@ -19,9 +19,9 @@ FORGETFUL = "sink-stream:exactly-once:prepared@memory-broker#0"
 
 UUID = "5dcdc8e5-29ac-4373-98fa-78a144206a41"
 BEGUN = (f"offsets/.0.{UUID}.tmp", f"offsets/..0.{UUID}.tmp.crc")
-"""What a driver leaves that was killed while it wrote its first offset."""
+"""Files of a driver that was killed while it wrote its first offset."""
 BESIDE = ("metadata", ".metadata.crc", "sources/0/0", "sources/0/.0.crc")
-"""What is in a checkpoint before anything is logged."""
+"""Files of a checkpoint before anything is logged."""
 REFUSAL = (
     "[STREAM_FAILED] Query [id = 37d5, runId = d081] terminated with exception: "
     "[STATE_STORE_CHECKPOINT_LOCATION_NOT_EMPTY] The checkpoint location file:/tmp/mx/checkpoint/offsets should be "

@@ -26,7 +26,7 @@ QUEUE = "orders"
 
 
 def owned(spool: Spool, written: Written) -> OwnedBatch:
-    """What the state message would say of a file."""
+    """Return the entry of a file in the state message."""
     header = spool.read(written.file, written.checksum).header
     return OwnedBatch(
         header.epoch,
@@ -175,7 +175,7 @@ def faulty_spool(
 
 
 def outcome_of(call: Callable[[], None]) -> SpoolError | None:
-    """What a call says."""
+    """Return the text of the error that a call raises."""
     try:
         call()
     except SpoolError as error:

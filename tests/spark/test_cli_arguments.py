@@ -1,4 +1,4 @@
-"""What the command lines of jobs check before Spark is started."""
+"""Checks of the jobs' command lines before Spark is started."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from tests.support.process import wait_until
 
 
 class Context:
-    """What :func:`cli.run_action` sees of a SparkContext: one job of two stages."""
+    """The part of a SparkContext that :func:`cli.run_action` uses: one job of two stages."""
 
     def __init__(self) -> None:
         self.group: str | None = None

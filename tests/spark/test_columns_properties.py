@@ -1,4 +1,4 @@
-"""What the column decoder says is what the generated codec says, and arbitrary bytes give only documented errors."""
+"""The column decoder agrees with the generated codec, and arbitrary bytes give only documented errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a decision asks of a broker where a real Broker-J cannot show it: qpidd's timers, races, what is remembered."""
+"""Commands of a decision where a real Broker-J cannot show them: qpidd's timers, races, remembered answers."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def texts_of_the_code() -> list[str]:
 
 
 def pieces_of(fragment: str) -> list[str]:
-    """What of a quoted error stands in the code: n, m, ellipses and names of queues stand for what is put in."""
+    """Return the fixed parts of a quoted error: n, m, ellipses and names of queues stand for fields."""
     plain = re.sub(r"\bamqp-spark\.\w+\.…", "…", fragment)
     plain = re.sub(r"\b[nm]\b", "{}", plain)
     return [piece.strip() for piece in plain.split("…") if piece.strip()]

@@ -1,4 +1,4 @@
-"""What is found out about the Spark that runs the reader."""
+"""Facts about the Spark that runs the reader."""
 
 from __future__ import annotations
 

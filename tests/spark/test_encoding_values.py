@@ -38,7 +38,7 @@ def read(row: Any) -> dict[str, Typed]:
 
 
 def maps(kind: t.StructType | t.MapType, values: list[Any]) -> list[dict[str, Typed] | None]:
-    """What the reader of the core makes of the encoded rows."""
+    """Decode the encoded rows with the reader of the core."""
     encoded, errors = encode_map(array(kind, values), kind)
     assert errors == {}
     encoded.validate(full=True)

@@ -1,4 +1,4 @@
-"""What the sink encodes, the source reads back: every type, any values, nested."""
+"""The source reads back every value that the sink encodes: every type, any values, nested."""
 
 from __future__ import annotations
 

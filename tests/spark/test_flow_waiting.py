@@ -1,4 +1,4 @@
-"""What comes while a consumer waits for an answer, or before its credit was replaced, counts for the credit after it.
+"""Messages that arrive while a consumer waits for an answer, or before its credit was replaced, count for the next one.
 
 The peers keep to the credit that they have, in messages and in bytes.
 """

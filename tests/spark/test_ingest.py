@@ -199,7 +199,7 @@ def test_other_errors_are_failures_with_their_first_line() -> None:
 
 
 class Query:
-    """What :class:`cli.Progress` and :func:`cli.follow` see of a query."""
+    """The part of a query that :class:`cli.Progress` and :func:`cli.follow` use."""
 
     def __init__(self, *, ends_after: int, on_wait: Callable[[int], None] = lambda _: None) -> None:
         self.recentProgress: list[Any] = []

@@ -1,4 +1,4 @@
-"""How the crash matrix brings a query to its end, over a driver that answers as it is told."""
+"""How the crash matrix brings a query to its end, over a driver with prepared answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLOW = "Python worker failed to connect back"
 
 
 class Driver:
-    """Its queries end as they are told, one after the other."""
+    """Its queries end with prepared errors, one after the other."""
 
     def __init__(self, *errors: str | None) -> None:
         self.errors = list(errors)

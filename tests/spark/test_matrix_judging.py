@@ -1,4 +1,4 @@
-"""The crash matrix can fail: what is missing, doubled, foreign or damaged is told, as the guarantee wants it."""
+"""The crash matrix can fail: it reports missing, doubled, foreign or damaged messages, by the guarantee."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLEAR = "amqp_spark.errors.StateError: the state queue 'amqp-spark.state.5' must
 
 
 def bodies() -> list[bytes]:
-    """What has arrived when nothing went wrong."""
+    """Return the messages that arrive if nothing goes wrong."""
     return [body_of(number) for number in range(SENT)]
 
 

@@ -1,4 +1,4 @@
-"""What exactly-once must not leave behind is told; what belongs there is not."""
+"""Leftovers that exactly-once must not have are reported; objects that belong there are not."""
 
 from __future__ import annotations
 

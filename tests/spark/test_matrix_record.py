@@ -162,7 +162,7 @@ def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def call(path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, list[str]]]:
-    """Calls the program, whose runs come out as they are told; returns the exit code and what was run."""
+    """Calls the program with prepared outcomes of its runs; returns the exit code and the runs."""
 
     def call(*arguments: str, bad: Sequence[Case] = ()) -> tuple[int, list[str]]:
         ran: list[str] = []

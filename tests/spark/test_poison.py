@@ -1,4 +1,4 @@
-"""What the error of a message that does not fit advises, by the guarantee of the query."""
+"""The advice in the error of a message that does not fit, by the guarantee of the query."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done for the Python worker of an executor."""
+"""The environment of an executor's Python worker."""
 
 from __future__ import annotations
 

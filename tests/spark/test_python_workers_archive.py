@@ -69,7 +69,7 @@ def test_installed_a_pickle_is_an_ordinary_one() -> None:
 
 
 class Session:
-    """What :func:`python_workers.ship` sees of a session."""
+    """The part of a session that :func:`python_workers.ship` uses."""
 
     def __init__(self) -> None:
         self.sparkContext = self

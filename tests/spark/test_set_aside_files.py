@@ -1,4 +1,4 @@
-"""What is shown of a message of the spool, and the file that it is written to; without a broker."""
+"""A message of the spool as it is shown, and the file that it is written to; without a broker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a broker before rows are sent and after that, how often, and what is made of the answers."""
+"""Queries before rows are sent and after that: which, how often, and the effect of the answers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Asking(Routes):
         self.connected(self.fake.connect(HERE), lambda: self.settled.append(self.fake.asked.total()))
 
     def send(self, exchange: Any, key: Any, count: int, first_row: int = 0) -> list[int]:
-        """What the sink does with a run: its unbound rows, when it is noted as sent."""
+        """Treat a run as the sink does: find its unbound rows, when it is noted as sent."""
         assert self.missing(exchange, 0, count) is None
         unbound = self.unbound(exchange, key, 0, count)
         self.sent(exchange, key, 0, count, first_row)

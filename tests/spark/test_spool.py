@@ -1,4 +1,4 @@
-"""What goes into a spool comes out as it was, at every kind of place, also when a process dies in the middle."""
+"""A batch comes out of the spool as it went in, at every kind of place, also when a process dies in the middle."""
 
 from __future__ import annotations
 

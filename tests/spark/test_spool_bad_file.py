@@ -46,7 +46,7 @@ def small(spool: Spool) -> tuple[Path, Written]:
 
 
 def refused(spool: Spool, written: Written, match: str | None = None) -> None:
-    """Whoever asks for the file is told."""
+    """Every reader of the file gets the error."""
     batch = owned_of_small(written)
     with pytest.raises(SpoolError, match=match):
         spool.read(written.file, written.checksum)

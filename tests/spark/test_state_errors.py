@@ -1,4 +1,4 @@
-"""What the state of exactly-once says when it cannot be used: whose it is, what is wrong, what to do."""
+"""Errors of the state of exactly-once: they name its owner, the cause and the remedy."""
 
 from __future__ import annotations
 

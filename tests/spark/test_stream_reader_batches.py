@@ -1,4 +1,4 @@
-"""What a stream reader puts into its batches, how that travels, and how much it holds: points 2, 3, 7 and 8.
+"""Batches of a stream reader: their messages, how they travel, how much it holds: points 2, 3, 7 and 8.
 
 The points, in the names of tests too, are those of the list in :mod:`tests.spark.reader_support`.
 """

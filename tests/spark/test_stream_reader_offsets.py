@@ -1,4 +1,4 @@
-"""What an offset says to a stream reader and what it reports: when messages are accepted, epochs: points 1, 4 and 5.
+"""Offsets of a stream reader, in and out: when messages are accepted, epochs: points 1, 4 and 5.
 
 The points, in the names of tests too, are those of the list in :mod:`tests.spark.reader_support`.
 """

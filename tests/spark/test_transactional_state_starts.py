@@ -1,4 +1,4 @@
-"""What a start with exactly-once may touch: nothing of a successor, and nothing when it is refused."""
+"""A start with exactly-once touches nothing of a successor, and nothing when it is refused."""
 
 from __future__ import annotations
 

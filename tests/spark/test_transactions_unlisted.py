@@ -37,13 +37,13 @@ class Dropped(Exception):
 
 @dataclass
 class FullQpidd:
-    """What its connections have in common: branches, by the text of their xid, and what was asked for."""
+    """State that its connections share: branches, by the text of their xid, and the queries received."""
 
     prepared: set[str] = field(default_factory=set)
     expired: set[str] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
     queues: dict[str, list[bytes]] = field(default_factory=dict)
-    """What is in them, to be browsed."""
+    """Messages of the queues, to be browsed."""
 
     def script(self, peer: Peer) -> None:
         """Serve one connection."""
