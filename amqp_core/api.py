@@ -2,10 +2,11 @@
 
 A client is one connection with one session, and one *incarnation*: after a failure it is closed, and the program
 connects another one. Transfers are settled by ids, which increase without limit within a client and are not valid in
-another one (0-10: command ids). :class:`Capabilities` lists the differences between protocols and brokers.
+another one (0-10: command ids; 0-9-1: delivery tags). :class:`Capabilities` lists the differences between protocols
+and brokers.
 
 Nothing here does I/O or depends on one protocol. ``amqp_core.v0_10.client.Client`` implements the interface for AMQP
-0-10. A client, and every object made by it, is for one thread, except :meth:`Client.wake`. The value
+0-10, ``amqp_core.v0_9.client.Client`` for AMQP 0-9 and 0-9-1. A client, and every object made by it, is for one thread, except :meth:`Client.wake`. The value
 classes are immutable.
 """
 
@@ -40,6 +41,13 @@ class Capabilities:
             it may drop such a message silently.
         lists_branches_in_one_frame: a list of prepared branches that exceeds one frame breaks the connection.
         zero_timeout_is_none: a branch with a timeout of 0 has no timer; otherwise 0 ends it at once.
+        consumer_priorities: a subscription may have the argument ``x-priority``.
+        counts_deliveries: a queue of type quorum counts deliveries, and may drop a message that exceeds its limit.
+        unlimited_deliveries: a queue may be declared with a delivery limit of -1: no limit. A broker without this
+            capability may take -1 for a limit that the first return exceeds.
+        returns_unroutable: unroutable messages come back to their publisher before they are confirmed, whatever the
+            type of the exchange: nothing has to be queried.
+        expiration_is_absolute: the expiration of a message is a time in milliseconds since 1970, not a duration.
     """
 
     credit: bool = True
@@ -55,6 +63,11 @@ class Capabilities:
     rejects_unroutable: bool = False
     lists_branches_in_one_frame: bool = False
     zero_timeout_is_none: bool = True
+    consumer_priorities: bool = False
+    counts_deliveries: bool = False
+    unlimited_deliveries: bool = False
+    returns_unroutable: bool = False
+    expiration_is_absolute: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,6 +289,10 @@ class Client(Protocol):
     """
 
     @property
+    def protocol(self) -> str:
+        """The protocol on the wire: ``0-10``, ``0-9-1`` or ``0-9``."""
+
+    @property
     def capabilities(self) -> Capabilities:
         """Capabilities of protocol and broker."""
 
@@ -295,9 +312,15 @@ class Client(Protocol):
         """Query a queue; ``None`` if it does not exist."""
 
     def declare_queue(
-        self, queue: str, *, durable: bool = False, exclusive: bool = False, auto_delete: bool = False
+        self,
+        queue: str,
+        *,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: dict[str, object] | None = None,
     ) -> None:
-        """Create the queue unless it exists."""
+        """Create the queue unless it exists; ``arguments`` of the broker, such as its type."""
 
     def delete_queue(self, queue: str) -> None:
         """Delete a queue with all its messages."""
@@ -323,6 +346,7 @@ class Client(Protocol):
         exclusive: bool = False,
         selector: str | None = None,
         max_unsettled: int | None = None,
+        arguments: dict[str, object] | None = None,
     ) -> Subscription:
         """Start a subscription; without ``accept`` messages are settled when they are sent.
 

@@ -104,6 +104,11 @@ class Client:
         return connect_any(options.hosts, dial)
 
     @property
+    def protocol(self) -> str:
+        """``0-10``."""
+        return "0-10"
+
+    @property
     def heartbeat_s(self) -> float:
         """Seconds between heartbeats, as agreed with the broker (connection.tune-ok); 0: no heartbeats."""
         return self._driver.connection.heartbeat_s

@@ -357,6 +357,10 @@ class FakeClient:
         return "fake:5672"
 
     @property
+    def protocol(self) -> str:
+        return "0-10"
+
+    @property
     def heartbeat_s(self) -> float:
         return self.broker.heartbeat_s
 
@@ -404,10 +408,17 @@ class FakeClient:
             return FakeInfo(count, self.broker.seen_consumers(queue))
 
     def declare_queue(
-        self, queue: str, *, durable: bool = False, exclusive: bool = False, auto_delete: bool = False
+        self,
+        queue: str,
+        *,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        arguments: dict[str, object] | None = None,
     ) -> None:
         with self.broker.changed:
             assert (durable, exclusive, auto_delete) in {(True, False, False), (False, True, True)}
+            assert not arguments
             self.call("lock" if exclusive else "declare")
             if not exclusive:
                 self.broker.queues.setdefault(queue, deque())
