@@ -6,8 +6,8 @@ another one (0-10: command ids; 0-9-1: delivery tags). :class:`Capabilities` lis
 and brokers.
 
 Nothing here does I/O or depends on one protocol. ``amqp_core.v0_10.client.Client`` implements the interface for AMQP
-0-10, ``amqp_core.v0_9.client.Client`` for AMQP 0-9 and 0-9-1. A client, and every object made by it, is for one thread, except :meth:`Client.wake`. The value
-classes are immutable.
+0-10, ``amqp_core.v0_9.client.Client`` for AMQP 0-9 and 0-9-1. A client, and every object made by it, is for one
+thread, except :meth:`Client.wake`. The value classes are immutable.
 """
 
 from __future__ import annotations
