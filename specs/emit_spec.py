@@ -46,7 +46,8 @@ IMPORTED = {
 WIDTH = 120
 
 
-def _imports(body: str) -> list[str]:
+def imports(body: str) -> list[str]:
+    """The imports of what the body uses."""
     lines = []
     for module, names in IMPORTED.items():
         used = [name for name in names if re.search(rf"(?<![\w.]){name}\b", body)]
@@ -80,14 +81,19 @@ def _class(struct: Struct) -> list[str]:
     return lines + [_field(field) for field in struct.fields]
 
 
-def _union(name: str, members: list[Struct]) -> list[str]:
-    line = f"{name}: TypeAlias = {' | '.join(member.python for member in members)}"
+def union(name: str, members: list[str]) -> list[str]:
+    """The alias of a union of classes."""
+    line = f"{name}: TypeAlias = {' | '.join(members)}"
     if len(line) <= WIDTH:
         return ["", line]
     lines = ["", f"{name}: TypeAlias = ("]
     for index, member in enumerate(members):
-        lines.append(f"    {'| ' if index else ''}{member.python}")
+        lines.append(f"    {'| ' if index else ''}{member}")
     return [*lines, ")"]
+
+
+def _names(members: list[Struct]) -> list[str]:
+    return [member.python for member in members]
 
 
 def _types(name: str, alias: str, members: list[Struct], doc: str) -> list[str]:
@@ -116,10 +122,11 @@ def emit_spec(model: Model, *, apart: bool = False) -> str:
     # execution.result holds any struct, so the structs and their union come first.
     for struct in model.structs:
         lines += _class(struct)
-    lines += ["", *_union("Struct", coded)]
+    lines += ["", *union("Struct", _names(coded))]
     for struct in [*model.controls, *model.commands]:
         lines += _class(struct)
-    lines += ["", *(_union("Control", model.controls) if model.controls else []), *_union("Command", model.commands)]
+    lines += ["", *(union("Control", _names(model.controls)) if model.controls else [])]
+    lines += union("Command", _names(model.commands))
     lines += _types("STRUCT_TYPES", "Struct", coded, "Structs that have a code, by it.")
     if model.controls:
         lines += _types("CONTROL_TYPES", "Control", model.controls, "Controls by code.")
@@ -130,7 +137,7 @@ def emit_spec(model: Model, *, apart: bool = False) -> str:
     lines += [f"        0x{command.code:04X},  # {command.key}" for command in model.commands if command.content]
     lines += ["    }", ")", '"""Commands that a header and a body segment may follow."""']
     body = "\n".join(lines) + "\n"
-    return "\n".join([HEAD_APART if apart else HEAD, *_imports(body)]) + "\n" + body
+    return "\n".join([HEAD_APART if apart else HEAD, *imports(body)]) + "\n" + body
 
 
 def _property(model: Model, field: Field, widths: dict[str, int]) -> list[str]:

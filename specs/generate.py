@@ -1,6 +1,6 @@
-"""Write spec.py and _codec.py of amqp_core/v0_10/ and its file_stream/, and the properties of messages as columns.
+"""Write spec.py and _codec.py of amqp_core/v0_10/ and amqp_core/v0_9/, and the properties of messages as columns.
 
-They are made from the facts in specs/amqp_0_10/.
+They are made from the facts in specs/amqp_0_10/ and specs/amqp_0_9/.
 
 Usage: python specs/generate.py [--check]
 
@@ -17,23 +17,28 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from specs import emit_spec_0_9, facts_0_9
 from specs.emit_codec import emit_codec
 from specs.emit_spec import emit_properties, emit_spec
 from specs.facts import APART, load
 
 ROOT = Path(__file__).resolve().parent.parent
 FACTS = ROOT / "specs" / "amqp_0_10"
+FACTS_0_9 = ROOT / "specs" / "amqp_0_9"
 
 
 def generated() -> dict[str, str]:
     """Every generated file, from the root on, with the text it must have."""
     used, apart = load(FACTS).split(APART)
+    served, unserved = facts_0_9.load(FACTS_0_9).split(facts_0_9.APART)
     return {
         "amqp_core/v0_10/spec.py": emit_spec(used),
         "amqp_core/v0_10/_codec.py": emit_codec(used),
         "amqp_core/v0_10/file_stream/spec.py": emit_spec(apart, apart=True),
         "amqp_core/v0_10/file_stream/_codec.py": emit_codec(apart, apart=True),
         "amqp_spark/arrow/v0_10/properties.py": emit_properties(used),
+        "amqp_core/v0_9/spec.py": emit_spec_0_9.emit_spec(served),
+        "amqp_core/v0_9/unserved/spec.py": emit_spec_0_9.emit_spec(unserved, apart=True),
     }
 
 

@@ -91,15 +91,16 @@ def test_nothing_that_is_installed_needs_the_tests_or_the_generator(package: str
         assert not uses(imports_of(name), {"tests", "specs", "jobs"}), name
 
 
+@pytest.mark.parametrize("apart", ["amqp_core.v0_10.file_stream", "amqp_core.v0_9.unserved"])
 @pytest.mark.parametrize("package", ["amqp_core", "amqp_spark", "pyspark_amqp", "jobs"])
-def test_nothing_in_production_has_the_classes_file_and_stream(package: str) -> None:
+def test_nothing_in_production_has_the_classes_that_no_broker_serves(package: str, apart: str) -> None:
     """The contract of import-linter does not see jobs, the packages around the code, and imports for types alone."""
-    apart = ROOT / "amqp_core" / "v0_10" / "file_stream"
-    assert apart.is_dir()
-    files = [path for path in (ROOT / package).rglob("*.py") if apart not in path.parents]
+    folder = ROOT / apart.replace(".", "/")
+    assert folder.is_dir()
+    files = [path for path in (ROOT / package).rglob("*.py") if folder not in path.parents]
     assert files
     for path in files:
-        assert not uses(imports_of(str(path.relative_to(ROOT))), {"amqp_core.v0_10.file_stream"}), path
+        assert not uses(imports_of(str(path.relative_to(ROOT))), {apart}), path
 
 
 def test_the_checks_see_an_import_wherever_it_stands() -> None:
