@@ -16,10 +16,10 @@ from pyspark.sql.pandas.types import to_arrow_type
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import MAX_DEPTH, Typed
+from amqp_spark.arrow.rows import row_bytes
+from amqp_spark.arrow.rows.values import encode_list, encode_map
 from amqp_spark.arrow.v0_10.conversion import unsupported_parts
 from amqp_spark.arrow.v0_10.decode.arrays import buffer
-from amqp_spark.arrow.v0_10.encode import row_bytes
-from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map
 
 STRING, LONG, BINARY = t.StringType(), t.LongType(), t.BinaryType()
 MAP = t.MapType(STRING, STRING)

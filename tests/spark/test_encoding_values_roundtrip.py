@@ -15,8 +15,8 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from amqp_core.v0_10.type_codes import MAX_DEPTH
 from amqp_spark.arrow.decode import ColumnPlan
+from amqp_spark.arrow.rows.values import encode_list, encode_map
 from amqp_spark.arrow.v0_10.conversion import unsupported_parts
-from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map
 from tests.support import wire
 from tests.support.choice import examples
 from tests.support.received import chunk_of

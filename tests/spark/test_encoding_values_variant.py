@@ -17,9 +17,9 @@ from pyspark.sql import types as t
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import MAX_DEPTH, Typed
+from amqp_spark.arrow.rows.values import encode_list, encode_map
+from amqp_spark.arrow.rows.variants import bodies
 from amqp_spark.arrow.v0_10.decode.variant import encode
-from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map
-from amqp_spark.arrow.v0_10.encode.variants import bodies
 
 VARIANT = t.VariantType()
 ARROW = pa.struct([pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), nullable=False)])

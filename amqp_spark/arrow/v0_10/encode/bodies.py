@@ -9,15 +9,15 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_spark.arrow.v0_10.encode import variants
-from amqp_spark.arrow.v0_10.encode.row_bytes import Array, RowBytes, bounds, join, lengths, number, packed
-from amqp_spark.arrow.v0_10.encode.row_errors import LARGEST_BODY, blame, limited
+from amqp_spark.arrow.rows import variants
+from amqp_spark.arrow.rows.row_bytes import Array, RowBytes, bounds, join, lengths, number, packed
+from amqp_spark.arrow.rows.row_errors import LARGEST_BODY, blame, limited
+from amqp_spark.arrow.rows.values import encode_list, encode_map
 from amqp_spark.arrow.v0_10.encode.schema import LIST_TYPE, MAP_TYPE
-from amqp_spark.arrow.v0_10.encode.values import encode_list, encode_map
 
 if TYPE_CHECKING:
-    from amqp_spark.arrow.v0_10.encode.row_bytes import Numbers, Size
-    from amqp_spark.arrow.v0_10.encode.row_errors import Blamed
+    from amqp_spark.arrow.rows.row_bytes import Numbers, Size
+    from amqp_spark.arrow.rows.row_errors import Blamed
 
 FRAME_HEADER: Final = 12
 COMMAND, HEADER, BODY = 1, 2, 3

@@ -11,16 +11,16 @@ import pyarrow.compute as pc
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
+from amqp_spark.arrow.rows.row_bytes import LARGEST, RowBytes, bounds, join, lengths, present
+from amqp_spark.arrow.rows.row_errors import limited
+from amqp_spark.arrow.rows.values import encode_map
 from amqp_spark.arrow.v0_10.decode.headers import check, end_of
 from amqp_spark.arrow.v0_10.decode.properties import Spans, Wire, padded
-from amqp_spark.arrow.v0_10.encode.row_bytes import LARGEST, RowBytes, bounds, join, lengths, present
-from amqp_spark.arrow.v0_10.encode.row_errors import limited
-from amqp_spark.arrow.v0_10.encode.values import encode_map
 from amqp_spark.arrow.v0_10.properties import PROPERTIES
 
 if TYPE_CHECKING:
-    from amqp_spark.arrow.v0_10.encode.row_bytes import Array
-    from amqp_spark.arrow.v0_10.encode.row_errors import Blamed
+    from amqp_spark.arrow.rows.row_bytes import Array
+    from amqp_spark.arrow.rows.row_errors import Blamed
 
 COLUMN: Final = "application_headers"
 """The map that gets the stamps."""

@@ -16,11 +16,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqp_core.v0_10.spec import MessageAcceptMode, MessageAcquireMode
+from amqp_spark.arrow.rows.row_bytes import RowBytes, binary, is_utf8, lengths, present
+from amqp_spark.arrow.rows.row_errors import blame
 from amqp_spark.arrow.v0_10.encode import bodies, headers
 from amqp_spark.arrow.v0_10.encode.bodies import FIRST_SEGMENT, FRAME_HEADER, LAST_SEGMENT, WHOLE_SEGMENT, frame
 from amqp_spark.arrow.v0_10.encode.properties import PackedLayout, sized
-from amqp_spark.arrow.v0_10.encode.row_bytes import RowBytes, binary, is_utf8, lengths, present
-from amqp_spark.arrow.v0_10.encode.row_errors import blame
 from amqp_spark.arrow.v0_10.encode.schema import IGNORED, OPTIONS, schema_problems
 from amqp_spark.arrow.v0_10.properties import DELIVERY, MESSAGE
 from amqp_spark.errors import RowError, SchemaError
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import DataType, StructType
 
-    from amqp_spark.arrow.v0_10.encode.row_bytes import Array, Mask, Numbers
-    from amqp_spark.arrow.v0_10.encode.row_errors import Blamed
+    from amqp_spark.arrow.rows.row_bytes import Array, Mask, Numbers
+    from amqp_spark.arrow.rows.row_errors import Blamed
     from amqp_spark.arrow.v0_10.layout import Layout
     from amqp_spark.options import SinkOptions
 

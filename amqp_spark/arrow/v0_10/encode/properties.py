@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import pyarrow as pa
 
-from amqp_spark.arrow.v0_10.encode import texts
-from amqp_spark.arrow.v0_10.encode.row_bytes import RowBytes, lengths, not_utf8, number, present
-from amqp_spark.arrow.v0_10.encode.row_errors import blame, limited
+from amqp_spark.arrow.rows import texts
+from amqp_spark.arrow.rows.row_bytes import RowBytes, lengths, not_utf8, number, present
+from amqp_spark.arrow.rows.row_errors import blame, limited
 from amqp_spark.arrow.v0_10.properties import REPLY_TO
 
 if TYPE_CHECKING:
-    from amqp_spark.arrow.v0_10.encode.row_bytes import Array, Cell, Mask, Numbers, Size
-    from amqp_spark.arrow.v0_10.encode.row_errors import Blamed
+    from amqp_spark.arrow.rows.row_bytes import Array, Cell, Mask, Numbers, Size
+    from amqp_spark.arrow.rows.row_errors import Blamed
     from amqp_spark.arrow.v0_10.layout import Property
 
 _NUMBERS: Final = {1: ">u1", 2: ">u2", 4: ">u4", 8: ">u8"}

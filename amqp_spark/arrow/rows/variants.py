@@ -18,9 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_spark.arrow.v0_10.conversion import LONGEST_KEY
-from amqp_spark.arrow.v0_10.encode import texts
-from amqp_spark.arrow.v0_10.encode.row_errors import (
+from amqp_spark.arrow.rows import texts
+from amqp_spark.arrow.rows.row_errors import (
     LONGEST_TEXT,
     Fault,
     Faults,
@@ -30,13 +29,14 @@ from amqp_spark.arrow.v0_10.encode.row_errors import (
     not_utf8,
     text_too_long,
 )
+from amqp_spark.arrow.v0_10.conversion import LONGEST_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import numpy.typing as npt
 
-    from amqp_spark.arrow.v0_10.encode.row_bytes import Array
+    from amqp_spark.arrow.rows.row_bytes import Array
 
 _PRIMITIVE, _SHORT_TEXT, _OBJECT, _ARRAY = range(4)
 _VOID: Final = bytes([code.VOID])

@@ -14,11 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqp_spark.arrow.rows import row_bytes
 from amqp_spark.arrow.v0_10.conversion import EARLIEST_SECONDS, LATEST_SECONDS
-from amqp_spark.arrow.v0_10.encode import row_bytes
 
 if TYPE_CHECKING:
-    from amqp_spark.arrow.v0_10.encode.row_bytes import Array, Cell, Mask, Numbers
+    from amqp_spark.arrow.rows.row_bytes import Array, Cell, Mask, Numbers
 
 _DAY: Final = 86_400
 _EARLIEST_DAY: Final = EARLIEST_SECONDS // _DAY

@@ -17,9 +17,8 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_spark.arrow.v0_10.conversion import LONGEST_KEY, Errors
-from amqp_spark.arrow.v0_10.encode import row_bytes, texts, variants
-from amqp_spark.arrow.v0_10.encode.row_errors import (
+from amqp_spark.arrow.rows import row_bytes, texts, variants
+from amqp_spark.arrow.rows.row_errors import (
     LONGEST_TEXT,
     Fault,
     Faults,
@@ -28,11 +27,12 @@ from amqp_spark.arrow.v0_10.encode.row_errors import (
     not_utf8,
     text_too_long,
 )
+from amqp_spark.arrow.v0_10.conversion import LONGEST_KEY, Errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amqp_spark.arrow.v0_10.encode.row_bytes import Array, Cell, Mask, Numbers
+    from amqp_spark.arrow.rows.row_bytes import Array, Cell, Mask, Numbers
 
 Encoded: TypeAlias = "tuple[Array, Errors]"
 """Bytes per row, null in null rows; and the reasons of rows that cannot be sent, whose bytes are undefined."""

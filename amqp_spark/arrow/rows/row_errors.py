@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from amqp_spark.arrow.rows.row_bytes import LARGEST, bounds, lengths, packed, present
 from amqp_spark.arrow.v0_10.conversion import LONGEST_KEY
-from amqp_spark.arrow.v0_10.encode.row_bytes import LARGEST, bounds, lengths, packed, present
 
 if TYPE_CHECKING:
-    from amqp_spark.arrow.v0_10.encode.row_bytes import Array, Mask
+    from amqp_spark.arrow.rows.row_bytes import Array, Mask
 
 Blamed: TypeAlias = dict[int, tuple[str | None, str]]
 """By row of the block: the column at fault (None: more than one), and the reason. The first reason of a row stays."""
