@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from specs.emit_spec import imports, union
+from specs.emit_spec import HEAD_PROPERTIES, imports, property_lines, union
 from specs.facts import snake
 
 if TYPE_CHECKING:
@@ -116,3 +116,18 @@ def emit_spec(model: Model, *, apart: bool = False) -> str:
     lines += _responses(model)
     body = "\n".join(lines) + "\n"
     return "\n".join([HEAD_APART if apart else HEAD, *imports(body)]) + "\n" + body
+
+
+_WIDTHS = {"octet": 1, "timestamp": 8, "shortstr": -1, "table": -4}
+
+
+def emit_properties(model: Model) -> str:
+    """The text of the module with the properties of messages that are columns."""
+    basic = next(entry for entry in model.properties if entry.cls == "basic")
+    lines = [HEAD_PROPERTIES.format(folder="amqp_0_9", names="Property")]
+    lines.append("PROPERTIES: Final = (")
+    for field in basic.fields:
+        line = f'    Property("{field.column}", "{field.wire}", {_WIDTHS[field.wire]}, 0x{field.flag:04X}, None'
+        lines += property_lines(line, field.meaning, field.written)
+    lines += [")", '"""The properties of class basic in wire order, by the names of their columns."""', ""]
+    return "\n".join(lines)

@@ -50,6 +50,12 @@ class Field:
     secret: bool = False
     flag: int = 0
     """The property flag, if the field is a property of a content header."""
+    column: str = ""
+    """The column of a property, if it is not its name."""
+    meaning: str = ""
+    """A property for the source; text of this project, as the next one."""
+    written: str = ""
+    """A property for the sink."""
 
     @property
     def attr(self) -> str:
@@ -178,7 +184,15 @@ class _Loader:
             raise FactError(f"{owner}: no domain {fact['domain']} that a field can have")
         key = f"{owner}.{fact['name']}"
         self.found.add(key)
-        return Field(fact.get("name_0_9_1", fact["name"]), wire, key in self.secrets)
+        meaning = fact.get("meaning", "")
+        return Field(
+            fact.get("name_0_9_1", fact["name"]),
+            wire,
+            key in self.secrets,
+            column=fact.get("column", snake(fact["name"])),
+            meaning=meaning,
+            written=fact.get("written", meaning),
+        )
 
     def methods(self, cls: str) -> list[Method]:
         facts = self.classes[cls]

@@ -37,6 +37,7 @@ def generated() -> dict[str, str]:
         "amqp_core/v0_10/file_stream/spec.py": emit_spec(apart, apart=True),
         "amqp_core/v0_10/file_stream/_codec.py": emit_codec(apart, apart=True),
         "amqp_spark/arrow/v0_10/properties.py": emit_properties(used),
+        "amqp_spark/arrow/v0_9/properties.py": emit_spec_0_9.emit_properties(served),
         "amqp_core/v0_9/spec.py": emit_spec_0_9.emit_spec(served),
         "amqp_core/v0_9/unserved/spec.py": emit_spec_0_9.emit_spec(unserved, apart=True),
     }

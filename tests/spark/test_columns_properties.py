@@ -20,7 +20,7 @@ from tests.support import wire
 from tests.support.received import chunk_of
 
 if TYPE_CHECKING:
-    from amqp_spark.arrow.v0_10.layout import Layout
+    from amqp_spark.arrow.layout import Layout
 
 NUMBERS = {name: t.LongType() for name in ("ttl", "timestamp", "expiration", "resume_ttl", "content_length")}
 RAW = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp_spark.arrow.v0_10.layout import Layout, Property
+from amqp_spark.arrow.layout import Layout, Property
 
 # fmt: off
 

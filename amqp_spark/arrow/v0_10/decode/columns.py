@@ -22,10 +22,10 @@ from amqp_spark.arrow.v0_10.decode.values import converter
 from amqp_spark.arrow.v0_10.properties import MESSAGE, PROPERTIES, REPLY_TO
 
 if TYPE_CHECKING:
+    from amqp_spark.arrow.layout import Property
     from amqp_spark.arrow.v0_10.decode.arrays import Array, Column
     from amqp_spark.arrow.v0_10.decode.located import Located
     from amqp_spark.arrow.v0_10.decode.properties import Positions
-    from amqp_spark.arrow.v0_10.layout import Property
 
 
 class Batch:

@@ -20,7 +20,7 @@ from amqp_spark.arrow.v0_10 import properties
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from amqp_spark.arrow.v0_10.layout import Layout, Property
+    from amqp_spark.arrow.layout import Layout, Property
 
     Positions = npt.NDArray[np.int64]
     Mask = npt.NDArray[np.bool_]

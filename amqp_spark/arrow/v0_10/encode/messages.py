@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import DataType, StructType
 
+    from amqp_spark.arrow.layout import Layout
     from amqp_spark.arrow.rows.row_bytes import Array, Mask, Numbers
     from amqp_spark.arrow.rows.row_errors import Blamed
-    from amqp_spark.arrow.v0_10.layout import Layout
     from amqp_spark.options import SinkOptions
 
 MOST_ROWS: Final = 4096

@@ -13,9 +13,9 @@ from amqp_spark.arrow.rows.row_errors import blame, limited
 from amqp_spark.arrow.v0_10.properties import REPLY_TO
 
 if TYPE_CHECKING:
+    from amqp_spark.arrow.layout import Property
     from amqp_spark.arrow.rows.row_bytes import Array, Cell, Mask, Numbers, Size
     from amqp_spark.arrow.rows.row_errors import Blamed
-    from amqp_spark.arrow.v0_10.layout import Property
 
 _NUMBERS: Final = {1: ">u1", 2: ">u2", 4: ">u4", 8: ">u8"}
 _LARGEST: Final = (1 << 63) - 1

@@ -18,7 +18,7 @@ from amqp_spark.error_conditions import SparkCondition
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from amqp_spark.arrow.v0_10.layout import Property
+    from amqp_spark.arrow.layout import Property
     from amqp_spark.options import SinkOptions
 
 MAP_TYPE: Final = "amqp/map"
