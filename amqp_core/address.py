@@ -1,7 +1,10 @@
 """Address and login of a connection: the URL, the connect options, the password file.
 
-A URL is ``amqp://host[:port][,host2[:port2]...][/virtual-host]``, with ``amqps`` for TLS. It must not contain
-credentials, since URLs are logged; a URL with credentials is refused, and the error does not quote it.
+A URL is ``amqp://host[:port][,host2[:port2]...][/virtual-host]``, with ``amqps`` for TLS (on port 5671 by default). It
+must not contain credentials, since URLs are logged; a URL with credentials is refused, and the error does not quote it.
+
+Without a name of a virtual host (no path, or ``/`` alone) the default one is meant: the broker's with 0-10, ``/`` with
+0-9-1, as other clients of RabbitMQ read it; ``%2F`` is the name ``/`` with both.
 """
 
 from __future__ import annotations
@@ -17,6 +20,9 @@ from amqp_core.errors import AuthenticationFailed, UsageError
 
 DEFAULT_PORT = 5672
 DEFAULT_TLS_PORT = 5671
+AUTO_PROTOCOL = "auto"
+#: Protocols of a connection; ``auto`` starts with 0-10 and follows the broker's answer.
+PROTOCOLS: tuple[str, ...] = (AUTO_PROTOCOL, "0-10", "0-9-1", "0-9")
 #: SASL mechanisms that are allowed by default, best first.
 DEFAULT_MECHANISMS: tuple[str, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "EXTERNAL", "PLAIN", "ANONYMOUS")
 #: Bounds of ``max_message_bytes``: one frame, and the capacity of a block of frames.
@@ -39,7 +45,7 @@ class ConnectOptions:
 
     Args:
         hosts: host names or addresses, with their ports; each is tried once.
-        virtual_host: name of the virtual host; empty: the broker's default.
+        virtual_host: name of the virtual host; empty: the default one, of the broker with 0-10, ``/`` with 0-9-1.
         tls: use TLS, with the certificates of the system, or of ``tls_ca_file``.
         username, password: the login.
         password_file: a file with the password, read for each connection; instead of ``password``.
@@ -55,6 +61,7 @@ class ConnectOptions:
             address; only mechanisms that the user named explicitly.
         max_message_bytes: bytes of the largest accepted message, all its frames counted; a larger one ends the
             connection.
+        protocol: one of ``PROTOCOLS``, for :func:`amqp_core.protocols.connect`.
 
     Raises:
         UsageError: a value is outside its limits (``max_frame_size``: when it is used), or a password and a password
@@ -78,6 +85,7 @@ class ConnectOptions:
     max_frame_size: int | None = None
     in_clear: tuple[str, ...] = ()
     max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES
+    protocol: str = AUTO_PROTOCOL
 
     def __post_init__(self) -> None:
         if not self.hosts:
@@ -86,6 +94,8 @@ class ConnectOptions:
             raise _not_valid(f"heartbeat={self.heartbeat}", "0 (off) to 65535 seconds are allowed")
         if not self.connect_timeout > 0:
             raise _not_valid(f"connect_timeout={self.connect_timeout}", "a positive number of seconds is needed")
+        if self.protocol not in PROTOCOLS:
+            raise _not_valid(f"protocol={self.protocol}", f"{', '.join(PROTOCOLS)} are allowed")
         for name in ("username", "password", "virtual_host"):
             value = getattr(self, name)
             if value is not None and not is_utf8(value):
@@ -136,8 +146,8 @@ def parse_url(url: str) -> tuple[tuple[tuple[str, int], ...], str, bool]:
     """Parse a URL.
 
     Returns:
-        ``(hosts, virtual_host, tls)``. The virtual host is percent-decoded; an absent one is the empty string, the
-        broker's default.
+        ``(hosts, virtual_host, tls)``. The virtual host is percent-decoded; an absent or empty one is the empty string,
+        which means the default one (see :class:`ConnectOptions`).
 
     Raises:
         UsageError: the URL is malformed, or contains credentials.

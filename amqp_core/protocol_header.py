@@ -16,6 +16,15 @@ _HEADERS: Final = {
 }
 
 
+def is_other_amqp(offered: str) -> bool:
+    """Whether a description by :func:`describe_stranger` is a whole header of AMQP: the peer may speak a version of it.
+
+    A broker answers a header that it does not serve with one that it serves, but not always with each: RabbitMQ 4
+    answers that of 0-10 with that of 1.0, although it serves 0-9-1, too.
+    """
+    return offered.startswith("AMQP ")
+
+
 def is_stranger(data: bytes, header: bytes) -> bool | None:
     """Whether a peer whose first bytes are ``data`` does not send ``header``; ``None`` while that is not certain.
 

@@ -1,4 +1,4 @@
-"""Select the protocol of a connection: AMQP 0-10. Only this module and :mod:`amqp_spark.arrow` name a protocol."""
+"""Connect to a broker, with the protocol of its options, and check what the protocol and the broker can do."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from amqp_core.address import ConnectOptions
-from amqp_core.v0_10.client import DEFAULT_CALL_TIMEOUT_S
-from amqp_core.v0_10.client import Client as Client010
+from amqp_core.protocols import DEFAULT_CALL_TIMEOUT_S
+from amqp_core.protocols import connect as connect_core
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import UnsupportedModeError
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 
 def connect(options: ConnectOptions, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S) -> Client:
-    """Return a connected client, for use on the caller's thread; see :meth:`amqp_core.v0_10.client.Client.connect`."""
-    return Client010.connect(options, call_timeout_s=call_timeout_s)
+    """Return a connected client, for use on the caller's thread; see :func:`amqp_core.protocols.connect`."""
+    return connect_core(options, call_timeout_s=call_timeout_s)
 
 
 def require(client: Client, purpose: str, *capabilities: str) -> None:

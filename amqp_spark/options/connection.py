@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from amqp_core.address import (
+    AUTO_PROTOCOL,
     DEFAULT_MAX_MESSAGE_BYTES,
     DEFAULT_MECHANISMS,
     MAX_MAX_MESSAGE_BYTES,
     MIN_MAX_MESSAGE_BYTES,
+    PROTOCOLS,
     ConnectOptions,
 )
 from amqp_spark.options import kinds
@@ -26,7 +28,13 @@ class ConnectionSettings:
     url: str = option(
         "url", kinds.text("amqp://host[:port][,host2...]/virtual-host, or amqps:// for TLS"), REQUIRED,
         "Address of the broker. `amqps://` means TLS. Several hosts are tried in order. Without a virtual host the "
-        "broker's default one is used. Credentials in it are refused, since URLs are logged.",
+        "default one is used: the broker's with 0-10, `/` with 0-9-1 (`%2F` is its name in a path). Credentials in it "
+        "are refused, since URLs are logged: give them as `username` and `password`.",
+    )
+    protocol: str = option(
+        "protocol", kinds.choice(*PROTOCOLS), AUTO_PROTOCOL,
+        "The protocol. `auto` starts with 0-10 and takes 0-9-1 where the broker answers so, as RabbitMQ does; what a "
+        "host speaks is remembered in the process, and logged once.",
     )
     username: str | None = option(
         "username", kinds.text(), None,
@@ -123,6 +131,7 @@ class ConnectionSettings:
             max_message_bytes=self.max_message_bytes,
             client_name=self.client_name,
             in_clear=self.in_clear,
+            protocol=self.protocol,
         )
 
     def __repr__(self) -> str:

@@ -62,7 +62,7 @@ def garbage_port() -> Iterator[int]:
         ({"url": "amqp://127.0.0.1:{closed}/default", "retry.maxAttempts": "1"}, r"127\.0\.0\.1:{closed}"),
         (
             {"url": "amqp://127.0.0.1:{garbage}/default", "retry.maxAttempts": "1"},
-            r"VersionRefused: .*AMQP_PROTOCOL_MISMATCH.* does not speak AMQP 0-10; it .* HTTP\.",
+            r"VersionRefused: .*AMQP_PROTOCOL_MISMATCH.* does not speak AMQP 0-10 or 0-9-1; it .* HTTP\.",
         ),
         ({"url": "amqps://{host}:{port}/default"}, "TlsError"),
         pytest.param({"selector": "this is no selector"}, "selector", marks=needs("selectors")),
