@@ -22,6 +22,7 @@ from amqp_core.errors import (
     UsageError,
 )
 from amqp_core.transfer_ledger import Rejected, Transfers
+from amqp_core.typed_values import Datetime, Typed
 from amqp_core.v0_10.client import Client
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.publisher import Publisher
@@ -35,7 +36,6 @@ from amqp_core.v0_10.spec import (
 )
 from amqp_core.v0_10.subscription import Subscription
 from amqp_core.v0_10.transactions import Transactions
-from amqp_core.v0_10.type_codes import Datetime, Typed
 
 __all__ = [
     "AmqpError",

@@ -72,13 +72,17 @@ def encode_header(
 MAY_BE_ABSENT = {"connection.start-ok response", "exchange.bound queue"}
 READS = {"array:str16": "read_str16_array", "struct32": "_read_any_struct"}
 WRITES = {"array:str16": "write_str16_array"}
+# Types that 0-9 has, too.
+SHARED = r"(?:u?int(?:8|16|32|64)|float|double|boolean|datetime|dec32|vbin8|vbin32|str8)\b"
 # What the body may name of each module. Every command has the session header: one codec reads it for both.
 IMPORTED = {
-    "_codec": "read_session_header",
-    "_dispatch": "Dispatch|unknown_flags|wrong_size|wrong_struct",
-    "_read": r"read_(?!session_header)\w+",
-    "_write": r"write_\w+",
-    "type_codes": "STRUCT32",
+    "read_primitives": f"read_{SHARED}",
+    "v0_10._codec": "read_session_header",
+    "v0_10._dispatch": "Dispatch|unknown_flags|wrong_size|wrong_struct",
+    "v0_10._read": rf"read_(?!session_header|{SHARED})\w+",
+    "v0_10._write": rf"write_(?!{SHARED})\w+",
+    "v0_10.type_codes": "STRUCT32",
+    "write_primitives": f"write_{SHARED}",
 }
 
 
@@ -93,7 +97,7 @@ def _imports(body: str, package: str) -> list[str]:
     for module, pattern in IMPORTED.items():
         used = set(re.findall(rf"(?<![\w.])(?:{pattern})\b", body))
         names = sorted((name for name in used if f"def {name}(" not in body), key=_natural)
-        start = f"from amqp_core.v0_10.{module} import"
+        start = f"from amqp_core.{module} import"
         if len(names) > 1:
             found.append("\n".join([f"{start} (", *(f"    {name}," for name in names), ")"]))
         elif names:

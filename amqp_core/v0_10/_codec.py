@@ -11,6 +11,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.errors import DecodeError, EncodeError
+from amqp_core.read_primitives import (
+    read_datetime,
+    read_str8,
+    read_uint8,
+    read_uint16,
+    read_uint32,
+    read_uint64,
+    read_vbin8,
+    read_vbin32,
+)
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._dispatch import (
     Dispatch,
@@ -23,44 +33,38 @@ from amqp_core.v0_10._read import (
     read_array,
     read_array_head,
     read_byte_ranges,
-    read_datetime,
     read_map,
     read_sequence_no,
     read_sequence_set,
-    read_str8,
     read_str16,
     read_str16_array,
     read_struct32,
-    read_uint8,
-    read_uint16,
-    read_uint32,
-    read_uint64,
     read_uuid,
-    read_vbin8,
     read_vbin16,
-    read_vbin32,
 )
 from amqp_core.v0_10._write import (
     write_array,
     write_byte_ranges,
-    write_datetime,
     write_map,
     write_sequence_no,
     write_sequence_set,
-    write_str8,
     write_str16,
     write_str16_array,
     write_struct32_array,
+    write_uuid,
+    write_vbin16,
+)
+from amqp_core.v0_10.type_codes import STRUCT32
+from amqp_core.write_primitives import (
+    write_datetime,
+    write_str8,
     write_uint8,
     write_uint16,
     write_uint32,
     write_uint64,
-    write_uuid,
     write_vbin8,
-    write_vbin16,
     write_vbin32,
 )
-from amqp_core.v0_10.type_codes import STRUCT32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

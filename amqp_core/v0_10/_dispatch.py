@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
 from amqp_core.errors import DecodeError, EncodeError
-from amqp_core.v0_10._read import read_uint16, read_uint32
-from amqp_core.v0_10._write import write_uint32
+from amqp_core.read_primitives import read_uint16, read_uint32
+from amqp_core.write_primitives import write_uint32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

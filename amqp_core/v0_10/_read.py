@@ -12,14 +12,36 @@ from decimal import Decimal
 from functools import partial
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - the module's own name for it says nothing
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 from uuid import UUID
 
 from amqp_core.errors import DecodeError
+from amqp_core.read_primitives import (
+    Read,
+    deeper,
+    incomplete,
+    octets,
+    read_boolean,
+    read_datetime,
+    read_dec32,
+    read_double,
+    read_float,
+    read_int8,
+    read_int16,
+    read_int32,
+    read_int64,
+    read_str8,
+    read_uint8,
+    read_uint16,
+    read_uint32,
+    read_uint64,
+    read_vbin8,
+    read_vbin32,
+)
+from amqp_core.typed_values import Typed
 from amqp_core.v0_10 import type_codes as codes
-from amqp_core.v0_10.type_codes import MAX_ARGUMENT_MAP_BYTES, MAX_DEPTH, Datetime, Typed
+from amqp_core.v0_10.type_codes import MAX_ARGUMENT_MAP_BYTES
 
-_T = TypeVar("_T")
 _LATIN: Final = "iso8859-15"
 
 _uint16 = Struct(">H").unpack_from
@@ -28,62 +50,17 @@ _int32 = Struct(">i").unpack_from
 _pairs32 = Struct(">II").iter_unpack
 _pairs64 = Struct(">QQ").iter_unpack
 
-_Read = Callable[[bytes, int], tuple[_T, int]]
-
-
-def _short(what: str, pos: int) -> DecodeError:
-    return DecodeError(f"{what} ends before it is complete", pos)
-
 
 # --- fixed width -----------------------------------------------------------------------------------------------------
 
 
-def read_uint8(data: bytes, pos: int) -> tuple[int, int]:
-    """An unsigned byte."""
-    try:
-        return data[pos], pos + 1
-    except IndexError:
-        raise _short("uint8", pos) from None
-
-
-def _number(kind: str, what: str) -> _Read[Any]:
-    """A function that reads numbers of a ``struct`` format."""
-    struct = Struct(f">{kind}")
-    unpack, width = struct.unpack_from, struct.size
-
-    def read(data: bytes, pos: int) -> tuple[Any, int]:
-        try:
-            return unpack(data, pos)[0], pos + width
-        except StructError:
-            raise _short(what, pos) from None
-
-    return read
-
-
-read_int8: Final[_Read[int]] = _number("b", "int8")
-read_uint16: Final[_Read[int]] = _number("H", "uint16")
-read_int16: Final[_Read[int]] = _number("h", "int16")
-read_uint32: Final[_Read[int]] = _number("I", "uint32")
-read_int32: Final[_Read[int]] = _number("i", "int32")
-read_uint64: Final[_Read[int]] = _number("Q", "uint64")
-read_int64: Final[_Read[int]] = _number("q", "int64")
-read_float: Final[_Read[float]] = _number("f", "float")
-read_double: Final[_Read[float]] = _number("d", "double")
 read_sequence_no: Final = read_uint32
 """A 32-bit serial number (RFC 1982)."""
 
 
-def read_boolean(data: bytes, pos: int) -> tuple[bool, int]:
-    """A boolean byte: zero is false, all else true."""
-    try:
-        return data[pos] != 0, pos + 1
-    except IndexError:
-        raise _short("boolean", pos) from None
-
-
 def read_char(data: bytes, pos: int) -> tuple[str, int]:
     """One ISO 8859-15 character."""
-    value, end = _fixed(data, pos, 1, "char")
+    value, end = octets(data, pos, 1, "char")
     return value.decode(_LATIN), end
 
 
@@ -95,23 +72,10 @@ def read_char_utf32(data: bytes, pos: int) -> tuple[str, int]:
     return chr(number), end
 
 
-def read_datetime(data: bytes, pos: int) -> tuple[Datetime, int]:
-    """A time as the number on the wire; its unit is the sender's (specification: seconds since 1970)."""
-    number, end = read_int64(data, pos)
-    return Datetime(number), end
-
-
 def read_uuid(data: bytes, pos: int) -> tuple[UUID, int]:
     """A UUID of 16 bytes."""
-    value, end = _fixed(data, pos, 16, "uuid")
+    value, end = octets(data, pos, 16, "uuid")
     return UUID(bytes=value), end
-
-
-def read_dec32(data: bytes, pos: int) -> tuple[Decimal, int]:
-    """A decimal: a byte with the number of decimal places, then a signed 32-bit number."""
-    places, at = read_uint8(data, pos)
-    mantissa, end = read_int32(data, at)
-    return Decimal(f"{mantissa}E-{places}"), end
 
 
 def read_dec64(data: bytes, pos: int) -> tuple[Decimal, int]:
@@ -131,37 +95,19 @@ def read_bit(data: bytes, pos: int) -> tuple[bool, int]:
     return True, pos
 
 
-def _fixed(data: bytes, pos: int, width: int, what: str) -> tuple[bytes, int]:
-    end = pos + width
-    if end > len(data):
-        raise _short(what, pos)
-    return data[pos:end], end
-
-
-read_bin8: Final[_Read[bytes]] = partial(_fixed, width=1, what="bin8")
-read_bin16: Final[_Read[bytes]] = partial(_fixed, width=2, what="bin16")
-read_bin32: Final[_Read[bytes]] = partial(_fixed, width=4, what="bin32")
-read_bin40: Final[_Read[bytes]] = partial(_fixed, width=5, what="bin40")
-read_bin64: Final[_Read[bytes]] = partial(_fixed, width=8, what="bin64")
-read_bin72: Final[_Read[bytes]] = partial(_fixed, width=9, what="bin72")
-read_bin128: Final[_Read[bytes]] = partial(_fixed, width=16, what="bin128")
-read_bin256: Final[_Read[bytes]] = partial(_fixed, width=32, what="bin256")
-read_bin512: Final[_Read[bytes]] = partial(_fixed, width=64, what="bin512")
-read_bin1024: Final[_Read[bytes]] = partial(_fixed, width=128, what="bin1024")
+read_bin8: Final[Read[bytes]] = partial(octets, width=1, what="bin8")
+read_bin16: Final[Read[bytes]] = partial(octets, width=2, what="bin16")
+read_bin32: Final[Read[bytes]] = partial(octets, width=4, what="bin32")
+read_bin40: Final[Read[bytes]] = partial(octets, width=5, what="bin40")
+read_bin64: Final[Read[bytes]] = partial(octets, width=8, what="bin64")
+read_bin72: Final[Read[bytes]] = partial(octets, width=9, what="bin72")
+read_bin128: Final[Read[bytes]] = partial(octets, width=16, what="bin128")
+read_bin256: Final[Read[bytes]] = partial(octets, width=32, what="bin256")
+read_bin512: Final[Read[bytes]] = partial(octets, width=64, what="bin512")
+read_bin1024: Final[Read[bytes]] = partial(octets, width=128, what="bin1024")
 
 
 # --- variable width --------------------------------------------------------------------------------------------------
-
-
-def read_vbin8(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Up to 255 opaque bytes."""
-    try:
-        end = pos + 1 + data[pos]
-    except IndexError:
-        raise _short("vbin8", pos) from None
-    if end > len(data):
-        raise _short("vbin8", pos)
-    return data[pos + 1 : end], end
 
 
 def read_vbin16(data: bytes, pos: int) -> tuple[bytes, int]:
@@ -169,34 +115,10 @@ def read_vbin16(data: bytes, pos: int) -> tuple[bytes, int]:
     try:
         end = pos + 2 + _uint16(data, pos)[0]
     except StructError:
-        raise _short("vbin16", pos) from None
+        raise incomplete("vbin16", pos) from None
     if end > len(data):
-        raise _short("vbin16", pos)
+        raise incomplete("vbin16", pos)
     return data[pos + 2 : end], end
-
-
-def read_vbin32(data: bytes, pos: int) -> tuple[bytes, int]:
-    """Up to 2**32 - 1 opaque bytes."""
-    try:
-        end = pos + 4 + _uint32(data, pos)[0]
-    except StructError:
-        raise _short("vbin32", pos) from None
-    if end > len(data):
-        raise _short("vbin32", pos)
-    return data[pos + 4 : end], end
-
-
-def read_str8(data: bytes, pos: int) -> tuple[str, int]:
-    """Up to 255 bytes of UTF-8."""
-    try:
-        end = pos + 1 + data[pos]
-        if end <= len(data):
-            return data[pos + 1 : end].decode(), end
-    except IndexError:
-        pass
-    except UnicodeDecodeError as bad:
-        raise DecodeError(f"str8 is not UTF-8: {bad.reason}", pos + 1 + bad.start) from None
-    raise _short("str8", pos)
 
 
 def read_str16(data: bytes, pos: int) -> tuple[str, int]:
@@ -209,7 +131,7 @@ def read_str16(data: bytes, pos: int) -> tuple[str, int]:
         pass
     except UnicodeDecodeError as bad:
         raise DecodeError(f"str16 is not UTF-8: {bad.reason}", pos + 2 + bad.start) from None
-    raise _short("str16", pos)
+    raise incomplete("str16", pos)
 
 
 def read_str8_latin(data: bytes, pos: int) -> tuple[str, int]:
@@ -296,7 +218,7 @@ def _bounds(data: bytes, pos: int, head: int, item: int, what: str) -> tuple[int
         first = pos + 4 + head
         count = _uint32(data, first - 4)[0]
     except StructError:
-        raise _short(what, pos) from None
+        raise incomplete(what, pos) from None
     if count * item > end - first:
         raise DecodeError(f"{what} of {size} bytes cannot hold {count} values", pos)
     return count, first, end
@@ -305,12 +227,6 @@ def _bounds(data: bytes, pos: int, head: int, item: int, what: str) -> tuple[int
 def _full(pos: int, end: int, start: int, what: str) -> None:
     if pos != end:
         raise DecodeError(f"{what} says it ends at byte {end}, its values end at {pos}", start)
-
-
-def _deeper(depth: int, pos: int) -> int:
-    if depth >= MAX_DEPTH:
-        raise DecodeError(f"values nested deeper than {MAX_DEPTH}", pos)
-    return depth + 1
 
 
 _One = Callable[[bytes, int, int, int], tuple[object, int]]
@@ -323,7 +239,7 @@ def _natural(data: bytes, pos: int, code: int, depth: int) -> tuple[object, int]
     container = _CONTAINERS.get(code)
     if container is None:
         raise DecodeError(f"unknown type code 0x{code:02x}", pos)
-    return container(data, pos, _deeper(depth, pos), _natural)
+    return container(data, pos, deeper(depth, pos), _natural)
 
 
 def _typed(data: bytes, pos: int, code: int, depth: int) -> tuple[Typed, int]:
@@ -334,7 +250,7 @@ def _typed(data: bytes, pos: int, code: int, depth: int) -> tuple[Typed, int]:
     container = _CONTAINERS.get(code)
     if container is None:
         raise DecodeError(f"unknown type code 0x{code:02x}", pos)
-    value, end = container(data, pos, _deeper(depth, pos), _typed)
+    value, end = container(data, pos, deeper(depth, pos), _typed)
     return Typed(code, value), end
 
 
@@ -361,10 +277,10 @@ def _natural_map(data: bytes, pos: int, depth: int) -> tuple[dict[str, Any], int
                 reader = _READERS.get(code)
                 out[key], pos = _natural(data, at, code, depth) if reader is None else reader(data, at)
     except (IndexError, StructError):
-        raise _short("map", start) from None
+        raise incomplete("map", start) from None
     except UnicodeDecodeError as bad:
         if pos > end:
-            raise _short("map", start) from None
+            raise incomplete("map", start) from None
         raise DecodeError(f"text in a map is not UTF-8: {bad.reason}", at + bad.start) from None
     _full(pos, end, start, "map")
     return out, end
@@ -379,7 +295,7 @@ def _map(data: bytes, pos: int, depth: int, one: _One) -> tuple[dict[str, Any], 
     for _ in range(count):
         key, pos = read_str8(data, pos)
         if pos >= end:
-            raise _short("map", start)
+            raise incomplete("map", start)
         out[key], pos = one(data, pos + 1, data[pos], depth)
     _full(pos, end, start, "map")
     return out, end
@@ -391,7 +307,7 @@ def _list(data: bytes, pos: int, depth: int, one: _One) -> tuple[list[Any], int]
     out: list[Any] = []
     for _ in range(count):
         if pos >= end:
-            raise _short("list", start)
+            raise incomplete("list", start)
         value, pos = one(data, pos + 1, data[pos], depth)
         out.append(value)
     _full(pos, end, start, "list")
@@ -404,7 +320,7 @@ def _array(data: bytes, pos: int, depth: int, one: _One) -> tuple[list[Any], int
     out: list[Any] = []
     for _ in range(count):
         if pos >= end:
-            raise _short("array", start)
+            raise incomplete("array", start)
         value, pos = one(data, pos, code, depth)
         out.append(value)
     _full(pos, end, start, "array")
@@ -436,7 +352,7 @@ def read_argument_map(data: bytes, pos: int) -> tuple[dict[str, object], int]:
     try:
         size = _uint32(data, pos)[0]
     except StructError:
-        raise _short("map", pos) from None
+        raise incomplete("map", pos) from None
     if size > MAX_ARGUMENT_MAP_BYTES:
         raise DecodeError(f"a map of {size} bytes among arguments, where {MAX_ARGUMENT_MAP_BYTES} are the most", pos)
     return _natural_map(data, pos, 1)

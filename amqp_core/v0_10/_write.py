@@ -10,14 +10,40 @@ from collections.abc import Callable, Mapping, Sequence
 from decimal import Decimal
 from struct import Struct
 from struct import error as StructError  # noqa: N812 - the module's own name for it says nothing
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final
 from uuid import UUID
 
 from amqp_core.errors import EncodeError
+from amqp_core.typed_values import Datetime, Typed
 from amqp_core.v0_10 import type_codes as codes
-from amqp_core.v0_10.type_codes import MAX_DEPTH, Datetime, Typed
+from amqp_core.write_primitives import (
+    Write,
+    decimal_parts,
+    deeper,
+    encoded,
+    misfit,
+    number_writer,
+    opaque,
+    sequence,
+    write_boolean,
+    write_datetime,
+    write_dec32,
+    write_double,
+    write_float,
+    write_int8,
+    write_int16,
+    write_int32,
+    write_int64,
+    write_str8,
+    write_uint8,
+    write_uint16,
+    write_uint32,
+    write_uint64,
+    write_vbin8,
+    write_vbin32,
+    write_void,
+)
 
-_T_contra = TypeVar("_T_contra", contravariant=True)
 _LATIN: Final = "iso8859-15"
 
 _U8 = Struct(">B").pack
@@ -27,136 +53,54 @@ _PAIR32 = Struct(">II").pack
 _PAIR64 = Struct(">QQ").pack
 
 
-class _Write(Protocol[_T_contra]):
-    def __call__(self, value: _T_contra, name: str = ...) -> bytes: ...
-
-
-def _misfit(name: str, value: object, want: str) -> EncodeError:
-    if isinstance(value, int | float | Decimal):
-        # An int of thousands of digits cannot even be printed.
-        shown = str(value) if not isinstance(value, int) or value.bit_length() < 256 else "an enormous int"
-    elif isinstance(value, str | bytes):
-        shown = f"{type(value).__name__} of length {len(value)}"
-    else:
-        shown = f"a value of type {type(value).__name__}"
-    return EncodeError(f"{name}: {shown} is not {want}")
-
-
 # --- fixed width -----------------------------------------------------------------------------------------------------
 
 
-def _number(kind: str, what: str, allowed: str) -> _Write[Any]:
-    """A function that writes numbers in a ``struct`` format; a float is rounded to a single."""
-    pack = Struct(f">{kind}").pack
-
-    def write(value: Any, name: str = what) -> bytes:
-        try:
-            return pack(value)
-        except (StructError, OverflowError):
-            raise _misfit(name, value, allowed) from None
-
-    return write
-
-
-write_uint8: Final[_Write[int]] = _number("B", "uint8", "a uint8 (0 to 255)")
-write_int8: Final[_Write[int]] = _number("b", "int8", "an int8 (-128 to 127)")
-write_uint16: Final[_Write[int]] = _number("H", "uint16", "a uint16 (0 to 65535)")
-write_int16: Final[_Write[int]] = _number("h", "int16", "an int16 (-32768 to 32767)")
-write_uint32: Final[_Write[int]] = _number("I", "uint32", "a uint32 (0 to 2**32 - 1)")
-write_int32: Final[_Write[int]] = _number("i", "int32", "an int32 (-2**31 to 2**31 - 1)")
-write_uint64: Final[_Write[int]] = _number("Q", "uint64", "a uint64 (0 to 2**64 - 1)")
-write_int64: Final[_Write[int]] = _number("q", "int64", "an int64 (-2**63 to 2**63 - 1)")
-write_float: Final[_Write[float]] = _number("f", "float", "a float")
-write_double: Final[_Write[float]] = _number("d", "double", "a double")
-write_sequence_no: Final[_Write[int]] = _number("I", "sequence-no", "a uint32 (0 to 2**32 - 1)")
+write_sequence_no: Final[Write[int]] = number_writer("I", "sequence-no", "a uint32 (0 to 2**32 - 1)")
 """A 32-bit serial number (RFC 1982)."""
-write_datetime: Final[_Write[int]] = _number("q", "datetime", "an int64 (-2**63 to 2**63 - 1)")
-"""A time as a number; the specification counts seconds since 1970."""
-
-
-def write_boolean(value: bool, name: str = "boolean") -> bytes:  # noqa: FBT001 - it is the value
-    """A boolean byte, 1 or 0."""
-    if value is True:
-        return b"\x01"
-    if value is False:
-        return b"\x00"
-    raise _misfit(name, value, "a boolean")
 
 
 def write_char(value: str, name: str = "char") -> bytes:
     """One ISO 8859-15 character."""
-    out = _encoded(value, _LATIN, name)
+    out = encoded(value, _LATIN, name)
     if len(out) != 1:
-        raise _misfit(name, value, "one character")
+        raise misfit(name, value, "one character")
     return out
 
 
 def write_char_utf32(value: str, name: str = "char-utf32") -> bytes:
     """One Unicode character in four bytes."""
-    out = _encoded(value, "utf-32-be", name)
+    out = encoded(value, "utf-32-be", name)
     if len(out) != 4:
-        raise _misfit(name, value, "one character")
+        raise misfit(name, value, "one character")
     return out
 
 
 def write_uuid(value: UUID, name: str = "uuid") -> bytes:
     """A UUID of 16 bytes."""
     if not isinstance(value, UUID):
-        raise _misfit(name, value, "a UUID")
+        raise misfit(name, value, "a UUID")
     return value.bytes
-
-
-def write_dec32(value: Decimal, name: str = "dec32") -> bytes:
-    """A decimal: number of decimal places, then a signed 32-bit number; exact or refused."""
-    places, mantissa = _decimal(value, 10, name)
-    return places + write_int32(mantissa, name)
 
 
 def write_dec64(value: Decimal, name: str = "dec64") -> bytes:
     """A decimal: number of decimal places, then a signed 64-bit number; exact or refused."""
-    places, mantissa = _decimal(value, 19, name)
+    places, mantissa = decimal_parts(value, 19, name)
     return places + write_int64(mantissa, name)
-
-
-def _decimal(value: object, digits: int, name: str) -> tuple[bytes, int]:
-    if not isinstance(value, Decimal) or not value.is_finite():
-        raise _misfit(name, value, "a finite decimal")
-    sign, figures, exponent = value.as_tuple()
-    assert isinstance(exponent, int)  # it is a letter for infinities and NaN only
-    zero = not any(figures)
-    if (len(figures) + max(exponent, 0) > digits and not zero) or exponent < -255:
-        raise _misfit(name, value, f"a decimal of at most {digits} digits and 255 places")
-    mantissa = 0 if zero else int("".join(map(str, figures))) * 10 ** max(exponent, 0)
-    return _U8(max(-exponent, 0)), -mantissa if sign else mantissa
-
-
-def write_void(value: None = None, name: str = "void") -> bytes:
-    """Nothing: no bytes."""
-    if value is not None:
-        raise _misfit(name, value, "None")
-    return b""
 
 
 def write_bit(value: bool, name: str = "bit") -> bytes:  # noqa: FBT001 - it is the value
     """A presence indicator: no bytes, and only true can be written."""
     if value is not True:
-        raise _misfit(name, value, "True, the only bit that has a place in a map")
+        raise misfit(name, value, "True, the only bit that has a place in a map")
     return b""
 
 
-def _opaque(value: object, name: str) -> bytes:
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, bytearray | memoryview):
-        return bytes(value)
-    raise _misfit(name, value, "bytes")
-
-
-def _fixed(width: int) -> _Write[bytes]:
+def _fixed(width: int) -> Write[bytes]:
     def write(value: bytes, name: str = f"bin{8 * width}") -> bytes:
-        out = _opaque(value, name)
+        out = opaque(value, name)
         if len(out) != width:
-            raise _misfit(name, out, f"of {width} bytes")
+            raise misfit(name, out, f"of {width} bytes")
         return out
 
     return write
@@ -177,57 +121,27 @@ write_bin1024: Final = _fixed(128)
 # --- variable width --------------------------------------------------------------------------------------------------
 
 
-def _encoded(value: object, encoding: str, name: str) -> bytes:
-    if not isinstance(value, str):
-        raise _misfit(name, value, "a text")
-    try:
-        return value.encode(encoding)
-    except UnicodeEncodeError as bad:
-        raise EncodeError(f"{name}: character {bad.start} of the text has no {encoding} form") from None
-
-
-def write_vbin8(value: bytes, name: str = "vbin8") -> bytes:
-    """Up to 255 opaque bytes."""
-    out = _opaque(value, name)
-    if len(out) > 0xFF:
-        raise _misfit(name, out, "at most 255 bytes")
-    return _U8(len(out)) + out
-
-
 def write_vbin16(value: bytes, name: str = "vbin16") -> bytes:
     """Up to 65535 opaque bytes."""
-    out = _opaque(value, name)
+    out = opaque(value, name)
     if len(out) > 0xFFFF:
-        raise _misfit(name, out, "at most 65535 bytes")
+        raise misfit(name, out, "at most 65535 bytes")
     return _U16(len(out)) + out
-
-
-def write_vbin32(value: bytes, name: str = "vbin32") -> bytes:
-    """Up to 2**32 - 1 opaque bytes."""
-    out = _opaque(value, name)
-    if len(out) > 0xFFFFFFFF:
-        raise _misfit(name, out, "at most 2**32 - 1 bytes")
-    return _U32(len(out)) + out
-
-
-def write_str8(value: str, name: str = "str8") -> bytes:
-    """Up to 255 bytes of UTF-8."""
-    return write_vbin8(_encoded(value, "utf-8", name), name)
 
 
 def write_str16(value: str, name: str = "str16") -> bytes:
     """Up to 65535 bytes of UTF-8."""
-    return write_vbin16(_encoded(value, "utf-8", name), name)
+    return write_vbin16(encoded(value, "utf-8", name), name)
 
 
 def write_str8_latin(value: str, name: str = "str8-latin") -> bytes:
     """Up to 255 ISO 8859-15 characters."""
-    return write_vbin8(_encoded(value, _LATIN, name), name)
+    return write_vbin8(encoded(value, _LATIN, name), name)
 
 
 def write_str16_latin(value: str, name: str = "str16-latin") -> bytes:
     """Up to 65535 ISO 8859-15 characters."""
-    return write_vbin16(_encoded(value, _LATIN, name), name)
+    return write_vbin16(encoded(value, _LATIN, name), name)
 
 
 def write_str8_utf16(value: str, name: str = "str8-utf16") -> bytes:
@@ -241,7 +155,7 @@ def write_str16_utf16(value: str, name: str = "str16-utf16") -> bytes:
 
 
 def _utf16(value: str, name: str) -> bytes:
-    out = _encoded(value, "utf-16-be", name)
+    out = encoded(value, "utf-16-be", name)
     # A text whose first character looks like a byte order mark needs a real one before it.
     return b"\xfe\xff" + out if out[:2] in {b"\xfe\xff", b"\xff\xfe"} else out
 
@@ -251,7 +165,7 @@ def write_sequence_set(value: Sequence[tuple[int, int]], name: str = "sequence-s
     try:
         out = b"".join([_PAIR32(lower, upper) for lower, upper in value])
     except (StructError, TypeError, ValueError):
-        raise _misfit(name, value, "pairs of uint32") from None
+        raise misfit(name, value, "pairs of uint32") from None
     if any((upper - lower) & 0xFFFFFFFF >= 0x80000000 for lower, upper in value):
         raise EncodeError(f"{name}: a range runs backwards")
     return write_vbin16(out, name)
@@ -262,7 +176,7 @@ def write_byte_ranges(value: Sequence[tuple[int, int]], name: str = "byte-ranges
     try:
         out = b"".join([_PAIR64(lower, upper) for lower, upper in value])
     except (StructError, TypeError, ValueError):
-        raise _misfit(name, value, "pairs of uint64") from None
+        raise misfit(name, value, "pairs of uint64") from None
     if any(upper < lower for lower, upper in value):
         raise EncodeError(f"{name}: a range runs backwards")
     return write_vbin16(out, name)
@@ -270,9 +184,9 @@ def write_byte_ranges(value: Sequence[tuple[int, int]], name: str = "byte-ranges
 
 def write_struct32(value: bytes, name: str = "struct32") -> bytes:
     """A coded struct given as its bytes after the size word."""
-    out = _opaque(value, name)
+    out = opaque(value, name)
     if len(out) == 1:
-        raise _misfit(name, out, "a coded struct")
+        raise misfit(name, out, "a coded struct")
     return write_vbin32(out, name)
 
 
@@ -302,7 +216,7 @@ def write_array(value: Sequence[object], name: str = "array") -> bytes:
 def write_str16_array(value: Sequence[str], name: str = "array") -> bytes:
     """An array of str16."""
     if isinstance(value, str):
-        raise _misfit(name, value, "a sequence of texts")
+        raise misfit(name, value, "a sequence of texts")
     return _array_of(codes.STR16, [write_str16(item, name) for item in value])
 
 
@@ -316,15 +230,9 @@ def _array_of(code: int, items: Sequence[bytes]) -> bytes:
     return _U32(5 + len(out)) + _U8(code) + _U32(len(items)) + out
 
 
-def _deeper(depth: int, name: str) -> int:
-    if depth >= MAX_DEPTH:
-        raise EncodeError(f"{name}: values nested deeper than {MAX_DEPTH}")
-    return depth + 1
-
-
 def _map(value: object, name: str, depth: int) -> bytes:
     if not isinstance(value, Mapping):
-        raise _misfit(name, value, "a mapping")
+        raise misfit(name, value, "a mapping")
     parts = []
     for key, item in value.items():
         code, raw = _value(item, name, depth)
@@ -333,15 +241,9 @@ def _map(value: object, name: str, depth: int) -> bytes:
     return _U32(4 + len(out)) + _U32(len(parts)) + out
 
 
-def _sequence(value: object, name: str) -> Sequence[Any]:
-    if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-        raise _misfit(name, value, "a sequence")
-    return value
-
-
 def _list(value: object, name: str, depth: int) -> bytes:
     parts = []
-    for item in _sequence(value, name):
+    for item in sequence(value, name):
         code, raw = _value(item, name, depth)
         parts.append(_U8(code) + raw)
     out = b"".join(parts)
@@ -349,7 +251,7 @@ def _list(value: object, name: str, depth: int) -> bytes:
 
 
 def _array(value: object, name: str, depth: int) -> bytes:
-    items = _sequence(value, name)
+    items = sequence(value, name)
     pairs = [_value(item, name, depth) for item in items]
     found = {code for code, _ in pairs}
     if len(found) > 1 and not any(isinstance(item, Typed) for item in items):
@@ -371,19 +273,19 @@ def _value(value: object, name: str, depth: int) -> tuple[int, bytes]:
     kind = type(value)
     if kind is str:
         assert isinstance(value, str)
-        out = _encoded(value, "utf-8", name)
+        out = encoded(value, "utf-8", name)
         return (codes.STR16, _U16(len(out)) + out) if len(out) <= 0xFFFF else (codes.VBIN32, write_vbin32(out, name))
     if isinstance(value, Typed):
         return value.code, _typed(value, name, depth)
     for known, code in _NATURAL:
         if isinstance(value, known):
             if code in _CONTAINERS:
-                return code, _CONTAINERS[code](value, name, _deeper(depth, name))
+                return code, _CONTAINERS[code](value, name, deeper(depth, name))
             exact = _int_code(value) if code == codes.INT32 else code
             return exact, _WRITERS[exact](value, name)
     if isinstance(value, str):
         return _value(str(value), name, depth)
-    raise _misfit(name, value, "of a type that a map can hold")
+    raise misfit(name, value, "of a type that a map can hold")
 
 
 def _int_code(value: Any) -> int:
@@ -399,7 +301,7 @@ def _typed(value: Typed, name: str, depth: int) -> bytes:
     container = _CONTAINERS.get(value.code)
     if container is None:
         raise EncodeError(f"{name}: no type has the code {value.code!r}")
-    return container(value.value, name, _deeper(depth, name))
+    return container(value.value, name, deeper(depth, name))
 
 
 # The first that fits: bool before int, Datetime before int.

@@ -1,11 +1,13 @@
-"""Type codes of AMQP 0-10, and Python classes for wire types without a natural Python type."""
+"""Type codes of AMQP 0-10."""
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Final
 
-MAX_DEPTH: Final = 16
-"""Most nested levels of map, list and array; deeper input is refused."""
+from amqp_core.typed_values import MAX_DEPTH, Datetime, Typed
+
+__all__ = ["MAX_DEPTH", "Datetime", "Typed"]
+
 MAX_ARGUMENT_MAP_BYTES: Final = 1 << 16
 """Largest map in the arguments of a received control, command or result; maps of brokers have a few hundred bytes."""
 
@@ -57,25 +59,3 @@ BIT: Final = 0xF1
 _CLASS_WIDTHS: Final = (1, 2, 4, 8, 16, 32, 64, 128, -1, -2, -4, -9, 5, 9, -9, 0)
 WIDTHS: Final[tuple[int, ...]] = tuple([_CLASS_WIDTHS[code >> 4] for code in range(256)])
 """Bytes of a value by its type code; -1, -2, -4: preceded by a size of so many bytes; -9: no such code."""
-
-
-class Datetime(int):
-    """A wire ``datetime``: a signed number, seconds by the specification, milliseconds from some clients.
-
-    Immutable: any thread may use it.
-    """
-
-    __slots__ = ()
-
-
-class Typed(NamedTuple):
-    """A value with its wire type code inside a map, list or array, received or to be sent (0-10 section 3).
-
-    Any thread may use it, as long as a ``dict`` or ``list`` in it does not change.
-
-    ``value`` of a map is ``dict[str, Typed]``, of a list or array ``list[Typed]``, of a struct32 the bytes after its
-    size word; everything else is the natural Python value.
-    """
-
-    code: int
-    value: object

@@ -10,11 +10,11 @@ from uuid import UUID
 import pytest
 
 from amqp_core.errors import DecodeError, EncodeError
+from amqp_core.read_primitives import read_boolean
 from amqp_core.v0_10 import _read, _write
 from amqp_core.v0_10._read import (
     read_array,
     read_array_typed,
-    read_boolean,
     read_list,
     read_map,
     read_map_typed,
@@ -26,10 +26,7 @@ from amqp_core.v0_10._write import (
     write_array,
     write_list,
     write_map,
-    write_str8,
     write_str8_utf16,
-    write_uint8,
-    write_vbin8,
 )
 from amqp_core.v0_10.type_codes import (
     ARRAY,
@@ -51,6 +48,7 @@ from amqp_core.v0_10.type_codes import (
     Datetime,
     Typed,
 )
+from amqp_core.write_primitives import write_str8, write_uint8, write_vbin8
 
 U = UUID("00112233-4455-6677-8899-aabbccddeeff")
 

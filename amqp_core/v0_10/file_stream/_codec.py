@@ -7,6 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
+from amqp_core.read_primitives import (
+    read_datetime,
+    read_str8,
+    read_uint8,
+    read_uint16,
+    read_uint32,
+    read_uint64,
+)
 from amqp_core.v0_10._codec import read_session_header
 from amqp_core.v0_10._dispatch import (
     Dispatch,
@@ -14,24 +22,18 @@ from amqp_core.v0_10._dispatch import (
 )
 from amqp_core.v0_10._read import (
     read_argument_map,
-    read_datetime,
     read_map,
-    read_str8,
-    read_uint8,
-    read_uint16,
-    read_uint32,
-    read_uint64,
 )
-from amqp_core.v0_10._write import (
+from amqp_core.v0_10._write import write_map
+from amqp_core.v0_10.file_stream import spec
+from amqp_core.write_primitives import (
     write_datetime,
-    write_map,
     write_str8,
     write_uint8,
     write_uint16,
     write_uint32,
     write_uint64,
 )
-from amqp_core.v0_10.file_stream import spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable
