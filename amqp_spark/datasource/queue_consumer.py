@@ -18,13 +18,13 @@ from amqp_spark.datasource import consumer_setup
 from amqp_spark.datasource.consumer_setup import Retries
 from amqp_spark.datasource.credit import MAX_CREDIT, FlowControl
 from amqp_spark.datasource.drain_detector import QUIET_SECONDS, DrainDetector
-from amqp_spark.datasource.receive_buffer import add_range
+from amqp_spark.datasource.settling import Settler
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.retry import LOCK_RETRY_SECONDS
 from amqp_spark.timeouts import accept_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from amqp_core.api import Block, Client, QueueInfo, Subscription
     from amqp_spark.connect import Connector
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-MOST_RANGES: Final = 4096
-"""Most ranges of ids in one command: qpidd takes commands of one frame only; a frame of 64 KiB holds twice as many."""
 LASTING_SECONDS: Final = 30.0
 """A session that lived so long, or settled something, was useful: the next retry pause is short again."""
 CALM_SECONDS: Final = 1.0
@@ -97,8 +95,7 @@ class QueueConsumer:
         self._flow = FlowControl(queue, held)
         self._ending = DrainDetector(queue, selector=options.selector is not None, clock=held.clock)
         self._looks_deleted = False
-        self._unconfirmed = 0
-        """Messages settled since the broker was last allowed silence for storing them."""
+        self._settler = Settler(accepts=options.accepts)
         self._served = False
         """Whether this incarnation has subscribed."""
         self._asked = False
@@ -222,7 +219,7 @@ class QueueConsumer:
                         consumer_setup.warn_of_others(self.queue, info)
                     self._there = 0 if info is None else info.message_count or 0
                     self.answered = asked
-                    self.heartbeat_s = client.heartbeat_s
+                    self.heartbeat_s = self._settler.heartbeat_s = client.heartbeat_s
                     if info is not None:
                         self.surveyed(info, counts_held=client.capabilities.counts_held_messages)
                     entered = True
@@ -278,22 +275,8 @@ class QueueConsumer:
             self.settlements.clear()
             incarnation, accepted = self.buffer.incarnation, self.buffer.accepted
             wanted = self.sync_wanted
-        accept: list[tuple[int, int]] = []
-        reject: dict[str, list[tuple[int, int]]] = {}
-        for settlement in settlements:
-            if settlement.incarnation != incarnation:
-                continue
+        if self._settler.settle(client, settlements, incarnation):
             self._settled = True
-            if not self._options.accepts:
-                continue
-            accept.extend(settlement.accept)
-            for ids, text in settlement.reject:
-                add_range(reject.setdefault(text, []), *ids)
-        for text, ranges in reject.items():
-            for part, silence in self._parts(ranges):
-                client.reject(part, text=text, silence_timeout_s=silence)
-        if accept:
-            self._accept(client, accept)
         asked = now()
         if self._owner is not None:
             if self._owner.run(finish=wanted != self.sync_done or self._held.stopping):
@@ -309,26 +292,6 @@ class QueueConsumer:
             with self._lock:
                 self.sync_done = wanted
                 self._lock.notify_all()
-
-    def _parts(self, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[Sequence[tuple[int, int]], float]]:
-        """Split into ranges for one command each, with the seconds of silence that the broker may need to store all."""
-        for at in range(0, len(ranges), MOST_RANGES):
-            part = ranges[at : at + MOST_RANGES]
-            self._unconfirmed += sum(last - first + 1 for first, last in part)
-            silence = 0.0
-            if at + MOST_RANGES >= len(ranges):  # its completion covers the previous commands, too
-                silence = accept_timeout(self._unconfirmed)
-            if silence < self.heartbeat_s:
-                silence = 0.0  # two heartbeats of silence are allowed anyway
-            else:
-                self._unconfirmed = 0
-            yield part, silence
-
-    def _accept(self, client: Client, ranges: Sequence[tuple[int, int]]) -> None:
-        crashpoints.reached(crashpoints.ACCEPT_UNSENT)
-        for part, silence in self._parts(ranges):
-            client.accept(part, silence_timeout_s=silence)
-        crashpoints.reached(crashpoints.ACCEPT_SENT)
 
     def _store(self, blocks: Sequence[Block]) -> None:
         if not blocks:

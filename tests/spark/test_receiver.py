@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_core.errors import ConnectionLost, LimitExceeded, ResourceDeleted
-from amqp_spark.datasource import backlog, credit, drain_detector, queue_consumer
+from amqp_spark.datasource import backlog, credit, drain_detector, settling
 from amqp_spark.datasource import receiver as receivers
 from amqp_spark.datasource.receiver import Receiver
 from amqp_spark.options import SourceOptions
@@ -259,7 +259,7 @@ def test_large_rejects_let_the_broker_be_silent_for_longer(
     receiver.start()
     fake.publish("q", *[b"x"] * 8000)
     plan_all(receiver, fake, 8000)
-    monkeypatch.setattr(queue_consumer, "MOST_RANGES", 100)
+    monkeypatch.setattr(settling, "MOST_RANGES", 100)
     receiver.held.buffers["q"].reject(range(0, 8000, 2), "is not what it should be")
     receiver.accept({"q": 8000})
     fake.wait(lambda: len(fake.rejected) == len(fake.accepted) == 4000)
@@ -335,7 +335,7 @@ def test_a_bug_in_a_consumer_reaches_the_query(fake: FakeBroker, make: Callable[
 def test_settlements_of_many_ranges_go_in_several_commands(
     fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_consumer, "MOST_RANGES", 10)
+    monkeypatch.setattr(settling, "MOST_RANGES", 10)
     receiver = make()
     receiver.start()
     fake.publish("q", *[b"%d" % number for number in range(100)])
@@ -353,7 +353,7 @@ def test_settlements_of_many_ranges_go_in_several_commands(
 def test_a_run_of_rejects_is_one_range(
     fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_consumer, "MOST_RANGES", 10)
+    monkeypatch.setattr(settling, "MOST_RANGES", 10)
     receiver = make()
     receiver.start()
     fake.publish("q", *[b"%d" % number for number in range(100)])
