@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from amqp_spark.datasource.drain_detector import QUIET_SECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from amqp_core.api import Block, Client, Subscription
     from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 
@@ -68,8 +70,8 @@ class CreditWindow:
         return min(credit * self.largest, credit_bytes) > share_bytes + UNDER_WAY_BYTES
 
 
-class FlowControl:
-    """Credit of one queue; ``paused``: the socket is not read, since the budget is used up."""
+class CreditFlowControl:
+    """Credit of one queue; see :class:`.FlowControl`."""
 
     def __init__(self, queue: str, held: ReceiveBuffer) -> None:
         self.paused = False
@@ -83,6 +85,9 @@ class FlowControl:
         self._in_vain = False
         """Whether the latest turn brought nothing, and nothing has arrived since."""
         self._arrived_at = self._left_at = self._renewed_at = float("-inf")
+
+    def most_unsettled(self) -> None:
+        """The broker limits nothing but the credit."""
 
     def restart(self) -> None:
         """Reset for a new session."""
@@ -168,9 +173,15 @@ class FlowControl:
         elif joins:
             self._held.wake[first]()  # so that it can end its turn
 
-    def enter_turn(self) -> bool:
-        """Take the turn for a probe, which is credit for a message of any size; :meth:`leave_turn` ends it. False while
-        another queue has the turn, or nothing of the budget is free."""
+    def probe(self, subscription: Subscription) -> Sequence[Block] | None:
+        """See :meth:`.FlowControl.probe`: this is a turn, which :meth:`leave_turn` ends; None while another queue has
+        it, or nothing of the budget is free."""
+        if self.paused or subscription.credit == 0 or not self._enter_turn():
+            return None
+        subscription.probe()
+        return subscription.take_blocks(0)
+
+    def _enter_turn(self) -> bool:
         with self._lock:
             if self._held.bytes >= self._held.budget_bytes or not self._held.turns.is_free_for(self._queue):
                 return False

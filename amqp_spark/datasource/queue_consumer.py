@@ -16,7 +16,7 @@ from amqp_core.errors import AmqpError, ConnectionFailed, NotFound, ResourceDele
 from amqp_spark import crashpoints
 from amqp_spark.datasource import consumer_setup
 from amqp_spark.datasource.consumer_setup import Retries
-from amqp_spark.datasource.credit import MAX_CREDIT, FlowControl
+from amqp_spark.datasource.credit import MAX_CREDIT, CreditFlowControl
 from amqp_spark.datasource.drain_detector import QUIET_SECONDS, DrainDetector
 from amqp_spark.datasource.settling import Settler
 from amqp_spark.error_conditions import SparkCondition
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from amqp_core.api import Block, Client, QueueInfo, Subscription
     from amqp_spark.connect import Connector
+    from amqp_spark.datasource.flow_control import FlowControl
     from amqp_spark.datasource.receive_buffer import ReceiveBuffer, Settlement
     from amqp_spark.options import SourceOptions
 
@@ -92,7 +93,7 @@ class QueueConsumer:
         self._client: Client | None = None
         self._thread = threading.Thread(target=self._run, name=f"amqp-receive-{queue}", daemon=True)
         self._wakes = 0
-        self._flow = FlowControl(queue, held)
+        self._flow: FlowControl = CreditFlowControl(queue, held)
         self._ending = DrainDetector(queue, selector=options.selector is not None, clock=held.clock)
         self._looks_deleted = False
         self._settler = Settler(accepts=options.accepts)
@@ -353,12 +354,11 @@ class QueueConsumer:
         if self._ending.reached(self.buffer.received):
             self._exhaust()
             return
-        if self._flow.paused or subscription.credit == 0 or not self._ending.wants_flush():
+        if not self._ending.wants_flush():
             return
-        if not self._flow.enter_turn():
+        blocks = self._flow.probe(subscription)
+        if blocks is None:
             return
-        subscription.probe()
-        blocks = subscription.take_blocks(0)
         if blocks:
             self._store(blocks)
         self._flow.leave_turn()

@@ -103,11 +103,11 @@ def count_looks(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """How often the consumer of each queue has looked at its credit; none waits long before it looks again."""
     monkeypatch.setattr(credit, "IDLE_SECONDS", 0.05)
     looked: Counter[str] = Counter()
-    regulate = credit.FlowControl.regulate
+    regulate = credit.CreditFlowControl.regulate
 
-    def counted(self: credit.FlowControl, *args: Any, **options: Any) -> None:
+    def counted(self: credit.CreditFlowControl, *args: Any, **options: Any) -> None:
         regulate(self, *args, **options)
         looked[self._queue] += 1
 
-    monkeypatch.setattr(credit.FlowControl, "regulate", counted)
+    monkeypatch.setattr(credit.CreditFlowControl, "regulate", counted)
     return looked

@@ -10,7 +10,7 @@ import pytest
 
 from amqp_core.v0_10 import spec
 from amqp_spark.datasource import credit as credit_module
-from amqp_spark.datasource.credit import FlowControl
+from amqp_spark.datasource.credit import CreditFlowControl
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 from tests.spark.driver import Driver, bodies
 from tests.spark.reader_support import Readers, numbers
@@ -61,17 +61,21 @@ class Producer:
 
 
 @contextmanager
-def controlled(script: Callable[[Peer], None]) -> Iterator[tuple[Client, Subscription, ReceiveBuffer, FlowControl]]:
+def controlled(
+    script: Callable[[Peer], None],
+) -> Iterator[tuple[Client, Subscription, ReceiveBuffer, CreditFlowControl]]:
     """A client of a peer, and what controls its subscription of one queue."""
     with FakePeer(script) as server:
         client = server.connect()
         held = ReceiveBuffer(["q"], 128 << 20, time.monotonic)
         held.wake["q"] = lambda: None
-        yield client, client.subscribe("q"), held, FlowControl("q", held)
+        yield client, client.subscribe("q"), held, CreditFlowControl("q", held)
         client.close()
 
 
-def received(flow: FlowControl, held: ReceiveBuffer, subscription: Subscription, client: object, seconds: float) -> int:
+def received(
+    flow: CreditFlowControl, held: ReceiveBuffer, subscription: Subscription, client: object, seconds: float
+) -> int:
     """Regulate and receive for some seconds; how many messages came."""
     got, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
@@ -180,14 +184,14 @@ def test_a_queue_that_knows_of_a_message_comes_before_those_that_only_look(
     """Its messages are larger than its share of the buffer."""
     fake, readers = many(40)
     turns: list[str] = []
-    leave = FlowControl.leave_turn
+    leave = CreditFlowControl.leave_turn
 
-    def left(self: FlowControl) -> None:
+    def left(self: CreditFlowControl) -> None:
         if self._turn_since is not None:
             turns.append(self._queue)
         leave(self)
 
-    monkeypatch.setattr(FlowControl, "leave_turn", left)
+    monkeypatch.setattr(CreditFlowControl, "leave_turn", left)
     fake.publish("q00", *(number + b"x" * 46_000 for number in numbers(6)))
     driver = Driver(readers(",".join(fake.queues), bufferBytes="1m", maxBytesPerTrigger="1m"))
     assert len(driver.rows(6)) == 6
