@@ -189,7 +189,7 @@ class Publisher(Protocol):
     """Sends runs of encoded transfers within a window, and tracks their outcome."""
 
     accept_mode: int
-    """Accept mode that the protocol's encoder writes into every transfer."""
+    """0-10: accept mode that the encoder writes into every transfer; 0 with other protocols."""
 
     @property
     def max_frame_size(self) -> int:
@@ -372,8 +372,12 @@ class Client(Protocol):
     def confirm(self) -> None:
         """Wait until the broker has taken responsibility for everything published."""
 
-    def publisher(self, *, max_in_flight: int) -> Publisher:
-        """Return a new publisher with a window of ``max_in_flight`` transfers; it replaces the previous one."""
+    def publisher(self, *, max_in_flight: int, blocked_timeout_s: float = math.inf) -> Publisher:
+        """Return a new publisher with a window of ``max_in_flight`` transfers; it replaces the previous one.
+
+        A broker that blocks its publishers for lack of memory or disk is waited for as long as ``blocked_timeout_s``;
+        then :class:`amqp_core.errors.PublishingBlocked` is raised.
+        """
 
     def service(self) -> None:
         """Read arrived data and send a heartbeat if one is due, without waiting."""

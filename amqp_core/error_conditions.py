@@ -123,6 +123,10 @@ class CoreCondition(Condition):
         "The broker refused{command} with {code}: {description}.",
         "Make room in the queue, or raise the limit.")
     DEADLINE_EXCEEDED = "{peer} did not answer in time: waited for {what}.", "See what the broker is doing."
+    PUBLISHING_BLOCKED = (
+        "{peer} has blocked its publishers for {seconds} s: {reason}.",
+        "Give the broker memory or disk, or let consumers take messages.",
+        "A broker whose memory or disk is low (connection.blocked of RabbitMQ) reads no more messages of publishers.")
     OUTCOME_UNKNOWN = (
         "{count} published message(s) were not confirmed: {reason}.",
         "Publish them again, if duplicates are allowed.")

@@ -188,6 +188,27 @@ class DeadlineExceeded(AmqpError):
     retryable: ClassVar[bool] = True
 
 
+class PublishingBlocked(AmqpError):
+    """The broker blocks its publishers for longer than allowed (RabbitMQ's connection.blocked: memory or disk is low).
+
+    Attributes:
+        peer: address of the broker.
+        seconds: time for which it has blocked them.
+        reason: the broker's reason.
+    """
+
+    def __init__(self, peer: str, seconds: float, reason: str) -> None:
+        super().__init__(peer, seconds, reason)
+        self.peer = peer
+        self.seconds = seconds
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return CoreCondition.PUBLISHING_BLOCKED(
+            peer=self.peer, seconds=f"{self.seconds:.0f}", reason=given(self.reason)
+        )
+
+
 class OutcomeUnknown(AmqpError):
     """The connection broke before the broker completed commands that were sent: the caller must decide."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
@@ -624,7 +625,13 @@ class Client:
         """Most bytes in flight: qpidd withholds completions first, then refuses transfers beyond a queue's limit."""
         return MAX_BYTES_WITHHELD if self.is_qpidd else MAX_BYTES_IN_FLIGHT
 
-    def publisher(self, *, max_in_flight: int = MAX_IN_FLIGHT, max_bytes_in_flight: int | None = None) -> Publisher:
+    def publisher(
+        self,
+        *,
+        max_in_flight: int = MAX_IN_FLIGHT,
+        max_bytes_in_flight: int | None = None,
+        blocked_timeout_s: float = math.inf,
+    ) -> Publisher:
         """Return a new publisher of runs of encoded transfers; it replaces the previous one.
 
         :meth:`publish` and :meth:`confirm` use it, too.
@@ -633,6 +640,7 @@ class Client:
             max_in_flight: most transfers that may be sent and not completed (see :mod:`amqp_core.publisher_window`).
             max_bytes_in_flight: bytes, likewise; a larger transfer is sent alone. By default 32 MiB; 4 MiB for qpidd,
                 which refuses transfers under way to a full queue.
+            blocked_timeout_s: without effect: AMQP 0-10 has no command by which a broker blocks its publishers.
 
         Raises:
             UsageError: the previous publisher is not finished, or the window is empty.

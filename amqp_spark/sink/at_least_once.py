@@ -19,11 +19,11 @@ from amqp_spark.sink.sender import Sender
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amqp_core.api import Publisher
     from amqp_core.transfer_ledger import Transfers
     from amqp_spark.arrow.encode import TaskId
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections
+    from amqp_spark.sink.sender import Link
 
 _log = logging.getLogger("amqp_spark.sink")
 
@@ -45,11 +45,11 @@ class AtLeastOnce:
         self._unknown = 0
         """Transfers at the front of ``waiting`` that were sent before and not completed."""
 
-    def connect(self) -> Publisher:
+    def connect(self) -> Link:
         """See :class:`CommitPolicy`."""
         self._drive()
         assert self.sender.link is not None
-        return self.sender.link.publisher
+        return self.sender.link
 
     def send(self, transfers: Transfers) -> None:
         """See :class:`CommitPolicy`."""

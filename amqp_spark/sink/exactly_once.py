@@ -43,7 +43,7 @@ from amqp_spark.timeouts import branch_timeout
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from amqp_core.api import Client, Publisher, Xid
+    from amqp_core.api import Client, Xid
     from amqp_core.transfer_ledger import Transfers
     from amqp_spark.arrow.encode import TaskId
     from amqp_spark.options import SinkOptions
@@ -99,12 +99,12 @@ class ExactlyOnce:
         self._kept = ReplayBuffer()
         self.prepared = PreparedBranch(self._query_id, self._batch, task_id.partition)
 
-    def connect(self) -> Publisher:
+    def connect(self) -> Link:
         """See :class:`CommitPolicy`; opens the branch, too."""
         if self._before is not None:
             self._before(self._query_id, self._batch, self._run)
         self.sender.link = self._open()
-        return self.sender.link.publisher
+        return self.sender.link
 
     def send(self, transfers: Transfers) -> None:
         """See :class:`CommitPolicy`."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from amqp_core.error_conditions import reason
 from amqp_core.errors import given
 from amqp_spark import crashpoints
+from amqp_spark.arrow.encode import FrameFormat
 from amqp_spark.connect import require
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import MessagePlace, PublishFailed, Unroutable
@@ -34,13 +35,18 @@ class Link(NamedTuple):
     lease: Lease
     publisher: Publisher
 
+    @property
+    def frame_format(self) -> FrameFormat:
+        """Form of the frames that it sends."""
+        return FrameFormat.of(self.lease.client, self.publisher)
+
 
 class Sender:
     """The messages of one task on their way to the broker. It is for one thread.
 
     In a ``transaction`` messages reach their queues at a commit, later than the broker receives them. ``link`` is None
-    before the first connection and after a loss; ``waiting`` has the runs not yet passed to it, in order. Accept-mode
-    and maximum frame size of encoded runs (``frame_format``) depend on the kind of broker. If the sink ``discards``
+    before the first connection and after a loss; ``waiting`` has the runs not yet passed to it, in order. The form of
+    encoded runs (``frame_format``) depends on the kind of broker. If the sink ``discards``
     unroutable messages, rejected ones may be sent once more: their frames are kept until completion.
     """
 
@@ -52,7 +58,7 @@ class Sender:
         self.place = MessagePlace(task_id.partition, task_id.batch_id)
         self.link: Link | None = None
         self.waiting: deque[Transfers] = deque()
-        self.frame_format: tuple[int, int] | None = None
+        self.frame_format: FrameFormat | None = None
         self.rows = self.nbytes = self.retries = self.resent = self.discarded = 0
         self._connections = connections
         self._transaction = transaction
@@ -73,11 +79,12 @@ class Sender:
             self._check_capabilities(lease.client)
             publisher = lease.client.publisher(max_in_flight=self.options.max_in_flight)
             self._routes.connected(lease.client, publisher.finish)
-            self._check_same_kind(publisher)
+            link = Link(lease, publisher)
+            self._check_same_kind(link.frame_format)
         except BaseException:
             lease.abort()
             raise
-        return Link(lease, publisher)
+        return link
 
     def _check_capabilities(self, client: Client) -> None:
         require(client, "The sink", "confirms", "exchange_queries")
@@ -86,18 +93,14 @@ class Sender:
         elif not client.capabilities.rejects_unroutable:
             require(client, "The sink, at a broker that drops unroutable messages,", "binding_queries")
 
-    def _check_same_kind(self, publisher: Publisher) -> None:
+    def _check_same_kind(self, found: FrameFormat) -> None:
         """Check that runs encoded already suit the broker of the new connection."""
-        if self.frame_format is None:
-            return
-        accept_mode, max_frame_size = self.frame_format
-        if publisher.accept_mode != accept_mode or publisher.max_frame_size < max_frame_size:
-            raise PublishFailed(
-                SparkCondition.BROKER_CHANGED(
-                    place=self.place, found=publisher.max_frame_size, expected=max_frame_size
-                ),
-                self.place,
+        expected = self.frame_format
+        if expected is not None and not expected.suits(found):
+            text = SparkCondition.BROKER_CHANGED(
+                place=self.place, found=found.max_frame_size, expected=expected.max_frame_size
             )
+            raise PublishFailed(text, self.place)
 
     def add(self, transfers: Transfers) -> None:
         """Queue a run of new rows for sending."""

@@ -14,10 +14,9 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from amqp_core.api import Publisher
     from amqp_core.transfer_ledger import Transfers
     from amqp_spark.arrow.encode import Encoder, MessagePlan
-    from amqp_spark.sink.sender import Sender
+    from amqp_spark.sink.sender import Link, Sender
 
 
 class CommitPolicy(Protocol):
@@ -32,8 +31,8 @@ class CommitPolicy(Protocol):
     def sender(self) -> Sender:
         """Holds the messages and the current connection of the task."""
 
-    def connect(self) -> Publisher:
-        """Connect; return the publisher, on whose broker the format of the frames depends."""
+    def connect(self) -> Link:
+        """Connect; return the connection, on whose broker the format of the frames depends."""
 
     def send(self, transfers: Transfers) -> None:
         """Send a run, connecting again if the guarantee permits it."""
@@ -114,9 +113,6 @@ class TaskWriter:
     def _connected(self) -> Encoder:
         """Connect, and make the encoder for this broker."""
         crashpoints.reached(crashpoints.TASK_STARTED)
-        publisher = self._policy.connect()
-        encoder = self._plan.encoder(
-            accept_mode=publisher.accept_mode, max_frame_size=publisher.max_frame_size, task_id=self._sender.task_id
-        )
-        self._sender.frame_format = publisher.accept_mode, encoder.max_frame_size
-        return encoder
+        link = self._policy.connect()
+        self._sender.frame_format = link.frame_format
+        return self._plan.encoder(link.frame_format, self._sender.task_id)

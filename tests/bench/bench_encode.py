@@ -19,7 +19,7 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_core.v0_10 import spec
-from amqp_spark.arrow.encode import MessagePlan, TaskId
+from amqp_spark.arrow.encode import FrameFormat, MessagePlan, TaskId
 from amqp_spark.options import SinkOptions
 from tests.bench.environment import Result, middle, rounded
 
@@ -118,7 +118,7 @@ def measure(schema: t.StructType, count: int) -> tuple[list[float], list[float],
     every = batches(schema, count)
     plan = MessagePlan.build(schema, SinkOptions.parse(_OPTIONS))
     place = TaskId(query_id=None, batch_id=None, partition=0)
-    encoder = plan.encoder(accept_mode=spec.MessageAcceptMode.EXPLICIT, max_frame_size=65_535, task_id=place)
+    encoder = plan.encoder(FrameFormat(accept_mode=spec.MessageAcceptMode.EXPLICIT, max_frame_size=65_535), place)
     rows = count * BATCH_ROWS
 
     def encode() -> tuple[int, int]:

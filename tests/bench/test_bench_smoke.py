@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_core.v0_10 import spec
-from amqp_spark.arrow.encode import MessagePlan, TaskId
+from amqp_spark.arrow.encode import FrameFormat, MessagePlan, TaskId
 from amqp_spark.options import SinkOptions
 from tests.bench import __main__ as bench
 from tests.bench import bench_encode, preload, rawpublish
@@ -115,7 +115,7 @@ def test_the_sink_makes_the_frames_that_the_raw_loop_sends() -> None:
     batch = pa.RecordBatch.from_pylist(rows, schema=to_arrow_schema(bench_encode.SCHEMA, timezone="UTC"))
     options = SinkOptions.parse({"url": "amqp://localhost/default", "deliveryMode": "non-persistent"})
     plan = MessagePlan.build(bench_encode.SCHEMA, options)
-    encoder = plan.encoder(accept_mode=EXPLICIT, max_frame_size=65_535, task_id=TaskId(None, None, 0))
+    encoder = plan.encoder(FrameFormat(accept_mode=EXPLICIT, max_frame_size=65_535), TaskId(None, None, 0))
     ours = b"".join(bytes(block.frames) for block in encoder.blocks(batch, 0))
     assert ours == b"".join(rawpublish.ready_made(key, count, body_bytes=256, accept_mode=EXPLICIT))
 

@@ -18,7 +18,7 @@ from amqp_core.v0_10._codec import decode_command, decode_header, encode_header
 from amqp_core.v0_10._scan import OUTSIDE, scan
 from amqp_core.v0_10.framing import Assembler, parse_frame
 from amqp_core.v0_10.type_codes import Typed
-from amqp_spark.arrow.encode import MessagePlan, TaskId
+from amqp_spark.arrow.encode import FrameFormat, MessagePlan, TaskId
 from amqp_spark.arrow.v0_10.decode.variant import encode as encode_variant
 from amqp_spark.errors import RowError
 from amqp_spark.options import SinkOptions
@@ -72,7 +72,7 @@ def blocks_of(
 ) -> list[EncodedBlock]:
     """All blocks of a batch."""
     plan = MessagePlan.build(schema, options or sink_options(exchange="amq.topic"))
-    encoder = plan.encoder(accept_mode=accept_mode, max_frame_size=max_frame_size, task_id=place)
+    encoder = plan.encoder(FrameFormat(accept_mode=accept_mode, max_frame_size=max_frame_size), place)
     return list(encoder.blocks(batch, first_row))
 
 

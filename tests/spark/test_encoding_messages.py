@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import spec
-from amqp_spark.arrow.encode import MessagePlan
+from amqp_spark.arrow.encode import FrameFormat, MessagePlan
 from tests.spark.message_support import (
     EVERYTHING,
     FRAME,
@@ -252,7 +252,7 @@ def test_a_plan_pickles() -> None:
     plan = MessagePlan.build(EVERYTHING, options)
     copy = pickle.loads(pickle.dumps(plan))
     assert copy == plan
-    encoder = copy.encoder(accept_mode=1, max_frame_size=65535, task_id=HERE)
+    encoder = copy.encoder(FrameFormat(accept_mode=1, max_frame_size=65535), HERE)
     assert len(received(encoder.blocks(to_batch(EVERYTHING, [FULL]), 0))) == 1
 
 

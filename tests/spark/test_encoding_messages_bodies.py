@@ -11,6 +11,7 @@ from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list, read_map
+from amqp_spark.arrow.encode import FrameFormat
 from amqp_spark.arrow.v0_10.encode.messages import MOST_BYTES, MOST_ROWS, MessagePlan
 from tests.spark.message_support import (
     FRAME,
@@ -75,7 +76,7 @@ def test_one_block_at_a_time_is_in_memory_and_a_body_is_copied_once() -> None:
     schema = fields(body=OCTETS)
     size = 8 << 20
     batch = to_batch(schema, [{"body": bytes(size)}] * 6)
-    encoder = MessagePlan.build(schema, sink_options()).encoder(accept_mode=1, max_frame_size=65535, task_id=HERE)
+    encoder = MessagePlan.build(schema, sink_options()).encoder(FrameFormat(accept_mode=1, max_frame_size=65535), HERE)
     usual = pa.default_memory_pool()
     pool = pa.proxy_memory_pool(usual)
     pa.set_memory_pool(pool)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
+from amqp_spark.arrow.encode import FrameFormat
 from amqp_spark.arrow.v0_10.encode.messages import KEPT_FREE, MOST_ROWS, MessagePlan
 from amqp_spark.errors import RowError
 from tests.spark.message_support import (
@@ -55,7 +56,7 @@ def test_a_text_of_spark_that_is_none_is_refused(name: str) -> None:
     texts = pa.array([b"a", None, b"\xff\xfe"], pa.binary()).view(pa.string())
     batch = pa.RecordBatch.from_arrays([pa.array([b""] * 3, pa.binary()), texts], names=["body", name])
     with pytest.raises(RowError, match=rf"Row 2 .* column '{name}' has 2 bytes that are not UTF-8"):
-        list(plan.encoder(accept_mode=0, max_frame_size=65535, task_id=HERE).blocks(batch, 0))
+        list(plan.encoder(FrameFormat(accept_mode=0, max_frame_size=65535), HERE).blocks(batch, 0))
 
 
 def test_the_content_type_of_an_encoded_body_is_a_text_too() -> None:
@@ -65,7 +66,7 @@ def test_the_content_type_of_an_encoded_body_is_a_text_too() -> None:
     maps = pa.array([[("a", "b")]] * 2, pa.map_(pa.string(), pa.string()))
     batch = pa.RecordBatch.from_arrays([maps, types], names=["body", "content_type"])
     with pytest.raises(RowError, match=r"Row 1 .* column 'content_type' has 2 bytes that are not UTF-8"):
-        list(plan.encoder(accept_mode=0, max_frame_size=65535, task_id=HERE).blocks(batch, 0))
+        list(plan.encoder(FrameFormat(accept_mode=0, max_frame_size=65535), HERE).blocks(batch, 0))
 
 
 TOO_LONG = {
@@ -223,7 +224,7 @@ def test_headers_that_options_alone_make_too_large_are_refused() -> None:
 def test_rows_of_earlier_blocks_are_handed_out_before_an_error() -> None:
     schema = fields(body=OCTETS)
     batch = to_batch(schema, [{"body": b"x"}] * MOST_ROWS + [{"body": b"y"}, {"body": None}])
-    encoder = MessagePlan.build(schema, sink_options()).encoder(accept_mode=1, max_frame_size=65535, task_id=HERE)
+    encoder = MessagePlan.build(schema, sink_options()).encoder(FrameFormat(accept_mode=1, max_frame_size=65535), HERE)
     blocks = encoder.blocks(batch, 10)
     assert len(next(blocks)) == MOST_ROWS
     with pytest.raises(RowError) as caught:

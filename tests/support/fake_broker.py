@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 import struct
 import threading
 import time
@@ -538,8 +539,8 @@ class FakeClient:
     def confirm(self) -> None:
         self.call("confirm")
 
-    def publisher(self, *, max_in_flight: int) -> FakePublisher:
-        self.publishers.append(FakePublisher(self, max_in_flight))
+    def publisher(self, *, max_in_flight: int, blocked_timeout_s: float = math.inf) -> FakePublisher:
+        self.publishers.append(FakePublisher(self, max_in_flight, blocked_timeout_s))
         return self.publishers[-1]
 
     # --- the connection
@@ -743,9 +744,10 @@ class Count:
 class FakePublisher:
     """See :class:`amqp_core.api.Publisher`; follows the script of its connection."""
 
-    def __init__(self, client: FakeClient, max_in_flight: int) -> None:
+    def __init__(self, client: FakeClient, max_in_flight: int, blocked_timeout_s: float) -> None:
         self.client = client
         self.max_in_flight = max_in_flight
+        self.blocked_timeout_s = blocked_timeout_s
         self.accept_mode = 1 if client.broker.qpidd else 0
         self.max_frame_size = client.broker.max_frame_size
         self.sent, self.completed = Count(), Count()

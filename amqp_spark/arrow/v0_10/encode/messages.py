@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql.types import DataType, StructType
 
+    from amqp_spark.arrow.frame_format import FrameFormat
     from amqp_spark.arrow.layout import Layout
     from amqp_spark.arrow.rows.row_bytes import Array, Mask, Numbers
     from amqp_spark.arrow.rows.row_errors import Blamed
@@ -121,9 +122,14 @@ class MessagePlan:
             stamp_headers=options.stamp_headers,
         )
 
-    def encoder(self, *, accept_mode: int, max_frame_size: int, task_id: TaskId) -> Encoder:
-        """An encoder for a connection, whose frames have at most so many bytes, and a task."""
-        return Encoder(self, accept_mode=accept_mode, max_frame_size=max_frame_size, task_id=task_id)
+    def encoder(self, frame_format: FrameFormat, task_id: TaskId) -> Encoder:
+        """An encoder for the frames of a connection, and a task."""
+        return Encoder(
+            self,
+            accept_mode=frame_format.accept_mode,
+            max_frame_size=frame_format.max_frame_size,
+            task_id=task_id,
+        )
 
 
 class Encoder:
