@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import uuid
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,8 +18,9 @@ from hypothesis import HealthCheck, settings
 
 from tests.support import ports, quick_spark
 from tests.support.brokerj import BrokerConfig, BrokerJ
-from tests.support.choice import all_cases, examples
+from tests.support.choice import all_cases, examples, in_ci
 from tests.support.external import ExternalBroker
+from tests.support.rabbitmq import OLD, RabbitMQConfig, RabbitMQMissing, RabbitMQNode
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_10.client import Client
     from tests.support.capabilities import Capabilities
-    from tests.support.fixtures import Broker, Connect, OwnBroker
+    from tests.support.fixtures import Broker, Connect, OwnBroker, OwnRabbitMQ
     from tests.support.objectstore import ObjectStore
 
 # How long an example takes says something about the machine, not about the code.
@@ -53,6 +54,8 @@ def _leave_out(config: pytest.Config, items: list[pytest.Item]) -> None:
 def _is_left_out(item: pytest.Item) -> bool:
     sampled: list[tuple[str, int]] = [(mark.args[0], mark.kwargs["every"]) for mark in item.iter_markers("sampled")]
     indices: dict[str, int] = item.callspec.indices if isinstance(item, pytest.Function) and sampled else {}
+    if "rabbitmq310" in getattr(item, "fixturenames", ()):
+        return True
     return item.get_closest_marker("thorough") is not None or any(indices[name] % every for name, every in sampled)
 
 
@@ -99,6 +102,57 @@ def own_broker() -> Iterator[OwnBroker]:
 
         def start(**config: Any) -> BrokerJ:
             return stack.enter_context(BrokerJ(BrokerConfig(**config)))
+
+        yield start
+
+
+def _started(node: RabbitMQNode) -> RabbitMQNode:
+    """Start a node; without a RabbitMQ on this machine skip the test, or fail it in the continuous integration."""
+    try:
+        node.start()
+    except RabbitMQMissing as error:
+        if in_ci():
+            raise
+        pytest.skip(str(error))
+    return node
+
+
+@pytest.fixture(scope="session")
+def rabbitmq() -> Iterator[RabbitMQNode]:
+    """The RabbitMQ node that tests of this process share. Use names of your own on it, and leave it running."""
+    with closing(RabbitMQNode()) as node:
+        yield _started(node)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq310() -> Iterator[RabbitMQNode]:
+    """The same of an old release. Only ``make test-all`` runs tests that take it."""
+    with closing(RabbitMQNode(RabbitMQConfig(release=OLD))) as node:
+        yield _started(node)
+
+
+@pytest.fixture(scope="session")
+def _victim() -> Iterator[RabbitMQNode]:
+    with closing(RabbitMQNode()) as node:
+        yield node
+
+
+@pytest.fixture
+def rabbitmq_private(_victim: RabbitMQNode) -> RabbitMQNode:
+    """A node that a test may kill or freeze: it runs when the test begins, with what earlier tests left on it."""
+    if _victim.running:
+        _victim.resume()
+        return _victim
+    return _started(_victim)
+
+
+@pytest.fixture
+def own_rabbitmq() -> Iterator[OwnRabbitMQ]:
+    """A function that starts a node for this test alone; its arguments are those of ``RabbitMQConfig``."""
+    with ExitStack() as stack:
+
+        def start(**config: Any) -> RabbitMQNode:
+            return _started(stack.enter_context(closing(RabbitMQNode(RabbitMQConfig(**config)))))
 
         yield start
 
@@ -212,9 +266,10 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Add the end of the broker's log to the report of a failed test."""
     report = yield
-    shared = getattr(item, "funcargs", {}).get("broker")
-    if report.failed and shared is not None:
-        report.sections.append(("broker log", shared.log()))
+    if report.failed:
+        for value in getattr(item, "funcargs", {}).values():
+            if isinstance(value, BrokerJ | ExternalBroker | RabbitMQNode):
+                report.sections.append(("broker log", value.log()))
     return report
 
 

@@ -6,39 +6,36 @@ It listens on the loopback interface only, and is killed when the process that s
 
 from __future__ import annotations
 
-import argparse
-import atexit
 import base64
-import contextlib
 import json
-import os
-import shutil
-import signal
-import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from tests.support import jvm
+from tests.support.broker_process import (
+    HOST,
+    BrokerFailed,
+    BrokerProcess,
+    exports,
+    foreground_parser,
+    run_in_foreground,
+)
 from tests.support.maven import cache_root, cached_directory, fetch_archive
 from tests.support.ports import free_port
 from tests.support.prerequisites import require_java
-from tests.support.process import die_with_us, wait_until
 from tests.support.tls import TlsMaterial
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
+
+__all__ = ["HOST", "VERSION", "BrokerConfig", "BrokerFailed", "BrokerJ", "Listener", "distribution", "is_fetched"]
 
 VERSION = "9.2.1"
 _ARCHIVE = f"apache-qpid-broker-j-{VERSION}-bin.tar.gz"
 _SHA256 = "bfbfbcffc6a8ad904f97edc6dcebc688f232b582843b9cb1f240decb8b8a181a"
 _CACHE_NAME = f"broker-j-{VERSION}"
-_READY = "BRK-1004"
-_BIND_FAILED = "PRT-1009"  # the broker's own code of a port that is in use
-
-HOST = "127.0.0.1"
 
 Listener = Literal["login", "anonymous", "plain", "tls", "tls-client-auth"]
 
@@ -50,10 +47,6 @@ _LISTENERS: dict[Listener, tuple[str, str]] = {
     "tls": ("login", "SSL"),
     "tls-client-auth": ("certificate", "SSL"),
 }
-
-
-class BrokerFailed(RuntimeError):
-    """The broker did not start; the text holds the end of its log."""
 
 
 def is_fetched() -> bool:
@@ -106,51 +99,26 @@ class BrokerConfig:
     long_lived: bool = False
 
 
-class BrokerJ:
-    """One Broker-J process and its work directory; a context manager that starts and stops it.
+class BrokerJ(BrokerProcess):
+    """One Broker-J process and its work directory.
 
-    Virtual hosts: "default" (in memory) and "durable" (BDB). Ports and work directory stay the same over
-    :meth:`restart`, so clients can reconnect, and the durable virtual host finds its queues again.
+    Virtual hosts: "default" (in memory) and "durable" (BDB), which finds its queues again after :meth:`restart`.
     """
 
+    title: ClassVar[str] = "Broker-J"
+    ready: ClassVar[str] = "BRK-1004"
+    bind_failed: ClassVar[str] = "PRT-1009"
+
     def __init__(self, config: BrokerConfig | None = None) -> None:
+        super().__init__()
         self.config = config if config is not None else BrokerConfig()
         self.username, self.password = next(iter(self.config.users.items()))
         self.ports: dict[Listener, int] = {}
-        self.work_dir: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    # -- addresses ------------------------------------------------------------------------------------------
-
-    @property
-    def host(self) -> str:
-        """The address that the broker listens on."""
-        return HOST
 
     @property
     def port(self) -> int:
         """The port of the ``login`` listener."""
         return self.ports["login"]
-
-    @property
-    def pid(self) -> int:
-        """The process id of the running broker."""
-        if self._process is None:
-            raise RuntimeError("the broker is not running")
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        """Whether the process is alive."""
-        return self._process is not None and self._process.poll() is None
 
     @property
     def tls(self) -> TlsMaterial:
@@ -164,186 +132,35 @@ class BrokerJ:
         scheme = "amqps" if listener.startswith("tls") else "amqp"
         return f"{scheme}://{HOST}:{self.ports[listener]}/{vhost}"
 
-    # -- life cycle ----------------------------------------------------------------------------------------
-
-    def start(self, timeout_s: float = 120.0) -> None:
-        """Start the broker and wait until it accepts connections.
-
-        Raises:
-            PrerequisiteMissing: no Java.
-            BrokerFailed: it ended, or was not ready within ``timeout_s`` seconds.
-        """
-        if self.running:
-            raise RuntimeError("the broker is running already")
-        first_start = self.work_dir is None
-        for attempt in range(3):
-            if first_start:
-                self._prepare()
-            try:
-                self._launch(timeout_s)
-            except BrokerFailed as error:
-                self._remove_work_dir(first_start)
-                # Another process may have taken a port between our choice and the bind. A given port stays given.
-                if first_start and attempt < 2 and _BIND_FAILED in str(error) and not self.config.port:
-                    continue
-                raise
-            return
-
-    def stop(self, timeout_s: float = 30.0) -> None:
-        """Stop the broker cleanly (SIGTERM); the work directory stays for :meth:`start`."""
-        process = self._process
-        if process is None:
-            return
-        if process.poll() is None:
-            process.terminate()
-            try:
-                process.wait(timeout_s)
-            except subprocess.TimeoutExpired:
-                process.kill()
-        self._reap()
-
-    def kill9(self) -> None:
-        """Kill the broker with SIGKILL; return when the process is gone and its ports are free."""
-        if self._process is not None:
-            self._process.kill()
-        self._reap()
-
-    def restart(self, *, kill: bool = False, timeout_s: float = 120.0) -> None:
-        """Stop (or ``kill``) the broker and start it on the same ports and work directory."""
-        if kill:
-            self.kill9()
-        else:
-            self.stop()
-        self.start(timeout_s)
-
-    def pause(self) -> None:
-        """Freeze the process (SIGSTOP): connections stay open without answers; return when all threads have stopped."""
-        os.kill(self.pid, signal.SIGSTOP)
-        tasks = Path(f"/proc/{self.pid}/task")
-        if tasks.is_dir():  # a busy machine takes a while to stop every thread
-
-            def frozen() -> bool:
-                try:
-                    states = [(task / "stat").read_text().rpartition(")")[2].split()[0] for task in tasks.iterdir()]
-                except OSError:  # a thread has ended meanwhile
-                    return False
-                return all(state == "T" for state in states)
-
-            wait_until(frozen, "every thread of the broker to stop")
-
-    def resume(self) -> None:
-        """Continue a paused broker."""
-        os.kill(self.pid, signal.SIGCONT)
-
-    def close(self) -> None:
-        """End the broker and remove its work directory."""
-        self.kill9()  # no data is kept, so an orderly stop would only take longer
-        self._remove_work_dir(True)
-
-    def wait(self) -> int:
-        """Wait until the broker ends by itself; return its exit code."""
-        if self._process is None:
-            raise RuntimeError("the broker is not running")
-        return self._process.wait()
-
-    def log(self, last_bytes: int = 4000) -> str:
-        """Return the end of the broker's log since the work directory was made."""
-        if self.work_dir is None:
-            return ""
-        with contextlib.suppress(FileNotFoundError):
-            return self._log_path().read_bytes()[-last_bytes:].decode(errors="replace")
-        return ""
-
     # -- internals -----------------------------------------------------------------------------------------
 
-    def _prepare(self) -> None:
-        self.work_dir = Path(tempfile.mkdtemp(prefix="amqp-spark-broker-"))
-        _live.add(self)
+    def _prepare(self, work_dir: Path) -> None:
         listeners: tuple[Listener, ...] = ("login", *(n for n in self.config.listeners if n != "login"))
         if self.config.tls is None and any(name.startswith("tls") for name in listeners):
-            self.config.tls = TlsMaterial.make(self.work_dir / "tls")
+            self.config.tls = TlsMaterial.make(work_dir / "tls")
         self.ports = {name: free_port() for name in listeners}
         if self.config.port:
             self.ports["login"] = self.config.port
         text = json.dumps(initial_configuration(self.config, self.ports), indent=1)
-        (self.work_dir / "initial-config.json").write_text(text, encoding="utf-8")
+        (work_dir / "initial-config.json").write_text(text, encoding="utf-8")
 
-    def _launch(self, timeout_s: float) -> None:
-        assert self.work_dir is not None
-        command = [
+    def _command(self, work_dir: Path) -> list[str]:
+        return [
             require_java(),
             f"-Xmx{self.config.heap}",
             f"-XX:MaxDirectMemorySize={self.config.direct or self.config.heap}",
             *(() if self.config.long_lived else jvm.SHORT_LIVED),
             "-cp",
             f"{distribution()}/lib/*",
-            f"-DQPID_WORK={self.work_dir}",
+            f"-DQPID_WORK={work_dir}",
             "-Dbroker.failStartupWithErroredChild=true",
             "org.apache.qpid.server.Main",
             "-icp",
-            str(self.work_dir / "initial-config.json"),
+            str(work_dir / "initial-config.json"),
         ]
-        with self._log_path().open("ab") as log:
-            mark = log.tell()
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                cwd=self.work_dir,
-                start_new_session=True,  # this process handles Ctrl-C of the terminal
-            )
-        self._watcher = die_with_us(self._process.pid, self.work_dir)
-        process = self._process
 
-        def ready() -> bool:
-            said = self._log_path().read_bytes()[mark:].decode(errors="replace")
-            if _READY in said:
-                return True
-            if process.poll() is not None:
-                raise BrokerFailed(f"Broker-J ended with exit code {process.returncode}:\n{_essence(said)}")
-            return False
-
-        try:
-            wait_until(ready, "Broker-J to be ready", timeout_s, poll_s=0.05)
-        except TimeoutError as error:
-            said = self._log_path().read_bytes()[mark:].decode(errors="replace")
-            self.kill9()
-            raise BrokerFailed(f"Broker-J was not ready after {timeout_s:g} s:\n{_essence(said)}") from error
-        except BaseException:
-            self.kill9()
-            raise
-
-    def _log_path(self) -> Path:
-        assert self.work_dir is not None
-        return self.work_dir / "broker.log"
-
-    def _reap(self) -> None:
-        for process in (self._process, self._watcher):
-            if process is not None:
-                process.wait()
-        self._process = self._watcher = None
-
-    def _remove_work_dir(self, really: bool) -> None:
-        if really and self.work_dir is not None:
-            shutil.rmtree(self.work_dir, ignore_errors=True)
-            self.work_dir = None
-            _live.discard(self)
-
-
-def _essence(log: str) -> str:
-    """Return the end of a log without the frames of stack traces, which hide the causes between them."""
-    return "\n".join(line for line in log.splitlines() if not line.startswith("\tat "))[-4000:]
-
-
-# Brokers with a process or a work directory: those stopped and not closed are removed at exit, too.
-_live: set[BrokerJ] = set()
-
-
-@atexit.register
-def _close_all() -> None:
-    for broker in list(_live):
-        broker.close()
+    def _port_is_given(self) -> bool:
+        return self.config.port != 0
 
 
 def initial_configuration(config: BrokerConfig, ports: Mapping[Listener, int]) -> dict[str, object]:
@@ -423,28 +240,15 @@ def _port(name: Listener, number: int, config: BrokerConfig) -> dict[str, object
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a broker in the foreground until it ends or a signal comes; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m tests.support.brokerj", description="Run Broker-J.")
-    parser.add_argument("--port", type=int, default=0, help="port to listen on (default: a free one)")
+    parser = foreground_parser("tests.support.brokerj", "Broker-J")
     parser.add_argument("--heap", default="1g", help="heap of the JVM, as for -Xmx (default: 1g)")
     options = parser.parse_args(arguments)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _interrupt)
     broker = BrokerJ(BrokerConfig(port=options.port, heap=options.heap, listeners=("anonymous",), long_lived=True))
-    try:
-        with broker:
-            print(_banner(broker), flush=True)
-            code = broker.wait()
-            print(f"Broker-J ended with exit code {code}:\n{broker.log()}", file=sys.stderr)
-            return 1
-    except KeyboardInterrupt:
-        print("stopped", flush=True)
-        return 0
-    except RuntimeError as error:  # BrokerFailed, PrerequisiteMissing, FetchFailed: their texts suffice
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
+    return run_in_foreground(broker, lambda: _banner(broker), parser.prog)
 
 
 def _banner(broker: BrokerJ) -> str:
+    login = (broker.url(), broker.username, broker.password)
     return "\n".join(
         (
             f"Broker-J {VERSION} is ready (AMQP 0-10; Ctrl-C stops it and forgets everything)",
@@ -454,19 +258,10 @@ def _banner(broker: BrokerJ) -> str:
             f"  username   {broker.username}",
             f"  password   {broker.password}",
             "for the benchmarks and the jobs, and for the tests:",
-            _exports("AMQP", broker),
-            _exports("AMQP_TEST", broker),
+            exports("AMQP", *login),
+            exports("AMQP_TEST", *login),
         )
     )
-
-
-def _exports(prefix: str, broker: BrokerJ) -> str:
-    given = {"URL": broker.url(), "USERNAME": broker.username, "PASSWORD": broker.password}
-    return "  export " + " ".join(f"{prefix}_{name}={value}" for name, value in given.items())
-
-
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from amqp_core.v0_10.client import Client
     from tests.support.brokerj import BrokerJ
+    from tests.support.rabbitmq import RabbitMQNode
 
 
 class Broker(Protocol):
@@ -27,6 +28,12 @@ class OwnBroker(Protocol):
     """Starts a broker for one test; the arguments are those of ``BrokerConfig``."""
 
     def __call__(self, **config: Any) -> BrokerJ: ...
+
+
+class OwnRabbitMQ(Protocol):
+    """Starts a RabbitMQ node for one test; the arguments are those of ``RabbitMQConfig``."""
+
+    def __call__(self, **config: Any) -> RabbitMQNode: ...
 
 
 class Connect(Protocol):

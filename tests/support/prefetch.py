@@ -1,10 +1,11 @@
-"""Downloads the tests' artifacts from Maven Central before the timeout of any test runs."""
+"""Downloads what the tests need, from Maven Central and Debian, before the timeout of any test runs."""
 
 from __future__ import annotations
 
 import sys
 
-from tests.support import brokerj, javapeer
+from tests.support import brokerj, javapeer, rabbitmq_install
+from tests.support.choice import all_cases, in_ci
 from tests.support.maven import FetchFailed, cache_root
 from tests.support.prerequisites import PrerequisiteMissing
 
@@ -22,6 +23,17 @@ def main() -> int:
         except (FetchFailed, PrerequisiteMissing) as error:
             print(f"setup: {error}", file=sys.stderr)
             return 1
+    releases = (rabbitmq_install.REFERENCE, *((rabbitmq_install.OLD,) if all_cases() else ()))
+    for release in releases:
+        try:
+            if not rabbitmq_install.is_fetched(release):
+                print(f"setup: unpacking RabbitMQ {release.version} into {cache_root()}", flush=True)
+            rabbitmq_install.find(release)
+        except rabbitmq_install.RabbitMQMissing as error:
+            print(f"setup: {error}", file=sys.stderr)
+            if in_ci():
+                return 1
+            print("setup: tests of this release are skipped", file=sys.stderr)
     return 0
 
 
