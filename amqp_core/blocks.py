@@ -6,8 +6,10 @@ from array import array
 from operator import sub
 from typing import TYPE_CHECKING
 
+from amqp_core.errors import DecodeError
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
 # Chunks smaller than this, on average over as many as _MANY, are joined: each costs some 40 bytes besides its own.
 _SMALL_CHUNK = 4096
@@ -62,6 +64,29 @@ class Block:
 
     def __repr__(self) -> str:
         return f"Block({len(self.ends)} transfers from id {self.first_id}, {len(self.frames)} bytes)"
+
+
+def runs(block: Block, name_of: Callable[[bytes, int], str]) -> Iterator[tuple[str, Block]]:
+    """Cut a block into runs of transfers to one destination each, in order, up to an unreadable name.
+
+    Args:
+        block: the transfers.
+        name_of: the destination of the transfer that begins at an offset in frames; it may raise DecodeError.
+    """
+    frames, ends = block.frames, block.ends
+    first = start = 0
+    current = name_of(frames, 0)
+    for index in block.changes:
+        end = ends[index - 1]
+        try:
+            following = name_of(frames, end)
+        except DecodeError:
+            yield current, block.part(first, index, start, end)
+            raise
+        if following != current:
+            yield current, block.part(first, index, start, end)
+            first, start, current = index, end, following
+    yield current, block if not first else block.part(first, len(ends), start, ends[-1])
 
 
 class Pieces:

@@ -24,57 +24,15 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as struct_error
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 from amqp_core.errors import DecodeError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-
-OUTSIDE: Final = 0
-"""Between assemblies of the command track."""
-IN_TRANSFER: Final = 1
-"""Inside a message.transfer whose last frame has not come yet."""
-IN_OTHER: Final = 2
-"""Inside the assembly of another command, whose frames are handed out one by one."""
+from amqp_core.scanning import ALIKE, IN_OTHER, IN_TRANSFER, OUTSIDE, Scan, repeated
 
 FRAME_HEADER: Final = 12
 
-# After so many transfers of one size the next ones are compared with them together: that costs a fifth of walking, but
-# as much as walking this many where it finds nothing.
-_ALIKE: Final = 8
-
 _frame = Struct(">BBHxBH").unpack_from  # flags, type, size, track, channel
 _head = Struct(">HHI").unpack_from  # flags and type, size, reserved + track + channel
-
-
-class Scan(NamedTuple):
-    """The findings of :func:`scan`; all offsets count from the start of ``data``."""
-
-    ends: list[int]
-    """End offset of every complete message.transfer, in order."""
-    others: list[tuple[int, int, int]]
-    """``(begin, end, index)`` of every other frame, in order; ``index`` transfers of ``ends`` come before it."""
-    begin: int
-    """First byte to keep: where the incomplete transfer begins, or ``next`` if there is none."""
-    next: int
-    """First frame that was not looked at (it is not complete, or it is the broken one)."""
-    inside: int
-    """``OUTSIDE``, ``IN_TRANSFER`` or ``IN_OTHER``, to be passed to the next call."""
-    error: DecodeError | None
-    """The frame at ``next`` is broken: the connection cannot go on. What was found before it is valid."""
-    changes: list[int]
-    """Index in ``ends`` of each transfer that opens in ``data`` with another command frame than the one before it, or
-    in a way that was not compared: all others go to the same destination as the one before. The last one may be of the
-    transfer that is not complete."""
-    frames: int = 0
-    """How many frames of the incomplete transfer this call has walked."""
-    sync: bool = False
-    """Some transfer that began in this call has the sync bit in its session header."""
-    largest: int = 0
-    """Bytes of the largest transfer of ``ends``; exact where ``others`` is empty."""
-    amid: Sequence[int] = ()
-    """``begin`` of every frame of ``others`` that lies inside a transfer."""
 
 
 def segments(data: bytes, begin: int, end: int) -> tuple[list[int], list[int]]:
@@ -134,7 +92,7 @@ def scan(
     frames = 0  # of the transfer under way
     sync = False
     largest = total = alike = 0  # sizes of transfers, and how many in a row have been as large as the one before
-    enough = _ALIKE
+    enough = ALIKE
     at = start
     while True:
         if size_of_command and inside == OUTSIDE and pieces is None:
@@ -169,11 +127,11 @@ def scan(
                         continue
                     places = (*range(body_at, body_at + 8), *range(begin, begin + size_of_command + 8))
                     begin = at
-                    count = _repeated(data, places, begin, total)
+                    count = repeated(data, places, begin, total)
                     begin += count * total
                     ends += range(at + total, begin + 1, total)
                     alike = 0
-                    enough = _ALIKE if count else 8 * enough
+                    enough = ALIKE if count else 8 * enough
             except struct_error:  # the data ends inside a frame header
                 pass
             at = begin
@@ -245,20 +203,3 @@ def scan(
     if inside != IN_TRANSFER:
         begin, frames = at, 0
     return Scan(ends, others, begin, at, inside, error, changes, frames, sync, largest, amid)
-
-
-def _repeated(data: bytes, places: Iterable[int], begin: int, size: int) -> int:
-    """How many transfers of ``size`` bytes from ``begin`` on are framed as the one before them; 0 if they are few.
-
-    ``places`` are the offsets of all bytes of that one which say how it is framed, up to where the last of its frames
-    ends. Each is compared in all transfers together, so that as many as have the same in every place are framed alike.
-    """
-    count = (len(data) - begin) // size
-    for place in places:
-        if count < _ALIKE:
-            return 0
-        column = data[place + size : place + size * count + 1 : size]
-        same = data[place : place + 1]
-        if column != same * count:
-            count = len(column) - len(column.lstrip(same))
-    return count

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import DecodeError, EncodeError, LimitExceeded, UsageError
+from amqp_core.scanning import MOST_FRAMES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,12 +27,6 @@ WHOLE = FIRST_SEGMENT | LAST_SEGMENT | FIRST_FRAME | LAST_FRAME
 CONTROL, COMMAND, HEADER, BODY = 0, 1, 2, 3
 TRACK_CONTROL, TRACK_COMMAND = 0, 1
 MAX_FRAME_SIZE = 65535
-MOST_FRAMES = 1 << 18
-"""Most frames of one received assembly. At the smallest max-frame-size they hold 1 GiB, so no sender needs more; each
-one costs time and memory to decode, even an empty one."""
-COMMAND_FRAME_BYTES = 1 << 10
-"""So many first bytes contain the command frame of a message.transfer, whose only long part is the name of its
-destination, unless the sender splits the command into several frames."""
 
 # flags, segment type, size of the whole frame, reserved, track in the low four bits, channel, reserved
 _FRAME = struct.Struct(">BBHBBHI")

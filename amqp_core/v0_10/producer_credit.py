@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqp_core.errors import LimitExceeded
+from amqp_core.scanning import COMMAND_FRAME_BYTES
 from amqp_core.sequence_numbers import RangeSet
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.framing import COMMAND_FRAME_BYTES
 from amqp_core.v0_10.routing import destination_of
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from struct import Struct
 from struct import error as struct_error
 from typing import TYPE_CHECKING
 
+from amqp_core.blocks import runs
 from amqp_core.errors import DecodeError
 
 if TYPE_CHECKING:
@@ -25,20 +26,7 @@ _LONGEST = 2 + 256 + 2 + 256
 
 def by_destination(block: Block) -> Iterator[tuple[str, Block]]:
     """Cut a block into runs of transfers with one destination each, in order, up to an unreadable destination."""
-    frames, ends = block.frames, block.ends
-    first = start = 0
-    current = destination_of(frames, 0)
-    for index in block.changes:
-        end = ends[index - 1]
-        try:
-            following = destination_of(frames, end)
-        except DecodeError:
-            yield current, block.part(first, index, start, end)
-            raise
-        if following != current:
-            yield current, block.part(first, index, start, end)
-            first, start, current = index, end, following
-    yield current, block if not first else block.part(first, len(ends), start, ends[-1])
+    return runs(block, destination_of)
 
 
 def destination_of(frames: bytes, start: int) -> str:

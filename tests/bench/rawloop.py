@@ -10,9 +10,10 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
+from amqp_core.scanning import OUTSIDE
 from amqp_core.sequence_numbers import wire_ranges
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10._scan import OUTSIDE, scan
+from amqp_core.v0_10._scan import scan
 
 if TYPE_CHECKING:
     from amqp_core.v0_10.driver import Driver

@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from amqp_core import blocks
+from amqp_core import blocks, scanning
 from amqp_core.blocks import Block
 from amqp_core.errors import DecodeError, LimitExceeded, UndecodableMessage
-from amqp_core.v0_10 import routing, spec
-from amqp_core.v0_10 import scanner as scanning
+from amqp_core.v0_10 import routing, scanner, spec
 from amqp_core.v0_10._codec import encode_command
 from amqp_core.v0_10._scan import scan
 from amqp_core.v0_10.messages import messages_of
@@ -25,7 +24,7 @@ from tests.support import wire
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from amqp_core.v0_10._scan import Scan
+    from amqp_core.scanning import Scan
 
 # What was seen, in order: a transfer by its body and destination, another frame by its bytes.
 Seen = list[tuple[bytes, str] | bytes]
@@ -146,7 +145,7 @@ def test_a_large_message_costs_what_it_weighs(size: int, limit: int, monkeypatch
         scanned.append(len(data))
         return scan(data, *args)
 
-    monkeypatch.setattr(scanning, "scan", counting)
+    monkeypatch.setattr(scanner, "scan", counting)
     body = bytes(range(256)) * (1 << 14)
     data = transfer(b"first") + transfer(body, limit=limit) + transfer(b"last")
     seen, _ = drain(Scanner(0), [data[start : start + size] for start in range(0, len(data), size)])

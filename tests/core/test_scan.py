@@ -8,8 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp_core.errors import DecodeError
+from amqp_core.scanning import IN_OTHER, IN_TRANSFER, OUTSIDE, Scan
 from amqp_core.v0_10 import _scan
-from amqp_core.v0_10._scan import IN_OTHER, IN_TRANSFER, OUTSIDE, Scan, scan
+from amqp_core.v0_10._scan import scan
 from tests.support import wire
 from tests.support.choice import examples
 

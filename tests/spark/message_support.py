@@ -12,10 +12,11 @@ import pytest
 from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_schema
 
+from amqp_core.scanning import OUTSIDE
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._codec import decode_command, decode_header, encode_header
-from amqp_core.v0_10._scan import OUTSIDE, scan
+from amqp_core.v0_10._scan import scan
 from amqp_core.v0_10.framing import Assembler, parse_frame
 from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.arrow.encode import FrameFormat, MessagePlan, TaskId
