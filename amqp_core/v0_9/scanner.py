@@ -1,0 +1,85 @@
+"""Splits a received byte stream of 0-9 or 0-9-1 into blocks of deliveries and other frames."""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import TYPE_CHECKING
+
+from amqp_core.blocks import Block
+from amqp_core.errors import DecodeError
+from amqp_core.scanning import IN_TRANSFER, LARGEST_MESSAGE_BYTES, OUTSIDE, BlockScanner, Scan
+from amqp_core.v0_9._scan import NO_HEADER, scan
+from amqp_core.v0_9.framing import BODY, FRAME_END, FRAME_HEADER, OVERHEAD, wrong_end
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_tag = Struct(">Q").unpack_from
+_TAG_SIZE = FRAME_HEADER + 4
+
+
+class Scanner(BlockScanner):
+    """The :class:`~amqp_core.scanning.BlockScanner` of basic.deliver on one channel. Not thread-safe.
+
+    The first id of a block is the delivery tag of its first delivery; the tags of the others follow it.
+    """
+
+    frame_header = FRAME_HEADER
+
+    def __init__(self, channel: int, max_message_bytes: int = LARGEST_MESSAGE_BYTES) -> None:
+        super().__init__(max_message_bytes)
+        self._channel = channel
+        self._route = channel.to_bytes(2)
+        self._left = NO_HEADER  # body bytes that the content under way still lacks
+
+    def feed(self, chunk: bytes, max_frame_size: int) -> Iterator[Block | bytes]:
+        """Process the next bytes as the base does; blocks have their delivery tags.
+
+        Args:
+            chunk: the bytes; all items must be taken before the next call.
+            max_frame_size: the agreed frame-max in bytes, header and end octet included.
+        """
+        for item in super().feed(chunk, max_frame_size):
+            if isinstance(item, Block):
+                frames, ends = item.frames, item.ends
+                item.first_id = delivery_tag(frames, 0)
+                last = delivery_tag(frames, ends[-2]) if len(ends) > 1 else item.first_id
+                if last - item.first_id != len(ends) - 1:
+                    why = f"delivery tags {item.first_id} to {last} are not those of {len(ends)} deliveries in a row"
+                    self.error = DecodeError(why)
+                    return
+            yield item
+
+    def _walk(self, data: bytes, start: int, inside: int, max_frame_size: int) -> Scan:
+        if self._passing and data[start - 1] != FRAME_END:
+            error = wrong_end(data[start - 1], start - 1)
+            return Scan([], [], 0, start - 1, IN_TRANSFER, error, [])
+        left = NO_HEADER if inside == OUTSIDE else self._left
+        found, self._left = scan(data, start, self._channel, max_frame_size, inside, left)
+        return found
+
+    def _frame_size(self, data: bytes, at: int) -> int:
+        return OVERHEAD + int.from_bytes(data[at + 3 : at + FRAME_HEADER])
+
+    def _continues(self, data: bytes, at: int) -> bool:
+        size = self._frame_size(data, at) - OVERHEAD
+        return data[at] == BODY and data[at + 1 : at + 3] == self._route and 0 < size <= self._left
+
+    def _pass_by(self, data: bytes, at: int) -> bool:
+        self._left -= self._frame_size(data, at) - OVERHEAD
+        return self._left == 0
+
+    def _ends_block(self, data: bytes, at: int) -> bool:
+        return not self.amid
+
+    def _check_aside(self) -> None:
+        super()._check_aside()
+        coming = self._left + (self._missing if self._passing else 0)
+        if self.error is None and self._aside.nbytes + coming > self._max_message_bytes:
+            self.error = self._too_large()  # before all of it has come
+
+
+def delivery_tag(frames: bytes, at: int) -> int:
+    """The delivery tag of the basic.deliver whose frame is at offset ``at``."""
+    tag: int = _tag(frames, at + _TAG_SIZE + 1 + frames[at + _TAG_SIZE])[0]
+    return tag
