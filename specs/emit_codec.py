@@ -91,10 +91,10 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(part) if part.isdigit() else 0, part) for part in re.split(r"(\d+)", name)]
 
 
-def _imports(body: str, package: str) -> list[str]:
+def imports(body: str, package: str, modules: dict[str, str]) -> list[str]:
     """The imports of what the body uses and does not define, in the order of ruff."""
     found = [f"from {package} import spec"]
-    for module, pattern in IMPORTED.items():
+    for module, pattern in modules.items():
         used = set(re.findall(rf"(?<![\w.])(?:{pattern})\b", body))
         names = sorted((name for name in used if f"def {name}(" not in body), key=_natural)
         start = f"from amqp_core.{module} import"
@@ -114,7 +114,7 @@ def _head(body: str, *, apart: bool) -> str:
         "from typing import TYPE_CHECKING, Any, Final",
         "",
         *([f"from amqp_core.errors import {', '.join(errors)}"] if errors else []),
-        *_imports(body, "amqp_core.v0_10.file_stream" if apart else "amqp_core.v0_10"),
+        *imports(body, "amqp_core.v0_10.file_stream" if apart else "amqp_core.v0_10", IMPORTED),
         "",
         "if TYPE_CHECKING:",
         f"    from collections.abc import {', '.join(annotations)}",

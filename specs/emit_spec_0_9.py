@@ -103,6 +103,7 @@ def emit_spec(model: Model, *, apart: bool = False) -> str:
     lines = [] if apart else _constants(model)
     for properties in model.properties:
         lines += _properties(properties)
+    lines += ["", *union("Properties", [properties.python for properties in model.properties])]
     for method in model.methods:
         lines += _method(method)
     lines += ["", *union("Method", [method.python for method in model.methods])]

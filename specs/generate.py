@@ -17,7 +17,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from specs import emit_spec_0_9, facts_0_9
+from specs import emit_codec_0_9, emit_spec_0_9, facts_0_9
 from specs.emit_codec import emit_codec
 from specs.emit_spec import emit_properties, emit_spec
 from specs.facts import APART, load
@@ -39,6 +39,8 @@ def generated() -> dict[str, str]:
         "amqp_spark/arrow/v0_10/properties.py": emit_properties(used),
         "amqp_spark/arrow/v0_9/properties.py": emit_spec_0_9.emit_properties(served),
         "amqp_core/v0_9/spec.py": emit_spec_0_9.emit_spec(served),
+        "amqp_core/v0_9/_codec.py": emit_codec_0_9.emit_codec(served),
+        "amqp_core/v0_9/unserved/_codec.py": emit_codec_0_9.emit_codec(unserved, apart=True),
         "amqp_core/v0_9/unserved/spec.py": emit_spec_0_9.emit_spec(unserved, apart=True),
     }
 

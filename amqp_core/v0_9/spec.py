@@ -111,6 +111,9 @@ class BasicProperties:
     cluster_id: str | None = None
 
 
+Properties: TypeAlias = BasicProperties
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionStart:
     """Method connection.start (10, 10)."""

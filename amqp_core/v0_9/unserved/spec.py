@@ -50,6 +50,9 @@ class TunnelProperties:
     broadcast: int | None = None
 
 
+Properties: TypeAlias = FileProperties | StreamProperties | TunnelProperties
+
+
 @dataclass(frozen=True, slots=True)
 class AccessRequest:
     """Method access.request (30, 10)."""
