@@ -17,7 +17,7 @@ from amqp_core.sequence_numbers import RangeSet
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-_UNROUTABLE = 1
+_UNROUTABLE = frozenset({1, 312})
 
 
 class Transfers:
@@ -76,8 +76,8 @@ class Rejected:
     Attributes:
         tag: tag of its run.
         index: its number in that run.
-        code: the broker's code: 1 is unroutable (0-10 domain reject-code). Broker-J also sends 1 and "Unroutable" for
-            a full queue.
+        code: the broker's code: unroutable is 1 (0-10 domain reject-code) or 312 (0-9-1 no-route of a basic.return).
+            Broker-J on 0-10 also sends 1 and "Unroutable" for a full queue.
         text: the broker's reason.
     """
 
@@ -89,7 +89,7 @@ class Rejected:
     @property
     def is_unroutable(self) -> bool:
         """Whether the broker reported the message as unroutable; the cause may be a full queue (see ``code``)."""
-        return self.code == _UNROUTABLE
+        return self.code in _UNROUTABLE
 
 
 @dataclass(slots=True)

@@ -34,5 +34,15 @@ def require(client: Client, purpose: str, *capabilities: str) -> None:
             )
 
 
+def require_prepared_transactions(client: Client) -> None:
+    """Check that a broker has what exactly-once needs to write: prepared transactions, which AMQP 0-9-1 does not have.
+
+    Raises:
+        UnsupportedModeError: it has none; the text names the alternative.
+    """
+    if not client.capabilities.distributed_transactions:
+        raise UnsupportedModeError(SparkCondition.EXACTLY_ONCE_NOT_OFFERED(peer=client.peer, protocol=client.protocol))
+
+
 Connector = Callable[[ConnectOptions], "Client"]
 """Connects one incarnation of a client; tests replace it."""

@@ -247,6 +247,13 @@ class SparkCondition(Condition):
     CAPABILITY_MISSING = (
         "{purpose} needs {capability}, which the broker {peer} does not offer.",
         "Use another option, another guarantee, or another broker.")
+    EXACTLY_ONCE_NOT_OFFERED = (
+        "The sink cannot write with deliveryGuarantee=exactly-once: {peer} has no prepared transactions (AMQP "
+        "{protocol}).",
+        "Use at-least-once with stableMessageId=true, and let the readers drop duplicates "
+        "(dropDuplicatesWithinWatermark).",
+        "AMQP 0-9-1 cannot prepare a transaction, and a commit of RabbitMQ may be applied in part. docs/delivery.md "
+        "shows how a message id that is the same in every attempt takes the place of it.")
     EXCHANGE_NOT_FOUND = (
         "Cannot publish {place}: there is no such exchange.",
         "Create the exchange, or name another one ({options}).")
@@ -276,9 +283,13 @@ class SparkCondition(Condition):
     PUBLISH_REFUSED = (
         "Cannot publish {place}: {reason}.",
         "Correct the cause that the broker names, then run the batch again.")
+    PUBLISHING_BLOCKED_TOO_LONG = (
+        "Cannot publish {place}: {reason}, and option blockedTimeout={timeout} s is over.",
+        "Give the broker memory or disk, or raise the option, then run the batch again.",
+        "Messages of the task that were sent and not confirmed may arrive twice when the batch runs again.")
     BROKER_CHANGED = (
-        "Cannot publish {place}: the next broker of the URL is of another kind or takes smaller frames ({found} bytes "
-        "instead of {expected}).",
+        "Cannot publish {place}: the next broker of the URL is of another kind (AMQP {protocol}) or takes smaller "
+        "frames ({found} bytes instead of {expected}).",
         "Run the task again, or name only brokers of one kind.")
     PUBLISH_OUTCOME_UNKNOWN = (
         "The broker has not confirmed {count} messages of {place} (the first is row {row}) after {failures} failed "

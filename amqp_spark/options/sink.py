@@ -101,6 +101,11 @@ class SinkOptions(ConnectionSettings):
         "Most transfers of a task that are sent and not completed by the broker; there are fewer while it is "
         "slow, and at most 32 MiB of them (4 MiB with qpidd).",
     )
+    blocked_timeout: float = option(
+        "blockedTimeout", kinds.seconds(1, 86_400), 600.0,
+        "AMQP 0-9-1: seconds for which a task waits for a broker that blocks its publishers, as RabbitMQ does while "
+        "its memory or disk is low; the log has warnings meanwhile. Then the task fails.",
+    )
     stamp_headers: bool = option(
         "stampHeaders", kinds.boolean(), False,
         "Adds application headers by which a replay is recognized: `amqp-spark.query-id` (a stream's), "
@@ -124,6 +129,8 @@ class SinkOptions(ConnectionSettings):
         return cls(**cast("dict[str, Any]", given.values))
 
 
+WITHOUT_PREPARED_TRANSACTIONS = ("0-9-1", "0-9")
+"""Protocols whose brokers cannot prepare a transaction."""
 SINK = options_of(SinkOptions, "sink", CONNECTION)
 
 
@@ -134,6 +141,10 @@ def _check_guarantee(given: Given) -> None:
         remedy = f"set deliveryGuarantee={EXACTLY_ONCE}"
         given.refuse_unused(setting, remedy, "transactionalId", "transactionTimeout")
         return
+    protocol = given.values["protocol"]
+    if protocol in WITHOUT_PREPARED_TRANSACTIONS:
+        remedy = "at-least-once, with stableMessageId=true so that readers can drop what comes twice"
+        given.refuse("deliveryGuarantee", repr(guarantee), remedy, f" with protocol={protocol}")
     if "transactionalId" not in given:
         given.require("transactionalId", "a name for this writer that never changes", f" with {setting}")
     given.refuse_no_heartbeat()

@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from amqp_core.error_conditions import reason
-from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown
+from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown, PublishingBlocked
 from amqp_spark import crashpoints
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import PublishFailed
@@ -78,6 +78,8 @@ class AtLeastOnce:
                 self.sender.send_waiting(finish=finish)
             except PublishFailed:
                 raise
+            except PublishingBlocked as error:
+                self.sender.blocked(error)
             except AmqpError as error:
                 self._lost(error)
             else:

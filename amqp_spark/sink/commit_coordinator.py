@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_core.errors import AmqpError, ResourceLocked
 from amqp_spark import crashpoints
-from amqp_spark.connect import require
+from amqp_spark.connect import require_prepared_transactions
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
@@ -221,7 +221,7 @@ class CommitCoordinator:
                 queue = StateQueue(lease.client, self._names)
                 lease.notes[self._names.state] = queue
             try:
-                require(lease.client, "deliveryGuarantee=exactly-once", "distributed_transactions")
+                require_prepared_transactions(lease.client)
                 queue.lock()
             except ResourceLocked as error:
                 lease.abort()  # the session is over

@@ -11,7 +11,7 @@ from amqp_core.error_conditions import reason
 from amqp_core.errors import given
 from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import FrameFormat
-from amqp_spark.connect import require
+from amqp_spark.connect import require, require_prepared_transactions
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import MessagePlace, PublishFailed, Unroutable
 from amqp_spark.options import DISCARD
@@ -20,7 +20,7 @@ from amqp_spark.sink.routes import Routes
 
 if TYPE_CHECKING:
     from amqp_core.api import Client, Publisher
-    from amqp_core.errors import CommandFailed
+    from amqp_core.errors import CommandFailed, PublishingBlocked
     from amqp_core.transfer_ledger import Rejected, Transfers
     from amqp_spark.arrow.encode import TaskId
     from amqp_spark.options import SinkOptions
@@ -47,7 +47,7 @@ class Sender:
     In a ``transaction`` messages reach their queues at a commit, later than the broker receives them. ``link`` is None
     before the first connection and after a loss; ``waiting`` has the runs not yet passed to it, in order. The form of
     encoded runs (``frame_format``) depends on the kind of broker. If the sink ``discards``
-    unroutable messages, rejected ones may be sent once more: their frames are kept until completion.
+    unroutable messages, rejected ones may be sent once more: their frames are kept until completion (``keeps_frames``).
     """
 
     def __init__(
@@ -64,9 +64,17 @@ class Sender:
         self._transaction = transaction
         self.discards = options.on_unroutable == DISCARD
         self._routes = Routes(transaction=transaction)
+        self._returns = False
+        """Whether the broker of the latest connection returns unroutable messages."""
         self._counted_rows = 0
         """Rows before this one were queried already, and the unroutable ones among them counted."""
         self._blocks = 0
+
+    @property
+    def keeps_frames(self) -> bool:
+        """Whether a rejected message may have to be sent again: it may be discarded if it is unroutable, which a reject
+        does not say for certain, but a return of the message does."""
+        return self.discards and not self._returns
 
     def lease(self) -> Lease:
         """Lease a connection from the pool."""
@@ -77,7 +85,10 @@ class Sender:
         lease = self.lease()
         try:
             self._check_capabilities(lease.client)
-            publisher = lease.client.publisher(max_in_flight=self.options.max_in_flight)
+            publisher = lease.client.publisher(
+                max_in_flight=self.options.max_in_flight, blocked_timeout_s=self.options.blocked_timeout
+            )
+            self._returns = lease.client.capabilities.returns_unroutable
             self._routes.connected(lease.client, publisher.finish)
             link = Link(lease, publisher)
             self._check_same_kind(link.frame_format)
@@ -89,7 +100,8 @@ class Sender:
     def _check_capabilities(self, client: Client) -> None:
         require(client, "The sink", "confirms", "exchange_queries")
         if self._transaction:
-            require(client, "deliveryGuarantee=exactly-once", "distributed_transactions", "binding_queries")
+            require_prepared_transactions(client)
+            require(client, "deliveryGuarantee=exactly-once", "binding_queries")
         elif not client.capabilities.rejects_unroutable:
             require(client, "The sink, at a broker that drops unroutable messages,", "binding_queries")
 
@@ -98,7 +110,10 @@ class Sender:
         expected = self.frame_format
         if expected is not None and not expected.suits(found):
             text = SparkCondition.BROKER_CHANGED(
-                place=self.place, found=found.max_frame_size, expected=expected.max_frame_size
+                place=self.place,
+                protocol=found.protocol,
+                found=found.max_frame_size,
+                expected=expected.max_frame_size,
             )
             raise PublishFailed(text, self.place)
 
@@ -183,23 +198,28 @@ class Sender:
 
         Broker-J gives the same code for a full queue as for a missing one. Messages that may be discarded are therefore
         sent once more in a way that reveals a full queue; unroutable ones are dropped then, and those bound meanwhile
-        arrive.
+        arrive. A broker that returns messages leaves no doubt.
         """
+        if not rejected:
+            return
         allowed: list[Rejected] = []
         others: list[Rejected] = []
         for one in rejected:
             # only runs not yet resent keep their frames: a broker must not cause endless repetition
-            unroutable = one.is_unroutable and origin_of(one).frames is not None
+            unroutable = one.is_unroutable and (self._returns or origin_of(one).frames is not None)
             (allowed if self.discards and unroutable else others).append(one)
         if others:
             self._reject(others)
         self.discarded += len(allowed)
-        self.waiting.extendleft(reversed(without_accept(allowed)))
+        if not self._returns:
+            self.waiting.extendleft(reversed(without_accept(allowed)))
 
     def _reject(self, rejected: list[Rejected]) -> NoReturn:
         first = min(rejected, key=lambda one: origin_of(one).row(one.index))
         place = replace(self._place(origin_of(first), first.index), count=len(rejected))
         code, text = first.code, given(first.text)
+        if first.is_unroutable and self._returns:
+            raise Unroutable(SparkCondition.UNROUTABLE(place=place), place)
         if first.is_unroutable:
             raise Unroutable(SparkCondition.REJECTED_AS_UNROUTABLE(place=place, code=code, text=text), place)
         raise PublishFailed(SparkCondition.PUBLISH_REJECTED(place=place, code=code, text=text), place)
@@ -213,6 +233,12 @@ class Sender:
         else:
             place = replace(self.place, exchange=None if self.options.exchange_from_column else self.options.exchange)
         raise PublishFailed(SparkCondition.PUBLISH_REFUSED(place=place, reason=reason(error)), place) from error
+
+    def blocked(self, error: PublishingBlocked) -> NoReturn:
+        """Raise for a broker that has blocked its publishers for too long; another connection would be blocked, too."""
+        timeout = f"{self.options.blocked_timeout:g}"
+        text = SparkCondition.PUBLISHING_BLOCKED_TOO_LONG(place=self.place, reason=reason(error), timeout=timeout)
+        raise PublishFailed(text, self.place) from error
 
     def _place(self, origin: Origin, index: int) -> MessagePlace:
         """Place of transfer ``index`` of a block."""

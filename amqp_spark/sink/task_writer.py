@@ -89,7 +89,7 @@ class TaskWriter:
         for batch in self._arriving(batches):
             encoder = encoder or self._connected()
             for block in encoder.blocks(batch, sender.rows):
-                policy.send(run_of(block, sender.options, keep=sender.discards))
+                policy.send(run_of(block, sender.options, keep=sender.keeps_frames))
         if encoder is not None:
             crashpoints.reached(crashpoints.ALL_SENT)
             policy.finish()

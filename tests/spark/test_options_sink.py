@@ -80,6 +80,22 @@ def test_all_errors_come_at_once_and_name_the_side_that_an_option_belongs_to() -
     assert "'transactionalId' has no effect" in text
 
 
+@pytest.mark.parametrize("protocol", ["0-9-1", "0-9"])
+def test_exactly_once_is_refused_where_the_protocol_cannot_have_it(protocol: str) -> None:
+    given = {"deliveryGuarantee": "exactly-once", "transactionalId": "t", "protocol": protocol}
+    (found,) = problems(**given)
+    assert f"exactly-once', which is not allowed with protocol={protocol}. Allowed: at-least-once, with stable" in found
+    assert parse(**given | {"protocol": "auto"}).exactly_once, "the broker decides"
+
+
+@pytest.mark.parametrize(("value", "refused"), [("0", True), ("1", False), ("86400", False), ("86401", True)])
+def test_a_broker_that_blocks_is_waited_for_within_limits(value: str, refused: bool) -> None:
+    if refused:
+        assert "a number of seconds from 1 to 86400" in problems(blockedTimeout=value)[0]
+    else:
+        assert parse(blockedTimeout=value).blocked_timeout == float(value)
+
+
 def test_what_exactly_once_needs_is_told_at_once() -> None:
     found = problems(deliveryGuarantee="exactly-once", heartbeat="0")
     assert len(found) == 2

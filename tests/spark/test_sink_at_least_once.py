@@ -16,6 +16,7 @@ from amqp_core.errors import (
     ConnectionLost,
     InternalError,
     OutcomeUnknown,
+    PublishingBlocked,
     VirtualHostRefused,
 )
 from amqp_spark import crashpoints
@@ -72,7 +73,7 @@ class Task:
 
     @property
     def bodies(self) -> list[int]:
-        return [int(frame[-4:]) for frame in self.broker.taken]
+        return [int(frame[frame.rindex(b"row-") + 4 :][:4]) for frame in self.broker.taken]
 
 
 def test_every_row_is_published_once_and_the_connection_kept(fake_sink: FakeBroker) -> None:
@@ -467,10 +468,77 @@ def test_a_broker_of_another_kind_cannot_take_over(qpidd: bool, frame: int) -> N
         broker.qpidd, broker.max_frame_size = qpidd, frame
         yield rows(1, 1)
 
-    with pytest.raises(PublishFailed, match="another kind or takes smaller frames"):
+    with pytest.raises(PublishFailed, match=r"another kind \(AMQP 0-10\) or takes smaller frames"):
         task.run_from(upstream())
     assert broker.taken == [broker.taken[0]]
     assert [client.ended for client in broker.clients] == ["discarded"] * 2
+
+
+# --- AMQP 0-9-1: returns, confirms, and brokers that block
+
+
+@pytest.fixture
+def rabbit() -> FakeBroker:
+    return FakeBroker(protocol="0-9-1")
+
+
+def test_a_broker_that_returns_is_asked_for_the_exchange_only(rabbit: FakeBroker) -> None:
+    assert Task(rabbit).run(rows(5000)).messages == 5000
+    assert rabbit.asked == {"exchange amq.direct": 1}
+    with pytest.raises(PublishFailed, match="there is no such exchange"):
+        Task(rabbit, exchange="missing").run(rows(3))
+
+
+@pytest.mark.parametrize("key", [None, "", "unbound"])
+def test_a_returned_message_is_unroutable_whatever_its_key(key: str | None) -> None:
+    rabbit = FakeBroker(Script(rejects={1: 312, 3: 312}), protocol="0-9-1")
+    with pytest.raises(Unroutable) as caught:
+        Task(rabbit).run(rows(4, routing_key=["k", key, "k", key]))
+    assert str(caught.value) == (
+        "[AMQP_UNROUTABLE] Cannot publish 2 message(s), the first is row 1 of partition 3 in batch 12 for exchange "
+        f"'amq.direct' with routing key '{key or ''}': no queue is bound for it. Create the queue or the binding, or "
+        "set onUnroutable=discard to drop such messages."
+    )
+
+
+def test_returned_messages_are_discarded_without_another_look(rabbit: FakeBroker) -> None:
+    rabbit.scripts.append(Script(rejects={1: 312, 3: 312}, breaks_after=6, completes=6))
+    task = Task(rabbit, onUnroutable="discard")
+    statistics = task.run(rows(8))
+    assert (statistics.messages, statistics.discarded) == (6, 2)
+    assert task.bodies == list(range(8)), "none is sent twice"
+
+
+def test_a_full_queue_fails_the_task_even_if_unroutable_messages_may_be_discarded(rabbit: FakeBroker) -> None:
+    rabbit.scripts.append(Script(rejects={1: 312, 3: 0}))
+    with pytest.raises(PublishFailed, match="row 3 ") as caught:
+        Task(rabbit, onUnroutable="discard").run(rows(8))
+    assert not isinstance(caught.value, Unroutable)
+
+
+def test_a_broker_that_blocks_for_too_long_fails_the_task_and_the_option_is_named(rabbit: FakeBroker) -> None:
+    rabbit.scripts.append(Script(breaks_after=2, error=PublishingBlocked("fake:5672", 90.4, "low on memory")))
+    task = Task(rabbit, blockedTimeout=90)
+    with pytest.raises(PublishFailed) as caught:
+        task.run(rows(8))
+    assert str(caught.value).startswith(
+        "[AMQP_PUBLISHING_BLOCKED_TOO_LONG] Cannot publish partition 3 in batch 12: fake:5672 has blocked its "
+        "publishers for 90 s: low on memory, and option blockedTimeout=90 s is over. Give"
+    )
+    [client] = rabbit.clients
+    assert (client.publishers[0].blocked_timeout_s, client.ended, task.waits) == (90.0, "discarded", [])
+
+
+def test_a_broker_of_another_protocol_cannot_take_over(rabbit: FakeBroker) -> None:
+    rabbit.scripts.append(Script(breaks_after=1))
+
+    def upstream() -> Iterator[pa.RecordBatch]:
+        yield rows(1)
+        rabbit.protocol = "0-10"
+        yield rows(1, 1)
+
+    with pytest.raises(PublishFailed, match=r"of another kind \(AMQP 0-10\)"):
+        Task(rabbit).run_from(upstream())
 
 
 # --- crash points

@@ -101,13 +101,21 @@ def test_rows_and_marker_are_prepared_in_one_branch(fake: FakeBroker) -> None:
     assert client.transactions.silence_timeout_s > 300.0 + 5.0, "the broker may be silent while it stores 5003 rows"
 
 
-@pytest.mark.parametrize("capability", ["distributed_transactions", "binding_queries"])
-def test_a_broker_without_what_exactly_once_needs_gets_no_row(fake: FakeBroker, capability: str) -> None:
-    fake.lacks = frozenset({capability})
-    needed = f"deliveryGuarantee=exactly-once needs {capability.replace('_', ' ')}"
-    with pytest.raises(UnsupportedModeError, match=needed) as told:
+def test_a_broker_without_what_exactly_once_needs_gets_no_row(fake: FakeBroker) -> None:
+    fake.lacks = frozenset({"binding_queries"})
+    with pytest.raises(UnsupportedModeError, match="deliveryGuarantee=exactly-once needs binding queries") as told:
         Tasks(fake).run(rows(3))
     assert told.value.condition == "AMQP_CAPABILITY_MISSING"
+    assert (fake.taken, fake.calls, fake.clients[0].ended) == ([], [], "discarded")
+
+
+def test_a_protocol_without_prepared_transactions_gets_no_row_and_the_alternative_is_named() -> None:
+    fake = FakeBroker(protocol="0-9-1")
+    with pytest.raises(
+        UnsupportedModeError, match=r"has no prepared transactions \(AMQP 0-9-1\)\. Use .*stableMessageId=true"
+    ) as told:
+        Tasks(fake).run(rows(3))
+    assert told.value.condition == "AMQP_EXACTLY_ONCE_NOT_OFFERED"
     assert (fake.taken, fake.calls, fake.clients[0].ended) == ([], [], "discarded")
 
 

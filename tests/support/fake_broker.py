@@ -130,13 +130,18 @@ class FakeBroker:
         given: names of empty queues, and scripts of the first connections. Without names there is the queue ``q``,
             bound with the key ``k`` at two exchanges.
         qpidd: behave as qpidd, not as Broker-J: accept and drop unroutable messages, list branches in one frame.
+        protocol: with 0-9-1 it has the capabilities of RabbitMQ; its publishers return what a script rejects with
+            code 312.
         counts_held: see :attr:`amqp_core.api.Capabilities.counts_held_messages`.
     """
 
-    def __init__(self, *given: str | Script, qpidd: bool = False, counts_held: bool = True) -> None:
+    def __init__(
+        self, *given: str | Script, qpidd: bool = False, counts_held: bool = True, protocol: str = "0-10"
+    ) -> None:
         queues = [each for each in given if isinstance(each, str)]
         self.changed = threading.Condition(threading.RLock())
         self.qpidd = qpidd
+        self.protocol = protocol
         self.lacks: frozenset[str] = frozenset()
         """Capabilities that it does not have."""
         self.counts_held = counts_held
@@ -359,7 +364,7 @@ class FakeClient:
 
     @property
     def protocol(self) -> str:
-        return "0-10"
+        return self.broker.protocol
 
     @property
     def heartbeat_s(self) -> float:
@@ -374,6 +379,11 @@ class FakeClient:
             lists_branches_in_one_frame=qpidd,
             zero_timeout_is_none=not qpidd,
         )
+        if self.protocol != "0-10":
+            capabilities = replace(
+                capabilities, credit=False, browse=False, selectors=False, binding_queries=False,
+                local_transactions=False, distributed_transactions=False, returns_unroutable=True,
+            )  # fmt: skip
         return replace(capabilities, **dict.fromkeys(self.broker.lacks, False))
 
     def command(self, name: str) -> None:
@@ -771,7 +781,7 @@ class FakePublisher:
                 self.fail(script.error)
             broker.on_taken()
             broker.taken.append(bytes(transfers.cut(index, index + 1).frames))
-            broker.modes.append(broker.taken[-1][19 + len("amq.direct")])
+            broker.modes.append(broker.taken[-1][19 + len("amq.direct")] if broker.protocol == "0-10" else 0)
             code = script.rejects.get(self.sent.transfers)
             if broker.modes[-1] and not broker.qpidd:
                 if script.full:
