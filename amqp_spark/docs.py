@@ -54,16 +54,22 @@ def columns_table() -> str:
 def sink_columns_table() -> str:
     """Format the columns of the sink as a table."""
     rows = [
-        _row(f"`{name}`", column.meaning, column.types, "" if column.option is None else f"`{column.option}`")
+        _row(
+            f"`{name}`",
+            column.meaning,
+            column.elsewhere,
+            column.types,
+            "" if column.option is None else f"`{column.option}`",
+        )
         for name, column in sink.COLUMNS.items()
     ]
-    return "".join(["| column | meaning | types | option instead |\n|---|---|---|---|\n", *rows])
+    return "".join(["| column | meaning | with 0-9-1 | types | option instead |\n|---|---|---|---|---|\n", *rows])
 
 
 def wire_types_table() -> str:
     """Format the wire types of Spark's types in maps and lists as a table."""
-    rows = [_row(f"`{kind}`", wire, how) for kind, wire, how in sink.WIRE_TYPES]
-    return "".join(["| type of Spark | type on the wire | how |\n|---|---|---|\n", *rows])
+    rows = [_row(f"`{kind}`", wire, f"`{letter}`", how) for kind, wire, letter, how in sink.WIRE_TYPES]
+    return "".join(["| type of Spark | on the wire, 0-10 | 0-9-1 | how |\n|---|---|---|---|\n", *rows])
 
 
 def conditions_list() -> str:

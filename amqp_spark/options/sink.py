@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 FAIL = "fail"
 DISCARD = "discard"
+DROP = "drop"
 SHORTEST_TRANSACTION_SECONDS = 20
 """Shortest ``transactionTimeout``: a restart may wait a quarter of it, to see which transactions were committed."""
 BEYOND_HEARTBEATS_SECONDS = 15
@@ -96,6 +97,11 @@ class SinkOptions(ConnectionSettings):
         "Treatment of a message that the broker cannot route to any queue, as far as it reports (docs/delivery.md): "
         "`fail` the task, or `discard` the message and count it.",
     )
+    on_unsupported: str = option(
+        "onUnsupported", kinds.choice(FAIL, DROP), FAIL,
+        "Treatment of a column that is not NULL and for which the protocol has no property, such as `type` with 0-10 "
+        "and `resume_id` with 0-9-1 (docs/columns.md): `fail` the task, or `drop` the value.",
+    )
     max_in_flight: int = option(
         "maxInFlight", kinds.integer(1, 1_000_000), 10_000,
         "Most transfers of a task that are sent and not completed by the broker; there are fewer while it is "
@@ -117,6 +123,11 @@ class SinkOptions(ConnectionSettings):
     def exactly_once(self) -> bool:
         """Whether tasks prepare transaction branches and the driver decides on their commit."""
         return self.delivery_guarantee == EXACTLY_ONCE
+
+    @property
+    def drops_unsupported(self) -> bool:
+        """Whether values are dropped that the protocol has no property for."""
+        return self.on_unsupported == DROP
 
     @classmethod
     def parse(cls, options: Mapping[str, object]) -> SinkOptions:

@@ -11,8 +11,8 @@ from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list, read_map
-from amqp_spark.arrow.encode import FrameFormat
-from amqp_spark.arrow.v0_10.encode.messages import MOST_BYTES, MOST_ROWS, MessagePlan
+from amqp_spark.arrow.encode import FrameFormat, MessagePlan
+from amqp_spark.arrow.rows.messages import MOST_BYTES, MOST_ROWS
 from tests.spark.message_support import (
     FRAME,
     HERE,

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import types as t
 
-from amqp_spark.arrow.encode import FrameFormat
-from amqp_spark.arrow.v0_10.encode.messages import KEPT_FREE, MOST_ROWS, MessagePlan
+from amqp_spark.arrow.encode import FrameFormat, MessagePlan
+from amqp_spark.arrow.rows.messages import KEPT_FREE, MOST_ROWS
 from amqp_spark.errors import RowError
 from tests.spark.message_support import (
     EVERYTHING,
@@ -260,3 +260,20 @@ def test_bodies_far_inside_a_large_array_are_found(tmp_path: Path) -> None:
     body = pa.Array.from_buffers(pa.large_binary(), 4, buffers)
     batch = pa.RecordBatch.from_arrays([body], names=["body"]).slice(1)
     assert [message.body for message in received(blocks_of(fields(body=OCTETS), batch))] == [b"ab", b"", b"cdef"]
+
+
+def test_what_0_10_has_no_property_for_is_refused_unless_it_may_be_dropped() -> None:
+    schema = fields(body=OCTETS, type=TEXT, cluster_id=TEXT)
+    rows: list[dict[str, Any]] = [
+        {"body": b"", "type": None, "cluster_id": None},
+        {"body": b"", "type": "tick", "cluster_id": None},
+    ]
+    assert str(refused(schema, *rows)) == (
+        "[AMQP_ROW_INVALID] Row 1 of partition 3 in batch 12 cannot be sent: column 'type' has a value, and AMQP 0-10 "
+        "has no such property: leave the column out, or set onUnsupported=drop. Correct the row, or filter it out "
+        "before the write."
+    )
+    plain = fields(body=OCTETS)
+    dropped = blocks_of(schema, to_batch(schema, rows), sink_options(onUnsupported="drop"))
+    without = blocks_of(plain, to_batch(plain, [{"body": b""}] * 2), sink_options())
+    assert bytes(memoryview(dropped[0].frames)) == bytes(memoryview(without[0].frames))

@@ -18,7 +18,8 @@ from amqp_core.v0_10._write import write_map
 from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA, ColumnPlan
 from amqp_spark.arrow.encode import TaskId
-from amqp_spark.arrow.v0_10.encode.headers import STAMPS, checked
+from amqp_spark.arrow.rows.stamps import STAMPS
+from amqp_spark.arrow.v0_10.encode.headers import checked
 from tests.spark.message_support import (
     INT,
     LONG,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from datetime import UTC, date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -17,9 +18,13 @@ from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import MAX_DEPTH, Typed
 from amqp_spark.arrow.rows import row_bytes
-from amqp_spark.arrow.rows.values import encode_list, encode_map
+from amqp_spark.arrow.rows import values as encoding
+from amqp_spark.arrow.rows.dialect import AMQP_0_10
 from amqp_spark.arrow.v0_10.conversion import unsupported_parts
 from amqp_spark.arrow.v0_10.decode.arrays import buffer
+
+encode_map = partial(encoding.encode_map, wire=AMQP_0_10)
+encode_list = partial(encoding.encode_list, wire=AMQP_0_10)
 
 STRING, LONG, BINARY = t.StringType(), t.LongType(), t.BinaryType()
 MAP = t.MapType(STRING, STRING)

@@ -65,10 +65,11 @@ def encoder(kind: Any) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Recor
     def encode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as arrow  # noqa: ICN001, PLC0415 - the function travels to the workers by value
 
+        from amqp_spark.arrow.rows.dialect import AMQP_0_10  # noqa: PLC0415
         from amqp_spark.arrow.rows.values import encode_map  # noqa: PLC0415
 
         for batch in batches:
-            column, errors = encode_map(batch.column(0), kind)
+            column, errors = encode_map(batch.column(0), kind, AMQP_0_10)
             assert not errors
             yield arrow.RecordBatch.from_arrays([column], ["h"])
 

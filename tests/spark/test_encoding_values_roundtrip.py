@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -15,7 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from amqp_core.v0_10.type_codes import MAX_DEPTH
 from amqp_spark.arrow.decode import ColumnPlan
-from amqp_spark.arrow.rows.values import encode_list, encode_map
+from amqp_spark.arrow.rows import values as encoding
+from amqp_spark.arrow.rows.dialect import AMQP_0_10
 from amqp_spark.arrow.v0_10.conversion import unsupported_parts
 from tests.support import wire
 from tests.support.choice import examples
@@ -23,6 +25,9 @@ from tests.support.received import chunk_of
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
+
+encode_map = partial(encoding.encode_map, wire=AMQP_0_10)
+encode_list = partial(encoding.encode_list, wire=AMQP_0_10)
 
 STRING = t.StringType()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from datetime import date, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -17,9 +18,14 @@ from pyspark.sql import types as t
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import MAX_DEPTH, Typed
-from amqp_spark.arrow.rows.values import encode_list, encode_map
-from amqp_spark.arrow.rows.variants import bodies
+from amqp_spark.arrow.rows import values as encoding
+from amqp_spark.arrow.rows import variants as variant_encoding
+from amqp_spark.arrow.rows.dialect import AMQP_0_10
 from amqp_spark.arrow.v0_10.decode.variant import encode
+
+encode_map = partial(encoding.encode_map, wire=AMQP_0_10)
+encode_list = partial(encoding.encode_list, wire=AMQP_0_10)
+bodies = partial(variant_encoding.bodies, wire=AMQP_0_10)
 
 VARIANT = t.VariantType()
 ARROW = pa.struct([pa.field("value", pa.binary(), nullable=False), pa.field("metadata", pa.binary(), nullable=False)])

@@ -158,6 +158,14 @@ def join(*pieces: Array | bytes) -> Array:
     return cast("Array", concatenate(*parts, b"", null_handling="replace", null_replacement=b""))
 
 
+def data_and_ends(joined: Array) -> tuple[pa.Buffer, Numbers]:
+    """The bytes of all rows of a BINARY array that is no slice and not empty, and the end of each row."""
+    ends = bounds(joined)[1:]
+    data = joined.buffers()[2]
+    assert data is not None
+    return data.slice(0, int(ends[-1])), ends
+
+
 def runs(children: Array, ends: Numbers) -> Array:
     """Concatenate the consecutive children of each row; ``ends`` are the :func:`bounds` of the rows.
 

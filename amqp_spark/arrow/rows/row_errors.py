@@ -51,10 +51,6 @@ def limited(column: Array, most: int, name: str, blamed: Blamed) -> Array:
 # ---- inside of maps and lists ---------------------------------------------------------------------------------------
 
 
-LONGEST_TEXT: Final = 0xFFFF
-"""Maximum bytes of a str16."""
-
-
 class Fault(NamedTuple):
     """A value that cannot be sent; ``where`` is its path, such as ``.legs[3].symbol`` or ``['trace']``."""
 
@@ -88,9 +84,9 @@ class Unfit(Exception):
         return Unfit(self.fault.inside(part))
 
 
-def text_too_long(size: Any) -> Fault:
-    """Fault: text too long for a str16."""
-    return Fault(f"a text of {size:,} bytes", f"a STRING inside a map or list has at most {LONGEST_TEXT:,} bytes")
+def text_too_long(size: Any, most: int) -> Fault:
+    """Fault: text of more than ``most`` bytes."""
+    return Fault(f"a text of {size:,} bytes", f"a STRING inside a map or list has at most {most:,} bytes")
 
 
 def key_too_long(size: Any) -> Fault:

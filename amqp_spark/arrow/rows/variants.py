@@ -1,8 +1,8 @@
-"""VARIANT of Spark as values of AMQP maps: the inverse of :mod:`amqp_spark.arrow.v0_10.decode.variant`.
+"""VARIANT of Spark as values of AMQP maps: the inverse of decoding.
 
-The layout is that of the Variant Binary Encoding of Apache Parquet, version 1. Integers keep their width (int8, int16,
-int32, int64), float and double are unchanged, texts are str16, bytes vbin32, a UUID is a uuid. Decimals, dates and
-times become texts (:mod:`.texts`). An object is a map, an array a list, and null void, also in an object.
+The layout is that of the Variant Binary Encoding of Apache Parquet, version 1. Integers keep their width, float and
+double are unchanged; a UUID is a uuid where the protocol has one. Decimals, dates and times become texts
+(:mod:`.texts`). An object is a map, an array a list, and null void, also in an object.
 
 The bytes of a VARIANT are untrusted: lengths and offsets are checked, and no byte is read twice.
 """
@@ -13,14 +13,14 @@ from itertools import pairwise
 from struct import error as short
 from struct import pack, unpack_from
 from typing import TYPE_CHECKING, Any, Final, cast
+from uuid import UUID
 
 import numpy as np
 import pyarrow as pa
 
-from amqp_core.v0_10 import type_codes as code
+from amqp_core.typed_values import MAX_DEPTH
 from amqp_spark.arrow.rows import texts
 from amqp_spark.arrow.rows.row_errors import (
-    LONGEST_TEXT,
     Fault,
     Faults,
     Unfit,
@@ -36,22 +36,11 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from amqp_spark.arrow.rows.dialect import Dialect
     from amqp_spark.arrow.rows.row_bytes import Array
 
 _PRIMITIVE, _SHORT_TEXT, _OBJECT, _ARRAY = range(4)
-_VOID: Final = bytes([code.VOID])
-_STR16: Final = bytes([code.STR16])
-
 # Primitives by their head byte (basic type 0: the number of the primitive type times 4).
-_CONSTANTS: Final = {0: _VOID, 1 << 2: bytes([code.BOOLEAN, 1]), 2 << 2: bytes([code.BOOLEAN, 0])}
-_NUMBERS: Final = {
-    3 << 2: (bytes([code.INT8]), 1),
-    4 << 2: (bytes([code.INT16]), 2),
-    5 << 2: (bytes([code.INT32]), 4),
-    6 << 2: (bytes([code.INT64]), 8),
-    7 << 2: (bytes([code.DOUBLE]), 8),
-    14 << 2: (bytes([code.FLOAT]), 4),
-}
 _DECIMALS: Final = {8 << 2: 4, 9 << 2: 8, 10 << 2: 16}
 _DATE, _TIMESTAMP, _TIMESTAMP_NTZ, _BINARY, _TEXT, _UUID = (n << 2 for n in (11, 12, 13, 15, 16, 20))
 _NAMES: Final = {17: "TIME", 18: "TIMESTAMP of nanoseconds", 19: "TIMESTAMP_NTZ of nanoseconds"}
@@ -59,28 +48,28 @@ _NAMES: Final = {17: "TIME", 18: "TIMESTAMP of nanoseconds", 19: "TIMESTAMP_NTZ 
 _MALFORMED: Final = Fault("a VARIANT that is malformed", "its value and metadata are those that Spark writes")
 
 
-def items(column: Array, depth: int) -> tuple[Array, Faults]:
+def items(column: Array, depth: int, wire: Dialect) -> tuple[Array, Faults]:
     """Encode every VARIANT (value and metadata as STRUCT) inside of ``depth`` maps and lists: type code and bytes."""
-    values, faults = _items(column, depth)
+    values, faults = _items(column, depth, wire)
     return pa.array(values, pa.binary()), faults
 
 
-def bodies(column: Array) -> tuple[Array, npt.NDArray[np.uint8], Faults]:
-    """Every VARIANT as a map or list without its type code, and the wire types: MAP, LIST, or 0 for neither.
+def bodies(column: Array, wire: Dialect) -> tuple[Array, npt.NDArray[np.uint8], Faults]:
+    """Every VARIANT as a map or list without its type code, and the wire types: map, list, or 0 for neither.
 
     A row that is neither object nor array is null; that alone is no fault here.
     """
-    values, faults = _items(column, 0)
+    values, faults = _items(column, 0, wire)
     kinds = np.array([value[0] if value is not None else 0 for value in values], np.uint8)
-    kinds[(kinds != code.MAP) & (kinds != code.LIST)] = 0
+    kinds[(kinds != wire.map) & (kinds != wire.list)] = 0
     out = [value[1:] if value is not None and kind else None for value, kind in zip(values, kinds, strict=True)]
     return pa.array(out, pa.binary()), kinds, faults
 
 
-def _items(column: Array, depth: int) -> tuple[list[bytes | None], Faults]:
+def _items(column: Array, depth: int, wire: Dialect) -> tuple[list[bytes | None], Faults]:
     faults: Faults = {}
     values: list[bytes | None] = []
-    read = _Reader()
+    read = _Reader(wire)
     for row, (value, metadata) in enumerate(_pairs(column)):
         item = None
         if value is not None and metadata is not None:
@@ -102,7 +91,15 @@ def _pairs(column: Array) -> zip[tuple[bytes | None, bytes | None]]:
 class _Reader:
     """Reads VARIANTs; rows mostly share their metadata, so keys are encoded once."""
 
-    def __init__(self) -> None:
+    def __init__(self, wire: Dialect) -> None:
+        self._wire = wire
+        self._constants = {
+            0: bytes([wire.void]),
+            **{n << 2: bytes([wire.boolean, value]) for n, value in ((1, 1), (2, 0))},
+        }
+        numbers = ((3, wire.tinyint, 1), (4, wire.smallint, 2), (5, wire.integer, 4), (6, wire.bigint, 8))
+        fractions = ((7, wire.double, 8), (14, wire.float, 4))
+        self._numbers = {n << 2: (bytes([code]), width) for n, code, width in (*numbers, *fractions)}
         self._known: dict[bytes, list[bytes]] = {}
         self._keys: list[bytes] = []
         self._data = b""
@@ -128,7 +125,7 @@ class _Reader:
     def _item(self, at: int, depth: int) -> tuple[bytes, int]:  # noqa: PLR0911 - one line per kind
         """The value that begins at a byte, and its end."""
         head = self._data[at]
-        number = _NUMBERS.get(head)
+        number = self._numbers.get(head)
         if number is not None:
             end = at + 1 + number[1]
             return number[0] + self._part(at + 1, end)[::-1], end
@@ -139,7 +136,7 @@ class _Reader:
             return self._object(at, head >> 2, depth)
         if basic == _ARRAY:
             return self._array(at, head >> 2, depth)
-        constant = _CONSTANTS.get(head)
+        constant = self._constants.get(head)
         if constant is not None:
             return constant, at + 1
         if head == _TEXT:
@@ -154,14 +151,17 @@ class _Reader:
 
     def _text(self, begin: int, size: int) -> tuple[bytes, int]:
         raw = self._part(begin, begin + size)
-        if size > LONGEST_TEXT:
-            raise Unfit(text_too_long(size))
+        if size > self._wire.longest_text:
+            raise Unfit(text_too_long(size, self._wire.longest_text))
         if not raw.isascii():
             try:
                 raw.decode()
             except UnicodeDecodeError:
                 raise Unfit(not_utf8(size)) from None
-        return _STR16 + size.to_bytes(2, "big") + raw, begin + size
+        return self._sized(raw), begin + size
+
+    def _sized(self, text: bytes) -> bytes:
+        return bytes([self._wire.text]) + len(text).to_bytes(self._wire.text_size, "big") + text
 
     def _other(self, at: int, head: int) -> tuple[bytes, int]:
         """The less common primitives."""
@@ -172,19 +172,21 @@ class _Reader:
             scale = self._data[at + 1]
             if scale > 38:
                 raise Unfit(_MALFORMED)
-            return _str16(texts.decimal_text(unscaled, scale)), end
+            return self._sized(texts.decimal_text(unscaled, scale).encode()), end
         if head == _BINARY:
             begin = at + 5
             end = begin + unpack_from("<I", self._data, at + 1)[0]
-            return pack(">BI", code.VBIN32, end - begin) + self._part(begin, end), end
+            return pack(">BI", self._wire.binary, end - begin) + self._part(begin, end), end
         if head == _DATE:
-            return _time("DATE", texts.date_text, unpack_from("<i", self._data, at + 1)[0]), at + 5
+            return self._time("DATE", texts.date_text, unpack_from("<i", self._data, at + 1)[0]), at + 5
         if head == _TIMESTAMP:
-            return _time("TIMESTAMP", texts.utc_text, unpack_from("<q", self._data, at + 1)[0]), at + 9
+            return self._time("TIMESTAMP", texts.utc_text, unpack_from("<q", self._data, at + 1)[0]), at + 9
         if head == _TIMESTAMP_NTZ:
-            return _time("TIMESTAMP_NTZ", texts.local_text, unpack_from("<q", self._data, at + 1)[0]), at + 9
+            return self._time("TIMESTAMP_NTZ", texts.local_text, unpack_from("<q", self._data, at + 1)[0]), at + 9
         if head == _UUID:
-            return bytes([code.UUID_]) + self._part(at + 1, at + 17), at + 17
+            raw = self._part(at + 1, at + 17)
+            number = self._wire.uuid
+            return self._sized(str(UUID(bytes=raw)).encode()) if number is None else bytes([number]) + raw, at + 17
         name = _NAMES.get(head >> 2)
         if name is None:
             raise Unfit(_MALFORMED)
@@ -215,7 +217,7 @@ class _Reader:
             out.append(item)
             used += end - begin - offset
             self._within(used, offsets[-1])
-        return _container(code.MAP, count, out), begin + offsets[-1]
+        return self._container(self._wire.map, count, out), begin + offsets[-1]
 
     def _array(self, at: int, head: int, depth: int) -> tuple[bytes, int]:
         _deeper(depth)
@@ -235,7 +237,19 @@ class _Reader:
             out.append(item)
             used += end - begin - offsets[index]
             self._within(used, offsets[-1])
-        return _container(code.LIST, count, out), begin + offsets[-1]
+        return self._container(self._wire.list, count, out), begin + offsets[-1]
+
+    def _container(self, number: int, count: int, parts: list[bytes]) -> bytes:
+        raw = b"".join(parts)
+        if self._wire.is_counted:
+            return pack(">BII", number, 4 + len(raw), count) + raw
+        return pack(">BI", number, len(raw)) + raw
+
+    def _time(self, kind: str, text: Callable[[int], str], number: int) -> bytes:
+        try:
+            return self._sized(text(number).encode())
+        except OverflowError:
+            raise Unfit(no_time(kind)) from None
 
     def _within(self, used: int, most: int) -> None:
         """Check that the values in a container do not overlap: shared bytes would cause unbounded work."""
@@ -270,21 +284,5 @@ def _keys(metadata: bytes) -> list[bytes]:
 
 
 def _deeper(depth: int) -> None:
-    if depth >= code.MAX_DEPTH:  # more levels than readers accept
-        raise Unfit(Fault("maps and lists nested too deep", f"at most {code.MAX_DEPTH} levels are allowed"))
-
-
-def _container(number: int, count: int, parts: list[bytes]) -> bytes:
-    raw = b"".join(parts)
-    return pack(">BII", number, 4 + len(raw), count) + raw
-
-
-def _str16(text: str) -> bytes:
-    return _STR16 + len(text).to_bytes(2, "big") + text.encode()
-
-
-def _time(kind: str, text: Callable[[int], str], number: int) -> bytes:
-    try:
-        return _str16(text(number))
-    except OverflowError:
-        raise Unfit(no_time(kind)) from None
+    if depth >= MAX_DEPTH:  # more levels than readers accept
+        raise Unfit(Fault("maps and lists nested too deep", f"at most {MAX_DEPTH} levels are allowed"))

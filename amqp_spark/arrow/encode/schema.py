@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import types as t
 
+from amqp_spark.arrow.rows.bodies import LIST_TYPE, MAP_TYPE
+from amqp_spark.arrow.v0_9.properties import PROPERTIES as PROPERTIES_0_9
 from amqp_spark.arrow.v0_10.decode.schema import COLUMNS as READABLE
 from amqp_spark.arrow.v0_10.decode.schema import type_problems
-from amqp_spark.arrow.v0_10.properties import PROPERTIES
+from amqp_spark.arrow.v0_10.properties import PROPERTIES as PROPERTIES_0_10
 from amqp_spark.error_conditions import SparkCondition
 
 if TYPE_CHECKING:
@@ -20,10 +22,6 @@ if TYPE_CHECKING:
 
     from amqp_spark.arrow.layout import Property
     from amqp_spark.options import SinkOptions
-
-MAP_TYPE: Final = "amqp/map"
-LIST_TYPE: Final = "amqp/list"
-"""Content types of bodies that are one encoded map, or one encoded list."""
 
 
 class Column(NamedTuple):
@@ -33,6 +31,8 @@ class Column(NamedTuple):
     types: str
     option: str | None = None
     """The option that replaces it."""
+    elsewhere: str = ""
+    """How 0-9-1 differs."""
 
 
 _TEXT: Final = ("STRING, or BINARY (its UTF-8)", " At most {most:,} bytes.")
@@ -68,10 +68,29 @@ OPTIONS: Final = {
 """Options that replace a column in every row; their values are attributes of the name of the column."""
 
 
+_IN_0_9: Final = {each.name: each for each in PROPERTIES_0_9}
+_LIKE_IN_0_9: Final = {
+    "discard_unroutable": "true leaves the bit mandatory of basic.publish out.",
+    "routing_key": "The same.",
+    "content_length": "Always sent.",
+}
+
+
 def _column(field: Property) -> Column:
+    """A column of 0-10."""
     types, limit = _BY_WIRE_TYPE[field.wire]
     least, most = field.choices or (0, (1 << 8 * abs(field.width)) - 1)
-    return Column(field.written + limit.format(least=least, most=most), types, OPTIONS.get(field.name))
+    elsewhere = _IN_0_9.get(field.name)
+    if elsewhere is None:
+        text = _LIKE_IN_0_9.get(field.name, "Not there: `onUnsupported`.")
+    else:
+        text = elsewhere.written + (_TEXT[1].format(most=255) if elsewhere.wire == "shortstr" else "")
+    return Column(field.written + limit.format(least=least, most=most), types, OPTIONS.get(field.name), text)
+
+
+def _new_column(field: Property) -> Column:
+    """A column that 0-10 does not have."""
+    return Column("Not there: `onUnsupported`.", _TEXT[0], None, field.written + _TEXT[1].format(most=255))
 
 
 COLUMNS: Final = {
@@ -83,7 +102,8 @@ COLUMNS: Final = {
     "exchange": Column(
         "With `exchangeFromColumn` the exchange of this row, NULL the one of the option; otherwise ignored.", _TEXT[0]
     ),
-    **{each.name: _column(each) for each in PROPERTIES if each.written},
+    **{each.name: _column(each) for each in PROPERTIES_0_10 if each.written},
+    **{each.name: _new_column(each) for each in PROPERTIES_0_9 if each.name not in {p.name for p in PROPERTIES_0_10}},
 }
 """All columns that the sink sends, in the order of the documentation."""
 
@@ -91,25 +111,30 @@ IGNORED: Final = tuple(name for name in READABLE if name not in COLUMNS)
 """Columns of the source that a publisher cannot set: they are permitted, and ignored."""
 
 WIRE_TYPES: Final = (
-    ("BOOLEAN", "boolean", ""),
-    ("TINYINT", "int8", ""),
-    ("SMALLINT", "int16", ""),
-    ("INT", "int32", ""),
-    ("BIGINT", "int64", ""),
-    ("FLOAT", "float", ""),
-    ("DOUBLE", "double", ""),
-    ("STRING", "str16", "at most 65,535 bytes of UTF-8"),
-    ("BINARY", "vbin32", ""),
-    ("DECIMAL(p,s)", "str16", "plain, with all digits of the scale: `-1.50`"),
-    ("DATE", "str16", "`2026-11-21`"),
-    ("TIMESTAMP", "str16", "in UTC, six digits after the second: `2026-11-21T00:05:30.123456Z`"),
-    ("TIMESTAMP_NTZ", "str16", "the same without Z"),
-    ("ARRAY<...>", "list", "a NULL element is void"),
-    ("STRUCT<...>", "map", "a NULL field is left out"),
-    ("MAP<STRING, ...>", "map", "a NULL value is void; keys have at most 255 bytes of UTF-8"),
-    ("VARIANT", "by its value", "as above; an object is a map, an array a list, null is void, a UUID uuid"),
+    ("BOOLEAN", "boolean", "t", ""),
+    ("TINYINT", "int8", "b", ""),
+    ("SMALLINT", "int16", "s", ""),
+    ("INT", "int32", "I", ""),
+    ("BIGINT", "int64", "l", ""),
+    ("FLOAT", "float", "f", ""),
+    ("DOUBLE", "double", "d", ""),
+    ("STRING", "str16", "S", "UTF-8; 0-10: at most 65,535 bytes"),
+    ("BINARY", "vbin32", "x", ""),
+    ("DECIMAL(p,s)", "str16", "S", "plain, with all digits of the scale: `-1.50`"),
+    ("DATE", "str16", "S", "`2026-11-21`"),
+    ("TIMESTAMP", "str16", "S", "in UTC, six digits after the second: `2026-11-21T00:05:30.123456Z`"),
+    ("TIMESTAMP_NTZ", "str16", "S", "the same without Z"),
+    ("ARRAY<...>", "list", "A", "a NULL element is void"),
+    ("STRUCT<...>", "map", "F", "a NULL field is left out"),
+    ("MAP<STRING, ...>", "map", "F", "a NULL value is void (V); keys have at most 255 bytes of UTF-8"),
+    (
+        "VARIANT",
+        "by its value",
+        "by its value",
+        "as above; an object is a map, an array a list, null is void, a UUID uuid (0-9-1: its text)",
+    ),
 )
-"""Type of Spark, type on the wire and how: for headers, and for bodies that are maps or lists."""
+"""Type of Spark, types on the wire of 0-10 and of 0-9-1 and how: for headers, and for bodies that are maps or lists."""
 
 
 def schema_problems(schema: t.StructType, options: SinkOptions) -> list[str]:

@@ -1,0 +1,250 @@
+"""Rows as messages, whatever the protocol: Arrow batches become blocks of encoded frames, column by column.
+
+An encoder is made by :meth:`amqp_spark.arrow.encode.MessagePlan.encoder` for one connection and one task. A protocol
+has a class of its own (:class:`Encoder`), which knows its frames and properties.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqp_spark.arrow.rows import bodies
+from amqp_spark.arrow.rows.row_bytes import binary, is_utf8, lengths
+from amqp_spark.arrow.rows.row_errors import blame
+from amqp_spark.errors import RowError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from pyspark.sql.types import DataType
+
+    from amqp_spark.arrow.encode.plan import MessagePlan
+    from amqp_spark.arrow.frame_format import FrameFormat
+    from amqp_spark.arrow.rows.bodies import Bodies
+    from amqp_spark.arrow.rows.row_bytes import Array, Numbers, RowBytes
+    from amqp_spark.arrow.rows.row_errors import Blamed
+
+MOST_ROWS: Final = 4096
+"""Maximum messages of a block."""
+MOST_BYTES: Final = 1 << 20
+"""Approximate maximum bytes of a block, counted in the columns; a larger message is alone in its block."""
+KEPT_FREE: Final = 300
+"""Bytes of the header frame reserved for brokers, which add to a header on delivery: qpidd the exchange's name (up to
+255 bytes and their size), and times; RabbitMQ headers such as ``x-delivery-count``. A header that then exceeds the
+frame ends the connection of every consumer.
+"""
+HEADERS: Final = "application_headers"
+"""The property that is a map or a table."""
+_ELSEWHERE: Final = frozenset({"body", "exchange"})
+"""Columns that are in the header of no protocol."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskId:
+    """Origin of rows, for errors and `stampHeaders`: the stream's id and batch (None: there is none)."""
+
+    query_id: str | None
+    batch_id: int | None
+    partition: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBlock:
+    """Consecutive messages as encoded frames on the channel that publishes."""
+
+    frames: pa.Buffer
+    """Whole messages; 0-10: sync bits clear."""
+    ends: Sequence[int]
+    """End of each message in ``frames``."""
+    first_row: int
+    """Position of the first message in its partition."""
+    exchanges: Array | None
+    """With `exchangeFromColumn` the exchange of every message, never null; None: the exchange of the option."""
+    routing_keys: Array | None
+    """The routing key of every message, null if it has none; None: the key of the option, or no key."""
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+
+class Encoder(ABC):
+    """Makes frames of the rows of one task for one connection."""
+
+    lacks: ClassVar[frozenset[str]]
+    """Columns that the protocol has no property for."""
+
+    def __init__(self, plan: MessagePlan, frame_format: FrameFormat, task_id: TaskId) -> None:
+        self.plan = plan
+        self.task_id = task_id
+        self.frame_format = frame_format
+        dropped = self.lacks if plan.drops_unsupported else frozenset[str]()
+        self._columns = {name: index for name, (index, _) in plan.columns.items() if name not in dropped}
+
+    def blocks(self, batch: pa.RecordBatch, first_row: int) -> Iterator[EncodedBlock]:
+        """Encode a batch in blocks; ``first_row`` is the position in the partition of its first row.
+
+        Raises:
+            RowError: the first row that cannot be sent; the blocks of earlier rows were returned before.
+        """
+        if batch.num_columns != self.plan.width:
+            raise ValueError(f"a batch of {batch.num_columns} columns; the plan is for {self.plan.width}")
+        columns = {name: batch.column(index) for name, index in self._columns.items()}
+        for low, high in _cuts(columns, batch.num_rows):
+            block = {name: column.slice(low, high - low) for name, column in columns.items()}
+            yield self._block(block, high - low, first_row + low)
+
+    # --- what a protocol adds
+
+    @abstractmethod
+    def _header(self, columns: dict[str, Array], rows: int, body: Bodies, blamed: Blamed) -> RowBytes:
+        """The payload of the header frame of every row."""
+
+    @property
+    @abstractmethod
+    def _header_room(self) -> int:
+        """Maximum bytes of the payload of a header frame."""
+
+    @abstractmethod
+    def _encoded_headers(self, column: Array, kind: DataType, blamed: Blamed) -> Array:
+        """The encoded map or table of every row (BINARY), null where the column is."""
+
+    @abstractmethod
+    def _stamped(self, headers: Array | None, rows: int, first_row: int) -> Array:
+        """The encoded headers with the stamps of `stampHeaders`."""
+
+    @abstractmethod
+    def _start(self, exchanges: Array | None, columns: dict[str, Array], rows: int, blamed: Blamed) -> RowBytes:
+        """The frame of the command or method of every row."""
+
+    @abstractmethod
+    def _assembled(self, start: RowBytes, header: RowBytes, body: Array) -> tuple[pa.Buffer, Numbers]:
+        """The frames of all rows, and the end of each row."""
+
+    # --- internals
+
+    def _block(self, columns: dict[str, Array], rows: int, first_row: int) -> EncodedBlock:
+        blamed: Blamed = {}
+        self._refuse_unsupported(columns, blamed)
+        body = bodies.encode(columns["body"], self.plan.columns["body"][1], blamed)
+        properties = columns | self._computed(columns, rows, body, first_row, blamed)
+        header = self._header(properties, rows, body, blamed)
+        self._fits(header, columns, blamed)
+        exchanges = self._exchanges(columns, blamed)
+        start = self._start(exchanges, columns, rows, blamed)
+        if blamed:
+            row, (column, reason) = min(blamed.items())
+            raise RowError(column, first_row + row, self.task_id.partition, self.task_id.batch_id, reason)
+        frames, ends = self._assembled(start, header, body.raw)
+        keys = columns.get("routing_key")
+        return EncodedBlock(
+            frames, memoryview(cast("Any", ends)), first_row, exchanges, None if keys is None else _texts(keys)
+        )
+
+    def _refuse_unsupported(self, columns: dict[str, Array], blamed: Blamed) -> None:
+        for name in self.lacks & columns.keys():
+            column = columns[name]
+            if column.null_count == len(column):
+                continue
+            there = column.fill_null(False) if pa.types.is_boolean(column.type) else column.is_valid()
+            reason = (
+                f"has a value, and AMQP {self.frame_format.protocol} has no such property: leave the column out, or "
+                "set onUnsupported=drop"
+            )
+            blame(blamed, there.to_numpy(zero_copy_only=False), name, reason)
+
+    def _computed(
+        self, columns: dict[str, Array], rows: int, body: Bodies, first_row: int, blamed: Blamed
+    ) -> dict[str, Array]:
+        """Properties whose columns are not sent as they are: the type of the body, and encoded headers."""
+        computed: dict[str, Array] = {}
+        if body.types is not None:
+            wanted = self.plan.constants.get("content_type")
+            if wanted is None:
+                computed["content_type"] = _content_type(columns.get("content_type"), body.types, rows)
+            elif not isinstance(body.types, str):  # a VARIANT: the schema check could not decide
+                reason = f"is a VARIANT that is not {wanted}, which option contentType says"
+                other: Any = pc.not_equal(body.types, pa.scalar(wanted))
+                blame(blamed, other.to_numpy(zero_copy_only=False), "body", reason)
+        if HEADERS in columns:
+            computed[HEADERS] = self._encoded_headers(columns[HEADERS], self.plan.columns[HEADERS][1], blamed)
+        if self.plan.stamp_headers and not blamed:
+            computed[HEADERS] = self._stamped(computed.get(HEADERS), rows, first_row)
+        return computed
+
+    def _exchanges(self, columns: dict[str, Array], blamed: Blamed) -> Array | None:
+        column = columns.get("exchange")
+        if column is None:
+            return None
+        names: Any = _texts(column)
+        lost: Any = pc.and_(column.is_valid(), names.is_null())
+        blame(blamed, lost.to_numpy(zero_copy_only=False), "exchange", "is not UTF-8, as every name of an exchange is")
+        return names.fill_null(self.plan.exchange)  # type: ignore[no-any-return]
+
+    def _fits(self, header: RowBytes, columns: dict[str, Array], blamed: Blamed) -> None:
+        """Check that the header fits one frame, also on delivery: brokers read no other."""
+        room = self._header_room - KEPT_FREE
+        size = np.full(header.rows, header.size) if isinstance(header.size, int) else header.size
+        too_large = np.flatnonzero(size > room)
+        if len(too_large):  # only the first faulty row is ever reported
+            row = int(too_large[0])
+            names = [name for name, column in columns.items() if name not in _ELSEWHERE and column[row].is_valid]
+            of = f" (columns {', '.join(names)})" if names else ""
+            reason = (
+                f"its properties and headers{of} take {size[row]:,} bytes; at most {room:,} are allowed, for they have "
+                f"to fit one frame of {self.frame_format.max_frame_size:,} bytes, of which {KEPT_FREE} are left to the "
+                "broker: send less in them, or more in the body"
+            )
+            blamed.setdefault(row, (None, reason))
+
+
+def _content_type(column: Array | None, own: Array | str, rows: int) -> Array:
+    """Content type from the row, else that of the encoded body."""
+    if isinstance(own, str):
+        own = pa.repeat(pa.scalar(own), rows)
+    if column is None or column.null_count == rows:
+        return own
+    chosen: Any = column  # keep its type: STRING is checked for UTF-8
+    return pc.coalesce(chosen, own.cast(column.type))
+
+
+def _texts(column: Array) -> Array:
+    """A column of names as STRING. Names in a BINARY column are null if they are not UTF-8.
+
+    Invalid UTF-8 is never replaced by similar text: that could be another exchange, or a key that is bound.
+    """
+    if pa.types.is_string(column.type):
+        return column  # the encoder refuses invalid UTF-8
+    raw = binary(column)
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        items: list[bytes | None] = raw.to_pylist()
+        texts = [item if item is not None and is_utf8(item) else None for item in items]
+        return pa.array(texts, pa.string())
+
+
+def _cuts(columns: dict[str, Array], rows: int) -> Iterator[tuple[int, int]]:
+    """Ranges of blocks: by the bytes of every body, and the mean of the other bytes of a row."""
+    if not rows:
+        return
+    body = columns["body"]
+    rest = sum(column.nbytes for name, column in columns.items() if name != "body")
+    if pa.types.is_nested(body.type):
+        rest += body.nbytes
+        size: Numbers = np.zeros(rows, np.int64)
+    else:
+        size = lengths(body).astype(np.int64)
+    ends = np.cumsum(size + rest // rows)
+    low = 0
+    while low < rows:
+        before = int(ends[low - 1]) if low else 0
+        high = int(np.searchsorted(ends, before + MOST_BYTES, "right"))
+        high = min(max(high, low + 1), low + MOST_ROWS, rows)
+        yield low, high
+        low = high
