@@ -24,7 +24,9 @@ AUTO_PROTOCOL = "auto"
 #: Protocols of a connection; ``auto`` starts with 0-10 and follows the broker's answer.
 PROTOCOLS: tuple[str, ...] = (AUTO_PROTOCOL, "0-10", "0-9-1", "0-9")
 #: SASL mechanisms that are allowed by default, best first.
-DEFAULT_MECHANISMS: tuple[str, ...] = ("SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "EXTERNAL", "PLAIN", "ANONYMOUS")
+DEFAULT_MECHANISMS: tuple[str, ...] = (
+    "SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "EXTERNAL", "PLAIN", "AMQPLAIN", "ANONYMOUS",
+)  # fmt: skip
 #: Bounds of ``max_message_bytes``: one frame, and the capacity of a block of frames.
 MIN_MAX_MESSAGE_BYTES = 64 << 10
 MAX_MAX_MESSAGE_BYTES = 4095 << 20
@@ -57,8 +59,8 @@ class ConnectOptions:
         connect_timeout: seconds for each host, from the resolution of its name to the open session.
         client_name: shown by brokers in their lists of connections.
         max_frame_size: bytes of the largest frame to agree on; ``None``: the largest that the protocol allows.
-        in_clear: mechanisms, out of PLAIN and CRAM-MD5, that may be used without TLS to a host that is not a loopback
-            address; only mechanisms that the user named explicitly.
+        in_clear: mechanisms, out of PLAIN, AMQPLAIN and CRAM-MD5, that may be used without TLS to a host that is not a
+            loopback address; only mechanisms that the user named explicitly.
         max_message_bytes: bytes of the largest accepted message, all its frames counted; a larger one ends the
             connection.
         protocol: one of ``PROTOCOLS``, for :func:`amqp_core.protocols.connect`.

@@ -86,7 +86,8 @@ class CoreCondition(Condition):
     NO_SASL_MECHANISM = (
         "No SASL mechanism suits both sides: the broker offers {offered}; allowed are {allowed}{reasons}.",
         "Change the allowed mechanisms, the login or the URL.",
-        "Without TLS an attacker could find the password, so PLAIN and CRAM-MD5 must then be allowed explicitly.")
+        "Without TLS an attacker could find the password, so PLAIN, AMQPLAIN and CRAM-MD5 must then be "
+        "allowed explicitly.")
     BROKER_NOT_PROVED = (
         "The login with {mechanism} failed: {reason}.",
         "Check the address of the broker, since this may be another server.")
@@ -122,6 +123,21 @@ class CoreCondition(Condition):
     RESOURCE_LIMIT_REACHED = (
         "The broker refused{command} with {code}: {description}.",
         "Make room in the queue, or raise the limit.")
+    DELIVERY_TIMED_OUT = (
+        "The broker took unsettled messages back after its delivery timeout: {code} {description}.",
+        "Raise the broker's consumer_timeout, or settle sooner.",
+        "RabbitMQ closes the channel after 30 minutes by default. The argument x-consumer-timeout of a subscription, "
+        "in milliseconds, overrides the setting consumer_timeout where the server knows it.")
+    DECLARED_DIFFERENTLY = (
+        "{kind} {name!r} exists with another {argument!r}: {current}, not {wanted}.",
+        "Declare it with the existing value, or delete it.")
+    CONSUMER_CANCELLED = (
+        "The broker cancelled the consumer of queue {queue!r}: the queue was deleted, or its node has stopped.",
+        "Create the queue again.")
+    CHANNELS_EXHAUSTED = (
+        "The broker allows {most} channel(s) on a connection, so channel {channel} cannot be opened.",
+        "Raise channel_max of the broker.")
+    NOT_SUPPORTED = "{what} is not possible with AMQP {protocol}: {reason}.", "{action}."
     DEADLINE_EXCEEDED = "{peer} did not answer in time: waited for {what}.", "See what the broker is doing."
     PUBLISHING_BLOCKED = (
         "{peer} has blocked its publishers for {seconds} s: {reason}.",

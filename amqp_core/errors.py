@@ -325,6 +325,13 @@ class PreconditionFailed(CommandFailed):
     """The resource is in a state that forbids the command."""
 
 
+class DeliveryTimedOut(PreconditionFailed):
+    """Messages stayed unsettled for longer than the broker allows; it has taken them back."""
+
+    _condition = CoreCondition.DELIVERY_TIMED_OUT
+    retryable: ClassVar[bool] = True
+
+
 class ResourceDeleted(CommandFailed):
     """The resource was deleted while it was in use."""
 

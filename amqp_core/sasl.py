@@ -179,6 +179,23 @@ class Plain(_Password):
         return b"\0" + self._username.encode() + b"\0" + self._password.encode()
 
 
+class Amqplain(_Password):
+    """AMQPLAIN of 0-9-1 brokers: as PLAIN the password itself, in a field table. Immutable: any thread may use it.
+
+    Raises:
+        UsageError: user name or password is not text in UTF-8.
+    """
+
+    name: ClassVar[str] = "AMQPLAIN"
+
+    def initial(self) -> bytes:
+        """Return a field table without its length: LOGIN and PASSWORD as long strings."""
+        fields = (("LOGIN", self._username.encode()), ("PASSWORD", self._password.encode()))
+        return b"".join(
+            bytes((len(name),)) + name.encode() + b"S" + len(value).to_bytes(4) + value for name, value in fields
+        )
+
+
 class CramMd5(_Password):
     """RFC 2195: an HMAC-MD5 of the broker's challenge, with the password as the key. The broker sends first.
 
@@ -324,11 +341,13 @@ _WITH_PASSWORD: dict[str, Callable[[str, str], Mechanism]] = {
     "SCRAM-SHA-1": ScramSha1,
     "CRAM-MD5": CramMd5,
     "PLAIN": Plain,
+    "AMQPLAIN": Amqplain,
 }
 
 # Weakness of a mechanism on a connection that an attacker can read or take over.
 _WEAK = {
     "PLAIN": "would send the password in clear",
+    "AMQPLAIN": "would send the password in clear",
     "CRAM-MD5": "would let a listener, or a false broker, find the password by trying out many",
 }
 

@@ -114,6 +114,10 @@ class RangeSet:
         """Return the inclusive ranges of the ids of the set from ``low`` to ``high``, in ascending order."""
         return [(max(low, start), min(high, end)) for start, end in self._touching(low, high)]
 
+    def lowest(self) -> int | None:
+        """Return the smallest id of the set; ``None`` if it is empty."""
+        return self._lows.first()
+
     def highest(self) -> int | None:
         """Return the greatest id of the set; ``None`` if it is empty."""
         last = self._lows.last()
@@ -219,6 +223,10 @@ class _Sorted:
             run = self._runs[index]
             found += run[bisect_left(run, low) : bisect_right(run, high)]
         return found
+
+    def first(self) -> int | None:
+        """The smallest int; ``None`` if empty."""
+        return self._firsts[0] if self._firsts else None
 
     def last(self) -> int | None:
         """The greatest int; ``None`` if empty."""

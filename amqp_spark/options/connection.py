@@ -53,9 +53,9 @@ class ConnectionSettings:
     )
     sasl_mechanisms: tuple[str, ...] = option(
         "saslMechanisms", kinds.words(DEFAULT_MECHANISMS), DEFAULT_MECHANISMS,
-        "Allowed login mechanisms, best first. PLAIN and CRAM-MD5 without TLS are used only to a loopback "
-        "address, or when they are named here: a listener learns the password from PLAIN, and can try out many "
-        "with CRAM-MD5.",
+        "Allowed login mechanisms, best first. PLAIN, AMQPLAIN and CRAM-MD5 without TLS are used only to a loopback "
+        "address, or when they are named here: a listener learns the password from the first two, and can try out "
+        "many with CRAM-MD5.",
     )
     tls_ca_file: str | None = option(
         "tls.caFile", kinds.path("path of a PEM file"), None,

@@ -24,7 +24,7 @@ AT_LEAST_ONCE = "at-least-once"
 EXACTLY_ONCE = "exactly-once"
 AT_MOST_ONCE = "at-most-once"
 
-_PASSWORD_MECHANISMS = {"SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN"}
+_PASSWORD_MECHANISMS = {"SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN", "AMQPLAIN"}
 
 #: Keys that Spark itself, or other parts of a query, add to the options of a source or sink.
 _SPARK_KEYS = frozenset({"path", "paths", "checkpointlocation", "queryname", "outputmode"})

@@ -20,6 +20,7 @@ ARGUMENTS: dict[type[AmqpError], tuple[object, ...]] = {
     errors.MessageRejected: (2, 1, "full"),
     errors.TransactionFailed: ("dtx.prepare", 2, "XA_RBTIMEOUT"),
     errors.SessionDetached: (1, b"name"),
+    errors.PublishingBlocked: ("h:5672", 30.0, "low on memory"),
 }
 TEXT = "given by the caller"
 CLASSES = [

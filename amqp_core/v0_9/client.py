@@ -1,0 +1,393 @@
+"""A blocking client for AMQP 0-9-1 and 0-9: one connection with three channels, every wait with a deadline."""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING, Self
+
+from amqp_core.api import Capabilities
+from amqp_core.error_conditions import CoreCondition
+from amqp_core.errors import AmqpError, ProtocolError, UsageError
+from amqp_core.failover import connect_any
+from amqp_core.transport import tls_context
+from amqp_core.v0_9 import spec
+from amqp_core.v0_9.connection import CONSUMING, HEADERS
+from amqp_core.v0_9.driver import Driver
+from amqp_core.v0_9.messages import Message
+from amqp_core.v0_9.no_transactions import NoTransactions
+from amqp_core.v0_9.routing import by_consumer_tag
+from amqp_core.v0_9.settlement import Unsettled
+from amqp_core.v0_9.subscription import Subscription
+from amqp_core.v0_9.topology import Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amqp_core.address import ConnectOptions
+    from amqp_core.blocks import Block
+    from amqp_core.v0_9.channel import Content
+
+DEFAULT_CALL_TIMEOUT_S = 60.0
+DEFAULT_PREFETCH = 2000
+"""Unsettled messages of a subscription without a limit: what a quorum queue of RabbitMQ sends without one."""
+MOST_PREFETCH = 65535
+"""The largest prefetch-count (0-9-1 section basic.qos: a short)."""
+
+
+class Client(Topology):
+    """A connected client. Make one with :meth:`connect`; use it as a context manager to close it.
+
+    It is one *incarnation*: after an error of the connection, or of the channel that consumes, it is unusable, and
+    another one must be connected: every call raises that error, ConnectionLost, ConnectionClosed, ProtocolError, or
+    CommandFailed for a method that the broker refused. A refusal of a question or declaration ends nothing. Calls that
+    wait for an answer raise DeadlineExceeded after the call timeout. Not thread-safe: one thread uses it, except for
+    :meth:`wake`.
+
+    Attributes:
+        transactions: refuses everything.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        super().__init__(driver)
+        self._subscriptions: dict[str, Subscription] = {}
+        self._subscribed = 0
+        self._unsettled = Unsettled()
+        self._prefetch: int | None = None
+        self.transactions = NoTransactions(driver.connection.version)
+        driver.endpoint.on_block = self._deliver
+        driver.endpoint.on_method[CONSUMING] = self._method
+
+    @classmethod
+    def connect(cls, options: ConnectOptions, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S) -> Client:
+        """Connect, log in and open the virtual host; try each host of the list once and follow redirects (0-9).
+
+        Args:
+            options: hosts, protocol (0-9-1 if it is neither 0-9-1 nor 0-9), login and TLS.
+            call_timeout_s: seconds that any later call may wait for its answer.
+
+        Raises:
+            AuthenticationFailed, VirtualHostRefused, UsageError: at once, since another host would answer the same.
+            ConnectionFailed: none of several hosts could be used; names each with its reason.
+            TlsError, VersionRefused, DeadlineExceeded, ...: the error of the only host, or of the first one if a retry
+                cannot help with any of them.
+        """
+        context = tls_context(options) if options.tls else None
+        version = options.protocol if options.protocol in HEADERS else "0-9-1"
+
+        def dial(host: str, port: int) -> Client:
+            return cls(Driver.dial(options, host, port, context, call_timeout_s, version=version))
+
+        return connect_any(options.hosts, dial)
+
+    @property
+    def protocol(self) -> str:
+        """``0-9-1`` or ``0-9``."""
+        return self._driver.connection.version
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Seconds between heartbeats, as agreed with the broker (connection.tune-ok); 0: no heartbeats."""
+        return self._driver.connection.heartbeat_s
+
+    @property
+    def peer(self) -> str:
+        """``host:port`` of the broker."""
+        return self._driver.transport.peer
+
+    @property
+    def server_properties(self) -> dict[str, object]:
+        """The broker's properties from connection.start."""
+        return self._driver.connection.peer_properties
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """Capabilities of AMQP 0-9-1, and the behaviour of this broker.
+
+        RabbitMQ counts only messages that are ready, and knows delivery limits that can be turned off from version 4
+        on. Broker-J takes the expiration of a message for a time.
+        """
+        properties, announced = self.server_properties, self._driver.connection.peer_capabilities
+        product = str(properties.get("product", ""))
+        is_rabbitmq, is_brokerj = product == "RabbitMQ", "broker-j" in product.lower()
+        version = re.match("[0-9]+", str(properties.get("version", "")))
+        return Capabilities(
+            credit=False,
+            max_unsettled=True,
+            browse=False,
+            selectors=False,
+            exchange_queries=True,
+            binding_queries=False,
+            confirms=bool(announced.get("publisher_confirms")),
+            local_transactions=False,
+            distributed_transactions=False,
+            counts_held_messages=is_brokerj,
+            rejects_unroutable=True,
+            consumer_priorities=bool(announced.get("consumer_priorities")),
+            counts_deliveries=is_rabbitmq,
+            unlimited_deliveries=is_rabbitmq and version is not None and int(version[0]) >= 4,
+            returns_unroutable=True,
+            expiration_is_absolute=is_brokerj,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close cleanly in at most 5 s (connection.close). Idempotent; raises no error of the broker.
+
+        Unsettled messages go back to their queue.
+        """
+        self._driver.close()
+
+    def abort(self) -> None:
+        """Drop the connection without a close handshake, as a crash would. Idempotent; raises no error."""
+        self._driver.abort()
+
+    def discard(self) -> None:
+        """End after a failure, so that partly sent data is not processed later: cleanly within 5 s, else by a reset.
+
+        Raises no error of the broker.
+        """
+        self._driver.discard()
+
+    def service(self) -> None:
+        """Read arrived data and send a heartbeat if one is due, without waiting; for a client that is not in use.
+
+        Raises:
+            AmqpError: the connection or the consuming channel has ended.
+        """
+        self._driver.poll()
+
+    def wake(self) -> None:
+        """Make a wait of the client's thread return early. May be called from any thread."""
+        self._driver.wake()
+
+    def pause_reading(self, paused: bool) -> None:  # noqa: FBT001 - a switch
+        """Leave arriving data in the socket, which slows down the broker; heartbeats are still sent.
+
+        While paused, a silent peer is not taken for lost. Calls that wait for an answer still read.
+        """
+        self._driver.reading = not paused
+
+    def update_secret(self, secret: str, reason: str = "") -> None:
+        """Replace the secret of the login, such as a token that expires (an extension of RabbitMQ).
+
+        Raises:
+            ConnectionClosed, DeadlineExceeded, ...: the broker refuses it: the connection has ended.
+        """
+        self._driver.update_secret(secret.encode(), reason)
+
+    def is_bound(self, exchange: str, binding_key: str) -> bool:
+        """Refused: bindings cannot be queried.
+
+        Raises:
+            UsageError: always.
+        """
+        raise _not_supported(f"A query about the binding {binding_key!r} of exchange {exchange!r}", self.protocol)
+
+    def subscribe(
+        self,
+        queue: str,
+        *,
+        accept: bool = True,
+        acquire: bool = True,
+        exclusive: bool = False,
+        selector: str | None = None,
+        max_unsettled: int | None = None,
+        arguments: dict[str, object] | None = None,
+    ) -> Subscription:
+        """Subscribe to a queue (basic.qos, basic.consume); messages arrive at once.
+
+        With several subscriptions of one client the limit of each holds for itself on RabbitMQ; Broker-J has one limit
+        for all of them, the latest.
+
+        Args:
+            queue: name of the queue.
+            accept: the messages must be settled; else the broker removes each when it sends it (no-ack), and only the
+                socket limits them.
+            acquire: must be true: messages cannot be browsed.
+            exclusive: refuse other subscriptions of the queue. RabbitMQ ignores it on quorum queues.
+            selector: must be absent.
+            max_unsettled: the prefetch: most unsettled messages, 1 to 65,535; ``None``: 2,000.
+            arguments: arguments of the broker, such as ``x-priority`` or ``x-consumer-timeout`` in ms.
+
+        Raises:
+            UsageError: an argument that this protocol does not have, or ``max_unsettled`` is outside its limits.
+            NotFound, ResourceLocked, UnauthorizedAccess, ...: the broker refused the subscription, and the client has
+                ended.
+        """
+        if not acquire:
+            raise _not_supported("Browsing", self.protocol, "Read with acquire")
+        if selector is not None:
+            raise _not_supported("A selector", self.protocol, "Leave the selector out, and filter what arrives")
+        if max_unsettled is not None and (not 1 <= max_unsettled <= MOST_PREFETCH or not accept):
+            reason = f"1 to {MOST_PREFETCH} are allowed" if accept else "messages are not settled without accept"
+            raise UsageError(CoreCondition.ARGUMENT_INVALID(name=f"max_unsettled={max_unsettled}", reason=reason))
+        driver = self._driver
+        most = (max_unsettled or DEFAULT_PREFETCH) if accept else None
+        if most is not None and most != self._prefetch:
+            driver.call(CONSUMING, spec.BasicQos(prefetch_count=most), spec.BasicQosOk)
+            self._prefetch = most
+        self._subscribed += 1
+        tag = f"s{self._subscribed}"
+        subscription = Subscription(driver, tag, queue, self._forget, most)
+        self._subscriptions[tag] = subscription
+        method = spec.BasicConsume(
+            queue=queue, consumer_tag=tag, no_ack=not accept, exclusive=exclusive, arguments=arguments or {}
+        )
+        try:
+            driver.call(CONSUMING, method, spec.BasicConsumeOk)
+        except AmqpError:
+            del self._subscriptions[tag]
+            raise
+        return subscription
+
+    def get(self, queue: str) -> Message | None:
+        """Return the first message of a queue (basic.get); ``None`` if there is none. It must be settled.
+
+        A subscription is far faster.
+
+        Raises:
+            NotFound: no such queue: the client has ended.
+        """
+        received = self._driver.ask(CONSUMING, spec.BasicGet(queue=queue))
+        method, content = received
+        if not isinstance(method, spec.BasicGetOk) or content is None:
+            return None
+        self._unsettled.arrived(method.delivery_tag, 1)
+        return Message(
+            body=content.body,
+            properties=content.properties,
+            exchange=method.exchange,
+            routing_key=method.routing_key,
+            redelivered=method.redelivered,
+            delivery_tag=method.delivery_tag,
+        )
+
+    def accept(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False, silence_timeout_s: float = 0.0) -> None:
+        """Accept messages by inclusive ranges of delivery tags (basic.ack): the broker removes them.
+
+        The broker does not answer, and may lose it if it is killed: see :meth:`sync`.
+
+        Args:
+            ranges: tags that are settled already are left out. If none is left, nothing is sent.
+            sync: wait until the broker has processed it, as :meth:`sync`.
+            silence_timeout_s: seconds for which the broker may be silent while it works on it, if that is longer than
+                two heartbeats.
+
+        Raises:
+            ConnectionLost, CommandFailed, ...: the connection or channel has ended.
+            DeadlineExceeded: ``sync`` is set, and the broker does not answer in time.
+        """
+        settlements = self._unsettled.settle(ranges)
+        methods = [spec.BasicAck(tag, multiple) for tag, multiple in settlements]
+        self._settle(ranges, methods, sync=sync, silence_timeout_s=silence_timeout_s)
+
+    def reject(
+        self,
+        ranges: Sequence[tuple[int, int]],
+        *,
+        text: str = "",
+        sync: bool = False,
+        silence_timeout_s: float = 0.0,
+    ) -> None:
+        """Reject messages (basic.reject, basic.nack without requeue): to the dead-letter exchange of the queue.
+
+        Without one the broker drops them.
+
+        Args:
+            ranges, sync, silence_timeout_s: as in :meth:`accept`.
+            text: the reason, which this protocol does not send.
+
+        Raises:
+            ConnectionLost, CommandFailed, DeadlineExceeded, ...: as :meth:`accept`.
+        """
+        methods = self._refusals(ranges, requeue=False)
+        self._settle(ranges, methods, sync=sync, silence_timeout_s=silence_timeout_s)
+
+    def release(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False) -> None:
+        """Return messages to their queue (basic.reject, basic.nack with requeue); the broker marks them as redelivered.
+
+        Args:
+            ranges, sync: as in :meth:`accept`.
+
+        Raises:
+            ConnectionLost, CommandFailed, DeadlineExceeded, ...: as :meth:`accept`.
+        """
+        self._settle(ranges, self._refusals(ranges, requeue=True), sync=sync)
+
+    def sync(self, *, silence_timeout_s: float = 0.0) -> None:
+        """Wait until the broker has processed all settlements sent (channel.flow, which changes nothing).
+
+        It proves that the channel has processed them, so that none is refused later. It does not prove that they are
+        durable: RabbitMQ may answer first, and a killed broker may deliver accepted messages again.
+
+        Args:
+            silence_timeout_s: seconds for which it may be silent meanwhile, if that is longer than two heartbeats.
+
+        Raises:
+            CommandFailed, DeadlineExceeded, ConnectionLost, ...: as every call, see :class:`Client`.
+        """
+        self._driver.call(
+            CONSUMING, spec.ChannelFlow(active=True), spec.ChannelFlowOk, silence_timeout_s=silence_timeout_s
+        )
+
+    def _refusals(self, ranges: Sequence[tuple[int, int]], *, requeue: bool) -> list[spec.Method]:
+        """The methods that settle without accepting; basic.nack only if the broker knows it (an extension)."""
+        methods: list[spec.Method] = []
+        if self._driver.connection.peer_capabilities.get("basic.nack"):
+            methods += [spec.BasicNack(tag, multiple, requeue) for tag, multiple in self._unsettled.settle(ranges)]
+        else:
+            methods += [spec.BasicReject(tag, requeue) for tag in self._unsettled.take(ranges)]
+        return methods
+
+    def _settle(
+        self,
+        ranges: Sequence[tuple[int, int]],
+        methods: Sequence[spec.Method],
+        *,
+        sync: bool,
+        silence_timeout_s: float = 0.0,
+    ) -> None:
+        driver = self._driver
+        driver.check()
+        for subscription in self._subscriptions.values():
+            subscription.settled(ranges)
+        if methods:
+            driver.send_all(CONSUMING, methods)
+            if silence_timeout_s > 0 and not sync:
+                driver.expect_silence(silence_timeout_s)
+        if sync:
+            self.sync(silence_timeout_s=silence_timeout_s)
+
+    def _forget(self, tag: str) -> None:
+        self._subscriptions.pop(tag, None)
+
+    def _method(self, method: spec.Method, _: Content | None) -> None:
+        """Handle a method of the consuming channel that answers nothing."""
+        if not isinstance(method, spec.BasicCancel):
+            raise ProtocolError(f"{method.NAME} arrived on the channel that consumes")
+        subscription = self._subscriptions.get(method.consumer_tag)
+        if subscription is not None:  # else it was cancelled here at the same time
+            subscription.cancelled_by_broker()
+
+    def _deliver(self, block: Block) -> None:
+        """Pass each run of deliveries to the subscription of its consumer tag."""
+        for tag, part in by_consumer_tag(block):
+            subscription = self._subscriptions.get(tag)
+            if subscription is None:
+                raise ProtocolError(
+                    f"the broker sent {len(part.ends)} message(s) to consumer {tag!r}, which does not exist here"
+                )
+            if subscription.settles:
+                self._unsettled.arrived(part.first_id, len(part.ends))
+            subscription.receive_block(part)
+
+
+def _not_supported(what: str, protocol: str, action: str = "Leave it out") -> UsageError:
+    reason = "the protocol has no such method"
+    return UsageError(CoreCondition.NOT_SUPPORTED(what=what, protocol=protocol, reason=reason, action=action))

@@ -1,0 +1,597 @@
+"""The connection state machine (0-9-1 section connection): bytes in, events out; no socket, no clock.
+
+The two tables of transitions, one for each role, define the legal methods of channel 0 in each state. Frames of other
+channels are handed on, see :mod:`amqp_core.v0_9.channel`. Time is an argument of :meth:`Connection.tick`. SASL is
+delegated: the client role calls a ``login`` object, the server role an ``authenticate`` function.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
+from amqp_core.error_conditions import CoreCondition
+from amqp_core.errors import (
+    AmqpError,
+    AuthenticationFailed,
+    ConnectionClosed,
+    ProtocolError,
+    UsageError,
+    VersionRefused,
+    VirtualHostRefused,
+    given,
+)
+from amqp_core.heartbeat import Heartbeat
+from amqp_core.protocol_header import describe_stranger, is_stranger
+from amqp_core.v0_9 import spec
+from amqp_core.v0_9._codec import decode_method, encode_header, encode_method
+from amqp_core.v0_9.error_codes import command_failure
+from amqp_core.v0_9.framing import (
+    HEARTBEAT,
+    HEARTBEAT_FRAME,
+    METHOD,
+    MIN_MAX_FRAME_SIZE,
+    Frame,
+    encode_content,
+    encode_method_frame,
+    parse_frame,
+)
+from amqp_core.v0_9.scanner import Scanner
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from amqp_core.blocks import Block
+    from amqp_core.sasl import Login
+
+#: Protocol headers by the name of the version (0-9-1 section 4.2.2; 0-9 section 4.2.2).
+HEADERS: Final = {"0-9-1": b"AMQP\x00\x00\x09\x01", "0-9": b"AMQP\x01\x01\x00\x09"}
+CONSUMING: Final = 1
+"""The channel whose deliveries arrive as blocks."""
+DEFAULT_FRAME_MAX: Final = 131072
+MOST_CHANNELS: Final = 2047
+
+# A frame of connection.start begins so: a method, on channel 0.
+_FIRST_OCTETS = bytes((METHOD, 0, 0))
+_HEADER_SIZE = 8
+# Reply codes to connection.open that concern the virtual host; 541 (it is down) may pass.
+_ABOUT_VIRTUAL_HOST = frozenset({402, 403, 404, 530})
+# Hard errors for which the client's method is to blame, so that a new connection would get the same answer.
+_METHOD_REFUSED = frozenset({spec.ReplyCode.NOT_ALLOWED, spec.ReplyCode.NOT_IMPLEMENTED})
+
+
+class Role(Enum):
+    """Side of the connection. Immutable: any thread may use it."""
+
+    CLIENT = auto()
+    SERVER = auto()
+
+
+class State(Enum):
+    """State of the connection, named after the method that is awaited from the peer.
+
+    Immutable: any thread may use it.
+    """
+
+    HEADER = auto()
+    START = auto()
+    START_OK = auto()
+    SECURE_OR_TUNE = auto()
+    SECURE_OK = auto()
+    TUNE_OK = auto()
+    OPEN_FROM_CLIENT = auto()
+    OPEN_OK = auto()
+    OPEN = auto()
+    CLOSE_OK = auto()
+    CLOSED = auto()
+
+
+_S = State
+# (state, method received) -> next state. A method that is not listed violates the protocol in that state.
+CLIENT_TRANSITIONS: dict[tuple[State, type], State] = {
+    (_S.START, spec.ConnectionStart): _S.SECURE_OR_TUNE,
+    (_S.SECURE_OR_TUNE, spec.ConnectionSecure): _S.SECURE_OR_TUNE,
+    (_S.SECURE_OR_TUNE, spec.ConnectionTune): _S.OPEN_OK,
+    (_S.OPEN_OK, spec.ConnectionOpenOk): _S.OPEN,
+    (_S.OPEN_OK, spec.ConnectionRedirect): _S.CLOSED,
+    (_S.OPEN, spec.ConnectionBlocked): _S.OPEN,
+    (_S.OPEN, spec.ConnectionUnblocked): _S.OPEN,
+    (_S.OPEN, spec.ConnectionUpdateSecretOk): _S.OPEN,
+    (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
+}
+SERVER_TRANSITIONS: dict[tuple[State, type], State] = {
+    (_S.START_OK, spec.ConnectionStartOk): _S.SECURE_OK,
+    (_S.SECURE_OK, spec.ConnectionSecureOk): _S.SECURE_OK,
+    (_S.TUNE_OK, spec.ConnectionTuneOk): _S.OPEN_FROM_CLIENT,
+    (_S.OPEN_FROM_CLIENT, spec.ConnectionOpen): _S.OPEN,
+    (_S.OPEN, spec.ConnectionUpdateSecret): _S.OPEN,
+    (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
+}
+TRANSITIONS = {Role.CLIENT: CLIENT_TRANSITIONS, Role.SERVER: SERVER_TRANSITIONS}
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The connection is open (connection.open-ok); channels may be opened. Immutable: any thread may use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Redirected:
+    """The peer asks to connect elsewhere (connection.redirect of 0-9). Immutable: any thread may use it."""
+
+    host: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The connection has ended. ``error`` is ``None`` after a clean close that this side requested.
+
+    Immutable: any thread may use it.
+    """
+
+    error: AmqpError | None
+
+
+@dataclass(frozen=True, slots=True)
+class FrameReceived:
+    """A frame of another channel than 0 arrived. Immutable: any thread may use it."""
+
+    frame: Frame
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveriesReceived:
+    """A run of basic.deliver arrived on the consuming channel, as raw frames.
+
+    Not thread-safe until the owner of the channel has numbered the block.
+    """
+
+    block: Block
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """The broker reads no more from this connection (connection.blocked); ``None``: it reads again.
+
+    Immutable: any thread may use it.
+    """
+
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SecretUpdated:
+    """The broker has taken the new secret (connection.update-secret-ok). Immutable: any thread may use it."""
+
+
+Event = Opened | Redirected | Ended | FrameReceived | DeliveriesReceived | Blocked | SecretUpdated
+
+
+class Connection:
+    """One side of an AMQP 0-9-1 or 0-9 connection. Not thread-safe.
+
+    Pass received bytes to :meth:`receive_data`, write the bytes that :meth:`data_to_send` returns, call :meth:`tick`
+    with a monotonic time in seconds.
+
+    Args:
+        role: client (it uses login, virtual_host, client_properties) or server (authenticate, server_properties,
+            mechanisms, channel_max).
+        version: ``0-9-1`` or ``0-9``: the protocol header.
+        heartbeat: seconds between heartbeats, requested (client) or offered (server); 0: no heartbeats.
+        max_frame_size: frame-max, the largest frame in bytes, at least 4096; ``None``: as the server offers, and
+            131,072 if it sets no limit.
+        max_message_bytes: the largest accepted message, in bytes of all its frames.
+        channel_max: the greatest channel that the server role offers.
+        authenticate: ``(mechanism, response) -> challenge``, ``None`` when the login is complete; raises
+            AuthenticationFailed to refuse.
+        scan_deliveries: deliveries of channel 1 come as blocks of raw frames (the fast path) instead of frames.
+
+    Raises:
+        UsageError: ``max_frame_size`` is too small.
+
+    Attributes:
+        state: what is awaited.
+        max_frame_size: as wished, then as agreed with the peer.
+        channel_max: the greatest channel, as agreed.
+        peer_properties: properties of the peer from connection.start or connection.start-ok.
+    """
+
+    def __init__(
+        self,
+        role: Role,
+        *,
+        version: str = "0-9-1",
+        login: Login | None = None,
+        virtual_host: str = "/",
+        heartbeat: int = 0,
+        max_frame_size: int | None = None,
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        channel_max: int = MOST_CHANNELS,
+        client_properties: dict[str, object] | None = None,
+        mechanisms: Sequence[str] = ("PLAIN",),
+        authenticate: Callable[[str, bytes], bytes | None] | None = None,
+        server_properties: dict[str, object] | None = None,
+        scan_deliveries: bool = False,
+    ) -> None:
+        if max_frame_size is not None and max_frame_size < MIN_MAX_FRAME_SIZE:
+            reason = f"at least {MIN_MAX_FRAME_SIZE} bytes are needed"
+            raise UsageError(CoreCondition.ARGUMENT_INVALID(name=f"max_frame_size={max_frame_size}", reason=reason))
+        self.role = role
+        self.version = version
+        self.state = State.START if role is Role.CLIENT else State.HEADER
+        self.max_frame_size = max_frame_size or DEFAULT_FRAME_MAX
+        self.channel_max = channel_max
+        self.virtual_host = virtual_host
+        self.peer_properties: dict[str, object] = {}
+        self._wished_frame_size = max_frame_size
+        self._heartbeat = Heartbeat(heartbeat)
+        self._login = login
+        self._authenticate = authenticate
+        self._client_properties = client_properties or {}
+        self._mechanisms = list(mechanisms)
+        self._mechanism = ""
+        self._server_properties = server_properties or {}
+        self._scan = Scanner(CONSUMING, max_message_bytes) if scan_deliveries else None
+        self._scanning = False
+        self._tail = b""
+        self._out: list[bytes] = []
+        # 0-9-1 section connection.tune, frame-max: until it is agreed, frames of up to frame-min-size must be taken.
+        self._received_limit = self._sent_limit = MIN_MAX_FRAME_SIZE
+        if role is Role.CLIENT:
+            self._out.append(HEADERS[version])
+
+    @property
+    def heartbeat_s(self) -> int:
+        """Seconds between heartbeats: wished at first, then as agreed with the peer; 0: no heartbeats."""
+        return self._heartbeat.interval_s
+
+    @property
+    def peer_capabilities(self) -> dict[str, object]:
+        """The table ``capabilities`` in the properties of the peer, such as ``basic.nack`` (an extension)."""
+        capabilities = self.peer_properties.get("capabilities")
+        return capabilities if isinstance(capabilities, dict) else {}
+
+    def data_to_send(self) -> bytes:
+        """Return and clear the bytes that wait to be written."""
+        data = b"".join(self._out)
+        self._out.clear()
+        if data:
+            self._heartbeat.sent = True
+        return data
+
+    def receive_data(self, data: bytes) -> list[Event]:
+        """Process received bytes; return their events, in order.
+
+        A protocol violation ends the connection: the last event is then :class:`Ended` with the error, after the
+        events of all complete data before it, and a connection.close for the peer waits to be sent. The same holds for
+        errors of the login. So no AmqpError is raised.
+        """
+        events: list[Event] = []
+        if self.state is State.CLOSED:
+            return events
+        if data:
+            self._heartbeat.received = True
+        try:
+            if self.state in (State.HEADER, State.START):
+                self._tail += data
+                data = b""
+                if not self._receive_first():
+                    return events
+            self._receive_frames(data, events)
+        except AmqpError as error:
+            self._fail(error, events)
+        return events
+
+    def receive_eof(self) -> list[Event]:
+        """Handle the end of the peer's data. Returns the reason if it is known.
+
+        A server that answers with another protocol header closes the connection after it. RabbitMQ before 3.0, or one
+        that was told so, closes without a word when it refuses a login.
+        """
+        state, self.state = self.state, State.CLOSED
+        if state in (State.HEADER, State.START) and self._tail:
+            return [Ended(self._refused("answered with"))]
+        error = self.explain_loss(state)
+        return [Ended(error)] if error else []
+
+    def explain_loss(self, state: State | None = None) -> AmqpError | None:
+        """The error that the end of the connection in this state means, without a word of the peer; often ``None``."""
+        product = str(self.peer_properties.get("product", ""))
+        silent = product == "RabbitMQ" and not self.peer_capabilities.get("authentication_failure_close")
+        if (state or self.state) is not State.SECURE_OR_TUNE or not silent:
+            return None
+        reason = "it closed the connection without a word, as this server does then"
+        return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self._mechanism, reason=reason))
+
+    def tick(self, now: float, *, reading: bool = True) -> tuple[float | None, bool]:
+        """Send a heartbeat if one is due; return the time of the next call, and whether the peer is silent.
+
+        As :meth:`amqp_core.heartbeat.Heartbeat.tick`.
+        """
+        due, following, silent = self._heartbeat.tick(now, reading=reading, is_open=self.state is State.OPEN)
+        if due:
+            self._out.append(HEARTBEAT_FRAME)
+        return following, silent
+
+    def send_method(
+        self, channel: int, method: spec.Method, properties: spec.BasicProperties | None = None, body: bytes = b""
+    ) -> None:
+        """Queue a method; one that has content with its properties and body.
+
+        Raises:
+            EncodeError: a field does not fit its wire type; the method, or the content header, does not fit one frame.
+        """
+        payload = encode_method(method)
+        if method.CODE not in spec.CONTENT_CODES:
+            self._out.append(encode_method_frame(channel, payload, self._sent_limit, method.NAME))
+            return
+        header = encode_header(properties or spec.BasicProperties(), len(body))
+        self._out.extend(encode_content(channel, payload, header, body, self._sent_limit))
+
+    def update_secret(self, secret: bytes, reason: str) -> None:
+        """Queue connection.update-secret (an extension of RabbitMQ); the answer is :class:`SecretUpdated`.
+
+        Raises:
+            UsageError: the connection is not open.
+        """
+        if self.state is not State.OPEN:
+            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason="the connection is not open"))
+        self.send_method(0, spec.ConnectionUpdateSecret(new_secret=secret, reason=reason))
+
+    def redirect(self, host: str) -> None:
+        """Answer connection.open with connection.redirect (0-9); for the server role, instead of what is queued."""
+        self._out.clear()
+        self.send_method(0, spec.ConnectionRedirect(host=host, known_hosts=host))
+        self.state = State.CLOSED
+
+    def close(self, reply_code: int = 200, reply_text: str = "") -> None:
+        """Begin a clean close (connection.close).
+
+        Args:
+            reply_code: 200 is a normal close; others: 0-9-1 section constants.
+            reply_text: the reason, at most 255 bytes of UTF-8.
+
+        Raises:
+            EncodeError: ``reply_text`` is too long.
+        """
+        if self.state in (State.CLOSED, State.CLOSE_OK):
+            return
+        if self.state in (State.HEADER, State.START):
+            self.state = State.CLOSED
+            return
+        self.send_method(0, spec.ConnectionClose(reply_code=reply_code, reply_text=reply_text))
+        self.state = State.CLOSE_OK
+
+    def _refused(self, how: str) -> VersionRefused:
+        return VersionRefused(describe_stranger(self._tail), f"AMQP {self.version}", how)
+
+    def _receive_first(self) -> bool:
+        """Whether the peer's first bytes are those of this protocol: its header, or the frame of connection.start.
+
+        A server answers the header with connection.start, or with the header of a version that it prefers.
+        """
+        if self.role is Role.CLIENT:
+            if self._tail.startswith(_FIRST_OCTETS):
+                return True
+            if _FIRST_OCTETS.startswith(self._tail):
+                return False
+            if is_stranger(self._tail, bytes(_HEADER_SIZE)):
+                raise self._refused("answered with")
+            return False
+        stranger = is_stranger(self._tail, HEADERS[self.version])
+        if stranger is None:
+            return False
+        if stranger:
+            self._out.append(HEADERS[self.version])
+            raise self._refused("offers")
+        self._tail = self._tail[_HEADER_SIZE:]
+        self.send_method(
+            0,
+            spec.ConnectionStart(
+                version_major=spec.MAJOR,
+                version_minor=spec.MINOR,
+                server_properties=self._server_properties,
+                mechanisms=" ".join(self._mechanisms).encode(),
+                locales=b"en_US",
+            ),
+        )
+        self.state = State.START_OK
+        return True
+
+    def _receive_frames(self, data: bytes, events: list[Event]) -> None:
+        if self._scanning:
+            self._scan_frames(data, events)
+            return
+        buffer = self._tail + data if self._tail else data
+        pos = 0
+        try:
+            while (parsed := parse_frame(buffer, pos, self._received_limit)) is not None:
+                frame, pos = parsed
+                self._receive_frame(frame, events)
+                if self._scan is not None and self.state is State.OPEN:
+                    self._scanning = True
+                    self._tail = b""
+                    rest, buffer, pos = buffer[pos:], b"", 0
+                    self._scan_frames(rest, events)
+                    return
+                if self.state is State.CLOSED:
+                    break
+        finally:
+            self._tail = buffer[pos:]
+
+    def _scan_frames(self, data: bytes, events: list[Event]) -> None:
+        scanner = self._scan
+        assert scanner is not None
+        for item in scanner.feed(data, self._received_limit):
+            if isinstance(item, bytes):
+                parsed = parse_frame(item, 0, self._received_limit)
+                if parsed is None:
+                    raise ProtocolError("a frame was cut off")
+                self._receive_frame(parsed[0], events)
+            elif self.state is State.OPEN:
+                events.append(DeliveriesReceived(item))
+            if self.state is State.CLOSED:
+                return
+        if scanner.error is not None:
+            raise scanner.error
+
+    def _receive_frame(self, frame: Frame, events: list[Event]) -> None:
+        if frame.type == HEARTBEAT:
+            return
+        if frame.channel:
+            if self.state is State.OPEN:
+                events.append(FrameReceived(frame))
+            elif self.state is not State.CLOSE_OK:
+                raise ProtocolError(f"a frame arrived on channel {frame.channel} before the connection was open")
+            return
+        if frame.type != METHOD:
+            raise ProtocolError(f"a frame of type {frame.type} arrived on channel 0")
+        self._connection_method(decode_method(frame.payload), events)
+
+    def _connection_method(self, method: spec.Method, events: list[Event]) -> None:
+        if isinstance(method, spec.ConnectionClose):
+            self.send_method(0, spec.ConnectionCloseOk())
+            error = self._explain_close(method)
+            self.state = State.CLOSED
+            events.append(Ended(error))
+            return
+        following = TRANSITIONS[self.role].get((self.state, type(method)))
+        if following is None:
+            if self.state is State.CLOSE_OK:
+                return
+            raise ProtocolError(f"{method.NAME} is not allowed while {self.state.name.lower()} is awaited")
+        self.state = following
+        handler = getattr(self, "_on_" + method.NAME.partition(".")[2].replace("-", "_"))
+        event: Event | None = handler(method)
+        if event is not None:
+            events.append(event)
+
+    def _explain_close(self, method: spec.ConnectionClose) -> AmqpError:
+        code, text = method.reply_code, method.reply_text
+        if self.role is Role.CLIENT and self.state is State.SECURE_OR_TUNE and code != spec.ReplyCode.CONNECTION_FORCED:
+            said = f"{code} {given(text)}"
+            return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self._mechanism, reason=said))
+        if self.role is Role.CLIENT and self.state is State.OPEN_OK and code in _ABOUT_VIRTUAL_HOST:
+            said = given(text)
+            return VirtualHostRefused(CoreCondition.VIRTUAL_HOST_REFUSED(vhost=self.virtual_host, code=code, text=said))
+        if method.method_id and code in _METHOD_REFUSED:
+            return command_failure(code, text, method.class_id, method.method_id)
+        return ConnectionClosed(code, text)
+
+    def _fail(self, error: AmqpError, events: list[Event]) -> None:
+        if self.state not in (State.CLOSED, State.HEADER, State.START):
+            refused = isinstance(error, AuthenticationFailed)
+            code = spec.ReplyCode.ACCESS_REFUSED if refused else spec.ReplyCode.FRAME_ERROR
+            self.send_method(0, spec.ConnectionClose(reply_code=code, reply_text=type(error).__name__))
+        self.state = State.CLOSED
+        self._tail = b""
+        events.append(Ended(error))
+
+    def _on_start(self, method: spec.ConnectionStart) -> None:
+        self.peer_properties = method.server_properties
+        if (method.version_major, method.version_minor) != (spec.MAJOR, spec.MINOR):
+            offered = f"AMQP {method.version_major}-{method.version_minor}"
+            raise VersionRefused(offered, f"AMQP {self.version}", "answered with")
+        if self._login is None:
+            reason = "a connection in the client role needs a login"
+            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
+        mechanisms = method.mechanisms.decode("utf-8", "replace").split()
+        self._mechanism, response = self._login.choose(mechanisms)
+        locales = method.locales.decode("utf-8", "replace").split()
+        self.send_method(
+            0,
+            spec.ConnectionStartOk(
+                client_properties=self._client_properties,
+                mechanism=self._mechanism,
+                response=response or b"",
+                locale=locales[0] if locales and "en_US" not in locales else "en_US",
+            ),
+        )
+
+    def _on_secure(self, method: spec.ConnectionSecure) -> None:
+        assert self._login is not None
+        self.send_method(0, spec.ConnectionSecureOk(response=self._login.respond(method.challenge)))
+
+    def _on_tune(self, method: spec.ConnectionTune) -> None:
+        assert self._login is not None
+        self._login.succeeded()
+        # RabbitMQ resets the connection without a word if an answer is above its offer, or 0 where it has a limit.
+        offered = method.frame_max or max(DEFAULT_FRAME_MAX, self._wished_frame_size or 0)
+        if offered < MIN_MAX_FRAME_SIZE:
+            raise ProtocolError(f"connection.tune offers frames of {offered} bytes; {MIN_MAX_FRAME_SIZE} is the least")
+        self.max_frame_size = min(self._wished_frame_size or offered, offered)
+        self.channel_max = min(method.channel_max or MOST_CHANNELS, MOST_CHANNELS)
+        # A server that offers 0 asks for no heartbeats, but sends and expects those that the client asks for.
+        wished = self.heartbeat_s
+        self._heartbeat.interval_s = min(wished, method.heartbeat) if method.heartbeat else wished
+        self.send_method(
+            0,
+            spec.ConnectionTuneOk(
+                channel_max=self.channel_max, frame_max=self.max_frame_size, heartbeat=self.heartbeat_s
+            ),
+        )
+        self._received_limit = self._sent_limit = self.max_frame_size
+        self.send_method(0, spec.ConnectionOpen(virtual_host=self.virtual_host))
+
+    def _on_open_ok(self, _: spec.ConnectionOpenOk) -> Opened:
+        return Opened()
+
+    def _on_redirect(self, method: spec.ConnectionRedirect) -> Redirected:
+        return Redirected(method.host)
+
+    def _on_blocked(self, method: spec.ConnectionBlocked) -> Blocked:
+        return Blocked(method.reason or "no reason given")
+
+    def _on_unblocked(self, _: spec.ConnectionUnblocked) -> Blocked:
+        return Blocked(None)
+
+    def _on_update_secret_ok(self, _: spec.ConnectionUpdateSecretOk) -> SecretUpdated:
+        return SecretUpdated()
+
+    def _on_update_secret(self, _: spec.ConnectionUpdateSecret) -> None:
+        self.send_method(0, spec.ConnectionUpdateSecretOk())
+
+    def _on_close_ok(self, _: spec.ConnectionCloseOk) -> Ended:
+        return Ended(None)
+
+    def _on_start_ok(self, method: spec.ConnectionStartOk) -> None:
+        self.peer_properties = method.client_properties
+        self._mechanism = method.mechanism
+        self._continue_login(method.response)
+
+    def _on_secure_ok(self, method: spec.ConnectionSecureOk) -> None:
+        self._continue_login(method.response)
+
+    def _continue_login(self, response: bytes) -> None:
+        challenge = self._authenticate(self._mechanism, response) if self._authenticate else None
+        if challenge is not None:
+            self.send_method(0, spec.ConnectionSecure(challenge=challenge))
+            return
+        self.state = State.TUNE_OK
+        self.send_method(
+            0,
+            spec.ConnectionTune(
+                channel_max=self.channel_max, frame_max=self.max_frame_size, heartbeat=self.heartbeat_s
+            ),
+        )
+
+    def _on_tune_ok(self, method: spec.ConnectionTuneOk) -> None:
+        size = method.frame_max or self.max_frame_size
+        if not MIN_MAX_FRAME_SIZE <= size <= self.max_frame_size:
+            raise ProtocolError(
+                f"connection.tune-ok asks for frames of {size} bytes; {self.max_frame_size} was offered"
+            )
+        if method.channel_max > self.channel_max:
+            raise ProtocolError(
+                f"connection.tune-ok asks for {method.channel_max} channels; {self.channel_max} were offered"
+            )
+        self.max_frame_size = self._received_limit = self._sent_limit = size
+        self.channel_max = method.channel_max or self.channel_max
+        self._heartbeat.interval_s = method.heartbeat
+
+    def _on_open(self, method: spec.ConnectionOpen) -> Opened:
+        self.virtual_host = method.virtual_host
+        self.send_method(0, spec.ConnectionOpenOk())
+        return Opened()

@@ -1,0 +1,109 @@
+"""Error classes by the reply codes of channel.close and connection.close (0-9-1 section constants)."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final
+
+from amqp_core import errors
+from amqp_core.error_conditions import CoreCondition
+from amqp_core.v0_9 import spec
+from amqp_core.v0_9.spec import ReplyCode as Code
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ERRORS: Final[dict[int, type[errors.CommandFailed]]] = {
+    Code.CONTENT_TOO_LARGE: errors.ResourceLimitExceeded,
+    Code.NO_ROUTE: errors.NotFound,
+    Code.NO_CONSUMERS: errors.NotFound,
+    Code.INVALID_PATH: errors.NotFound,
+    Code.ACCESS_REFUSED: errors.UnauthorizedAccess,
+    Code.NOT_FOUND: errors.NotFound,
+    Code.RESOURCE_LOCKED: errors.ResourceLocked,
+    Code.PRECONDITION_FAILED: errors.PreconditionFailed,
+    Code.SYNTAX_ERROR: errors.IllegalArgument,
+    Code.COMMAND_INVALID: errors.CommandInvalid,
+    Code.CHANNEL_ERROR: errors.IllegalState,
+    Code.UNEXPECTED_FRAME: errors.CommandInvalid,
+    Code.RESOURCE_ERROR: errors.ResourceLimitExceeded,
+    Code.NOT_ALLOWED: errors.NotAllowed,
+    Code.NOT_IMPLEMENTED: errors.NotImplementedByPeer,
+    Code.INTERNAL_ERROR: errors.InternalError,
+}
+
+# RabbitMQ: inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'
+_DIFFERS: Final = re.compile(
+    r"inequivalent arg '(?P<name>[^']*)' for (?P<kind>\w+) '(?P<resource>.*)' in vhost '.*'"
+    r": received (?P<wanted>.*) but current is (?P<current>.*)",
+    re.DOTALL,
+)
+# Both brokers refuse a second consumer of an exclusively consumed queue with 403, as if a right were missing.
+_EXCLUSIVE: Final = re.compile(r"in exclusive use|exclusive", re.IGNORECASE)
+_TIMED_OUT: Final = re.compile(r"delivery acknowledgement on channel \d+ timed out", re.IGNORECASE)
+
+
+def command_failure(code: int, text: str, class_id: int, method_id: int) -> errors.CommandFailed:
+    """Build the typed error for a channel.close; for a code that is not listed, an UnknownError.
+
+    Args:
+        code, text: reply-code and reply-text.
+        class_id, method_id: the refused method; 0 if the broker did not name it.
+    """
+    refused = spec.METHOD_TYPES.get(class_id << 16 | method_id)
+    command = refused.NAME if refused else None
+    for is_it, build in _SPECIAL:
+        if is_it(code, text, command):
+            return build(code, text, command)
+    remedy = ""
+    if code == Code.ACCESS_REFUSED:
+        remedy = "Let the broker's administrator grant the login the right (RabbitMQ: rabbitmqctl set_permissions)"
+    return ERRORS.get(code, errors.UnknownError)(code, None, text, command, remedy)
+
+
+def _is_timeout(code: int, text: str, _: str | None) -> bool:
+    return code == Code.PRECONDITION_FAILED and _TIMED_OUT.search(text) is not None
+
+
+def _timeout(code: int, text: str, command: str | None) -> errors.CommandFailed:
+    return errors.DeliveryTimedOut(code, None, text, command)
+
+
+def _is_difference(code: int, text: str, _: str | None) -> bool:
+    return code == Code.PRECONDITION_FAILED and _DIFFERS.search(text) is not None
+
+
+def _difference(code: int, text: str, command: str | None) -> errors.CommandFailed:
+    found = _DIFFERS.search(text)
+    assert found is not None
+    said = CoreCondition.DECLARED_DIFFERENTLY(
+        kind=found["kind"].capitalize(),
+        name=found["resource"],
+        argument=found["name"],
+        current=_value(found["current"]),
+        wanted=_value(found["wanted"]),
+    )
+    return errors.PreconditionFailed(code, None, said, command)
+
+
+def _value(text: str) -> str:
+    """A value as RabbitMQ shows it: ``'true'``, ``none``, ``the value 'quorum' of type 'longstr'``."""
+    found = re.fullmatch(r"the value (.*) of type '\w+'", text, re.DOTALL)
+    return "absent" if text == "none" else found[1] if found else text
+
+
+def _is_exclusive(code: int, text: str, command: str | None) -> bool:
+    return code == Code.ACCESS_REFUSED and command == spec.BasicConsume.NAME and _EXCLUSIVE.search(text) is not None
+
+
+def _exclusive(code: int, text: str, command: str | None) -> errors.CommandFailed:
+    return errors.ResourceLocked(code, None, text, command)
+
+
+_SPECIAL: Final[
+    tuple[tuple[Callable[[int, str, str | None], bool], Callable[[int, str, str | None], errors.CommandFailed]], ...]
+] = (
+    (_is_timeout, _timeout),
+    (_is_difference, _difference),
+    (_is_exclusive, _exclusive),
+)

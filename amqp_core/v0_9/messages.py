@@ -1,0 +1,112 @@
+"""Messages as objects: for users of the client that do not need columns, and for publishing.
+
+The fast path of Spark creates none of them (see :mod:`amqp_core.v0_9._scan`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from amqp_core.error_conditions import CoreCondition
+from amqp_core.errors import DecodeError, ProtocolError, UndecodableMessage, UsageError
+from amqp_core.v0_9 import spec
+from amqp_core.v0_9._codec import decode_method
+from amqp_core.v0_9.channel import basic_properties
+from amqp_core.v0_9.framing import BODY, HEADER, METHOD, parse_frame
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amqp_core.blocks import Block
+
+_ANY_FRAME_SIZE = 1 << 33
+
+
+@dataclass(slots=True)
+class Message:
+    """A message: body, properties, and where it comes from or goes to (0-9-1 section basic).
+
+    Not thread-safe: it can be changed.
+
+    Attributes:
+        body: bytes; may be empty.
+        properties: ``message_id``, ``content_type``, ``headers``, ``expiration`` as text in ms, ...
+        exchange: the exchange; empty is the default exchange, which routes by queue name.
+        routing_key: the routing key with which it was published.
+        redelivered: whether it was delivered before.
+        delivery_tag: settles a received message, in ``accept``, ``reject``, ``release``; ``None`` if not received.
+        consumer_tag: the subscription of a received message; empty for one that :meth:`Client.get` returned.
+    """
+
+    body: bytes = b""
+    properties: spec.BasicProperties = field(default_factory=spec.BasicProperties)
+    exchange: str = ""
+    routing_key: str = ""
+    redelivered: bool = False
+    delivery_tag: int | None = None
+    consumer_tag: str = ""
+
+    @property
+    def transfer_id(self) -> int:
+        """The delivery tag of a received message.
+
+        Raises:
+            UsageError: it was not received.
+        """
+        if self.delivery_tag is None:
+            why = "a message that was not received has no delivery tag, so it cannot be settled"
+            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=why))
+        return self.delivery_tag
+
+    @property
+    def headers(self) -> dict[str, object]:
+        """The application headers."""
+        return self.properties.headers or {}
+
+
+def each_message(block: Block) -> Iterator[Message | UndecodableMessage]:
+    """Decode every delivery of a block separately; for an undecodable one the error is yielded instead.
+
+    It raises no AmqpError.
+    """
+    start = 0
+    for index, end in enumerate(block.ends):
+        try:
+            yield _message(block.frames, start, end)
+        except ProtocolError as error:
+            yield UndecodableMessage(block.first_id + index, error.cause)
+        start = end
+
+
+def _message(frames: bytes, start: int, end: int) -> Message:
+    """Decode the delivery whose frames are in ``frames[start:end]``, among frames of other channels."""
+    deliver: spec.BasicDeliver | None = None
+    properties: spec.BasicProperties | None = None
+    channel = -1
+    body: list[bytes] = []
+    pos = start
+    while pos < end:
+        parsed = parse_frame(frames, pos, _ANY_FRAME_SIZE)
+        if parsed is None:
+            break
+        frame, pos = parsed
+        if deliver is None and frame.type == METHOD:
+            method = decode_method(frame.payload)
+            if isinstance(method, spec.BasicDeliver):
+                deliver, channel = method, frame.channel
+        elif frame.channel == channel and frame.type == HEADER:
+            properties = basic_properties(frame.payload)
+        elif frame.channel == channel and frame.type == BODY:
+            body.append(frame.payload)
+    if deliver is None or properties is None:
+        raise DecodeError("its frames end before it does", end)
+    return Message(
+        body=b"".join(body),
+        properties=properties,
+        exchange=deliver.exchange,
+        routing_key=deliver.routing_key,
+        redelivered=deliver.redelivered,
+        delivery_tag=deliver.delivery_tag,
+        consumer_tag=deliver.consumer_tag,
+    )

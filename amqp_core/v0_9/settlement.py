@@ -1,0 +1,76 @@
+"""Which basic.ack, basic.nack or basic.reject settles ranges of delivery tags. No I/O.
+
+A delivery tag settles every unsettled delivery up to it if ``multiple`` is set (0-9-1 section basic.ack). RabbitMQ
+closes the channel when a tag is unknown or settled already, so that only unsettled tags may be sent.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from amqp_core.sequence_numbers import RangeSet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+class Settlement(NamedTuple):
+    """One settlement: the delivery tag, and whether it settles all unsettled deliveries up to it."""
+
+    tag: int
+    multiple: bool
+
+
+class Unsettled:
+    """The deliveries of one channel that are not settled. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._tags = RangeSet()
+
+    def arrived(self, first: int, count: int) -> None:
+        """Record ``count`` deliveries from tag ``first`` on, which must be settled."""
+        self._tags.add(first, first + count - 1)
+
+    def count(self) -> int:
+        """Return the number of unsettled deliveries."""
+        return self._tags.count()
+
+    def __contains__(self, tag: int) -> bool:
+        return tag in self._tags
+
+    def settle(self, ranges: Sequence[tuple[int, int]]) -> list[Settlement]:
+        """Mark inclusive ranges of tags as settled; return the fewest settlements that settle exactly those.
+
+        Tags that are settled already, or never arrived, are left out.
+        """
+        wanted = self._unsettled_of(ranges)
+        up_to = self._settled_prefix(wanted)
+        found = [] if up_to is None else [Settlement(up_to, multiple=True)]
+        for low, high in wanted.ranges():
+            self._tags.discard(low, high)
+            first = low if up_to is None else max(low, up_to + 1)
+            found += [Settlement(tag, multiple=False) for tag in range(first, high + 1)]
+        return found
+
+    def take(self, ranges: Sequence[tuple[int, int]]) -> list[int]:
+        """Mark inclusive ranges of tags as settled; return those that were not, in ascending order."""
+        wanted = self._unsettled_of(ranges)
+        for low, high in wanted.ranges():
+            self._tags.discard(low, high)
+        return list(wanted)
+
+    def _unsettled_of(self, ranges: Sequence[tuple[int, int]]) -> RangeSet:
+        wanted = RangeSet()
+        for low, high in ranges:
+            for start, end in self._tags.within(low, high):
+                wanted.add(start, end)
+        return wanted
+
+    def _settled_prefix(self, wanted: RangeSet) -> int | None:
+        """Greatest wanted tag up to which every unsettled tag is wanted; ``None`` if the first one is not."""
+        up_to = None
+        for low, high in wanted.ranges():
+            if low != self._tags.lowest() if up_to is None else self._tags.within(up_to + 1, low - 1):
+                break
+            up_to = high
+        return up_to

@@ -1,0 +1,216 @@
+"""A subscription: a consumer whose prefetch limits the unsettled messages (0-9-1 sections basic.qos, basic.consume).
+
+There is no credit: the broker sends whatever the prefetch allows, as messages are settled. A program that receives more
+than it can hold leaves data in the socket (:meth:`Client.pause_reading`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from amqp_core.error_conditions import CoreCondition
+from amqp_core.errors import AmqpError, ResourceDeleted, UndecodableMessage, UsageError
+from amqp_core.sequence_numbers import RangeSet
+from amqp_core.transport import monotonic
+from amqp_core.v0_9 import spec
+from amqp_core.v0_9.connection import CONSUMING
+from amqp_core.v0_9.messages import each_message
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from amqp_core.blocks import Block
+    from amqp_core.v0_9.driver import Driver
+    from amqp_core.v0_9.messages import Message
+
+UNLIMITED: Final = (1 << 31) - 1
+"""Credit of a subscription without settlement: the broker sends all that it has."""
+
+
+class Subscription:
+    """A subscription of a queue; made by :meth:`Client.subscribe`. Not thread-safe.
+
+    Every method that sends or waits raises the error that ended the connection or the consuming channel (see
+    :class:`Client`), and ResourceDeleted once the broker has cancelled the consumer, after all blocks that arrived
+    before were returned.
+
+    Attributes:
+        consumer_tag: its name on the consuming channel.
+        queue: name of the queue.
+    """
+
+    def __init__(
+        self, client: Driver, consumer_tag: str, queue: str, on_cancel: Callable[[str], None], most: int | None
+    ) -> None:
+        self._client = client
+        self._on_cancel = on_cancel
+        self._most = most
+        self._unsettled = RangeSet()
+        self._blocks: list[Block] = []
+        self._messages: deque[Message | UndecodableMessage] = deque()
+        self._cancelled: AmqpError | None = None
+        self.consumer_tag = consumer_tag
+        self.queue = queue
+
+    @property
+    def credit(self) -> int:
+        """Number of messages that may still arrive: the prefetch without the unsettled ones."""
+        if self._cancelled is not None:
+            return 0
+        return UNLIMITED if self._most is None else max(0, self._most - self._unsettled.count())
+
+    @property
+    def credit_bytes(self) -> float:
+        """Infinite while messages may arrive: their size is not limited."""
+        return math.inf if self.credit else 0.0
+
+    def grant(self, messages: int) -> None:
+        """Refused, since there is no credit.
+
+        Raises:
+            UsageError: always.
+        """
+        _no_credit(f"grant({messages})")
+
+    def renew(self, messages: int, nbytes: int | None = None) -> None:
+        """Refused, as :meth:`grant`.
+
+        Raises:
+            UsageError: always.
+        """
+        _no_credit(f"renew({messages}, {nbytes})")
+
+    def flush(self) -> None:
+        """Refused, as :meth:`grant`.
+
+        Raises:
+            UsageError: always.
+        """
+        _no_credit("flush()")
+
+    def probe(self) -> None:
+        """Refused, as :meth:`grant`.
+
+        Raises:
+            UsageError: always.
+        """
+        _no_credit("probe()")
+
+    def take_blocks(self, timeout: float) -> list[Block]:
+        """Return the blocks that have arrived; wait at most ``timeout`` seconds for some. A wake-up ends the wait.
+
+        Raises:
+            AmqpError: the connection, channel or consumer has ended, and all blocks that arrived before were returned.
+        """
+        client = self._client
+        deadline = monotonic() + timeout
+        self._check_if_empty()
+        while not self._blocks:
+            woken = client.pump(deadline, reading=client.reading)
+            self._check_if_empty()
+            if woken or monotonic() >= deadline:
+                break
+        return self.take_arrived()
+
+    def take_arrived(self) -> list[Block]:
+        """Return the blocks that other calls of the client have read; do not read."""
+        blocks, self._blocks = self._blocks, []
+        return blocks
+
+    def take(self, count: int = 1, *, timeout: float = 10.0) -> list[Message]:
+        """Return up to ``count`` messages as objects, waiting at most ``timeout`` seconds for the first of them.
+
+        More messages than ``count`` may arrive; later calls return them, and at close they go back to the queue.
+
+        Raises:
+            UndecodableMessage: the next message cannot be decoded. Previous calls have returned those before it, the
+                next call returns those after it; it can be settled by its ``command_id``.
+            AmqpError: as :meth:`take_blocks`.
+        """
+        deadline = monotonic() + timeout
+        while len(self._messages) < count:
+            try:
+                wait = 0.0 if self._messages else max(0.0, deadline - monotonic())
+                blocks = self.take_blocks(wait)
+            except AmqpError:
+                if self._messages:
+                    break
+                raise
+            for block in blocks:
+                self._messages.extend(each_message(block))
+            if not blocks and (self._messages or monotonic() >= deadline):
+                break
+        found: list[Message] = []
+        while self._messages and len(found) < count:
+            if found and isinstance(self._messages[0], UndecodableMessage):
+                break
+            found.append(self._next())
+        return found
+
+    def take_one(self, *, timeout: float) -> Message | None:
+        """Return the next message; ``None`` if none arrived within ``timeout`` seconds.
+
+        It reads even if reading is paused: messages of other subscriptions that arrive then wait there.
+
+        Raises:
+            UndecodableMessage, AmqpError: as :meth:`take`.
+        """
+        deadline = monotonic() + timeout
+        while not self._messages:
+            while self._blocks:
+                self._messages.extend(each_message(self._blocks.pop(0)))
+            if self._messages:
+                break
+            self._check_if_empty()
+            if monotonic() >= deadline:
+                return None
+            self._client.pump(deadline, reading=True)
+        return self._next()
+
+    def cancel(self) -> None:
+        """End the subscription (basic.cancel). Messages received until the answer can still be settled."""
+        if self._cancelled is None:
+            method = spec.BasicCancel(consumer_tag=self.consumer_tag)
+            self._client.call(CONSUMING, method, spec.BasicCancelOk)
+        self._on_cancel(self.consumer_tag)
+
+    def cancelled_by_broker(self) -> None:
+        """Record that the broker has cancelled the consumer (basic.cancel, an extension of RabbitMQ)."""
+        text = CoreCondition.CONSUMER_CANCELLED(queue=self.queue)
+        self._cancelled = ResourceDeleted(spec.ReplyCode.NOT_FOUND, None, text, spec.BasicCancel.NAME)
+
+    def receive_block(self, block: Block) -> None:
+        """Take a block of this consumer."""
+        self._blocks.append(block)
+        if self._most is not None:
+            self._unsettled.add(block.first_id, block.first_id + len(block.ends) - 1)
+
+    @property
+    def settles(self) -> bool:
+        """Whether its messages must be settled."""
+        return self._most is not None
+
+    def settled(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Record that these messages were settled, and perhaps others; the client calls it."""
+        for low, high in ranges:
+            self._unsettled.discard(low, high)
+
+    def _check_if_empty(self) -> None:
+        if self._blocks:
+            return
+        self._client.check()
+        if self._cancelled is not None:
+            raise self._cancelled
+
+    def _next(self) -> Message:
+        message = self._messages.popleft()
+        if isinstance(message, UndecodableMessage):
+            raise message
+        return message
+
+
+def _no_credit(call: str) -> NoReturn:
+    why = f"{call} changes the credit, which AMQP 0-9-1 does not have: the limit of unsettled messages does its work"
+    raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=why))

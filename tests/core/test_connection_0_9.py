@@ -1,0 +1,350 @@
+"""The connection machine of 0-9-1: two against each other, what they agree on, strangers, refusals, every method."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp_core.errors import (
+    AuthenticationFailed,
+    ConnectionClosed,
+    DecodeError,
+    EncodeError,
+    NotAllowed,
+    NotImplementedByPeer,
+    ProtocolError,
+    UsageError,
+    VersionRefused,
+    VirtualHostRefused,
+)
+from amqp_core.v0_9 import spec
+from amqp_core.v0_9.connection import (
+    CLIENT_TRANSITIONS,
+    HEADERS,
+    SERVER_TRANSITIONS,
+    Blocked,
+    DeliveriesReceived,
+    Ended,
+    FrameReceived,
+    Opened,
+    Redirected,
+    Role,
+    SecretUpdated,
+    State,
+)
+from amqp_core.v0_9.framing import BODY, HEARTBEAT_FRAME, encode_frame
+from amqp_core.v0_9.messages import Message, each_message
+from tests.support.machines_0_9 import START, TUNE, Login, at, client, error_of, method, pump, sent, server
+
+RABBITMQ: dict[str, object] = {"product": "RabbitMQ", "capabilities": {"authentication_failure_close": True}}
+
+
+# ---------------------------------------------------------------------------------------------------------- both sides
+@pytest.mark.parametrize("version", HEADERS)
+def test_two_connections_open_and_close(version: str) -> None:
+    login = Login()
+    us = client(version=version, login=login, heartbeat=30, client_properties={"product": "us"}, max_frame_size=8192)
+    them = server(version=version, heartbeat=20, server_properties={"product": "them"}, channel_max=7)
+    assert pump(us, them) == ([Opened()], [Opened()])
+    assert us.peer_properties == {"product": "them"}
+    assert them.peer_properties == {"product": "us"}
+    assert (us.heartbeat_s, them.heartbeat_s) == (20, 20)
+    assert (us.max_frame_size, them.max_frame_size) == (8192, 8192)
+    assert (us.channel_max, them.channel_max) == (7, 7)
+    assert them.virtual_host == "vh"
+    assert login.offered == ["PLAIN"]
+
+    us.close(200, "bye")
+    ours, theirs = pump(us, them)
+    assert ours == [Ended(None)]
+    closed = error_of(theirs)
+    assert isinstance(closed, ConnectionClosed)
+    assert (closed.reply_code, closed.reply_text) == (200, "bye")
+    assert (us.state, them.state) == (State.CLOSED, State.CLOSED)
+    us.close()
+    assert us.data_to_send() == b""
+    assert us.receive_data(b"anything") == []
+
+
+def test_both_sides_close_at_once() -> None:
+    us, them = client(), server()
+    pump(us, them)
+    us.close()
+    them.close()
+    ours, theirs = pump(us, them)
+    assert isinstance(error_of(ours), ConnectionClosed)
+    assert isinstance(error_of(theirs), ConnectionClosed)
+
+
+def test_challenges_go_back_and_forth() -> None:
+    login = Login()
+    responses: list[bytes] = []
+
+    def authenticate(_: str, response: bytes) -> bytes | None:
+        responses.append(response)
+        return b"challenge %d" % len(responses) if len(responses) < 3 else None
+
+    us, them = client(login=login), server(authenticate=authenticate)
+    assert pump(us, them) == ([Opened()], [Opened()])
+    assert login.challenges == [b"challenge 1", b"challenge 2"]
+    assert responses == [b"\0u\0p", b"re:challenge 1", b"re:challenge 2"]
+
+
+@pytest.mark.parametrize(("ours", "theirs", "agreed"), [(30, 60, 30), (60, 30, 30), (0, 60, 0), (30, 0, 30)], ids=str)
+def test_the_heartbeat_is_the_lower_one_and_the_clients_where_the_server_wishes_none(
+    ours: int, theirs: int, agreed: int
+) -> None:
+    us, them = client(heartbeat=ours), server(heartbeat=theirs)
+    pump(us, them)
+    assert (us.heartbeat_s, them.heartbeat_s) == (agreed, agreed)
+
+
+@pytest.mark.parametrize(
+    ("wished", "offered", "answer"),
+    [(None, 131072, 131072), (None, 0, 131072), (8192, 131072, 8192), (1 << 20, 131072, 131072), (1 << 20, 0, 1 << 20)],
+)
+def test_the_answer_to_tune_is_never_above_the_offer_nor_zero(wished: int | None, offered: int, answer: int) -> None:
+    us = client(max_frame_size=wished)
+    us.receive_data(method(START))
+    sent(us)
+    us.receive_data(method(spec.ConnectionTune(channel_max=0, frame_max=offered, heartbeat=60)))
+    tuned, opened = sent(us)
+    assert tuned == spec.ConnectionTuneOk(channel_max=2047, frame_max=answer, heartbeat=0)
+    assert opened == spec.ConnectionOpen(virtual_host="vh")
+
+
+def test_a_secret_is_replaced_and_the_broker_blocks_and_unblocks() -> None:
+    us, them = client(), server()
+    pump(us, them)
+    us.update_secret(b"new", "expired")
+    assert pump(us, them)[0] == [SecretUpdated()]
+    them.send_method(0, spec.ConnectionBlocked(reason="low on memory"))
+    them.send_method(0, spec.ConnectionBlocked())
+    them.send_method(0, spec.ConnectionUnblocked())
+    assert pump(us, them)[0] == [Blocked("low on memory"), Blocked("no reason given"), Blocked(None)]
+    with pytest.raises(UsageError, match="not open"):
+        client().update_secret(b"", "")
+
+
+def test_a_redirect() -> None:
+    us, them = client(version="0-9"), server(version="0-9")
+    while Opened() not in them.receive_data(us.data_to_send()):
+        us.receive_data(them.data_to_send())
+    them.redirect("elsewhere:5")
+    assert us.receive_data(them.data_to_send()) == [Redirected("elsewhere:5")]
+    assert us.state is State.CLOSED
+
+
+def test_time_passes() -> None:
+    us, them = client(heartbeat=10), server(heartbeat=10)
+    pump(us, them)
+    assert us.tick(0.0) == (5.0, False)
+    assert us.tick(9.0) == (10.0, False)
+    us.tick(10.0)
+    beat = us.data_to_send()
+    assert beat == HEARTBEAT_FRAME
+    assert them.receive_data(beat) == []
+    assert us.tick(21.0)[1], "the peer was silent for two intervals"
+
+
+# ------------------------------------------------------------------------------------------------------------ refusals
+def test_a_refused_login() -> None:
+    def refuse(mechanism: str, response: bytes) -> bytes | None:
+        raise AuthenticationFailed("wrong")
+
+    us, them = client(), server(authenticate=refuse)
+    ours, theirs = pump(us, them)
+    assert isinstance(error_of(theirs), AuthenticationFailed)
+    refused = error_of(ours)
+    assert isinstance(refused, AuthenticationFailed)
+    assert "refused the login (PLAIN): 403" in str(refused)
+
+
+@pytest.mark.parametrize(
+    ("properties", "means"),
+    [({"product": "RabbitMQ"}, AuthenticationFailed), (RABBITMQ, None), ({"product": "other"}, None)],
+)
+def test_a_server_that_closes_without_a_word_after_the_login(
+    properties: dict[str, object], means: type[Exception] | None
+) -> None:
+    us = client()
+    us.receive_data(method(spec.ConnectionStart(0, 9, properties, b"PLAIN", b"en_US")))
+    explained = us.explain_loss()
+    ended = us.receive_eof()
+    if means is None:
+        assert (explained, ended) == (None, [])
+    else:
+        assert isinstance(explained, means)
+        assert isinstance(error_of(ended), means)
+
+
+def test_a_server_that_stops_during_the_login_has_not_refused_it() -> None:
+    us = at(Role.CLIENT, State.SECURE_OR_TUNE)
+    assert isinstance(error_of(us.receive_data(method(spec.ConnectionClose(320, "shutdown")))), ConnectionClosed)
+
+
+@pytest.mark.parametrize("code", [402, 403, 404, 530])
+def test_a_refused_virtual_host(code: int) -> None:
+    us = at(Role.CLIENT, State.OPEN_OK)
+    error = error_of(us.receive_data(method(spec.ConnectionClose(code, "NOT_ALLOWED - vhost vh not found", 10, 40))))
+    assert isinstance(error, VirtualHostRefused)
+    assert f"'vh': {code} NOT_ALLOWED" in str(error)
+    assert sent(us) == [spec.ConnectionCloseOk()]
+
+
+def test_a_virtual_host_that_is_down_may_come_up() -> None:
+    us = at(Role.CLIENT, State.OPEN_OK)
+    error = error_of(us.receive_data(method(spec.ConnectionClose(541, "vhost is down", 10, 40))))
+    assert isinstance(error, ConnectionClosed)
+    assert error.retryable
+
+
+@pytest.mark.parametrize(("code", "kind"), [(540, NotImplementedByPeer), (530, NotAllowed)])
+def test_a_method_that_closes_the_connection_is_named(code: int, kind: type[Exception]) -> None:
+    us = at(Role.CLIENT, State.OPEN)
+    error = error_of(us.receive_data(method(spec.ConnectionClose(code, "no", 60, 10))))
+    assert isinstance(error, kind)
+    assert "basic.qos" in str(error)
+
+
+def test_a_start_ok_larger_than_frame_min_size_is_not_sent() -> None:
+    us = client(client_properties={"product": "p" * 5000})
+    error = error_of(us.receive_data(method(START)))
+    assert isinstance(error, EncodeError)
+    assert "connection.start-ok" in str(error)
+
+
+def test_an_offer_of_too_small_frames() -> None:
+    us = at(Role.CLIENT, State.SECURE_OR_TUNE)
+    error = error_of(us.receive_data(method(spec.ConnectionTune(0, 4095, 0))))
+    assert isinstance(error, ProtocolError)
+    with pytest.raises(UsageError, match="4096"):
+        client(max_frame_size=4095)
+
+
+@pytest.mark.parametrize("answer", [spec.ConnectionTuneOk(9, 1 << 20, 0), spec.ConnectionTuneOk(4000, 4096, 0)])
+def test_a_client_that_asks_for_more_than_was_offered(answer: spec.ConnectionTuneOk) -> None:
+    them = at(Role.SERVER, State.TUNE_OK)
+    assert isinstance(error_of(them.receive_data(method(answer))), ProtocolError)
+
+
+# ----------------------------------------------------------------------------------------------------------- strangers
+@pytest.mark.parametrize(
+    ("answer", "offered"),
+    [
+        (b"AMQP\x00\x00\x09\x01", "AMQP 0-9-1"),
+        (b"AMQP\x01\x01\x00\x0a", "AMQP 0-10"),
+        (b"AMQP\x03\x01\x00\x00", "AMQP 1.0 with SASL"),
+        (b"HTTP/1.1 400 Bad Request", "HTTP"),
+        (b"\x15\x03\x01\x00\x02\x02\x46", "TLS"),
+    ],
+)
+def test_a_peer_that_answers_with_another_protocol(answer: bytes, offered: str) -> None:
+    whole, bytewise = client(version="0-9"), client(version="0-9")
+    refused = error_of(whole.receive_data(answer))
+    events = [event for byte in answer for event in bytewise.receive_data(bytes([byte]))]
+    for error in (refused, error_of(events)):
+        assert isinstance(error, VersionRefused)
+        assert error.offered.startswith(offered)
+        assert error.expected == "AMQP 0-9"
+
+
+def test_a_peer_that_closes_inside_its_answer() -> None:
+    us = client()
+    assert us.receive_data(b"AMQP\x01") == []
+    assert isinstance(error_of(us.receive_eof()), VersionRefused)
+    assert client().receive_eof() == []
+
+
+def test_a_server_answers_a_strange_header_with_its_own() -> None:
+    them = server()
+    assert isinstance(error_of(them.receive_data(b"AMQP\x01\x01\x00\x0a")), VersionRefused)
+    assert them.data_to_send() == HEADERS["0-9-1"]
+
+
+def test_a_server_that_starts_another_version() -> None:
+    us = client()
+    error = error_of(us.receive_data(method(spec.ConnectionStart(8, 0, {}, b"PLAIN", b"en_US"))))
+    assert isinstance(error, VersionRefused)
+    assert error.offered == "AMQP 8-0"
+
+
+# -------------------------------------------------------------------------------------------------------------- frames
+def test_a_frame_larger_than_agreed_ends_the_connection() -> None:
+    us, them = client(max_frame_size=4096), server()
+    pump(us, them)
+    error = error_of(us.receive_data(encode_frame(BODY, 1, bytes(4096))))
+    assert isinstance(error, DecodeError)
+    assert "4104 bytes is larger than 4096" in str(error)
+    assert sent(us) == [spec.ConnectionClose(501, "DecodeError")]
+
+
+def test_before_the_agreement_frames_of_frame_min_size_are_the_most() -> None:
+    us = client()
+    assert isinstance(error_of(us.receive_data(encode_frame(1, 0, bytes(4096)))), DecodeError)
+
+
+def test_deliveries_are_blocks_and_other_frames_are_frames() -> None:
+    us, them = client(max_frame_size=4096), server()
+    pump(us, them)
+    bodies = [b"a", b"", bytes(10000)]
+    for tag, body in enumerate(bodies, 1):
+        them.send_method(1, spec.BasicDeliver("c", tag, routing_key="k"), spec.BasicProperties(message_id="m"), body)
+    them.send_method(1, spec.BasicCancel("c"))
+    them.send_method(2, spec.BasicAck(7))
+    events = pump(us, them)[0]
+    blocks = [event.block for event in events if isinstance(event, DeliveriesReceived)]
+    found = [message for block in blocks for message in each_message(block)]
+    assert all(isinstance(message, Message) for message in found)
+    assert [message.body for message in found if isinstance(message, Message)] == bodies
+    assert blocks[0].first_id == 1
+    assert [event.frame.channel for event in events if isinstance(event, FrameReceived)] == [1, 2]
+
+
+def test_frames_of_channels_before_the_connection_is_open() -> None:
+    us = at(Role.CLIENT, State.OPEN_OK)
+    assert isinstance(error_of(us.receive_data(method(spec.BasicAck(1), 2))), ProtocolError)
+
+
+def test_content_on_channel_0() -> None:
+    us = at(Role.CLIENT, State.OPEN)
+    assert isinstance(error_of(us.receive_data(encode_frame(BODY, 0, b"x"))), ProtocolError)
+
+
+# -------------------------------------------------------------------------------------------------------- every method
+CLIENT_STATES = [State.START, State.SECURE_OR_TUNE, State.OPEN_OK, State.OPEN, State.CLOSE_OK, State.CLOSED]
+SERVER_STATES = [
+    *(State.START_OK, State.SECURE_OK, State.TUNE_OK, State.OPEN_FROM_CLIENT, State.OPEN),
+    *(State.CLOSE_OK, State.CLOSED),
+]
+EVERY_STATE = [(Role.CLIENT, state) for state in CLIENT_STATES] + [(Role.SERVER, state) for state in SERVER_STATES]
+PLAUSIBLE: dict[type, spec.Method] = {
+    spec.ConnectionStart: START,
+    spec.ConnectionTune: TUNE,
+    spec.ConnectionTuneOk: spec.ConnectionTuneOk(9, 131072, 0),
+    spec.ConnectionClose: spec.ConnectionClose(320, "forced"),
+    spec.ConnectionRedirect: spec.ConnectionRedirect("elsewhere"),
+}
+
+
+@pytest.mark.parametrize("cls", spec.METHOD_TYPES.values(), ids=lambda cls: cls.NAME)
+@pytest.mark.parametrize(("role", "state"), EVERY_STATE, ids=lambda value: value.name.lower())
+def test_a_method_leads_where_the_table_says_or_ends_the_connection(
+    role: Role, state: State, cls: type[spec.Method]
+) -> None:
+    connection = at(role, state)
+    events = connection.receive_data(method(PLAUSIBLE.get(cls, cls())))
+    table = CLIENT_TRANSITIONS if role is Role.CLIENT else SERVER_TRANSITIONS
+    following = table.get((state, cls))
+    if state is State.CLOSED:
+        assert events == []
+    elif cls is spec.ConnectionClose:
+        assert sent(connection) == [spec.ConnectionCloseOk()]
+        assert connection.state is State.CLOSED
+    elif following is not None:
+        assert connection.state in (following, State.SECURE_OK, State.TUNE_OK)
+        assert not any(isinstance(event, Ended) and event.error for event in events)
+    elif state is State.CLOSE_OK:
+        assert events == []
+    else:
+        assert isinstance(error_of(events), ProtocolError)
+        assert connection.state is State.CLOSED
