@@ -262,6 +262,22 @@ class Ledger:
         part = self._parts[index]
         return part.tag, part.index + command_id - part.first_id
 
+    @property
+    def first_id(self) -> int:
+        """Id of the first transfer whose bytes may still be held; 0 if there is none."""
+        return self._parts[self._lead].first_id if self._lead < len(self._parts) else 0
+
+    def frames(self, command_id: int) -> memoryview | None:
+        """Return the bytes of a transfer; ``None`` if it is rejected, unknown, or not held any more."""
+        index = bisect_right(self._parts, command_id, key=_first_id) - 1
+        if index < 0 or command_id > self._parts[index].last_id:
+            return None
+        part = self._parts[index]
+        if part.transfers is None or (part.rejected is not None and command_id in part.rejected):
+            return None
+        at = part.start + command_id - part.first_id
+        return part.transfers.frames[part.transfers.offset(at) : part.transfers.offset(at + 1)]
+
     def unfinished(self, completed: RangeSet, unsent: Iterable[tuple[Transfers, int]]) -> list[Transfers]:
         """Return transfers that are neither completed nor rejected, in order, then unsent ones; no bytes are copied.
 

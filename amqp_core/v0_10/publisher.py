@@ -20,48 +20,29 @@ Behaviour of the two brokers, and the consequences:
 
 from __future__ import annotations
 
-import logging
 import math
 from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING
 
-from amqp_core.error_conditions import CoreCondition
-from amqp_core.errors import UsageError
+from amqp_core.publishing import MAX_BYTES_IN_FLIGHT, MAX_IN_FLIGHT, PIECE_BYTES, RunPublisher
 from amqp_core.sequence_numbers import RangeSet, unwrap_ranges
-from amqp_core.transfer_ledger import Counted, Ledger, Rejected, Transfers
+from amqp_core.transfer_ledger import Counted, Rejected, Transfers
 from amqp_core.transport import monotonic
 from amqp_core.v0_10 import spec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from amqp_core.publisher_window import Window
     from amqp_core.v0_10.driver import Driver
     from amqp_core.v0_10.producer_credit import ProducerCredit
 
-MAX_IN_FLIGHT = 10_000
-MAX_BYTES_IN_FLIGHT = 32 << 20
 MAX_BYTES_WITHHELD = 4 << 20
 """Most bytes in flight to a broker that signals a full queue only by withholding completions."""
-# Most pending bytes for a broker that reads slowly, before sending waits for it.
-_PENDING_BYTES = 1 << 20
-# Bytes written between two reads from the broker.
-_PIECE_BYTES = 1 << 19
-# Transfers of small runs that may be sent between two reads.
-_LOOK_EVERY = 32
-# Intervals at which a long wait asks the broker for completions, and logs a warning.
-_ASK_EVERY_S = 5.0
-_WARN_EVERY_S = 60.0
 # A broker that completes nothing for so long, although it was asked, has stopped the publisher.
 _STOPPED_AFTER_S = 1.0
-# Without heartbeats, a broker that answers no sync for so many seconds counts as lost.
-_SILENCE_S = 60.0
-
-_log = logging.getLogger(__name__)
 
 
-class Publisher:
+class Publisher(RunPublisher):
     """Publishes runs of transfers on a client's session; made by :meth:`Client.publisher`. Not thread-safe.
 
     Only :meth:`send`, :meth:`finish`, :meth:`retire` and :meth:`receive` raise an AmqpError.
@@ -79,96 +60,21 @@ class Publisher:
     def __init__(
         self, driver: Driver, *, accept_mode: int, trusting: bool = False, window: Window, credit: ProducerCredit
     ) -> None:
+        super().__init__(driver, window)
         self.accept_mode = accept_mode
-        self.window = window
         self.credit = credit
         self._driver = driver
-        self._ledger = Ledger()
-        self.sent = self._ledger.sent
-        self._unsent: list[tuple[Transfers, int]] = []
         self._trusting = trusting  # a completion counts at once, without the answer to a later sync
         self._syncs: deque[tuple[int, list[tuple[int, int]]]] = deque()  # with the ids completed when each was sent
         self._proven = RangeSet()
         self._proven_by = -1
         self._since_sync = Counted()
-        self._since_look = Counted()
         self._seen = 0
-        self._dirty = False
-        self._retired = False
 
     @property
     def max_frame_size(self) -> int:
         """Largest frame that the broker accepts on this connection (connection.tune-ok), in bytes."""
         return self._driver.connection.max_frame_size
-
-    @property
-    def completed(self) -> Counted:
-        """Count of the transfers that the broker has completed for certain (session.completed), as far as was read.
-
-        It does no I/O, and can be read after the connection has ended.
-        """
-        self._settle()
-        return self._ledger.completed
-
-    @property
-    def in_flight(self) -> int:
-        """Number of transfers that were sent and are not completed for certain (session.completed), as far as was read.
-
-        It does no I/O, and can be read after the connection has ended.
-        """
-        self._settle()
-        return self._ledger.in_flight.transfers
-
-    @property
-    def rejected(self) -> list[Rejected]:
-        """Rejected transfers (message.reject) that :meth:`take_rejected` has not returned yet."""
-        return self._ledger.rejected
-
-    def send(self, transfers: Transfers, *, timeout_s: float = math.inf) -> int:
-        """Send a run (message.transfer); it is safe once :meth:`finish` has returned.
-
-        Until then :meth:`unfinished` includes what is not completed, also after an error in the middle of the run.
-
-        Waits while the window, the broker's flow control or the socket is full: without limit by default, as long as
-        the broker lives. The log has a warning once a minute with the reason of the wait.
-
-        Args:
-            transfers: the run; encoded with ``accept_mode``, in frames of at most ``max_frame_size`` bytes.
-            timeout_s: seconds until a live broker that accepts nothing is given up.
-
-        Returns:
-            The command id of the first transfer; of the next command, if the run is empty.
-
-        Raises:
-            ConnectionLost, ConnectionClosed, SessionDetached, CommandFailed, ProtocolError: the connection or session
-                ended, now or before. CommandFailed may concern an earlier transfer: see :meth:`locate`.
-            DeadlineExceeded: after ``timeout_s``; or there are no heartbeats and the broker was silent for 60 s.
-            DecodeError: a transfer cannot be read, which is tried only if the broker limits single exchanges.
-            UsageError: another publisher has replaced this one, or the client was closed.
-        """
-        if self._retired:
-            reason = "another publisher was made for this client, so this one is over"
-            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
-        count = len(transfers)
-        if not count:
-            return self._driver.session.next_id
-        self._dirty = True
-        self._unsent.append((transfers, 0))
-        self._driver.check()
-        deadline = monotonic() + timeout_s
-        first_id, position = -1, 0
-        while position < count:
-            stop = self._wait_for_room(transfers, position, deadline)
-            command_id = self._write(transfers, position, stop)
-            first_id = command_id if first_id < 0 else first_id
-            position = stop
-            self._driver.check()
-            if self._sync_is_due():
-                self._sync()
-            self._look_now_and_then()
-            self._wait(self._socket_has_room, "the broker to read what is published", deadline)
-        self._unsent.pop()
-        return first_id
 
     def finish(self, *, timeout_s: float = math.inf) -> None:
         """Wait until the broker has completed every transfer (execution.sync). Look at ``rejected`` then.
@@ -186,9 +92,7 @@ class Publisher:
         if not self._dirty:
             return
         self._driver.check()
-        if self._unsent:
-            reason = "a run was not sent whole, so there is no end to wait for"
-            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
+        self._check_all_sent()
         deadline = monotonic() + timeout_s
         if self._since_sync.transfers:
             self._sync()
@@ -198,46 +102,6 @@ class Publisher:
             self._wait(self._is_settled, "the completion of what is published", deadline)
         self._ledger.forget(self._driver.session.next_id)
         self._dirty = False
-
-    def unfinished(self) -> list[Transfers]:
-        """Return transfers of :meth:`send` that are neither completed nor rejected, in order, without copying bytes.
-
-        After a loss they must be sent again elsewhere: the broker may have some of them, but did not confirm
-        (session.completed). It does no I/O, so that it works after the connection has ended.
-        """
-        self._settle()
-        return self._ledger.unfinished(self._safe(), self._unsent)
-
-    def locate(self, command_id: int) -> tuple[object, int] | None:
-        """Return tag and number of the transfer with that command id; ``None`` for any other command.
-
-        Used for the command that an execution.exception names (:attr:`CommandFailed.command_id`). Transfers completed
-        long ago are forgotten.
-
-        Args:
-            command_id: an id without limit, as :meth:`send` returns it.
-
-        Returns:
-            The tag of its run, and its number in that run.
-        """
-        return self._ledger.locate(command_id)
-
-    def take_rejected(self) -> list[Rejected]:
-        """Return the transfers rejected since the last call (message.reject), and forget them. No I/O."""
-        return self._ledger.take_rejected()
-
-    def retire(self) -> None:
-        """End the publisher, since another one takes over the session.
-
-        Afterwards :meth:`send` raises UsageError.
-
-        Raises:
-            UsageError: it is not finished: call :meth:`finish` before.
-        """
-        if self._dirty:
-            reason = f"the publisher in use is not finished, {self.in_flight} transfer(s) are not completed"
-            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
-        self._retired = True
 
     def receive(self, command: spec.Command) -> None:
         """Process a command of the broker to a publisher: message.reject, and the flow control of producers.
@@ -259,12 +123,20 @@ class Publisher:
     def _write(self, transfers: Transfers, start: int, stop: int) -> int:
         low, high = transfers.offset(start), transfers.offset(stop)
         first_id = self._driver.send_ready(transfers.frames[low:high], stop - start)
-        self._ledger.enter(transfers, start, stop, first_id)
-        self._unsent[-1] = (transfers, stop)
+        part = self._entered(transfers, start, stop, first_id)
         self.credit.spend(transfers, start, stop, first_id)
-        self._since_sync.add(stop - start, high - low)
-        self._since_look.add(stop - start, high - low)
+        self._since_sync.add(part.transfers, part.nbytes)
         return first_id
+
+    def _written(self) -> None:
+        if self._sync_is_due():
+            self._sync()
+
+    def _next_id(self) -> int:
+        return self._driver.session.next_id
+
+    def _heartbeat_s(self) -> float:
+        return self._driver.connection.heartbeat_s
 
     def _wait_for_room(self, transfers: Transfers, start: int, deadline: float) -> int:
         """Wait until transfers from ``start`` on may be sent; return the end of that part."""
@@ -306,7 +178,7 @@ class Publisher:
         limit = self.credit.room(transfers, start, min(len(transfers), start + room))
         if limit == start:
             return start
-        stop = bisect_right(transfers.ends, base + min(free, _PIECE_BYTES), start, limit)
+        stop = bisect_right(transfers.ends, base + min(free, PIECE_BYTES), start, limit)
         if stop == start and (not in_flight.transfers or transfers.offset(start + 1) - base <= free):
             stop += 1  # larger than a piece, or larger than the window and alone
         return stop
@@ -320,12 +192,6 @@ class Publisher:
         self._since_sync = Counted()
         heard = self._driver.session.completed.ranges()
         self._syncs.append((self._driver.send(spec.ExecutionSync(), sync=True), heard))
-
-    def _look_now_and_then(self) -> None:
-        """Read the broker's commands between writes: a stop, rejects, completion."""
-        if self._since_look.transfers >= _LOOK_EVERY or self._since_look.nbytes >= _PIECE_BYTES // 2:
-            self._since_look = Counted()
-            self._driver.poll()
 
     def _settle(self) -> None:
         """Count completed transfers, and free their bytes."""
@@ -363,32 +229,6 @@ class Publisher:
     def _is_settled(self) -> bool:
         return not (self.in_flight or self._syncs) or self._shall_ask()
 
-    def _socket_has_room(self) -> bool:
-        return self._driver.transport.pending_bytes <= _PENDING_BYTES
-
-    def _wait(self, ready: Callable[[], bool], what: str, deadline: float) -> None:
-        """Do I/O until ``ready`` returns true; ask for completions, warn, and give up when that is due."""
-        if ready():
-            return
-        driver = self._driver
-        self._since_look = Counted()
-        started = monotonic()
-        ask_at, warn_at = started + _ASK_EVERY_S, started + _WARN_EVERY_S
-        while not ready():
-            now = monotonic()
-            if now >= ask_at:
-                self._ask()
-                ask_at = now + _ASK_EVERY_S
-            if now >= warn_at:
-                self._warn(what, now - started)
-                warn_at = now + _WARN_EVERY_S
-            give_up_at = deadline
-            if deadline == math.inf and not driver.connection.heartbeat_s:
-                give_up_at = max(started, driver.heard_at) + _SILENCE_S
-            if now >= give_up_at:
-                driver.give_up(what)
-            driver.pump_once(min(ask_at, warn_at, give_up_at))
-
     def _ask(self) -> None:
         """Ask for completions; without heartbeats the answer also proves that the broker lives."""
         self._settle()
@@ -396,18 +236,6 @@ class Publisher:
             self._driver.flush_completed()
         else:
             self._sync()
-
-    def _warn(self, what: str, seconds: float) -> None:
-        driver, in_flight = self._driver, self._ledger.in_flight
-        _log.warning(
-            "waiting for %s for %.0f s: %d transfer(s), %d bytes, are not completed by %s; %d bytes are not written",
-            what,
-            seconds,
-            in_flight.transfers,
-            in_flight.nbytes,
-            driver.transport.peer,
-            driver.transport.pending_bytes,
-        )
 
 
 __all__ = ["MAX_BYTES_IN_FLIGHT", "MAX_IN_FLIGHT", "Counted", "Publisher", "Rejected", "Transfers"]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_core import publishing as publisher_module
 from amqp_core.errors import ConnectionLost, DeadlineExceeded, UsageError
-from amqp_core.v0_10 import publisher as publisher_module
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import Message
 from tests.core.publisher_support import Receiver, completed
