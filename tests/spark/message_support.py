@@ -19,8 +19,8 @@ from amqp_core.v0_10._codec import decode_command, decode_header, encode_header
 from amqp_core.v0_10._scan import scan
 from amqp_core.v0_10.framing import Assembler, parse_frame
 from amqp_core.v0_10.type_codes import Typed
+from amqp_spark.arrow.columns.variant import encode as encode_variant
 from amqp_spark.arrow.encode import FrameFormat, MessagePlan, TaskId
-from amqp_spark.arrow.v0_10.decode.variant import encode as encode_variant
 from amqp_spark.errors import RowError
 from amqp_spark.options import SinkOptions
 

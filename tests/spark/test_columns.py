@@ -14,7 +14,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_core.errors import DecodeError
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA, Chunk, ColumnPlan
-from amqp_spark.arrow.v0_10.decode import schema as columns
+from amqp_spark.arrow.decode import schema as columns
 from amqp_spark.errors import MessageFormatError, SchemaError
 from tests.support import wire
 from tests.support.received import chunk_of

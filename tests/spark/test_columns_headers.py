@@ -16,9 +16,9 @@ from pyspark.sql.types import VariantVal
 
 from amqp_core.v0_10._write import write_map
 from amqp_core.v0_10.type_codes import VBIN32, Typed
+from amqp_spark.arrow.columns.conversion import ConversionError
+from amqp_spark.arrow.columns.variant import LARGEST, encode
 from amqp_spark.arrow.decode import ColumnPlan
-from amqp_spark.arrow.v0_10.conversion import ConversionError
-from amqp_spark.arrow.v0_10.decode.variant import LARGEST, encode
 from amqp_spark.errors import MessageFormatError
 from tests.support import wire
 from tests.support.received import chunk_of

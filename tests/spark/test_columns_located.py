@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from amqp_core.errors import DecodeError
 from amqp_core.v0_10._scan import segments
-from amqp_spark.arrow.v0_10.decode.located import Chunk, Located, joined, locate
+from amqp_spark.arrow.columns.located import Chunk, Located, joined
+from amqp_spark.arrow.v0_10.decode.located import locate
 from tests.support import wire
 from tests.support.choice import examples
 from tests.support.received import chunk_of
@@ -44,8 +45,8 @@ Part = tuple[bytes, bytes] | str
 def found(located: Located) -> list[Part]:
     """Header and body of every transfer, or why there are none."""
     out: list[Part] = []
-    bodies = located.bodies(range(len(located.end))).to_pylist()
-    for row, (begin, end) in enumerate(zip(located.head_begin, located.head_end, strict=True)):
+    bodies = located.bodies(range(len(located.places.end))).to_pylist()
+    for row, (begin, end) in enumerate(zip(located.places.head_begin, located.places.head_end, strict=True)):
         header, body = located.wire.data[begin:end], bodies[row]
         assert body is not None
         assert located.bodies(range(row, row + 1)).to_pylist() == [body]

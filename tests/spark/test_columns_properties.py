@@ -13,7 +13,7 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_header, encode_header
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA, Chunk, ColumnPlan
-from amqp_spark.arrow.v0_10.decode.plan import MODES
+from amqp_spark.arrow.decode.plan import MODES
 from amqp_spark.arrow.v0_10.properties import DELIVERY, MESSAGE
 from amqp_spark.errors import MessageFormatError
 from tests.support import wire

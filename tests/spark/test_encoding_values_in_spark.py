@@ -12,8 +12,8 @@ from pyspark.sql import types as t
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_map_typed
 from amqp_core.v0_10.type_codes import Typed
+from amqp_spark.arrow.columns.conversion import unsupported_parts
 from amqp_spark.arrow.decode import ColumnPlan
-from amqp_spark.arrow.v0_10.conversion import unsupported_parts
 from tests.support import wire
 from tests.support.received import chunk_of
 

@@ -15,10 +15,10 @@ from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
 from amqp_core.v0_10.type_codes import MAX_DEPTH
+from amqp_spark.arrow.columns.conversion import unsupported_parts
 from amqp_spark.arrow.decode import ColumnPlan
 from amqp_spark.arrow.rows import values as encoding
 from amqp_spark.arrow.rows.dialect import AMQP_0_10
-from amqp_spark.arrow.v0_10.conversion import unsupported_parts
 from tests.support import wire
 from tests.support.choice import examples
 from tests.support.received import chunk_of

@@ -18,10 +18,10 @@ from pyspark.sql import types as t
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list_typed, read_map_typed
 from amqp_core.v0_10.type_codes import MAX_DEPTH, Typed
+from amqp_spark.arrow.columns.variant import encode
 from amqp_spark.arrow.rows import values as encoding
 from amqp_spark.arrow.rows import variants as variant_encoding
 from amqp_spark.arrow.rows.dialect import AMQP_0_10
-from amqp_spark.arrow.v0_10.decode.variant import encode
 
 encode_map = partial(encoding.encode_map, wire=AMQP_0_10)
 encode_list = partial(encoding.encode_list, wire=AMQP_0_10)

@@ -12,11 +12,11 @@ from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_map_typed
+from amqp_spark.arrow.columns.values import name_of
 from amqp_spark.arrow.decode import COLUMNS as READABLE
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA
 from amqp_spark.arrow.encode import MessagePlan
 from amqp_spark.arrow.encode.schema import COLUMNS, IGNORED, WIRE_TYPES, schema_problems
-from amqp_spark.arrow.v0_10.decode.values import name_of
 from amqp_spark.errors import SchemaError
 from tests.spark.message_support import OBJECT, blocks_of, received, sink_options, to_batch
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import types as t
 
+from amqp_spark.arrow.decode.schema import COLUMNS as READABLE
+from amqp_spark.arrow.decode.schema import type_problems
 from amqp_spark.arrow.rows.bodies import LIST_TYPE, MAP_TYPE
 from amqp_spark.arrow.v0_9.properties import PROPERTIES as PROPERTIES_0_9
-from amqp_spark.arrow.v0_10.decode.schema import COLUMNS as READABLE
-from amqp_spark.arrow.v0_10.decode.schema import type_problems
 from amqp_spark.arrow.v0_10.properties import PROPERTIES as PROPERTIES_0_10
 from amqp_spark.error_conditions import SparkCondition
 

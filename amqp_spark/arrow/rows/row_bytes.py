@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from amqp_spark.arrow.v0_10.decode.arrays import buffer
+from amqp_spark.arrow.columns.arrays import buffer
 
 if TYPE_CHECKING:
     import numpy.typing as npt

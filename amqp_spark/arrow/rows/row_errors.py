@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from amqp_spark.arrow.columns.conversion import LONGEST_KEY
 from amqp_spark.arrow.rows.row_bytes import LARGEST, bounds, lengths, packed, present
-from amqp_spark.arrow.v0_10.conversion import LONGEST_KEY
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.rows.row_bytes import Array, Mask

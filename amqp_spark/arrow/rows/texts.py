@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from amqp_spark.arrow.columns.conversion import EARLIEST_SECONDS, LATEST_SECONDS
 from amqp_spark.arrow.rows import row_bytes
-from amqp_spark.arrow.v0_10.conversion import EARLIEST_SECONDS, LATEST_SECONDS
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.rows.row_bytes import Array, Cell, Mask, Numbers

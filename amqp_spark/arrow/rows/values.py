@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import types as t
 
+from amqp_spark.arrow.columns.conversion import LONGEST_KEY, Errors
 from amqp_spark.arrow.rows import row_bytes, texts, variants
 from amqp_spark.arrow.rows.row_errors import (
     Fault,
@@ -23,7 +24,6 @@ from amqp_spark.arrow.rows.row_errors import (
     not_utf8,
     text_too_long,
 )
-from amqp_spark.arrow.v0_10.conversion import LONGEST_KEY, Errors
 
 if TYPE_CHECKING:
     from collections.abc import Callable

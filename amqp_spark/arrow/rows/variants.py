@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from amqp_core.typed_values import MAX_DEPTH
+from amqp_spark.arrow.columns.conversion import LONGEST_KEY
 from amqp_spark.arrow.rows import texts
 from amqp_spark.arrow.rows.row_errors import (
     Fault,
@@ -29,7 +30,6 @@ from amqp_spark.arrow.rows.row_errors import (
     not_utf8,
     text_too_long,
 )
-from amqp_spark.arrow.v0_10.conversion import LONGEST_KEY
 
 if TYPE_CHECKING:
     from collections.abc import Callable

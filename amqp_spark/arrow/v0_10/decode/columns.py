@@ -1,184 +1,80 @@
-"""One batch of messages, and a function per column that makes its Arrow array."""
+"""Columns of messages of 0-10: a function per column that makes its Arrow array."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import types as t
 from pyspark.sql.pandas.types import to_arrow_type
 
-from amqp_core.errors import DecodeError
-from amqp_core.v0_10 import type_codes as code
-from amqp_core.v0_10._read import read_list_typed, read_map_typed
-from amqp_core.v0_10.type_codes import Typed
-from amqp_spark.arrow.v0_10.conversion import ConversionError, Errors
-from amqp_spark.arrow.v0_10.decode import arrays, headers
-from amqp_spark.arrow.v0_10.decode.properties import PackedFields, Spans, Wire, padded, reply_to, structs
-from amqp_spark.arrow.v0_10.decode.values import converter
+from amqp_spark.arrow.columns import arrays
+from amqp_spark.arrow.columns import batch as batches
+from amqp_spark.arrow.columns.batch import body_builder, bytes_of, decoder, general, headers_builder, property_builder
+from amqp_spark.arrow.columns.wire import Spans, Wire, padded
+from amqp_spark.arrow.v0_10.decode.properties import reply_to, structs
 from amqp_spark.arrow.v0_10.properties import MESSAGE, PROPERTIES, REPLY_TO
 
 if TYPE_CHECKING:
+    from pyspark.sql import types as t
+
+    from amqp_spark.arrow.columns.arrays import Array, Column
+    from amqp_spark.arrow.columns.batch import Build
+    from amqp_spark.arrow.columns.conversion import Errors
+    from amqp_spark.arrow.columns.fields import PackedFields
+    from amqp_spark.arrow.columns.located import Located
     from amqp_spark.arrow.layout import Property
-    from amqp_spark.arrow.v0_10.decode.arrays import Array, Column
-    from amqp_spark.arrow.v0_10.decode.located import Located
-    from amqp_spark.arrow.v0_10.decode.properties import Positions
-
-
-class Batch:
-    """Some rows of a block; positions of their fields are computed when a column needs them."""
-
-    def __init__(self, located: Located, rows: range, queue: str, position: int) -> None:
-        self.wire = located.wire
-        self.queue = queue
-        self.position = position
-        self.rows = len(rows)
-        self.broken: Errors = {row - rows.start: why for row, why in located.broken.items() if row in rows}
-        self._located = located
-        self._range = rows
-        self._structs: tuple[PackedFields, PackedFields] | None = None
-
-    def _part(self, positions: Positions) -> Positions:
-        return positions[self._range.start : self._range.stop]
-
-    def struct_of(self, wanted: Property) -> PackedFields:
-        """Positions of the struct that has this field."""
-        if self._structs is None:
-            begin, end = self._part(self._located.head_begin), self._part(self._located.head_end)
-            self._structs = structs(self.wire, begin, end, self.broken)
-        return self._structs[wanted in MESSAGE.fields]
-
-    def transfer(self, row: int) -> bytes:
-        """The frames of a message, and of any frames before it in the block."""
-        return self._located.transfer(self._range.start + row)
-
-    def bodies(self) -> Array:
-        """The bodies as BINARY."""
-        located = self._located
-        if any(row in self._range for row in located.odd):
-            return located.bodies(self._range)
-        return arrays.binary(self.wire, self._part(located.body_begin), self._part(located.end), None)
-
-
-Build: TypeAlias = Callable[[Batch], "Column"]
 
 _PROPERTIES: Final = {each.name: each for each in PROPERTIES}
 
 
-def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:  # noqa: PLR0911 - a table
+class Batch(batches.Batch):
+    """Some rows of a block; positions of their fields are computed when a column needs them."""
+
+    def __init__(self, located: Located, rows: range, queue: str, position: int) -> None:
+        super().__init__(located, rows, queue, position)
+        self._structs: tuple[PackedFields, PackedFields] | None = None
+
+    def fields_of(self, wanted: Property) -> PackedFields:
+        """Positions of the struct that has this field."""
+        if self._structs is None:
+            places = self.located.places
+            self._structs = structs(self.wire, self.part(places.head_begin), self.part(places.head_end), self.broken)
+        return self._structs[wanted in MESSAGE.fields]
+
+    def encoded_headers(self) -> Array:
+        """Headers as BINARY: encoded maps, untouched."""
+        return batches.encoded_headers(self, _PROPERTIES["application_headers"])
+
+
+def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:
     """The function that makes the column of a field; the schema check has accepted the type."""
     name, kind = field.name.lower(), field.dataType
-    if name == "queue":
-        return lambda batch: (pa.repeat(pa.scalar(batch.queue, pa.string()), batch.rows), {})
-    if name == "position":
-        return lambda batch: (pa.array(np.arange(batch.position, batch.position + batch.rows)), {})
+    build = general(name)
+    if build is not None:
+        return build
     if name == "body":
-        return _body(kind, arrow, unit)
+        return body_builder(kind, arrow, unit, _PROPERTIES["content_type"])
     wanted = _PROPERTIES[name]
-    match wanted.wire:
-        case "bit":
-            return partial(_bit, wanted=wanted)
-        case "datetime":
-            return partial(_time, wanted=wanted, arrow=arrow, unit=None if isinstance(kind, t.LongType) else unit)
-        case "uuid":
-            return partial(_uuid, wanted=wanted, text=isinstance(kind, t.StringType))
-        case "reply-to":
-            return partial(_reply_to, wanted=wanted, arrow=cast("pa.StructType", arrow))
-        case "map":
-            return _headers(wanted, kind, arrow, unit)
-        case _ if wanted.width > 0:
-            return partial(_number, wanted=wanted, arrow=arrow)
-        case _:
-            return partial(_sized, wanted=wanted, text=isinstance(kind, t.StringType))
+    if wanted.wire == "reply-to":
+        return partial(_reply_to, wanted=wanted, arrow=cast("pa.StructType", arrow))
+    if wanted.wire == "map":
+        return headers_builder(wanted, kind, arrow, unit)
+    return property_builder(wanted, kind, arrow, unit)
 
 
-# ---- properties ----------------------------------------------------------------------------------------------------
-
-
-def _bit(batch: Batch, wanted: Property) -> Column:
-    values, absent = batch.struct_of(wanted).bit(wanted)
-    return pa.array(values, pa.bool_(), mask=absent), {}
-
-
-def _number(batch: Batch, wanted: Property, arrow: pa.DataType) -> Column:
-    at, absent = batch.struct_of(wanted).fixed(wanted)
-    if wanted.width < 8:
-        return arrays.integers(batch.wire.size(wanted.width, at), absent, arrow)
-    return arrays.unsigned(batch.wire.read(">u8", at).astype(np.uint64), absent, arrow)
-
-
-def _time(batch: Batch, wanted: Property, arrow: pa.DataType, unit: str | None) -> Column:
-    at, absent = batch.struct_of(wanted).fixed(wanted)
-    numbers = batch.wire.read(">i8", at).astype(np.int64)
-    return arrays.integers(numbers, absent, arrow) if unit is None else arrays.times(numbers, absent, arrow, unit)
-
-
-def _uuid(batch: Batch, wanted: Property, *, text: bool) -> Column:
-    at, absent = batch.struct_of(wanted).fixed(wanted)
-    if not text:
-        return arrays.binary(batch.wire, at, at + 16, absent), {}
-    raw = batch.wire.read("V16", at).view(np.uint8).reshape(batch.rows, 16)
-    return arrays.uuid_text(raw, absent), {}
-
-
-def _sized(batch: Batch, wanted: Property, *, text: bool) -> Column:
-    raw = _bytes_of(batch.wire, batch.struct_of(wanted), wanted)
-    return arrays.text(raw) if text else (raw, {})
-
-
-def _bytes_of(wire: Wire, packed: PackedFields, wanted: Property) -> Array:
-    begin, end, absent = packed.sized(wanted)
-    return arrays.binary(wire, begin - wanted.width, end, absent)
-
-
-def _reply_to(batch: Batch, wanted: Property, arrow: pa.StructType) -> Column:
-    spans = batch.struct_of(wanted).sized(wanted)
+def _reply_to(batch: batches.Batch, wanted: Property, arrow: pa.StructType) -> Column:
+    spans = batch.fields_of(wanted).sized(wanted)
     packed = reply_to(batch.wire, spans, batch.broken)
     parts = {part.name: part for part in REPLY_TO.fields}
     columns, errors = [], {}
     for field in arrow:
-        column, wrong = arrays.text(_bytes_of(batch.wire, packed, parts[field.name.lower()]))
+        column, wrong = arrays.text(bytes_of(batch.wire, packed, parts[field.name.lower()]))
         columns.append(column)
         errors.update({row: f"{field.name}: {why}" for row, why in wrong.items()})
     mask = None if spans.absent is None else pa.array(spans.absent)
     return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
-
-
-# ---- headers -------------------------------------------------------------------------------------------------------
-
-
-def _headers(wanted: Property, kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
-    if isinstance(kind, t.BinaryType):
-        return lambda batch: (encoded_headers(batch, wanted), {})
-    decode = decoder(kind, arrow, unit)
-    return lambda batch: decode(batch.wire, batch.struct_of(wanted).sized(wanted), batch.broken)
-
-
-def decoder(kind: t.DataType, arrow: pa.DataType, unit: str) -> Callable[[Wire, Spans, Errors], Column]:
-    """The function that decodes encoded maps to STRUCT, MAP or VARIANT. Malformed maps go into the errors."""
-    if isinstance(kind, t.StructType):
-        return partial(_picked, kind=kind, arrow=cast("pa.StructType", arrow), unit=unit)
-    convert = converter(kind, unit)
-    texts = isinstance(kind, t.MapType) and isinstance(kind.valueType, t.StringType) and kind.valueContainsNull
-
-    def decode(wire: Wire, spans: Spans, broken: Errors) -> Column:
-        if texts:
-            column = headers.texts(wire, spans, cast("pa.MapType[Any, Any]", arrow), unit, broken)
-            if column is not None:
-                return column
-        begin, end, absent = spans
-        maps = arrays.binary(wire, begin, end, absent).to_pylist()
-        return _converted([None if item is None else partial(_map, item) for item in maps], convert, arrow)
-
-    return decode
-
-
-def encoded_headers(batch: Batch, wanted: Property = _PROPERTIES["application_headers"]) -> Array:
-    """Headers as BINARY: encoded maps, untouched."""
-    return arrays.binary(batch.wire, *batch.struct_of(wanted).sized(wanted))
 
 
 def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:
@@ -204,95 +100,3 @@ def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:
     absent = wrong if absent is None else absent | wrong
     decoded, errors = decoder(kind, arrow, unit)(wire, Spans(begin, end, absent), broken)
     return decoded, errors | broken
-
-
-def _picked(  # functools.partial presets its last arguments
-    wire: Wire, spans: Spans, broken: Errors, *, kind: t.StructType, arrow: pa.StructType, unit: str
-) -> Column:
-    absent = spans.absent
-    keys = [field.name.encode() for field in kind.fields]
-    places = headers.pick(wire, spans, keys, broken)
-    columns: list[Array] = []
-    errors: Errors = {}
-    for field, part, at in zip(kind.fields, arrow, places, strict=True):
-        column, wrong = headers.typed(wire, at, headers.Target(field.dataType, part.type, unit))
-        for row, why in wrong.items():
-            errors.setdefault(row, f"{field.name}: {why}")
-        if not field.nullable and column.null_count:
-            missing = column.is_null().to_numpy(zero_copy_only=False)
-            if absent is not None:
-                missing &= ~absent
-            for row in np.flatnonzero(missing).tolist():
-                errors.setdefault(row, f"{field.name}: absent, and NOT NULL was asked for")
-        columns.append(column)
-    mask = None if absent is None else pa.array(absent)
-    return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
-
-
-def _converted(
-    sources: list[Callable[[], Typed] | None], convert: Callable[[Typed], Any], arrow: pa.DataType
-) -> Column:
-    values: list[Any] = []
-    errors: Errors = {}
-    for row, source in enumerate(sources):
-        value = None
-        if source is not None:
-            try:
-                value = convert(source())
-            except ConversionError as bad:
-                errors[row] = str(bad)
-            except DecodeError as bad:
-                errors[row] = bad.reason
-        values.append(value)
-    return pa.array(values, arrow), errors
-
-
-def _container(read: Callable[[bytes, int], tuple[Any, int]], number: int, name: str, data: bytes) -> Typed:
-    value, end = read(data, 0)
-    if end != len(data):
-        raise ConversionError(f"{len(data) - end} bytes after the end of the {name}")
-    return Typed(number, value)
-
-
-_map: Final = partial(_container, read_map_typed, code.MAP, "map")
-_list: Final = partial(_container, read_list_typed, code.LIST, "list")
-
-
-# ---- body ----------------------------------------------------------------------------------------------------------
-
-
-_Readers: TypeAlias = dict[bytes, Callable[[bytes], Typed]]
-
-
-def _body(kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
-    if isinstance(kind, t.BinaryType):
-        return lambda batch: (batch.bodies(), {})
-    if isinstance(kind, t.StringType):
-        return lambda batch: arrays.text(batch.bodies())
-    readers: _Readers = {b"amqp/map": _map, b"amqp/list": _list}
-    if isinstance(kind, t.ArrayType):
-        del readers[b"amqp/map"]
-    elif not isinstance(kind, t.VariantType):
-        del readers[b"amqp/list"]
-    convert = converter(kind, unit)
-
-    def build(batch: Batch) -> Column:
-        wanted = _PROPERTIES["content_type"]
-        types: list[bytes | None] = _bytes_of(batch.wire, batch.struct_of(wanted), wanted).to_pylist()
-        bodies: list[bytes | None] = batch.bodies().to_pylist()
-        sources: list[Callable[[], Typed] | None] = [
-            None if row in batch.broken else partial(_self_describing, readers, *pair)
-            for row, pair in enumerate(zip(types, bodies, strict=True))
-        ]
-        return _converted(sources, convert, arrow)
-
-    return build
-
-
-def _self_describing(readers: _Readers, content_type: bytes | None, body: bytes | None) -> Typed:
-    reader = None if content_type is None else readers.get(content_type)
-    if reader is None:
-        wanted = " or ".join(sorted(name.decode() for name in readers))
-        found = "no content-type" if content_type is None else f"content-type {content_type!r}"
-        raise ConversionError(f"{found}, where {wanted} is needed to decode the body; BINARY takes any body")
-    return reader(body or b"")

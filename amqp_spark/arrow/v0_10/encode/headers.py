@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from pyspark.sql import types as t
 
+from amqp_spark.arrow.columns.headers import check, end_of
+from amqp_spark.arrow.columns.wire import Spans, Wire, padded
 from amqp_spark.arrow.rows import stamps
 from amqp_spark.arrow.rows.dialect import AMQP_0_10
 from amqp_spark.arrow.rows.messages import HEADERS
 from amqp_spark.arrow.rows.row_bytes import bounds, lengths, present
 from amqp_spark.arrow.rows.row_errors import limited
 from amqp_spark.arrow.rows.values import encode_map
-from amqp_spark.arrow.v0_10.decode.headers import check, end_of
-from amqp_spark.arrow.v0_10.decode.properties import Spans, Wire, padded
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.rows.messages import TaskId

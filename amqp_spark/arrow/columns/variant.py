@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 from uuid import UUID
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_spark.arrow.v0_10.conversion import ConversionError, microseconds
+from amqp_spark.arrow.columns.conversion import ConversionError, microseconds
 
 if TYPE_CHECKING:
     from amqp_core.v0_10.type_codes import Typed

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
-from amqp_spark.arrow.v0_10.conversion import AUTO_MILLISECONDS, EARLIEST_SECONDS, LATEST_SECONDS, Errors
+from amqp_spark.arrow.columns.conversion import AUTO_MILLISECONDS, EARLIEST_SECONDS, LATEST_SECONDS, Errors
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from amqp_spark.arrow.v0_10.decode.properties import Mask, Positions, Wire
+    from amqp_spark.arrow.columns.wire import Mask, Positions, Wire
 
 Array: TypeAlias = "pa.Array[Any]"
 Column: TypeAlias = tuple[Array, Errors]

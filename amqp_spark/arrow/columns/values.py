@@ -23,8 +23,8 @@ from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10._read import read_list_typed
 from amqp_core.v0_10.type_codes import Typed
-from amqp_spark.arrow.v0_10.conversion import ConversionError, microseconds
-from amqp_spark.arrow.v0_10.decode.variant import encode
+from amqp_spark.arrow.columns.conversion import ConversionError, microseconds
+from amqp_spark.arrow.columns.variant import encode
 
 Converter: TypeAlias = Callable[[Typed], Any]
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from amqp_spark.arrow.v0_10.conversion import unsupported_parts
-from amqp_spark.arrow.v0_10.decode.columns import decode_maps
-from amqp_spark.arrow.v0_10.decode.located import Chunk, joined
-from amqp_spark.arrow.v0_10.decode.plan import ColumnPlan
-from amqp_spark.arrow.v0_10.decode.schema import (
+from amqp_spark.arrow.columns.conversion import unsupported_parts
+from amqp_spark.arrow.columns.located import Chunk, joined
+from amqp_spark.arrow.decode.plan import ColumnPlan
+from amqp_spark.arrow.decode.schema import (
     COLUMNS,
     DEFAULT_CORRUPT_COLUMN,
     DEFAULT_SCHEMA,
     schema_problems,
     schema_with,
 )
+from amqp_spark.arrow.v0_10.decode.columns import decode_maps
 
 __all__ = [
     "COLUMNS",

@@ -6,8 +6,8 @@ from typing import Final, NamedTuple
 
 from pyspark.sql import types as t
 
+from amqp_spark.arrow.columns.conversion import unsupported_parts
 from amqp_spark.arrow.v0_10 import properties
-from amqp_spark.arrow.v0_10.conversion import unsupported_parts
 from amqp_spark.arrow.v0_10.properties import PROPERTIES
 from amqp_spark.error_conditions import SparkCondition
 

@@ -14,10 +14,11 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from amqp_spark.arrow.v0_10.decode.arrays import nulls, take
-from amqp_spark.arrow.v0_10.decode.columns import Batch, builder, encoded_headers
-from amqp_spark.arrow.v0_10.decode.located import joined, locate
-from amqp_spark.arrow.v0_10.decode.schema import DEFAULT_CORRUPT_COLUMN, corrupt_column_problems, schema_problems
+from amqp_spark.arrow.columns.arrays import nulls, take
+from amqp_spark.arrow.columns.located import joined
+from amqp_spark.arrow.decode.schema import DEFAULT_CORRUPT_COLUMN, corrupt_column_problems, schema_problems
+from amqp_spark.arrow.v0_10.decode.columns import Batch, builder
+from amqp_spark.arrow.v0_10.decode.located import locate
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import UNDECODABLE, MessageFormatError, SchemaError
 
@@ -26,10 +27,11 @@ if TYPE_CHECKING:
 
     from pyspark.sql import types as t
 
-    from amqp_spark.arrow.v0_10.decode.arrays import Array, Column
-    from amqp_spark.arrow.v0_10.decode.columns import Build
-    from amqp_spark.arrow.v0_10.decode.located import Chunk
-    from amqp_spark.arrow.v0_10.decode.properties import Positions
+    from amqp_spark.arrow.columns.arrays import Array, Column
+    from amqp_spark.arrow.columns.batch import Batch as AnyBatch
+    from amqp_spark.arrow.columns.batch import Build
+    from amqp_spark.arrow.columns.located import Chunk
+    from amqp_spark.arrow.columns.wire import Positions
 
     OnReject = Callable[[list[int], str], None]
 
@@ -103,10 +105,10 @@ class ColumnPlan:
         left_out = frozenset(skipped)
         for chunk in _gathered(chunks):
             located = locate(chunk)
-            rows = len(located.end)
+            rows = len(located.places.end)
             low = 0
             while low < rows:
-                high = _cut(located.end, low)
+                high = _cut(located.places.end, low)
                 batch = Batch(located, range(low, high), queue, position + low)
                 decoded = self._decode(batch, on_reject, left_out)
                 if decoded.num_rows:
@@ -114,7 +116,7 @@ class ColumnPlan:
                 low = high
             position += rows
 
-    def _decode(self, batch: Batch, on_reject: OnReject | None, left_out: frozenset[int]) -> pa.RecordBatch:
+    def _decode(self, batch: AnyBatch, on_reject: OnReject | None, left_out: frozenset[int]) -> pa.RecordBatch:
         if not self._builders:
             self._builders = [
                 _nothing if self._is_corrupt(field) else builder(field, arrow.type, self.timestamp_unit)
@@ -152,7 +154,7 @@ class ColumnPlan:
         return field.name.lower() == self.corrupt_column.lower()
 
     def _settle(
-        self, batch: Batch, columns: list[Array], wrong: dict[int, dict[str, str]], on_reject: OnReject | None
+        self, batch: AnyBatch, columns: list[Array], wrong: dict[int, dict[str, str]], on_reject: OnReject | None
     ) -> None:
         """Handle the rows that do not fit according to ``mode``."""
         if self.mode == "FAILFAST":
@@ -199,7 +201,7 @@ def _without(column: Array, rows: Iterable[int]) -> Array:
     return take(column, np.arange(len(column)), mask)
 
 
-def _nothing(batch: Batch) -> Column:
+def _nothing(batch: AnyBatch) -> Column:
     """The column of reasons while every row fits: all NULL."""
     return nulls(batch.rows, pa.string())
 
@@ -220,7 +222,7 @@ def _by_reason(wrong: dict[int, dict[str, str]], position: int) -> dict[str, lis
     return groups
 
 
-def _records(batch: Batch, wrong: Mapping[int, Mapping[str, str]]) -> Array:
+def _records(batch: AnyBatch, wrong: Mapping[int, Mapping[str, str]]) -> Array:
     """The column of misfits: JSON in the rows of ``wrong`` (row, column, reason), NULL in the others.
 
     It has ``reasons``, and in base64 ``body`` and ``application_headers`` as received. A message that cannot be decoded
@@ -230,7 +232,7 @@ def _records(batch: Batch, wrong: Mapping[int, Mapping[str, str]]) -> Array:
     whole = [row for row in sorted(wrong) if UNDECODABLE not in wrong[row]]
     rows = pa.array(whole, pa.int64())
     bodies = batch.bodies().take(rows).to_pylist() if whole else []
-    headers = encoded_headers(batch).take(rows).to_pylist() if whole else []
+    headers = batch.encoded_headers().take(rows).to_pylist() if whole else []
     for row, body, header in zip(whole, bodies, headers, strict=True):
         texts[row] = _record(wrong[row], body=body, application_headers=header)
     for row in wrong.keys() - set(whole):

@@ -14,14 +14,14 @@ from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
 from amqp_core.v0_10.type_codes import WIDTHS
-from amqp_spark.arrow.v0_10.conversion import ConversionError
-from amqp_spark.arrow.v0_10.decode import arrays
-from amqp_spark.arrow.v0_10.decode.values import INTEGERS, as_text, converter, float_text, name_of, value_at
+from amqp_spark.arrow.columns import arrays
+from amqp_spark.arrow.columns.conversion import ConversionError
+from amqp_spark.arrow.columns.values import INTEGERS, as_text, converter, float_text, name_of, value_at
 
 if TYPE_CHECKING:
-    from amqp_spark.arrow.v0_10.conversion import Errors
-    from amqp_spark.arrow.v0_10.decode.arrays import Array, Column
-    from amqp_spark.arrow.v0_10.decode.properties import Mask, Positions, Spans, Wire
+    from amqp_spark.arrow.columns.arrays import Array, Column
+    from amqp_spark.arrow.columns.conversion import Errors
+    from amqp_spark.arrow.columns.wire import Mask, Positions, Spans, Wire
 
 # One step over the next entry of all maps costs about as much as this many entries one by one. A few maps with far
 # more entries than the others are therefore finished alone: the work must not grow with the largest map times the
@@ -311,7 +311,7 @@ def _uniform(wire: Wire, at: Positions, absent: Mask | None, number: int, target
 
 
 def texts(wire: Wire, spans: Spans, arrow: pa.MapType[Any, Any], unit: str, broken: Errors) -> Column | None:
-    """MAP<STRING, STRING>: every value as text, by the rules of :func:`amqp_spark.arrow.v0_10.decode.values.as_text`.
+    """MAP<STRING, STRING>: every value as text, by the rules of :func:`amqp_spark.arrow.columns.values.as_text`.
 
     None if a few maps have very many entries, or if one has a key twice: these must be converted one by one.
     """

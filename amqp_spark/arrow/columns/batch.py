@@ -1,0 +1,258 @@
+"""One batch of messages, and the functions that make Arrow arrays of its columns, for all protocols."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from amqp_core.errors import DecodeError
+from amqp_core.typed_values import Typed
+from amqp_core.v0_10 import type_codes as code
+from amqp_core.v0_10._read import read_list_typed, read_map_typed
+from amqp_spark.arrow.columns import arrays, headers
+from amqp_spark.arrow.columns.conversion import ConversionError, Errors
+from amqp_spark.arrow.columns.values import converter
+
+if TYPE_CHECKING:
+    from amqp_spark.arrow.columns.arrays import Array, Column
+    from amqp_spark.arrow.columns.fields import PackedFields
+    from amqp_spark.arrow.columns.located import Located
+    from amqp_spark.arrow.columns.wire import Positions, Spans, Wire
+    from amqp_spark.arrow.layout import Property
+
+
+class Batch(ABC):
+    """Some rows of a block; positions of their fields are computed when a column needs them."""
+
+    def __init__(self, located: Located, rows: range, queue: str, position: int) -> None:
+        self.wire = located.wire
+        self.queue = queue
+        self.position = position
+        self.rows = len(rows)
+        self.broken: Errors = {row - rows.start: why for row, why in located.broken.items() if row in rows}
+        self.located = located
+        self._range = rows
+
+    def part(self, positions: Positions) -> Positions:
+        """Of positions in all transfers of the chunk, those of these rows."""
+        return positions[self._range.start : self._range.stop]
+
+    @abstractmethod
+    def fields_of(self, wanted: Property) -> PackedFields:
+        """Positions of the fields among which this one is."""
+
+    @abstractmethod
+    def encoded_headers(self) -> Array:
+        """Headers as BINARY: encoded maps, untouched."""
+
+    def transfer(self, row: int) -> bytes:
+        """The frames of a message, and of any frames before it in the block."""
+        return self.located.transfer(self._range.start + row)
+
+    def bodies(self) -> Array:
+        """The bodies as BINARY."""
+        located = self.located
+        if any(row in self._range for row in located.odd):
+            return located.bodies(self._range)
+        return arrays.binary(self.wire, self.part(located.places.body_begin), self.part(located.places.body_end), None)
+
+
+Build: TypeAlias = Callable[[Batch], "Column"]
+
+
+def general(name: str) -> Build | None:
+    """The function of a column that is no part of the message; ``None`` for any other."""
+    if name == "queue":
+        return lambda batch: (pa.repeat(pa.scalar(batch.queue, pa.string()), batch.rows), {})
+    if name == "position":
+        return lambda batch: (pa.array(np.arange(batch.position, batch.position + batch.rows)), {})
+    return None
+
+
+def property_builder(wanted: Property, kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
+    """The function of the column of a property that is no struct and no map."""
+    match wanted.wire:
+        case "bit":
+            return partial(_bit, wanted=wanted)
+        case "datetime" | "timestamp":
+            return partial(_time, wanted=wanted, arrow=arrow, unit=None if isinstance(kind, t.LongType) else unit)
+        case "uuid":
+            return partial(_uuid, wanted=wanted, text=isinstance(kind, t.StringType))
+        case _ if wanted.width > 0:
+            return partial(_number, wanted=wanted, arrow=arrow)
+        case _:
+            return partial(_sized, wanted=wanted, text=isinstance(kind, t.StringType))
+
+
+# ---- properties ----------------------------------------------------------------------------------------------------
+
+
+def _bit(batch: Batch, wanted: Property) -> Column:
+    values, absent = batch.fields_of(wanted).bit(wanted)
+    return pa.array(values, pa.bool_(), mask=absent), {}
+
+
+def _number(batch: Batch, wanted: Property, arrow: pa.DataType) -> Column:
+    at, absent = batch.fields_of(wanted).fixed(wanted)
+    if wanted.width < 8:
+        return arrays.integers(batch.wire.size(wanted.width, at), absent, arrow)
+    return arrays.unsigned(batch.wire.read(">u8", at).astype(np.uint64), absent, arrow)
+
+
+def _time(batch: Batch, wanted: Property, arrow: pa.DataType, unit: str | None) -> Column:
+    at, absent = batch.fields_of(wanted).fixed(wanted)
+    numbers = batch.wire.read(">i8", at).astype(np.int64)
+    return arrays.integers(numbers, absent, arrow) if unit is None else arrays.times(numbers, absent, arrow, unit)
+
+
+def _uuid(batch: Batch, wanted: Property, *, text: bool) -> Column:
+    at, absent = batch.fields_of(wanted).fixed(wanted)
+    if not text:
+        return arrays.binary(batch.wire, at, at + 16, absent), {}
+    raw = batch.wire.read("V16", at).view(np.uint8).reshape(batch.rows, 16)
+    return arrays.uuid_text(raw, absent), {}
+
+
+def _sized(batch: Batch, wanted: Property, *, text: bool) -> Column:
+    raw = bytes_of(batch.wire, batch.fields_of(wanted), wanted)
+    return arrays.text(raw) if text else (raw, {})
+
+
+def bytes_of(wire: Wire, packed: PackedFields, wanted: Property) -> Array:
+    """The bytes of a field of variable size, without its size."""
+    begin, end, absent = packed.sized(wanted)
+    return arrays.binary(wire, begin - wanted.width, end, absent)
+
+
+# ---- headers -------------------------------------------------------------------------------------------------------
+
+
+def headers_builder(wanted: Property, kind: t.DataType, arrow: pa.DataType, unit: str) -> Build:
+    """The function of the column of the headers."""
+    if isinstance(kind, t.BinaryType):
+        return lambda batch: (encoded_headers(batch, wanted), {})
+    decode = decoder(kind, arrow, unit)
+    return lambda batch: decode(batch.wire, batch.fields_of(wanted).sized(wanted), batch.broken)
+
+
+def decoder(kind: t.DataType, arrow: pa.DataType, unit: str) -> Callable[[Wire, Spans, Errors], Column]:
+    """The function that decodes encoded maps to STRUCT, MAP or VARIANT. Malformed maps go into the errors."""
+    if isinstance(kind, t.StructType):
+        return partial(_picked, kind=kind, arrow=cast("pa.StructType", arrow), unit=unit)
+    convert = converter(kind, unit)
+    texts = isinstance(kind, t.MapType) and isinstance(kind.valueType, t.StringType) and kind.valueContainsNull
+
+    def decode(wire: Wire, spans: Spans, broken: Errors) -> Column:
+        if texts:
+            column = headers.texts(wire, spans, cast("pa.MapType[Any, Any]", arrow), unit, broken)
+            if column is not None:
+                return column
+        begin, end, absent = spans
+        maps = arrays.binary(wire, begin, end, absent).to_pylist()
+        return _converted([None if item is None else partial(_map, item) for item in maps], convert, arrow)
+
+    return decode
+
+
+def encoded_headers(batch: Batch, wanted: Property) -> Array:
+    """Headers as BINARY: encoded maps, untouched."""
+    return arrays.binary(batch.wire, *batch.fields_of(wanted).sized(wanted))
+
+
+def _picked(  # functools.partial presets its last arguments
+    wire: Wire, spans: Spans, broken: Errors, *, kind: t.StructType, arrow: pa.StructType, unit: str
+) -> Column:
+    absent = spans.absent
+    keys = [field.name.encode() for field in kind.fields]
+    places = headers.pick(wire, spans, keys, broken)
+    columns: list[Array] = []
+    errors: Errors = {}
+    for field, part, at in zip(kind.fields, arrow, places, strict=True):
+        column, wrong = headers.typed(wire, at, headers.Target(field.dataType, part.type, unit))
+        for row, why in wrong.items():
+            errors.setdefault(row, f"{field.name}: {why}")
+        if not field.nullable and column.null_count:
+            missing = column.is_null().to_numpy(zero_copy_only=False)
+            if absent is not None:
+                missing &= ~absent
+            for row in np.flatnonzero(missing).tolist():
+                errors.setdefault(row, f"{field.name}: absent, and NOT NULL was asked for")
+        columns.append(column)
+    mask = None if absent is None else pa.array(absent)
+    return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
+
+
+def _converted(
+    sources: list[Callable[[], Typed] | None], convert: Callable[[Typed], Any], arrow: pa.DataType
+) -> Column:
+    values: list[Any] = []
+    errors: Errors = {}
+    for row, source in enumerate(sources):
+        value = None
+        if source is not None:
+            try:
+                value = convert(source())
+            except ConversionError as bad:
+                errors[row] = str(bad)
+            except DecodeError as bad:
+                errors[row] = bad.reason
+        values.append(value)
+    return pa.array(values, arrow), errors
+
+
+def _container(read: Callable[[bytes, int], tuple[Any, int]], number: int, name: str, data: bytes) -> Typed:
+    value, end = read(data, 0)
+    if end != len(data):
+        raise ConversionError(f"{len(data) - end} bytes after the end of the {name}")
+    return Typed(number, value)
+
+
+_map: Final = partial(_container, read_map_typed, code.MAP, "map")
+_list: Final = partial(_container, read_list_typed, code.LIST, "list")
+
+
+# ---- body ----------------------------------------------------------------------------------------------------------
+
+
+_Readers: TypeAlias = dict[bytes, Callable[[bytes], Typed]]
+
+
+def body_builder(kind: t.DataType, arrow: pa.DataType, unit: str, content_type: Property) -> Build:
+    """The function of the column of bodies; ``content_type`` says which are maps and lists."""
+    if isinstance(kind, t.BinaryType):
+        return lambda batch: (batch.bodies(), {})
+    if isinstance(kind, t.StringType):
+        return lambda batch: arrays.text(batch.bodies())
+    readers: _Readers = {b"amqp/map": _map, b"amqp/list": _list}
+    if isinstance(kind, t.ArrayType):
+        del readers[b"amqp/map"]
+    elif not isinstance(kind, t.VariantType):
+        del readers[b"amqp/list"]
+    convert = converter(kind, unit)
+
+    def build(batch: Batch) -> Column:
+        fields = batch.fields_of(content_type)
+        types: list[bytes | None] = bytes_of(batch.wire, fields, content_type).to_pylist()
+        bodies: list[bytes | None] = batch.bodies().to_pylist()
+        sources: list[Callable[[], Typed] | None] = [
+            None if row in batch.broken else partial(_self_describing, readers, *pair)
+            for row, pair in enumerate(zip(types, bodies, strict=True))
+        ]
+        return _converted(sources, convert, arrow)
+
+    return build
+
+
+def _self_describing(readers: _Readers, content_type: bytes | None, body: bytes | None) -> Typed:
+    reader = None if content_type is None else readers.get(content_type)
+    if reader is None:
+        wanted = " or ".join(sorted(name.decode() for name in readers))
+        found = "no content-type" if content_type is None else f"content-type {content_type!r}"
+        raise ConversionError(f"{found}, where {wanted} is needed to decode the body; BINARY takes any body")
+    return reader(body or b"")

@@ -1,0 +1,90 @@
+"""The bytes of many messages, read at many positions at once: one step per field, not per message."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from amqp_core.v0_10.type_codes import WIDTHS
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    Positions = npt.NDArray[np.int64]
+    Mask = npt.NDArray[np.bool_]
+
+_PADDING: Final = 16  # bytes behind the last field that may be read but are not used
+_WIDTHS: Final = np.array(WIDTHS, np.int64)
+
+
+class Spans(NamedTuple):
+    """A field of variable size in every message: its begin and end, and the rows without it (None: none)."""
+
+    begin: Positions
+    """Position of the size; absent fields have an arbitrary position."""
+    end: Positions
+    absent: Mask | None
+
+    def present(self) -> Positions:
+        """The rows that have the field."""
+        return np.arange(len(self.begin)) if self.absent is None else np.flatnonzero(~self.absent)
+
+
+class Wire:
+    """The bytes of a block, read at many positions at once."""
+
+    def __init__(self, data: bytes, *, ordered: bool = True) -> None:
+        self.data = data
+        self.ordered = ordered  # the parts of later messages lie behind those of earlier ones
+        self.buffer = pa.py_buffer(data)
+        self._views: dict[str, npt.NDArray[np.generic]] = {}
+
+    def read(self, dtype: str, at: Positions) -> npt.NDArray[np.generic]:
+        """The values of a numpy type at any positions; a position too near the end reads earlier bytes."""
+        view = self._views.get(dtype)
+        if view is None:
+            # One element at every byte: they overlap, and only the copy made by the index is used.
+            kind = np.dtype(dtype)
+            view = np.ndarray((len(self.data) - kind.itemsize + 1,), kind, self.data, 0, (1,))
+            self._views[dtype] = view
+        return view[np.minimum(at, len(view) - 1)]
+
+    def size(self, width: int, at: Positions) -> Positions:
+        """Unsigned numbers of 1, 2 or 4 bytes at the positions."""
+        return self.read(f">u{width}", at).astype(np.int64)
+
+    def same(self, at: Positions, key: bytes) -> Mask:
+        """Whether the bytes at the positions are those of ``key``."""
+        result = np.ones(len(at), np.bool_)
+        for offset in range(0, len(key), 8):
+            piece = key[offset : offset + 8]
+            raw = self.read(">u8", at + offset).astype(np.uint64)
+            if len(piece) < 8:
+                raw >>= np.uint64(64 - 8 * len(piece))
+            result &= raw == np.uint64(int.from_bytes(piece, "big"))
+        return result
+
+    def after_values(self, code_at: Positions, codes: Positions) -> Positions:
+        """Position after the values whose type codes are at ``code_at``; -1 for an undefined code."""
+        after = code_at + 1
+        width = _WIDTHS[codes]
+        lowest, highest = int(width.min()), int(width.max())
+        if lowest >= 0:
+            return after + width
+        for size in (1, 2, 4):
+            if lowest == highest == -size:
+                return after + size + self.size(size, after)
+        result = after + np.maximum(width, 0)
+        for size in (1, 2, 4):
+            chosen = np.flatnonzero(width == -size)
+            if len(chosen):
+                result[chosen] += size + self.size(size, after[chosen])
+        result[width == -9] = -1
+        return result
+
+
+def padded(data: bytes, last: int) -> bytes:
+    """``data`` padded behind position ``last`` for reads that cover more bytes than they use."""
+    return data if len(data) >= last + _PADDING else data + bytes(_PADDING)
