@@ -106,6 +106,14 @@ def own_broker() -> Iterator[OwnBroker]:
         yield start
 
 
+@pytest.fixture(scope="session")
+def brokerj_0_9() -> Iterator[BrokerJ]:
+    """A Broker-J for 0-9-1, 0-9 and 0-8, too. Its listener "plain" takes passwords as other clients send them."""
+    protocols = ("AMQP_0_10", "AMQP_0_9_1", "AMQP_0_9", "AMQP_0_8")
+    with BrokerJ(BrokerConfig(listeners=("plain",), protocols=protocols)) as broker:
+        yield broker
+
+
 def _started(node: RabbitMQNode) -> RabbitMQNode:
     """Start a node; without a RabbitMQ on this machine skip the test, or fail it in the continuous integration."""
     try:

@@ -7,6 +7,7 @@ import sys
 from tests.support import brokerj, javapeer, rabbitmq_install
 from tests.support.choice import all_cases, in_ci
 from tests.support.maven import FetchFailed, cache_root
+from tests.support.peers_0_9 import java_peer
 from tests.support.prerequisites import PrerequisiteMissing
 
 
@@ -15,6 +16,7 @@ def main() -> int:
     for name, fetched, fetch in (
         (f"Broker-J {brokerj.VERSION}", brokerj.is_fetched, brokerj.distribution),
         ("the Java JMS client", javapeer.is_fetched, javapeer.jars),
+        ("the Java client of RabbitMQ", java_peer.is_fetched, java_peer.jars),
     ):
         if not fetched():
             print(f"setup: fetching {name} into {cache_root()}", flush=True)
