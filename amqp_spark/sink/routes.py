@@ -6,9 +6,8 @@ task also queries the binding that the message needs, if the protocol has such a
 these answers, and queues can be deleted after an answer. So the task repeats each query about once a second, and once
 more after the broker has completed everything. A target that still exists then existed for the messages before.
 
-A broker that returns unroutable messages before it confirms them (0-9-1 basic.return) is asked for exchanges only,
-before the first message for each: a publish to a missing one closes the channel, which leaves all its messages in
-doubt. A confirmed message was routed, so nothing is asked again.
+With 0-9-1 every broker returns unroutable messages before it confirms them, so only exchanges are queried. A publish to
+a missing one closes the channel, which leaves all its messages in doubt; Broker-J may route it by queue name, as above.
 
 A broker that rejects does so when it receives the transfer. In a transaction the messages reach their queues later, so
 bindings are queried on every broker.
@@ -95,7 +94,6 @@ class Routes:
         self._client: Client | None = None
         self._settle: Callable[[], object] = lambda: None
         self._rejects = True
-        self._returns = False
         self._asks_bindings = False
         self._is_stale = False
         self._known: dict[Target, _Known] = {}
@@ -111,10 +109,7 @@ class Routes:
         """
         self._client, self._settle = client, settle
         self._rejects = client.capabilities.rejects_unroutable
-        self._returns = client.capabilities.returns_unroutable
         self._asks_bindings = self._transaction or not self._rejects
-        if self._returns:
-            self._known.clear()
         self._is_stale = bool(self._known)
         self._again = None
         self._again_at = self._clock() + AGAIN_SECONDS
@@ -160,9 +155,7 @@ class Routes:
 
     def look_again(self) -> None:
         """Repeat the queries about once a second; answers are processed when they arrive. With very many targets each
-        call repeats a part of them, in turn. Does nothing if the broker returns unroutable messages."""
-        if self._returns:
-            return
+        call repeats a part of them, in turn."""
         if self._is_stale:
             self.verify()
         if self._again is not None:
@@ -177,10 +170,7 @@ class Routes:
             self._again = targets, self._client.query_routes(targets)
 
     def verify(self) -> None:
-        """Repeat all queries and wait for the answers; :meth:`take_gone` returns the missing targets. Does nothing if
-        the broker returns unroutable messages."""
-        if self._returns:
-            return
+        """Repeat all queries and wait for the answers; :meth:`take_gone` returns the missing targets."""
         if self._again is not None:
             self._settle()
             self._take_again()

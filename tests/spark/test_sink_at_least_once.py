@@ -484,7 +484,7 @@ def rabbit() -> FakeBroker:
 
 def test_a_broker_that_returns_is_asked_for_the_exchange_only(rabbit: FakeBroker) -> None:
     assert Task(rabbit).run(rows(5000)).messages == 5000
-    assert rabbit.asked == {"exchange amq.direct": 1}
+    assert rabbit.asked == {"exchange amq.direct": 2}
     with pytest.raises(PublishFailed, match="there is no such exchange"):
         Task(rabbit, exchange="missing").run(rows(3))
 
