@@ -45,6 +45,8 @@ class Capabilities:
         counts_deliveries: a queue of type quorum counts deliveries, and may drop a message that exceeds its limit.
         unlimited_deliveries: a queue may be declared with a delivery limit of -1: no limit. A broker without this
             capability may take -1 for a limit that the first return exceeds.
+        queue_types: a queue may be declared with the argument ``x-queue-type``.
+        consumer_timeouts: a subscription may have the argument ``x-consumer-timeout``, which the broker may ignore.
         returns_unroutable: unroutable messages come back to their publisher before they are confirmed, whatever the
             type of the exchange: nothing has to be queried.
         expiration_is_absolute: the expiration of a message is a time in milliseconds since 1970, not a duration.
@@ -66,6 +68,8 @@ class Capabilities:
     consumer_priorities: bool = False
     counts_deliveries: bool = False
     unlimited_deliveries: bool = False
+    queue_types: bool = False
+    consumer_timeouts: bool = False
     returns_unroutable: bool = False
     expiration_is_absolute: bool = False
 

@@ -90,6 +90,17 @@ class SparkCondition(Condition):
         "Queue {queue!r} was deleted while the query read it.",
         "Create it again, and start the query again.",
         "Messages that the query had received before are still given to Spark, except with exactly-once.")
+    CONSUMER_STALLED = (
+        "Queue {queue!r} has {count} message(s), and the broker sends none of them to this consumer.",
+        "If it repeats, raise option consumerTimeout, or the broker's consumer_timeout.",
+        "RabbitMQ 4.3 sends nothing to a consumer whose messages were not settled within consumer_timeout (30 minutes) "
+        "until it has settled them. The source subscribes again, and the messages come again. A consumer that waits "
+        "while another one is active (x-single-active-consumer) looks the same.")
+    CONSUMER_CANCELLED_BY_BROKER = (
+        "The broker cancelled the consumer of queue {queue!r}, which still exists.",
+        "If it repeats, read the broker's log, and raise option consumerTimeout.",
+        "RabbitMQ does so when the queue moves to another node, and when messages are not settled in time. The source "
+        "subscribes again.")
     BATCH_NOT_HELD = (
         "The reader of queue {queue!r} does not hold the batch that Spark asks for: {reason}.",
         "Use the checkpoint of this query.",

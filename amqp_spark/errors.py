@@ -205,3 +205,9 @@ def place_text(partition: int, batch_id: int | None, row: int | None = None) -> 
     row_text = "" if row is None else f"row {row} of "
     batch_text = "" if batch_id is None else f" in batch {batch_id}"
     return f"{row_text}partition {partition}{batch_text}"
+
+
+class ConsumerStalled(AmqpSparkError):
+    """The broker sends a consumer nothing more; the messages come to the next session."""
+
+    retryable: ClassVar[bool] = True

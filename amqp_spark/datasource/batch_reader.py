@@ -19,6 +19,7 @@ from amqp_spark.arrow.decode import Chunk
 from amqp_spark.connect import connect, require
 from amqp_spark.datasource.credit import CreditWindow
 from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.errors import UnsupportedModeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -64,7 +65,15 @@ class AmqpBatchReader(DataSourceReader):
         """
         client = self._connector(self._options.connect_options())
         try:
-            require(client, "A batch read", "browse", "credit")
+            if not client.capabilities.browse:
+                raise UnsupportedModeError(
+                    SparkCondition.MODE_UNSUPPORTED(
+                        mode="A batch read",
+                        reason=f"with AMQP {client.protocol} messages cannot be read without being consumed",
+                        alternative="readStream with Trigger.AvailableNow, or protocol=0-10 where the broker speaks it",
+                    )
+                )
+            require(client, "A batch read", "credit")
             if self._options.selector is not None:
                 require(client, "Option selector", "selectors")
             return [BrowsePartition(queue, _count(client, queue, self._options)) for queue in self._options.queues]

@@ -5,16 +5,24 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.errors import IllegalArgument, InvalidArgument, NotFound, ResourceLocked
+from amqp_core.errors import (
+    IllegalArgument,
+    InvalidArgument,
+    NotFound,
+    PreconditionFailed,
+    ResourceLocked,
+)
 from amqp_spark.connect import require
 from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.errors import ConsumerStalled
+from amqp_spark.options import QUORUM
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqp_core.api import Client, QueueInfo, Subscription
-    from amqp_core.errors import AmqpError
+    from amqp_core.errors import AmqpError, ResourceDeleted
     from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
@@ -39,11 +47,7 @@ def prepare(client: Client, queue: str, options: SourceOptions) -> QueueInfo | N
 
     Raises UnsupportedModeError, before anything is sent, if the broker lacks a capability that the options need.
     """
-    require(client, "The source", "credit")
-    if options.exactly_once:
-        require(client, "deliveryGuarantee=exactly-once", "local_transactions", "binding_queries")
-    if options.selector is not None:
-        require(client, "Option selector", "selectors")
+    _check_capabilities(client, options)
     info = client.query_queue(queue)
     if info is None:
         if options.declare != "ifMissing":
@@ -52,10 +56,36 @@ def prepare(client: Client, queue: str, options: SourceOptions) -> QueueInfo | N
                 queue=queue, vhost=options.virtual_host or "(default)", alternative=alternative
             )
             raise NotFound(404, None, text, "queue.query")
-        client.declare_queue(queue, durable=True)
+        client.declare_queue(queue, durable=True, arguments=queue_arguments(client, options))
     for exchange, key in options.bind:
         client.bind(queue, exchange, key)
     return info
+
+
+def _check_capabilities(client: Client, options: SourceOptions) -> None:
+    if not client.capabilities.credit:
+        require(client, "The source", "max_unsettled")
+    if options.exactly_once:
+        require(client, "deliveryGuarantee=exactly-once", "local_transactions", "binding_queries")
+    for given, name, capability in (
+        (options.selector is not None, "selector", "selectors"),
+        (options.consumer_priority is not None, "consumerPriority", "consumer_priorities"),
+        (options.consumer_timeout is not None, "consumerTimeout", "consumer_timeouts"),
+        (options.queue_type is not None, "queueType", "queue_types"),
+    ):
+        if given:
+            require(client, f"Option {name}", capability)
+
+
+def queue_arguments(client: Client, options: SourceOptions) -> dict[str, object] | None:
+    """The arguments for the declaration of a queue; given ones are not changed."""
+    given = dict(options.queue_arguments)
+    arguments: dict[str, object] = {} if options.queue_type is None else {"x-queue-type": options.queue_type}
+    arguments |= given
+    if arguments.get("x-queue-type") == QUORUM and client.capabilities.unlimited_deliveries:
+        # Each crash of a reader is a delivery: the default limit would drop messages that were never processed.
+        arguments = {"x-delivery-limit": -1} | arguments
+    return arguments or None
 
 
 def warn_of_others(queue: str, info: QueueInfo | None) -> None:
@@ -69,11 +99,25 @@ def warn_of_others(queue: str, info: QueueInfo | None) -> None:
     )  # fmt: skip
 
 
-def subscribe(client: Client, queue: str, options: SourceOptions) -> Subscription:
-    """Subscribe according to the options; errors name the option that causes them."""
+def subscribe(
+    client: Client, queue: str, options: SourceOptions, *, max_unsettled: int | None = None, others: int | None = None
+) -> Subscription:
+    """Subscribe according to the options; errors name the option that causes them. ``others``: consumers of the queue
+    before, if an exclusive subscription may be let in beside them."""
+    arguments: dict[str, object] = {}
+    if options.consumer_priority is not None:
+        arguments["x-priority"] = options.consumer_priority
+    if options.consumer_timeout is not None:
+        arguments["x-consumer-timeout"] = round(options.consumer_timeout * 1000)
     try:
-        return client.subscribe(
-            queue, accept=options.accepts, acquire=True, exclusive=options.exclusive, selector=options.selector
+        subscription = client.subscribe(
+            queue,
+            accept=options.accepts,
+            acquire=True,
+            exclusive=options.exclusive,
+            selector=options.selector,
+            max_unsettled=max_unsettled,
+            arguments=arguments or None,
         )
     except ResourceLocked as error:
         error.add_note(
@@ -85,6 +129,26 @@ def subscribe(client: Client, queue: str, options: SourceOptions) -> Subscriptio
         if options.selector is not None:
             error.add_note(f"option 'selector' has the value {options.selector!r}: can the broker read it?")
         raise
+    except PreconditionFailed as error:
+        if options.consumer_timeout is not None and "x-consumer-timeout" in str(error):
+            error.add_note(
+                f"option 'consumerTimeout' has the value {options.consumer_timeout:g} s, which this broker takes for "
+                "quorum queues only: remove it, and raise consumer_timeout of the broker"
+            )
+        raise
+    if options.exclusive and others and not client.capabilities.credit:
+        _log.warning(
+            "queue %r has %d other consumer(s) although option exclusive is true, which a quorum queue ignores: "
+            "declare the queue with x-single-active-consumer, so that one consumer at a time gets messages",
+            queue, others,
+        )  # fmt: skip
+    return subscription
+
+
+def raise_if_cancelled(client: Client, queue: str, error: ResourceDeleted) -> None:
+    """Raise ConsumerStalled if the queue, whose consumer the broker has ended with an error, still exists."""
+    if not client.capabilities.credit and client.query_queue(queue) is not None:
+        raise ConsumerStalled(SparkCondition.CONSUMER_CANCELLED_BY_BROKER(queue=queue)) from error
 
 
 class Retries:

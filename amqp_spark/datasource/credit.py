@@ -86,14 +86,18 @@ class CreditFlowControl:
         """Whether the latest turn brought nothing, and nothing has arrived since."""
         self._arrived_at = self._left_at = self._renewed_at = float("-inf")
 
-    def most_unsettled(self) -> None:
-        """The broker limits nothing but the credit."""
+    def most_unsettled(self, _most: int | None = None) -> None:
+        """Only credit limits a subscription."""
 
     def restart(self) -> None:
         """Reset for a new session."""
         self.paused = False
         self._in_vain = False
         self._window.restart()
+
+    def end(self) -> None:
+        """End a turn, if there is one."""
+        self.leave_turn()
 
     def arrived(self, block: Block) -> None:
         """Record the message sizes of a block."""
@@ -172,6 +176,10 @@ class CreditFlowControl:
             subscription.renew(1)
         elif joins:
             self._held.wake[first]()  # so that it can end its turn
+
+    def has_room(self) -> bool:
+        """Whether the socket is read: the credit is regulated all the time."""
+        return not self.paused
 
     def probe(self, subscription: Subscription) -> Sequence[Block] | None:
         """See :meth:`.FlowControl.probe`: this is a turn, which :meth:`leave_turn` ends; None while another queue has

@@ -4,6 +4,10 @@ A broker does not signal that a queue is empty, and its message count includes m
 (Broker-J) or excludes them (qpidd). So at most the count at the start is read; to end earlier, silence, an empty flush
 round and the broker's count must agree. After a reconnect the count proves nothing as long as the broker may still keep
 the lost session: the messages which that session holds are not sent and, on qpidd, not counted.
+
+Without credit nothing is flushed, and the count of a broker may be late (on RabbitMQ's quorum queues it is 0 for a
+moment although confirmed messages are there). There the count is asked again some time after the start, and silence
+must last as long (:data:`SETTLING_SECONDS`).
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ HELD_ELSEWHERE_SECONDS: Final = 5.0
 """How long empty flush rounds go on while the broker counts messages that other consumers hold."""
 HELD_BY_UNKNOWN_SECONDS: Final = 30.0
 """The same where the broker knows of no other consumer: it is busy, or a transaction or a dying session holds them."""
+SETTLING_SECONDS: Final = 1.0
+"""How long a count may be late."""
 _UNCOUNTED: Final = 1 << 62
 """More than any queue holds."""
 _LONGEST_PAUSE_SECONDS: Final = 1.0
@@ -33,7 +39,7 @@ early, and an answer of qpidd may give the message count before a session ended 
 class DrainDetector:
     """Detects the end of one queue. ``selector``: the subscription selects only a part of it, while the broker counts
     the rest, too. ``target``: the position to stop at, None before the first incarnation; ``alone``: the broker
-    reported no other consumer when it was last asked."""
+    reported no other consumer when it was last asked; ``settling_s``: seconds for which its count may be too low."""
 
     def __init__(self, queue: str, *, selector: bool, clock: Callable[[], float]) -> None:
         self.target: int | None = None
@@ -41,8 +47,11 @@ class DrainDetector:
         self._queue = queue
         self._selector = selector
         self._clock = clock
+        self.settling_s = 0.0
         self._there = 0
         self._counted = True
+        self._settles_at: float | None = None
+        """When the count of the start may be asked again; None: the target is final."""
         self._lost_until: float | None = None
         self._last_arrival = 0.0
         self._empty_since: float | None = None
@@ -72,6 +81,7 @@ class DrainDetector:
         # With a selector the broker also counts messages that do not match: still a bound that a busy producer cannot
         # move.
         self.target = received + there
+        self._settles_at = now + self.settling_s if self.settling_s and self._counted else None
         self._next_flush = now
         self.arrived()
         return self.target
@@ -83,9 +93,28 @@ class DrainDetector:
         self._empty_rounds = 0
         self._rounds_alone = 0
 
+    @property
+    def limit(self) -> int | None:
+        """The target, once it is final."""
+        return self.target if self._settles_at is None else None
+
+    def wants_count(self) -> bool:
+        """Whether to count the queue again: nothing arrives, so nothing is under way; or the messages never end."""
+        if self._settles_at is None or (now := self._clock()) < self._settles_at:
+            return False
+        return now - self._last_arrival >= QUIET_SECONDS or now >= self._settles_at + self.settling_s
+
+    def recounted(self, left: int | None, *, received: int) -> None:
+        """Record the second count of the messages that are not held here; ``received``: the position now."""
+        self._settles_at = None
+        if left is not None and self.target is not None:
+            more = received + left - self.target
+            self.target += max(0, more)
+            self._there += max(0, more)
+
     def reached(self, received: int) -> bool:
         """Whether the target position is reached."""
-        return self.target is not None and received >= self.target
+        return self.limit is not None and received >= self.limit
 
     def wants_flush(self) -> bool:
         """Whether the queue has been silent long enough for a flush."""
@@ -104,7 +133,7 @@ class DrainDetector:
         count = left()
         self._empty_since = now if self._empty_since is None else self._empty_since
         self._look_for_lost_session(count, received)
-        settling = 0.0
+        settling = self.settling_s
         if count and not self._selector:
             settling = HELD_BY_UNKNOWN_SECONDS if self.alone else HELD_ELSEWHERE_SECONDS
         until = self._empty_since + settling

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amqp_core.api import Block, Client, Subscription
+
+
+class Room(NamedTuple):
+    """What one consumer may hold by itself: messages (None: any number) and bytes."""
+
+    messages: int | None
+    nbytes: int
 
 
 class FlowControl(Protocol):
@@ -19,11 +26,14 @@ class FlowControl(Protocol):
 
     paused: bool
 
-    def most_unsettled(self) -> int | None:
-        """The limit of unsettled messages for the next subscription; None: it has credit."""
+    def most_unsettled(self, most: int | None = None) -> int | None:
+        """Choose the limit of unsettled messages for the next subscription, at most ``most``; None: it has none."""
 
     def restart(self) -> None:
         """Reset for a new session, which has subscribed."""
+
+    def end(self) -> None:
+        """Record the end of the session."""
 
     def arrived(self, block: Block) -> None:
         """Record the message sizes of a block."""
@@ -40,6 +50,9 @@ class FlowControl(Protocol):
         ``left``: messages that are still wanted; ``idles``: whether a queue that receives nothing is given room for a
         message larger than its share.
         """
+
+    def has_room(self) -> bool:
+        """Whether messages can arrive now."""
 
     def probe(self, subscription: Subscription) -> Sequence[Block] | None:
         """Return what the queue still has for this consumer, as far as there is room; None if there is no answer now.

@@ -10,16 +10,21 @@ import logging
 import threading
 import time
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp_core.errors import AmqpError, ConnectionFailed, NotFound, ResourceDeleted
 from amqp_spark import crashpoints
 from amqp_spark.datasource import consumer_setup
 from amqp_spark.datasource.consumer_setup import Retries
+from amqp_spark.datasource.consumer_watch import ConsumerWatch
 from amqp_spark.datasource.credit import MAX_CREDIT, CreditFlowControl
-from amqp_spark.datasource.drain_detector import QUIET_SECONDS, DrainDetector
+from amqp_spark.datasource.drain_detector import QUIET_SECONDS, SETTLING_SECONDS, DrainDetector
+from amqp_spark.datasource.receive_buffer import add_range
 from amqp_spark.datasource.settling import Settler
+from amqp_spark.datasource.unsettled import UnsettledFlowControl
 from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.errors import ConsumerStalled
 from amqp_spark.retry import LOCK_RETRY_SECONDS
 from amqp_spark.timeouts import accept_timeout
 
@@ -36,6 +41,8 @@ _log = logging.getLogger(__name__)
 
 LASTING_SECONDS: Final = 30.0
 """A session that lived so long, or settled something, was useful: the next retry pause is short again."""
+LEAST_UNSETTLED: Final = 256
+"""AvailableNow: smallest bound that a count gives to the limit of unsettled messages, since counts may be late."""
 CALM_SECONDS: Final = 1.0
 """If a session lived so long, and then lost its connection or had received nothing, no message ended it."""
 
@@ -59,6 +66,24 @@ class Owner(Protocol):
 
     def left(self) -> None:
         """Handle the end of the session."""
+
+
+@dataclass(slots=True)
+class Incarnation:
+    """What one incarnation of a consumer has reached."""
+
+    served: bool = False
+    """It has subscribed."""
+    asked: bool = False
+    """It got as far as asking for messages."""
+    settled: bool = False
+    """It has settled something."""
+    there: int = 0
+    """Messages that the broker counted when it began."""
+    begun_at: int = 0
+    """Position at which it began."""
+    since: float = 0.0
+    """When it subscribed."""
 
 
 class QueueConsumer:
@@ -94,34 +119,30 @@ class QueueConsumer:
         self._thread = threading.Thread(target=self._run, name=f"amqp-receive-{queue}", daemon=True)
         self._wakes = 0
         self._flow: FlowControl = CreditFlowControl(queue, held)
+        self._has_credit = True
         self._ending = DrainDetector(queue, selector=options.selector is not None, clock=held.clock)
         self._looks_deleted = False
         self._settler = Settler(accepts=options.accepts)
-        self._served = False
-        """Whether this incarnation has subscribed."""
-        self._asked = False
-        """Whether this incarnation got as far as granting credit."""
-        self._settled = False
-        """Whether this incarnation settled something."""
-        self._there = 0
-        """Messages that the broker counted when this incarnation began."""
-        self._begun_at = 0
-        """Position at which this incarnation began."""
+        self._others: int | None = None
+        """Consumers that the queue had before the first incarnation."""
         self._subscribed = False
         """Whether the broker may know of a consumer of an earlier incarnation."""
+        self._life = Incarnation()
         self._retries = Retries(queue, options, held.clock)
+        self._watch = ConsumerWatch(held.clock)
+        self._excess: list[tuple[int, int]] = []
+        """Ids of messages beyond the end, which go back to the queue."""
         self._dying_s = 0.0
         """Seconds for which the broker may keep a lost session of this consumer."""
         self._confirmed = 0
         """Position up to which the broker has completed settlements; transfers beyond it may be redelivered."""
-        self._since = 0.0
 
         held.wake[queue] = self.wake
 
     @property
     def caught_up(self) -> bool:
         """Whether it is subscribed and has received as many messages as the broker counted before."""
-        return self.connected and self.buffer.received - self._begun_at >= self._there
+        return self.connected and self.buffer.received - self._life.begun_at >= self._life.there
 
     def start(self) -> None:
         """Start the thread; it connects."""
@@ -178,26 +199,34 @@ class QueueConsumer:
                 return
 
     def _serve(self) -> None:
-        self._served = self._asked = self._settled = False
+        self._life = Incarnation()
         client = self._open()
         if client is None:
             return
         try:
             if self.bounded:
                 self._begin_ending(client)
-            self._subscribed = True
-            subscription = consumer_setup.subscribe(client, self.queue, self._options)
-            self._served = True
+            others, self._subscribed = None if self._subscribed else self._others, True
+            most = self._flow.most_unsettled(max(self._life.there, LEAST_UNSETTLED) if self.bounded else None)
+            subscription = consumer_setup.subscribe(
+                client, self.queue, self._options, max_unsettled=most, others=others
+            )
+            self._life.served = True
             self._retries.subscribed()
-            self._since = self._clock()
-            self._begun_at = self.buffer.received
+            self._life.since = self._clock()
+            self._life.begun_at = self.buffer.received
             _log.info("queue %r: receiving, incarnation %d", self.queue, self.buffer.incarnation)
             self._flow.restart()
+            self._watch.restart()
             with self._lock:
                 self.connected = True
                 self._lock.notify_all()
-            while not self._held.stopping:
-                self._step(client, subscription)
+            try:
+                while not self._held.stopping:
+                    self._step(client, subscription)
+            except ResourceDeleted as error:
+                consumer_setup.raise_if_cancelled(client, self.queue, error)
+                raise
             self._settle(client)
         finally:
             self._close(client)
@@ -216,9 +245,12 @@ class QueueConsumer:
                 if self._owner is None or self._owner.enter(client):
                     if self._owner is not None:  # do not warn of the previous holder of the lock
                         info = client.query_queue(self.queue)
+                    self._choose_flow(client)
                     if not self._subscribed:  # later the broker may still count the previous session
-                        consumer_setup.warn_of_others(self.queue, info)
-                    self._there = 0 if info is None else info.message_count or 0
+                        self._others = None if info is None else info.subscriber_count
+                        if self._has_credit or not self._options.exclusive:
+                            consumer_setup.warn_of_others(self.queue, info)
+                    self._life.there = 0 if info is None else info.message_count or 0
                     self.answered = asked
                     self.heartbeat_s = self._settler.heartbeat_s = client.heartbeat_s
                     if info is not None:
@@ -230,6 +262,20 @@ class QueueConsumer:
                     self._close(client)
             self._wait(LOCK_RETRY_SECONDS)
         return None
+
+    def _choose_flow(self, client: Client) -> None:
+        """Take the kind of flow control that the protocol has; it keeps what earlier sessions have learned."""
+        credit = client.capabilities.credit
+        if credit == self._has_credit:
+            return
+        self._has_credit = credit
+        if credit:
+            self._flow = CreditFlowControl(self.queue, self._held)
+            self._ending.settling_s = 0.0
+        else:
+            least, settles = self._options.min_messages_per_trigger, self._options.accepts
+            self._flow = UnsettledFlowControl(self.queue, self._held, least=least, settles=settles)
+            self._ending.settling_s = SETTLING_SECONDS
 
     def _close(self, client: Client) -> None:
         with self._lock:
@@ -252,11 +298,21 @@ class QueueConsumer:
         self._store(subscription.take_arrived())  # these bytes count when credit is granted
         left = self._left_to_take()
         self._flow.regulate(client, subscription, left=left, idles=not self.bounded)
-        self._asked = True
+        self._life.asked = True
         # A wake-up during one of the previous calls may have ended a wait inside it: it must not be lost.
         self._store(subscription.take_blocks(self._take_timeout() if wakes == self._wakes else 0))
         if self.bounded and not self.exhausted:
             self._look_for_end(client, subscription)
+        elif not self._has_credit and not self.exhausted:
+            self._look_for_stall(client)
+
+    def _look_for_stall(self, client: Client) -> None:
+        if not self._flow.has_room():
+            self._watch.restart()
+        elif self._watch.is_due() and not client.capabilities.counts_held_messages:
+            left = self._ask_end(client)
+            if self._watch.is_stalled(left):
+                raise ConsumerStalled(SparkCondition.CONSUMER_STALLED(queue=self.queue, count=left))
 
     def _waits_for_broker(self) -> bool:
         """Whether a request of another thread needs an answer of the broker."""
@@ -277,11 +333,11 @@ class QueueConsumer:
             incarnation, accepted = self.buffer.incarnation, self.buffer.accepted
             wanted = self.sync_wanted
         if self._settler.settle(client, settlements, incarnation):
-            self._settled = True
+            self._life.settled = True
         asked = now()
         if self._owner is not None:
             if self._owner.run(finish=wanted != self.sync_done or self._held.stopping):
-                self._settled = True
+                self._life.settled = True
                 self.answered = asked
             accepted = self.buffer.accepted
         if wanted != self.sync_done:
@@ -302,10 +358,14 @@ class QueueConsumer:
             for block in blocks:
                 self.buffer.append(block)
                 self._flow.arrived(block)
+            if self.bounded and self._ending.limit is not None and not self._has_credit and self._options.accepts:
+                for ids in self.buffer.cut_off(self._ending.limit):
+                    add_range(self._excess, *ids)
             crashpoints.reached(crashpoints.RECEIVED_UNPLANNED)
             if first or self._held.is_enough():
                 self._lock.notify_all()
         self._ending.arrived()
+        self._watch.arrived()
 
     def _left_to_take(self) -> int:
         """Number of messages still wanted from this queue."""
@@ -351,8 +411,12 @@ class QueueConsumer:
                 self.end_estimate = target
 
     def _look_for_end(self, client: Client, subscription: Subscription) -> None:
+        if self._ending.wants_count():
+            left = self._ask_end(client)
+            self._store(subscription.take_arrived())
+            self._ending.recounted(left, received=self.buffer.received)
         if self._ending.reached(self.buffer.received):
-            self._exhaust()
+            self._exhaust(client, subscription)
             return
         if not self._ending.wants_flush():
             return
@@ -363,9 +427,14 @@ class QueueConsumer:
             self._store(blocks)
         self._flow.leave_turn()
         if not blocks and self._ending.empty_round(lambda: self._ask_end(client), received=self.buffer.received):
-            self._exhaust()
+            self._exhaust(client, subscription)
 
-    def _exhaust(self) -> None:
+    def _exhaust(self, client: Client, subscription: Subscription) -> None:
+        if not self._has_credit:  # messages still arrive: those beyond the end go back
+            subscription.cancel()
+            self._store(subscription.take_arrived())
+            client.release(self._excess)
+            self._excess = []
         with self._lock:
             self.exhausted = True
             self._lock.notify_all()
@@ -374,7 +443,7 @@ class QueueConsumer:
 
     def _lasted(self) -> bool:
         """Whether the incarnation that ended was useful."""
-        return self._settled or (self._served and self._clock() - self._since >= LASTING_SECONDS)
+        return self._life.settled or (self._life.served and self._clock() - self._life.since >= LASTING_SECONDS)
 
     def _worked(self, error: AmqpError) -> bool:
         """Whether to start the next incarnation as after success: this one was useful, was cut off, or was idle.
@@ -382,12 +451,16 @@ class QueueConsumer:
         Else it counts as a failed attempt: an incarnation that a message ends would be retried forever, and so would
         one whose messages are redelivered at once each time and end it before any can be settled.
         """
-        if self._lasted():
+        if self._lasted() or isinstance(error, ConsumerStalled):
             return True
-        if isinstance(error, ConnectionFailed) and self._served and self._clock() - self._since >= CALM_SECONDS:
+        if (
+            isinstance(error, ConnectionFailed)
+            and self._life.served
+            and self._clock() - self._life.since >= CALM_SECONDS
+        ):
             return True
-        idle = self._asked and self.buffer.received == self._begun_at
-        return idle and (not self._there or self._clock() - self._since >= CALM_SECONDS)
+        idle = self._life.asked and self.buffer.received == self._life.begun_at
+        return idle and (not self._life.there or self._clock() - self._life.since >= CALM_SECONDS)
 
     def _wait(self, seconds: float) -> None:
         until = self._clock() + seconds
@@ -398,7 +471,8 @@ class QueueConsumer:
     def _end_incarnation(self, *, keep_waiting: bool) -> None:
         if self._owner is not None:
             self._owner.left()
-        self._flow.leave_turn()
+        self._flow.end()
+        self._excess = []
         with self._lock:
             self.buffer.new_incarnation(keep_waiting=keep_waiting)
             self.settlements.clear()
@@ -406,7 +480,7 @@ class QueueConsumer:
 
     def _fail(self, error: Exception) -> None:
         # A deleted queue redelivers nothing: the transfers already received are still given to Spark.
-        gone = self._served and isinstance(error, (ResourceDeleted, NotFound))
+        gone = self._life.served and isinstance(error, (ResourceDeleted, NotFound))
         self._end_incarnation(keep_waiting=(gone and self._owner is None) or not self._options.accepts)
         error.add_note(f"while receiving from queue {self.queue!r}")
         with self._lock:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from amqp_core.api import Block
+    from amqp_spark.datasource.flow_control import Room
 
 MOST_CHUNK_BYTES: Final = 1 << 30
 """Largest chunk, although a single transfer may be larger: ends of transfers are sent as 32 bits."""
@@ -127,6 +128,24 @@ class QueueBuffer:
         self.received += len(ends)
         self.held_bytes += len(block.frames)
         self.waiting_bytes += ends[-1]
+
+    def cut_off(self, position: int) -> list[tuple[int, int]]:
+        """Drop the transfers from ``position`` on, none of which is planned; return their ids as inclusive ranges.
+
+        Their bytes are held as long as those of a transfer of the same block.
+        """
+        position = max(position, self.planned)
+        dropped: list[tuple[int, int]] = []
+        while self.blocks and self.blocks[-1].end > position:
+            block = self.blocks[-1]
+            begin = max(position, block.begin)
+            dropped.append(block.ids(begin, block.end))
+            self.waiting_bytes -= block.offset(block.end) - block.offset(begin)
+            block.count = begin - block.begin
+            if not block.count:
+                self.held_bytes -= len(self.blocks.pop().frames)
+        self.received = min(self.received, position)
+        return dropped[::-1]
 
     def measure(self, begin: int, max_messages: int | None, max_bytes: int) -> tuple[int, int]:
         """Measure the longest range from ``begin`` on within both bounds: its end and its bytes."""
@@ -368,6 +387,8 @@ class ReceiveBuffer:
         """Wakes the thread of a queue."""
         self.elsewhere: list[Callable[[], int]] = []
         """Functions that return bytes held elsewhere, which count against the budget."""
+        self.rooms: dict[str, Room] = {}
+        """What the consumers of queues may hold that are limited in another way than by credit."""
         self.awaited: dict[str, int] = {}
         """Bytes that may arrive on queues whose threads wait for an answer of the broker: they cannot be paused."""
 
@@ -378,11 +399,23 @@ class ReceiveBuffer:
     def is_enough(self) -> bool:
         """Whether as many bytes or messages as wanted wait to be planned."""
         nbytes, messages = self._wanted
-        return self.waiting_bytes >= nbytes or (messages is not None and self.waiting >= messages)
+        if self.waiting_bytes >= nbytes or (messages is not None and self.waiting >= messages):
+            return True
+        return self.has_full_queue()
 
     def enough_bytes(self, max_bytes: int) -> int:
         """Bytes at which a batch of at most ``max_bytes`` need not wait: half of the budget stays free to receive."""
         return max(1, min(max_bytes, self.budget_bytes // 2))
+
+    def has_full_queue(self) -> bool:
+        """Whether half of what the consumer of a queue may hold waits to be planned: the rest comes meanwhile."""
+        for queue, room in self.rooms.items():
+            buffer = self.buffers[queue]
+            if room.messages is not None and 2 * buffer.waiting >= room.messages:
+                return True
+            if 2 * buffer.waiting_bytes >= room.nbytes:
+                return True
+        return False
 
     @property
     def waiting(self) -> int:

@@ -148,7 +148,7 @@ class Receiver:
         half of the budget or its own bound in bytes, or a consumer gave up."""
         with self._lock:
             waiting = self.held.waiting
-            full = self.held.bytes >= self.held.enough_bytes(max_bytes)
+            full = self.held.bytes >= self.held.enough_bytes(max_bytes) or self.held.has_full_queue()
             return waiting >= min_messages or (
                 waiting > 0 and (full or any(consumer.error is not None for consumer in self.consumers))
             )
@@ -171,7 +171,7 @@ class Receiver:
                     until, subscribed = now + BEGIN_SECONDS, True
                 if self._received() != seen:
                     seen, since = self._received(), now
-                full = self.held.waiting_bytes >= enough_bytes
+                full = self.held.waiting_bytes >= enough_bytes or self.held.has_full_queue()
                 if full or all(consumer.caught_up or consumer.error is not None for consumer in self.consumers):
                     return
                 if max_messages is not None and self.held.waiting >= max_messages:
@@ -200,7 +200,7 @@ class Receiver:
             seen = self._received()
             since = begun = self._clock()
             while not self.all_taken() and not self.held.stopping:
-                if self.held.waiting_bytes >= enough_bytes:
+                if self.held.waiting_bytes >= enough_bytes or self.held.has_full_queue():
                     return
                 if max_messages is not None and self.held.waiting >= max_messages:
                     return

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from dataclasses import dataclass
@@ -288,6 +289,44 @@ def bindings() -> Kind[tuple[tuple[str, str], ...]]:
         return tuple(dict.fromkeys(pairs))
 
     return Kind("bindings", allowed, parse)
+
+
+def arguments() -> Kind[tuple[tuple[str, object], ...]]:
+    """Arguments by name: a JSON object, or ``name=value[;name=value...]``, where whole numbers, true and false have
+    their type."""
+    allowed = "name=value, or several of them separated by ';', or a JSON object; names of 1 to 255 bytes, no null"
+
+    def parse(value: str) -> tuple[tuple[str, object], ...]:
+        text = value.strip()
+        try:
+            found = json.loads(text) if text.startswith("{") else dict(map(_argument, text.split(";")))
+        except ValueError:
+            raise ValueError(allowed) from None
+        if not all(_is_name(name) for name in found) or not _is_argument(found):
+            raise ValueError(allowed)
+        return tuple(found.items())
+
+    return Kind("arguments", allowed, parse)
+
+
+def _argument(text: str) -> tuple[str, object]:
+    name, separator, value = (part.strip() for part in text.partition("="))
+    if not separator:
+        raise ValueError(text)
+    if re.fullmatch(r"-?[0-9]{1,19}", value):
+        return name, int(value)
+    return name, {"true": True, "false": False}.get(value.lower(), value)
+
+
+def _is_argument(value: object) -> bool:
+    """Whether a value of JSON can be an argument."""
+    if isinstance(value, dict):
+        return all(map(_is_argument, value.values()))
+    if isinstance(value, list):
+        return all(map(_is_argument, value))
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**63
+    return value is not None
 
 
 def _is_name(name: str) -> bool:

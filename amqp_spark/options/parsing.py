@@ -38,6 +38,7 @@ _OTHER_NAMES = {
     "guarantee": "deliveryGuarantee", "filter": "selector", "minpartitions": "numPartitions", "cafile": "tls.caFile",
     "verifyhostname": "tls.verifyHostname", "key": "routingKey", "persistent": "deliveryMode",
     "durable": "deliveryMode", "timetolive": "ttl", "expiration": "ttl", "mandatory": "onUnroutable",
+    "prefetch": "bufferBytes", "prefetchcount": "bufferBytes", "qos": "bufferBytes", "xpriority": "consumerPriority",
 }  # fmt: skip
 
 

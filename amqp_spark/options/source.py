@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 FAILFAST = "FAILFAST"
 REJECT = "REJECT"
 PERMISSIVE = "PERMISSIVE"
+CLASSIC = "classic"
+QUORUM = "quorum"
 _DEFAULT_MAX_BYTES = 64 << 20
 
 
@@ -118,9 +120,32 @@ class SourceOptions(ConnectionSettings):
         "declare", kinds.choice("never", "ifMissing"), "never",
         "`ifMissing` declares a queue that does not exist, durable. `never`: a missing queue is an error.",
     )
+    queue_type: str | None = option(
+        "queueType", kinds.choice(CLASSIC, QUORUM), None,
+        "RabbitMQ only: type of a queue that `declare=ifMissing` declares; without it the virtual host's default, "
+        "which is classic at first. A quorum queue gets no limit of deliveries, where the server knows that.",
+    )
+    queue_arguments: tuple[tuple[str, object], ...] = option(
+        "queueArguments", kinds.arguments(), (),
+        "Arguments of a queue that `declare=ifMissing` declares, such as "
+        "`x-dead-letter-exchange=dead;x-max-length=1000`.",
+        shown="none",
+    )
+    consumer_priority: int | None = option(
+        "consumerPriority", kinds.integer(-(2**31), 2**31 - 1), None,
+        "RabbitMQ only: priority among the consumers of the queue (`x-priority`): others get messages while this one "
+        "can take no more.",
+    )
+    consumer_timeout: float | None = option(
+        "consumerTimeout", kinds.duration(), None,
+        "RabbitMQ only: time from the delivery of a message to the end of its batch, after which the broker takes it "
+        "back (`x-consumer-timeout`); without it the server's `consumer_timeout`, which is 30 minutes at first. "
+        "RabbitMQ 4.3 and later take it for quorum queues, earlier ones ignore it.",
+    )
     selector: str | None = option(
         "selector", kinds.text(), None,
-        "JMS message selector that the broker applies; the source sees matching messages only.",
+        "JMS message selector that the broker applies; the source sees matching messages only. Not with 0-9-1, which "
+        "has none.",
     )
     mode: str = option(
         "mode", kinds.choice(FAILFAST, REJECT, PERMISSIVE), FAILFAST,
@@ -164,6 +189,7 @@ class SourceOptions(ConnectionSettings):
         _set_sizes(given)
         _check_delay(given)
         _check_guarantee(given)
+        _check_queue(given)
         if given.problems:
             raise OptionError(given.problems)
         return cls(**cast("dict[str, Any]", given.values))
@@ -228,3 +254,15 @@ def _check_guarantee(given: Given) -> None:
     if given.values["mode"] == REJECT and guarantee != AT_LEAST_ONCE:
         reason = f" with {setting}, which accepts a message before its rows are decoded"
         given.refuse("mode", repr(REJECT), f"{FAILFAST}, {PERMISSIVE}", reason)
+
+
+def _check_queue(given: Given) -> None:
+    if given.values["declare"] == "never":
+        given.refuse_unused("declare=never", "set declare=ifMissing", "queueType", "queueArguments")
+    arguments = given.values["queue_arguments"]
+    assert isinstance(arguments, tuple)
+    if "queueType" in given and "x-queue-type" in dict(arguments):
+        given.refuse("queueArguments", "x-queue-type", "other arguments", " with queueType")
+    if given.values["delivery_guarantee"] == AT_MOST_ONCE:
+        remedy = f"set deliveryGuarantee={AT_LEAST_ONCE}"
+        given.refuse_unused(f"deliveryGuarantee={AT_MOST_ONCE}", remedy, "consumerTimeout")

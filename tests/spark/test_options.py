@@ -375,3 +375,42 @@ def test_a_transfer_host_that_can_be_none(host: str) -> None:
 @pytest.mark.parametrize("host", ["driver.example", "10.0.0.1", "::1", "fe80::1", "b\u00fccher.example"])
 def test_a_transfer_host(host: str) -> None:
     assert SourceOptions.parse(MINIMAL | {"transferHost": host}).transfer_host == host
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x-max-length=10", {"x-max-length": 10}),
+        ("a=-1; b = True;c=false;d=1.5;e=;f=x=y", {"a": -1, "b": True, "c": False, "d": "1.5", "e": "", "f": "x=y"}),
+        ('{"a": {"b": [1, 1.5, "x", true]}}', {"a": {"b": [1, 1.5, "x", True]}}),
+        ("{}", {}),
+    ],
+)
+def test_queue_arguments(text: str, expected: dict[str, object]) -> None:
+    assert dict(parse(declare="ifMissing", queueArguments=text).queue_arguments) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a", "=1", "a=1;", "{", '{"a": null}', '{"a": [null]}', '{"": 1}', '{"a": 9223372036854775808}', "[1]"]
+)
+def test_bad_queue_arguments_are_refused(text: str) -> None:
+    (problem,) = problems({**MINIMAL, "declare": "ifMissing", "queueArguments": text})
+    assert "'queueArguments'" in problem
+    assert "JSON object" in problem
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"queueType": "quorum"}, "'queueType' has no effect with declare=never"),
+        ({"queueArguments": "a=1"}, "'queueArguments' has no effect with declare=never"),
+        ({"declare": "ifMissing", "queueType": "quorum", "queueArguments": "x-queue-type=classic"}, "with queueType"),
+        ({"declare": "ifMissing", "queueType": "stream"}, "Allowed: classic, quorum"),
+        ({"consumerTimeout": "1h", "deliveryGuarantee": "at-most-once"}, "'consumerTimeout' has no effect"),
+        ({"consumerPriority": "high"}, "'consumerPriority' has the value 'high'"),
+        ({"prefetch": "10"}, "Use 'bufferBytes' instead"),
+    ],
+)
+def test_options_of_queues_that_do_not_fit_are_refused(options: dict[str, str], named: str) -> None:
+    (problem,) = problems({**MINIMAL, **options})
+    assert named in problem

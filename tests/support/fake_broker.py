@@ -130,8 +130,8 @@ class FakeBroker:
         given: names of empty queues, and scripts of the first connections. Without names there is the queue ``q``,
             bound with the key ``k`` at two exchanges.
         qpidd: behave as qpidd, not as Broker-J: accept and drop unroutable messages, list branches in one frame.
-        protocol: with 0-9-1 it has the capabilities of RabbitMQ; its publishers return what a script rejects with
-            code 312.
+        protocol: with 0-9-1 it has the capabilities of RabbitMQ: no credit, but a limit of unsettled messages; its
+            publishers return what a script rejects with code 312. Frames stay those of 0-10.
         counts_held: see :attr:`amqp_core.api.Capabilities.counts_held_messages`.
     """
 
@@ -144,7 +144,15 @@ class FakeBroker:
         self.protocol = protocol
         self.lacks: frozenset[str] = frozenset()
         """Capabilities that it does not have."""
-        self.counts_held = counts_held
+        self.counts_held = counts_held and protocol == "0-10"
+        self.counts: list[int] = []
+        """Message counts of the next answers: they may be late."""
+        self.stalls: set[str] = set()
+        """Queues of which the present consumers get nothing more."""
+        self.cancels: list[AmqpError] = []
+        """Errors that end the next consumers, whose connections go on."""
+        self.declared: dict[str, dict[str, object] | None] = {}
+        """Arguments of the queues that were declared."""
         self.queues: dict[str, deque[FakeMessage]] = {queue: deque() for queue in queues or ["q"]}
         self.exchanges = {"amq.direct": "direct", "amq.topic": "topic", "other": "direct"}
         self.bindings = set() if queues else {("q", "amq.direct", "k"), ("q", "other", "k")}
@@ -383,6 +391,8 @@ class FakeClient:
             capabilities = replace(
                 capabilities, credit=False, browse=False, selectors=False, binding_queries=False,
                 local_transactions=False, distributed_transactions=False, returns_unroutable=True,
+                consumer_priorities=True, counts_deliveries=True, unlimited_deliveries=True, queue_types=True,
+                consumer_timeouts=True,
             )  # fmt: skip
         return replace(capabilities, **dict.fromkeys(self.broker.lacks, False))
 
@@ -416,7 +426,16 @@ class FakeClient:
             count = len(self.broker.queues[queue])
             if self.broker.counts_held:
                 count = self.broker.depth(queue) + self.broker.held_elsewhere[queue]
+            self.read_all()
+            if self.broker.counts:
+                count = self.broker.counts.pop(0)
             return FakeInfo(count, self.broker.seen_consumers(queue))
+
+    def read_all(self) -> None:
+        """Without credit, all that is under way comes before the answer to a command, even if reading is paused."""
+        if not self.capabilities.credit and self.subscription is not None:
+            while self.subscription.send_block():
+                pass
 
     def declare_queue(
         self,
@@ -429,7 +448,7 @@ class FakeClient:
     ) -> None:
         with self.broker.changed:
             assert (durable, exclusive, auto_delete) in {(True, False, False), (False, True, True)}
-            assert not arguments
+            self.broker.declared[queue] = arguments
             self.call("lock" if exclusive else "declare")
             if not exclusive:
                 self.broker.queues.setdefault(queue, deque())
@@ -485,10 +504,18 @@ class FakeClient:
         acquire: bool = True,
         exclusive: bool = False,
         selector: str | None = None,
+        max_unsettled: int | None = None,
+        arguments: dict[str, object] | None = None,
     ) -> FakeSubscription:
         with self.broker.changed:
             self.command("subscribe")
+            assert not self.capabilities.credit or (max_unsettled, arguments) == (None, None)
             subscription = FakeSubscription(self, queue, accept=accept, acquire=acquire)
+            if not self.capabilities.credit:
+                self.broker.stalls.discard(queue)
+                assert max_unsettled is None or 1 <= max_unsettled <= 65535
+                assert (max_unsettled is None) is not accept
+                subscription.limit(max_unsettled)
             if queue.startswith(_OURS):
                 return subscription
             if exclusive and self.broker.seen_consumers(queue):
@@ -496,6 +523,8 @@ class FakeClient:
             self.broker.subscriptions.append(
                 {"queue": queue, "accept": accept, "acquire": acquire, "exclusive": exclusive, "selector": selector}
             )
+            if not self.capabilities.credit:
+                self.broker.subscriptions[-1] |= {"max_unsettled": max_unsettled, "arguments": arguments}
             self.subscription = subscription
             return subscription
 
@@ -610,17 +639,25 @@ class FakeSubscription:
         self.granted: list[int] = []
         self.cursor = 0
         self.ready: list[FakeBlock] = []
+        self.most: float | None = None
+        """The limit of unsettled messages, if there is no credit."""
+
+    def limit(self, most: int | None) -> None:
+        """Let messages come without credit, at most so many unsettled ones."""
+        self.most = float("inf") if most is None else most
 
     @property
     def credit_bytes(self) -> float:
         return self.bytes if self.credit else 0.0
 
     def grant(self, messages: int) -> None:
+        assert self.most is None
         self.client.command("grant")
         self.credit += messages
 
     def renew(self, messages: int, nbytes: int | None = None) -> None:
         with self.client.broker.changed:
+            assert self.most is None
             self.client.command("grant" if messages else "stop")
             self.credit = messages
             self.bytes = float("inf") if nbytes is None else nbytes
@@ -632,6 +669,8 @@ class FakeSubscription:
         deadline = time.monotonic() + timeout
         with broker.changed:
             while True:
+                if broker.cancels:
+                    raise broker.cancels.pop(0)
                 if not client.paused and not client.error:
                     self._send(broker.block_messages)
                 if self.ready:
@@ -668,10 +707,12 @@ class FakeSubscription:
 
     def flush(self) -> None:
         """Messages are received by the calls that follow, as long as there is credit."""
+        assert self.most is None
         self.client.command("flush")
 
     def probe(self) -> None:
         with self.client.broker.changed:
+            assert self.most is None
             self.client.command("flush")
             self.credit, self.bytes = 1, float("inf")
             if self.client.broker.early_flushes > 0:
@@ -683,9 +724,21 @@ class FakeSubscription:
     def cancel(self) -> None:
         if self.queue.startswith(_MARKERS):
             self.client.call("close")
+        if self.most is not None:
+            with self.client.broker.changed:
+                self.client.command("cancel")
+                self.client.read_all()
+                self.most = 0
         self.credit = 0
 
+    def send_block(self) -> bool:
+        """Send a block of messages, if there are any and they may be sent."""
+        return self._send(self.client.broker.block_messages)
+
     def _send(self, most: int) -> bool:
+        if self.most is not None:
+            stalled = self.queue in self.client.broker.stalls
+            self.credit = 0 if stalled else max(0, int(min(self.most - len(self.client.held), 1 << 30)))
         messages = self._next(min(most, self.credit))
         if not messages:
             return False

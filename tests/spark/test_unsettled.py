@@ -1,0 +1,447 @@
+"""The source over a protocol without credit: a limit of unsettled messages, and a socket that is not always read."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from amqp_core.errors import ConnectionLost, PreconditionFailed, ResourceDeleted
+from amqp_spark.datasource import consumer_watch, drain_detector
+from amqp_spark.datasource import unsettled as module
+from amqp_spark.datasource.receive_buffer import ReceiveBuffer
+from amqp_spark.datasource.receiver import Receiver
+from amqp_spark.datasource.unsettled import MOST_UNSETTLED, UnsettledFlowControl
+from amqp_spark.errors import UnsupportedModeError
+from amqp_spark.options import SourceOptions
+from tests.spark.driver import Driver, bodies
+from tests.spark.reader_support import numbers
+from tests.support.fake_broker import FakeBlock, FakeBroker
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from tests.spark.reader_support import Readers
+
+
+@pytest.fixture
+def fake() -> FakeBroker:
+    return FakeBroker(protocol="0-9-1")
+
+
+@pytest.fixture
+def make(fake: FakeBroker) -> Iterator[Callable[..., Receiver]]:
+    made: list[Receiver] = []
+
+    def build(queue: str = "q", **given: object) -> Receiver:
+        options = {"url": "amqp://localhost", "queue": queue, "retry.maxDelay": 0.02, "bufferBytes": 1 << 20} | given
+        made.append(Receiver(SourceOptions.parse(options), connector=fake.connect))
+        return made[-1]
+
+    yield build
+    for receiver in made:
+        receiver.stop()
+
+
+@pytest.fixture
+def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Counts are asked again, and consumers watched, after short times."""
+    monkeypatch.setattr(drain_detector, "SETTLING_SECONDS", 0.2)
+    monkeypatch.setattr("amqp_spark.datasource.queue_consumer.SETTLING_SECONDS", 0.2)
+    monkeypatch.setattr(consumer_watch, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(consumer_watch, "CERTAIN_SECONDS", 0.05)
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.02)
+
+
+class Clock:
+    """Time that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Socket:
+    """Notes whether it is read."""
+
+    def __init__(self) -> None:
+        self.paused: list[bool] = []
+
+    def pause_reading(self, paused: bool) -> None:
+        self.paused.append(paused)
+
+
+class Session:
+    """A flow control over a buffer of one queue, and the sessions that it serves."""
+
+    def __init__(self, budget: int, **options: Any) -> None:
+        self.clock, self.socket = Clock(), Socket()
+        self.held = ReceiveBuffer(["q"], budget, self.clock)
+        self.flow = UnsettledFlowControl("q", self.held, **options)
+        self.id = 0
+
+    def begin(self) -> int | None:
+        most = self.flow.most_unsettled()
+        self.held.buffers["q"].new_incarnation()
+        self.flow.restart()
+        return most
+
+    def receive(self, *sizes: int) -> None:
+        ends = [sum(sizes[: at + 1]) for at in range(len(sizes))]
+        block = FakeBlock(bytes(ends[-1]), ends, self.id, max(sizes))
+        self.id += len(sizes)
+        self.held.buffers["q"].append(block)
+        self.flow.arrived(block)
+        self.regulate()
+
+    def regulate(self) -> None:
+        self.flow.regulate(self.socket, None, left=1, idles=True)  # type: ignore[arg-type]
+
+    def lose(self, after: float) -> None:
+        self.clock.now += after
+        self.flow.end()
+
+
+def test_the_limit_follows_from_the_budget_and_the_sizes_seen() -> None:
+    session = Session(1 << 20)
+    assert session.begin() == (1 << 20) // module.FIRST_GUESS_BYTES
+    session.receive(*[100] * 1000)
+    session.lose(1.0)
+    assert session.begin() == (1 << 20) // 200, "twice the mean"
+    assert Session(1 << 30).begin() == MOST_UNSETTLED
+    assert Session(1).begin() == 1
+    assert Session(1 << 30, least=20_000).begin() == 40_000
+    assert Session(1 << 30, least=100_000).begin() == module.HIGHEST
+    assert Session(1 << 30, settles=False).begin() is None
+
+
+def test_a_connection_lost_after_a_long_pause_makes_the_limit_smaller_until_all_of_it_fits() -> None:
+    session = Session(100_000)
+    session.begin()
+    session.receive(*[1000] * 80)
+    assert session.socket.paused == []
+    session.receive(30_000)
+    assert session.socket.paused == [True]
+    assert not session.flow.has_room()
+    session.lose(module.LONG_PAUSE_SECONDS)
+    assert session.begin() == 81 // 2
+    session.receive(*[50_000] * 3)
+    session.lose(module.LONG_PAUSE_SECONDS)
+    assert session.begin() == 2, "as many of the largest as fit"
+    session.receive(150_000)
+    session.lose(module.LONG_PAUSE_SECONDS)
+    assert session.begin() == 1
+    session.lose(0.0)
+    assert session.begin() == 1
+
+
+def test_a_short_pause_changes_nothing_and_ends_when_a_batch_is_accepted() -> None:
+    session = Session(100_000)
+    most = session.begin()
+    session.receive(*[50_000] * 2)
+    buffer = session.held.buffers["q"]
+    buffer.fix(2, 100_000)
+    buffer.accept(2)
+    session.clock.now += 1.0
+    session.regulate()
+    assert session.socket.paused == [True, False]
+    session.lose(60.0)
+    assert most is not None
+    assert session.flow._losses == 0
+
+
+def test_a_batch_is_received_accepted_and_the_next_one_follows(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(1000))
+    driver = Driver(readers(bufferBytes="64k", maxBytesPerTrigger="32k"))
+    assert bodies(driver.rows(1000)) == numbers(1000)
+    driver.trigger()
+    fake.wait(lambda: len(fake.accepted) == 1000)
+    assert fake.held() == 0
+    (subscription,) = fake.subscriptions
+    assert subscription["max_unsettled"] == (64 << 10) // module.FIRST_GUESS_BYTES
+    assert subscription["arguments"] is None
+
+
+@pytest.mark.parametrize("queues", [1, 3])
+def test_held_bytes_stay_within_the_buffer_with_messages_of_all_sizes(
+    fake: FakeBroker, make: Callable[..., Receiver], queues: int
+) -> None:
+    budget, large = 4 << 20, 2 << 20
+    fake.block_messages = 1
+    names = [f"q{number}" for number in range(queues)]
+    sizes = [1, 100, 5000, 1, 70_000, large, 1, 300_000, 10, 1_000_000] * 6
+    for name in names:
+        fake.queues[name] = type(fake.queues["q"])()
+        fake.publish(name, *(bytes(size) for size in sizes))
+    receiver = make(",".join(names), bufferBytes=budget)
+    receiver.start()
+    most = 0
+
+    def goes_on() -> bool:
+        nonlocal most
+        most = max(most, receiver.held.bytes)
+        receiver.plan(max_messages=None, max_bytes=1 << 20)
+        receiver.accept(receiver.planned())
+        return len(fake.accepted) == queues * len(sizes)
+
+    fake.wait(goes_on, 30.0)
+    assert most <= budget + queues * (large + 1000)
+
+
+def test_a_batch_that_waits_for_more_messages_than_may_come_is_planned(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *[b"x" * 3000] * 100)
+    driver = Driver(readers(bufferBytes="64k", maxBytesPerTrigger="64k", minMessagesPerTrigger=100))
+    assert len(driver.rows(1)) < 100
+
+
+def test_at_most_once_has_no_limit_and_settles_nothing(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(100))
+    driver = Driver(readers(deliveryGuarantee="at-most-once"), available_now=True)
+    assert bodies(driver.rows(100)) == numbers(100)
+    while driver.trigger() is not None:
+        pass
+    assert fake.subscriptions[0]["accept"] is False
+    assert fake.subscriptions[0]["max_unsettled"] is None
+
+
+# --- AvailableNow
+
+
+def drained(driver: Driver) -> list[bytes]:
+    """The bodies of all batches until the query ends."""
+    while driver.trigger() is not None:
+        pass
+    return [row[2] for batch in driver.batches for row in batch]
+
+
+@pytest.mark.usefixtures("_fast")
+@pytest.mark.parametrize("counts", [[], [0], [40], [0, 0]])
+def test_available_now_reads_all_that_was_there_although_the_count_is_late(
+    fake: FakeBroker, readers: Readers, counts: list[int]
+) -> None:
+    fake.publish("q", *numbers(100))
+    fake.counts = [*counts, *counts]  # asked for when the session begins, and for the end
+    assert drained(Driver(readers(), available_now=True)) == numbers(100)
+    assert len(fake.accepted) == 100
+    assert fake.depth("q") == 0
+
+
+@pytest.mark.usefixtures("_fast")
+def test_available_now_ends_although_messages_keep_coming_and_returns_what_is_beyond_the_end(
+    fake: FakeBroker, readers: Readers
+) -> None:
+    fake.publish("q", *numbers(1000))
+    published = 1000
+
+    def more(name: str) -> None:
+        nonlocal published
+        if name == "accept":
+            fake.publish("q", *numbers(100, published))
+            published += 100
+
+    fake.on_command = more
+    found = drained(Driver(readers(bufferBytes="1m", maxBytesPerTrigger="20k"), available_now=True))
+    assert found == numbers(len(found))
+    assert 1000 <= len(found) < published
+    assert len(fake.accepted) == len(found)
+    assert fake.held() == 0
+    assert [message.body for message in fake.messages("q")] == numbers(published - len(found), len(found))
+
+
+@pytest.mark.usefixtures("_fast")
+def test_available_now_of_an_empty_queue_ends(fake: FakeBroker, readers: Readers) -> None:
+    assert drained(Driver(readers(), available_now=True)) == []
+
+
+@pytest.mark.usefixtures("_fast")
+def test_available_now_goes_on_after_a_lost_connection(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(600))
+    cuts = 2
+
+    def cut(name: str) -> None:
+        nonlocal cuts
+        if name == "accept" and cuts:
+            cuts -= 1
+            fake.cut()
+
+    fake.on_command = cut
+    driver = Driver(readers(bufferBytes="1m", maxMessagesPerTrigger=100), available_now=True)
+    found = drained(driver)
+    assert set(found) == set(numbers(600))
+    fake.wait(lambda: fake.depth("q") == 0)
+
+
+# --- a consumer that gets nothing
+
+
+@pytest.mark.usefixtures("_fast")
+def test_a_consumer_that_gets_nothing_although_there_are_messages_is_replaced(
+    fake: FakeBroker, make: Callable[..., Receiver], caplog: pytest.LogCaptureFixture
+) -> None:
+    receiver = make()
+    receiver.start()
+    fake.publish("q", b"a")
+    fake.wait(lambda: receiver.report()["q"][0] == 1)
+    with fake.changed:
+        fake.stalls.add("q")
+        fake.publish("q", b"b")
+    fake.wait(lambda: fake.connects == 2)
+    fake.wait(lambda: receiver.report()["q"][0] == 2)
+    assert any("AMQP_CONSUMER_STALLED" in record.getMessage() for record in caplog.records)
+    assert receiver.failure() is None
+
+
+@pytest.mark.usefixtures("_fast")
+def test_an_idle_consumer_is_not_replaced(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
+    receiver = make()
+    receiver.start()
+    queries = fake.queries
+    fake.wait(lambda: fake.queries >= queries + 5)
+    assert fake.connects == 1
+
+
+@pytest.mark.usefixtures("_fast")
+def test_a_consumer_whose_limit_is_used_up_is_not_watched(
+    fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, regulate = 0, UnsettledFlowControl.regulate
+
+    def counted(self: UnsettledFlowControl, *args: Any, **options: Any) -> None:
+        nonlocal looks
+        looks += 1
+        regulate(self, *args, **options)
+
+    monkeypatch.setattr(UnsettledFlowControl, "regulate", counted)
+    receiver = make(bufferBytes=8192)
+    fake.publish("q", *[b"x"] * 100)
+    receiver.start()
+    fake.wait(lambda: fake.held() == 4)
+    queries, more = fake.queries, looks + 10
+    fake.wait(lambda: looks >= more)
+    assert fake.queries == queries
+    assert fake.connects == 1
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_cancelled_consumer_is_replaced_unless_the_queue_is_gone(
+    fake: FakeBroker, make: Callable[..., Receiver], *, exists: bool
+) -> None:
+    receiver = make()
+    receiver.start()
+    fake.wait(lambda: bool(fake.subscriptions))
+    with fake.changed:
+        if not exists:
+            del fake.queues["q"]
+        fake.cancels.append(ResourceDeleted(404, None, "the consumer is cancelled", "basic.cancel"))
+        fake.changed.notify_all()
+    if exists:
+        fake.publish("q", b"a")
+        fake.wait(lambda: fake.connects == 2)
+        fake.wait(lambda: receiver.report()["q"][0] == 1)
+    else:
+        fake.wait(lambda: isinstance(receiver.failure(), ResourceDeleted))
+
+
+# --- options
+
+
+def test_options_of_rabbitmq_become_arguments(fake: FakeBroker, readers: Readers) -> None:
+    options = {"queueType": "quorum", "queueArguments": "x-max-length=10;x-overflow=reject-publish"}
+    Driver(readers("new", declare="ifMissing", consumerPriority=5, consumerTimeout="2h", **options)).latest()
+    arguments = {"x-queue-type": "quorum", "x-delivery-limit": -1, "x-max-length": 10, "x-overflow": "reject-publish"}
+    assert fake.declared["new"] == arguments
+    assert fake.subscriptions[0]["arguments"] == {"x-priority": 5, "x-consumer-timeout": 7_200_000}
+
+
+@pytest.mark.parametrize(
+    ("options", "unlimited", "expected"),
+    [
+        ({}, True, None),
+        ({"queueType": "classic"}, True, {"x-queue-type": "classic"}),
+        ({"queueType": "quorum"}, False, {"x-queue-type": "quorum"}),
+        ({"queueArguments": '{"x-queue-type": "quorum", "x-delivery-limit": 5}'}, True,
+         {"x-queue-type": "quorum", "x-delivery-limit": 5}),
+    ],
+)  # fmt: skip
+def test_a_quorum_queue_is_declared_without_a_limit_of_deliveries_where_the_server_knows_that(
+    fake: FakeBroker, readers: Readers, options: dict[str, str], *, unlimited: bool, expected: dict[str, object] | None
+) -> None:
+    fake.lacks = frozenset() if unlimited else frozenset({"unlimited_deliveries"})
+    Driver(readers("new", declare="ifMissing", **options)).latest()
+    assert fake.declared["new"] == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "lacks", "named"),
+    [
+        ({"selector": "a = 1"}, "selectors", "Option selector needs selectors"),
+        ({"consumerPriority": 1}, "consumer_priorities", "Option consumerPriority needs consumer priorities"),
+        ({"consumerTimeout": "1h"}, "consumer_timeouts", "Option consumerTimeout needs consumer timeouts"),
+        ({"declare": "ifMissing", "queueType": "quorum"}, "queue_types", "Option queueType needs queue types"),
+        ({"deliveryGuarantee": "exactly-once", "consumerId": "c"}, "local_transactions",
+         "deliveryGuarantee=exactly-once needs local transactions"),
+    ],
+)  # fmt: skip
+def test_what_the_broker_cannot_serve_is_refused_before_anything_is_sent(
+    fake: FakeBroker, readers: Readers, tmp_path: Any, options: dict[str, str | int], lacks: str, named: str
+) -> None:
+    fake.lacks = frozenset({lacks})
+    if "consumerId" in options:
+        options = options | {"spoolLocation": str(tmp_path)}
+    with pytest.raises(UnsupportedModeError, match=named):
+        Driver(readers("new", **options)).rows(1)
+    assert fake.subscriptions == []
+    assert fake.declared == {}
+
+
+def test_a_refused_consumer_timeout_names_the_option(fake: FakeBroker, readers: Readers) -> None:
+    def refuse(name: str) -> None:
+        if name == "subscribe":
+            raise PreconditionFailed(
+                406, None, "PRECONDITION_FAILED - invalid arg 'x-consumer-timeout'", "basic.consume"
+            )
+
+    fake.on_command = refuse
+    with pytest.raises(PreconditionFailed) as raised:
+        Driver(readers(consumerTimeout="1h")).rows(1)
+    assert any("'consumerTimeout' has the value 3600 s" in note for note in raised.value.__notes__)
+
+
+def test_exclusive_without_effect_is_a_warning(
+    fake: FakeBroker, readers: Readers, caplog: pytest.LogCaptureFixture
+) -> None:
+    fake.consumers["q"] = 1
+    fake.on_command = lambda name: fake.consumers.update(q=-fake.consumers["q"]) if name == "subscribe" else None
+    with caplog.at_level(logging.WARNING):
+        Driver(readers(exclusive="true")).latest()
+    assert any("x-single-active-consumer" in record.getMessage() for record in caplog.records)
+
+
+def test_the_connection_may_be_lost_while_the_socket_is_not_read(
+    fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that takes longer than the broker waits for a reader: all come, and the limit shrinks."""
+    monkeypatch.setattr(module, "LONG_PAUSE_SECONDS", 0.0)
+    fake.publish("q", *[bytes(8_000)] * 60)
+    receiver = make(bufferBytes=100_000)
+    receiver.start()
+    for _ in range(2):
+        fake.wait(lambda: any(client.paused for client in fake.live))
+        receiver.plan(max_messages=None, max_bytes=1 << 20)
+        fake.cut(ConnectionLost("the broker could not send"))
+        receiver.accept(receiver.planned())
+        connects = fake.connects
+        fake.wait(lambda: fake.connects > connects or bool(fake.live))  # noqa: B023  called at once
+
+    def goes_on() -> bool:
+        receiver.plan(max_messages=None, max_bytes=1 << 20)
+        receiver.accept(receiver.planned())
+        return len(fake.accepted) == 60
+
+    fake.wait(goes_on)
+    limits = [each["max_unsettled"] for each in fake.subscriptions]
+    assert limits == sorted(limits, reverse=True)  # type: ignore[type-var]
+    assert limits[-1] < limits[0]  # type: ignore[operator]
