@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 from amqp_core.api import Capabilities
 from amqp_core.error_conditions import CoreCondition
-from amqp_core.errors import AmqpError, ProtocolError, UsageError
+from amqp_core.errors import AmqpError, ProtocolError, UndecodableMessage, UsageError
 from amqp_core.failover import connect_any
 from amqp_core.transport import tls_context
 from amqp_core.v0_9 import spec
@@ -19,7 +19,7 @@ from amqp_core.v0_9.no_transactions import NoTransactions
 from amqp_core.v0_9.routing import by_consumer_tag
 from amqp_core.v0_9.settlement import Unsettled
 from amqp_core.v0_9.subscription import Subscription
-from amqp_core.v0_9.topology import Topology
+from amqp_core.v0_9.topology import Topology, not_supported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,8 +104,9 @@ class Client(Topology):
     def capabilities(self) -> Capabilities:
         """Capabilities of AMQP 0-9-1, and the behaviour of this broker.
 
-        RabbitMQ counts only messages that are ready, and knows delivery limits that can be turned off from version 4
-        on. Broker-J takes the expiration of a message for a time.
+        RabbitMQ counts only messages that are ready, and has delivery limits that can be turned off from version 4 on.
+        Broker-J takes the expiration of a message for a time; one that is rejected without requeue it delivers again
+        (basic.reject), or keeps until the channel ends (basic.nack).
         """
         properties, announced = self.server_properties, self._driver.connection.peer_capabilities
         product = str(properties.get("product", ""))
@@ -118,7 +119,7 @@ class Client(Topology):
             selectors=False,
             exchange_queries=True,
             binding_queries=False,
-            confirms=bool(announced.get("publisher_confirms")),
+            confirms=bool(announced.get("publisher_confirms")) or _says(properties, "qpid.confirmed_publish_supported"),
             local_transactions=False,
             distributed_transactions=False,
             counts_held_messages=is_brokerj,
@@ -127,6 +128,7 @@ class Client(Topology):
             counts_deliveries=is_rabbitmq,
             unlimited_deliveries=is_rabbitmq and version is not None and int(version[0]) >= 4,
             returns_unroutable=True,
+            rejects=not is_brokerj,
             expiration_is_absolute=is_brokerj,
         )
 
@@ -177,8 +179,12 @@ class Client(Topology):
         """Replace the secret of the login, such as a token that expires (an extension of RabbitMQ).
 
         Raises:
+            UsageError: the broker does not have it.
             ConnectionClosed, DeadlineExceeded, ...: the broker refuses it: the connection has ended.
         """
+        # no capability names it; a broker without RabbitMQ's other extensions drops the connection
+        if not self._driver.connection.peer_capabilities.get("connection.blocked"):
+            raise not_supported("To replace a secret", self.protocol, "Connect again with the new one")
         self._driver.update_secret(secret.encode(), reason)
 
     def is_bound(self, exchange: str, binding_key: str) -> bool:
@@ -187,7 +193,7 @@ class Client(Topology):
         Raises:
             UsageError: always.
         """
-        raise _not_supported(f"A query about the binding {binding_key!r} of exchange {exchange!r}", self.protocol)
+        raise not_supported(f"A query about the binding {binding_key!r} of exchange {exchange!r}", self.protocol)
 
     def subscribe(
         self,
@@ -221,9 +227,9 @@ class Client(Topology):
                 ended.
         """
         if not acquire:
-            raise _not_supported("Browsing", self.protocol, "Read with acquire")
+            raise not_supported("Browsing", self.protocol, "Read with acquire")
         if selector is not None:
-            raise _not_supported("A selector", self.protocol, "Leave the selector out, and filter what arrives")
+            raise not_supported("A selector", self.protocol, "Leave the selector out, and filter what arrives")
         if max_unsettled is not None and (not 1 <= max_unsettled <= MOST_PREFETCH or not accept):
             reason = f"1 to {MOST_PREFETCH} are allowed" if accept else "messages are not settled without accept"
             raise UsageError(CoreCondition.ARGUMENT_INVALID(name=f"max_unsettled={max_unsettled}", reason=reason))
@@ -253,15 +259,20 @@ class Client(Topology):
 
         Raises:
             NotFound: no such queue: the client has ended.
+            UndecodableMessage: its properties cannot be decoded; it can be settled by its ``command_id``.
         """
         received = self._driver.ask(CONSUMING, spec.BasicGet(queue=queue))
         method, content = received
         if not isinstance(method, spec.BasicGetOk) or content is None:
             return None
         self._unsettled.arrived(method.delivery_tag, 1)
+        try:
+            properties = content.properties
+        except ProtocolError as error:
+            raise UndecodableMessage(method.delivery_tag, error.cause) from error
         return Message(
             body=content.body,
-            properties=content.properties,
+            properties=properties,
             exchange=method.exchange,
             routing_key=method.routing_key,
             redelivered=method.redelivered,
@@ -304,8 +315,11 @@ class Client(Topology):
             text: the reason, which this protocol does not send.
 
         Raises:
+            UsageError: the broker cannot (:attr:`Capabilities.rejects`).
             ConnectionLost, CommandFailed, DeadlineExceeded, ...: as :meth:`accept`.
         """
+        if not self.capabilities.rejects:
+            raise not_supported("To reject a message", self.protocol, "Use AMQP 0-10")
         methods = self._refusals(ranges, requeue=False)
         self._settle(ranges, methods, sync=sync, silence_timeout_s=silence_timeout_s)
 
@@ -388,6 +402,6 @@ class Client(Topology):
             subscription.receive_block(part)
 
 
-def _not_supported(what: str, protocol: str, action: str = "Leave it out") -> UsageError:
-    reason = "the protocol has no such method"
-    return UsageError(CoreCondition.NOT_SUPPORTED(what=what, protocol=protocol, reason=reason, action=action))
+def _says(properties: dict[str, object], name: str) -> bool:
+    """Whether a property is set; Broker-J writes ``true`` as text."""
+    return str(properties.get(name, "")).lower() == "true"

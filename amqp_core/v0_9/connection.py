@@ -27,7 +27,7 @@ from amqp_core.heartbeat import Heartbeat
 from amqp_core.protocol_header import describe_stranger, is_stranger
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method, encode_header, encode_method
-from amqp_core.v0_9.error_codes import command_failure
+from amqp_core.v0_9.error_codes import ERRORS, command_failure
 from amqp_core.v0_9.framing import (
     HEARTBEAT,
     HEARTBEAT_FRAME,
@@ -58,8 +58,8 @@ _FIRST_OCTETS = bytes((METHOD, 0, 0))
 _HEADER_SIZE = 8
 # Reply codes to connection.open that concern the virtual host; 541 (it is down) may pass.
 _ABOUT_VIRTUAL_HOST = frozenset({402, 403, 404, 530})
-# Hard errors for which the client's method is to blame, so that a new connection would get the same answer.
-_METHOD_REFUSED = frozenset({spec.ReplyCode.NOT_ALLOWED, spec.ReplyCode.NOT_IMPLEMENTED})
+# Reply codes that may pass, so that the same method may be taken on a new connection.
+_MAY_PASS = frozenset({spec.ReplyCode.CONNECTION_FORCED, spec.ReplyCode.INTERNAL_ERROR})
 
 
 class Role(Enum):
@@ -476,7 +476,8 @@ class Connection:
         if self.role is Role.CLIENT and self.state is State.OPEN_OK and code in _ABOUT_VIRTUAL_HOST:
             said = given(text)
             return VirtualHostRefused(CoreCondition.VIRTUAL_HOST_REFUSED(vhost=self.virtual_host, code=code, text=said))
-        if method.method_id and code in _METHOD_REFUSED:
+        if method.method_id and code in ERRORS and code not in _MAY_PASS:
+            # what should close a channel only closes the connection of Broker-J at times
             return command_failure(code, text, method.class_id, method.method_id)
         return ConnectionClosed(code, text)
 

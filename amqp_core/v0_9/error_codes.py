@@ -13,6 +13,9 @@ from amqp_core.v0_9.spec import ReplyCode as Code
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+INVALID_ARGUMENT: Final = 542
+"""A reply code of Broker-J: for an argument of queue.declare that it does not know it closes the connection."""
+
 ERRORS: Final[dict[int, type[errors.CommandFailed]]] = {
     Code.CONTENT_TOO_LARGE: errors.ResourceLimitExceeded,
     Code.NO_ROUTE: errors.NotFound,
@@ -30,6 +33,7 @@ ERRORS: Final[dict[int, type[errors.CommandFailed]]] = {
     Code.NOT_ALLOWED: errors.NotAllowed,
     Code.NOT_IMPLEMENTED: errors.NotImplementedByPeer,
     Code.INTERNAL_ERROR: errors.InternalError,
+    INVALID_ARGUMENT: errors.InvalidArgument,
 }
 
 # RabbitMQ: inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'
@@ -38,8 +42,9 @@ _DIFFERS: Final = re.compile(
     r": received (?P<wanted>.*) but current is (?P<current>.*)",
     re.DOTALL,
 )
-# Both brokers refuse a second consumer of an exclusively consumed queue with 403, as if a right were missing.
-_EXCLUSIVE: Final = re.compile(r"in exclusive use|exclusive", re.IGNORECASE)
+# Brokers refuse what another connection uses exclusively as if a right were missing: RabbitMQ and Broker-J a second
+# consumer with 403, Broker-J a declaration with 530.
+_EXCLUSIVE: Final = re.compile("exclusive", re.IGNORECASE)
 _TIMED_OUT: Final = re.compile(r"delivery acknowledgement on channel \d+ timed out", re.IGNORECASE)
 
 
@@ -92,8 +97,8 @@ def _value(text: str) -> str:
     return "absent" if text == "none" else found[1] if found else text
 
 
-def _is_exclusive(code: int, text: str, command: str | None) -> bool:
-    return code == Code.ACCESS_REFUSED and command == spec.BasicConsume.NAME and _EXCLUSIVE.search(text) is not None
+def _is_exclusive(code: int, text: str, _: str | None) -> bool:
+    return code in (Code.ACCESS_REFUSED, Code.NOT_ALLOWED) and _EXCLUSIVE.search(text) is not None
 
 
 def _exclusive(code: int, text: str, command: str | None) -> errors.CommandFailed:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amqp_core.api import Route
-from amqp_core.errors import NotFound
+from amqp_core.error_conditions import CoreCondition
+from amqp_core.errors import NotFound, UsageError
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.driver import ASKING
 
@@ -56,6 +57,7 @@ class Topology:
         try:
             answer = self._driver.call(ASKING, spec.QueueDeclare(queue=queue, passive=True), spec.QueueDeclareOk)
         except NotFound:
+            self._driver.check()  # it may be the error that ended the client
             return None
         return QueueInfo(answer.queue, answer.message_count, answer.consumer_count)
 
@@ -64,6 +66,7 @@ class Topology:
         try:
             self._driver.call(ASKING, _passive(exchange), spec.ExchangeDeclareOk)
         except NotFound:
+            self._driver.check()
             return False
         return True
 
@@ -163,7 +166,13 @@ class Topology:
     def bind_exchange(
         self, destination: str, source: str, binding_key: str, arguments: dict[str, object] | None = None
     ) -> None:
-        """Let exchange ``source`` route to exchange ``destination`` (exchange.bind, an extension of RabbitMQ)."""
+        """Let exchange ``source`` route to exchange ``destination`` (exchange.bind, an extension of RabbitMQ).
+
+        Raises:
+            UsageError: the broker does not have it.
+            NotFound: no such exchange.
+        """
+        self._check_exchange_bindings()
         method = spec.ExchangeBind(
             destination=destination, source=source, routing_key=binding_key, arguments=arguments or {}
         )
@@ -172,11 +181,21 @@ class Topology:
     def unbind_exchange(
         self, destination: str, source: str, binding_key: str, arguments: dict[str, object] | None = None
     ) -> None:
-        """Remove a binding between exchanges (exchange.unbind, an extension of RabbitMQ)."""
+        """Remove a binding between exchanges (exchange.unbind, an extension of RabbitMQ).
+
+        Raises:
+            UsageError: the broker does not have it.
+        """
+        self._check_exchange_bindings()
         method = spec.ExchangeUnbind(
             destination=destination, source=source, routing_key=binding_key, arguments=arguments or {}
         )
         self._driver.call(ASKING, method, spec.ExchangeUnbindOk)
+
+    def _check_exchange_bindings(self) -> None:
+        """Refuse what Broker-J answers with the end of the connection."""
+        if not self._driver.connection.peer_capabilities.get("exchange_exchange_bindings"):
+            raise not_supported("A binding between exchanges", self._driver.connection.version, "Bind a queue instead")
 
     def query_routes(self, targets: Sequence[Target]) -> RouteQueries:
         """Query targets of messages, without waiting for the answers (passive declarations).
@@ -246,5 +265,11 @@ def _query(exchange: str, key: str | None) -> spec.Method | None:
     return _passive(exchange) if key is None else None
 
 
+def not_supported(what: str, protocol: str, action: str = "Leave it out") -> UsageError:
+    """The error for what the protocol, or the broker, does not have."""
+    reason = "the broker has no such method"
+    return UsageError(CoreCondition.NOT_SUPPORTED(what=what, protocol=protocol, reason=reason, action=action))
+
+
 def _passive(exchange: str) -> spec.ExchangeDeclare:
-    return spec.ExchangeDeclare(exchange=exchange, type="direct", passive=True)
+    return spec.ExchangeDeclare(exchange=exchange, passive=True)
