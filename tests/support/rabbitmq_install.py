@@ -172,6 +172,8 @@ def _fetch(release: Release, into: Path) -> None:
             time.sleep(_PAUSE_S)
         for suite in release.suites:
             for mirror in mirrors:
+                shutil.rmtree(into)
+                into.mkdir()
                 try:
                     _fetch_suite(mirror, suite, release, into)
                 except FetchFailed as error:
@@ -230,8 +232,6 @@ def _fetch_suite(mirror: str, suite: str, release: Release, into: Path) -> None:
                 _run("dpkg-deb", "--extract", str(package), str(into))
     found = _unpacked(into).version
     if not release.matches(found):
-        shutil.rmtree(into)
-        into.mkdir()
         raise FetchFailed(f"Debian {suite} has RabbitMQ {found}, expected {release.version}")
     _make_runnable(into)
 
