@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from specs import generate
+from specs import facts_0_9, generate
 from specs.facts import FactError, load
 
 ROOT = Path(__file__).parents[2]
 CODEC = ["spec.py", "_codec.py", "file_stream/spec.py", "file_stream/_codec.py"]
-GENERATED = [*(f"amqp_core/v0_10/{name}" for name in CODEC), "amqp_spark/arrow/v0_10/properties.py"]
+CODEC_0_9 = ["spec.py", "_codec.py", "unserved/spec.py", "unserved/_codec.py"]
+GENERATED = [
+    *(f"amqp_core/v0_10/{name}" for name in CODEC),
+    *(f"amqp_core/v0_9/{name}" for name in CODEC_0_9),
+    "amqp_spark/arrow/v0_10/properties.py",
+]
 
 
 def test_committed_code_is_what_the_facts_say() -> None:
@@ -25,11 +31,12 @@ def test_committed_code_is_what_the_facts_say() -> None:
 
 @pytest.fixture
 def facts(tmp_path: Path) -> Path:
-    folder = tmp_path / "amqp_0_10"
-    folder.mkdir()
-    for file in (ROOT / "specs" / "amqp_0_10").iterdir():
-        (folder / file.name).write_text(file.read_text(encoding="utf-8"), encoding="utf-8")
-    return folder
+    return Path(shutil.copytree(ROOT / "specs" / "amqp_0_10", tmp_path / "amqp_0_10"))
+
+
+@pytest.fixture
+def facts_of_0_9(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(ROOT / "specs" / "amqp_0_9", tmp_path / "amqp_0_9"))
 
 
 def change(folder: Path, file: str, old: str, new: str) -> None:
@@ -64,6 +71,17 @@ def test_a_changed_fact_of_a_class_that_stands_apart_is_reported_too(
     assert "+        value.filename, pos = read_str16(data, pos)" in shown
 
 
+def test_a_changed_fact_of_0_9_is_reported_too(
+    facts_of_0_9: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    change(facts_of_0_9, "basic.toml", '"prefetch-count", domain = "short"', '"prefetch-count", domain = "long"')
+    monkeypatch.setattr(generate, "FACTS_0_9", facts_of_0_9)
+    assert generate.main(["--check"]) == 1
+    shown = capsys.readouterr().out
+    assert [line for line in shown.splitlines() if line.startswith("---")] == ["--- amqp_core/v0_9/_codec.py"]
+    assert "+    prefetch_count, pos = read_uint32(data, pos)" in shown
+
+
 def test_generating_again_changes_nothing(facts: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(generate, "FACTS", facts)
     monkeypatch.setattr(generate, "ROOT", tmp_path)
@@ -85,6 +103,28 @@ def test_facts_that_name_nothing_are_refused(facts: Path, file: str, old: str, n
     change(facts, file, old, new)
     with pytest.raises(FactError, match=message):
         load(facts)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "message"),
+    [
+        ("queue.toml", 'domain = "access-ticket"', 'domain = "ticket"', "no domain ticket"),
+        ("queue.toml", 'responses = ["purge-ok"]', 'responses = ["purged"]', "no method purged"),
+        ("tx.toml", "code = 20", "code = 10", "two methods have one name or number"),
+        (
+            "protocol.toml",
+            '"connection.start-ok.response"',
+            '"connection.start-ok.answer"',
+            "no field connection.start-ok",
+        ),
+    ],
+)
+def test_facts_of_0_9_that_name_nothing_are_refused(
+    facts_of_0_9: Path, file: str, old: str, new: str, message: str
+) -> None:
+    change(facts_of_0_9, file, old, new)
+    with pytest.raises(FactError, match=message):
+        facts_0_9.load(facts_of_0_9)
 
 
 def test_generated_code_is_formatted_and_clean() -> None:
