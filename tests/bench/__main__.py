@@ -38,8 +38,9 @@ BENCHMARKS: dict[str, str] = {
     "eo_sink_ratio": "bench_eo_sink",
     "recovery_s": "bench_recovery",
     "three_frames": "bench_three_frames",
+    "rabbitmq_encode_rate": "bench_rabbitmq_encode",
 }
-ALONE = ("decode_rate", "encode_rate")
+ALONE = ("decode_rate", "encode_rate", "rabbitmq_encode_rate")
 """Those that need neither broker nor Spark."""
 # What the project has promised itself; see README.md.
 BOUNDS: dict[str, str] = {
@@ -60,6 +61,7 @@ BOUNDS: dict[str, str] = {
     "eo_sink_ratio": ">= 0.8",
     "recovery_s": "<= 3",
     "three_frame_us": "<= 2.2",
+    "rabbitmq_encode_rate": ">= 2400000",
 }
 
 

@@ -1,4 +1,4 @@
-"""``encode_rate``: rows per second of one core from Arrow record batches to the frames of transfers.
+"""``encode_rate``: rows per second of one core from Arrow record batches to the frames of transfers (0-10).
 
 The columns are those of the other benchmarks of the sink: body, routing_key, message_id (text) and three headers as a
 STRUCT. No broker, no Spark session, nothing compiled of ours. The clock is processor time of all threads together, so
@@ -56,6 +56,7 @@ OTHER_SCHEMAS = {
     "body as STRUCT": struct(**{**_BASIC, "body": _HEADERS}),
 }
 _SYMBOLS = ("EURUSD", "GBPUSD", "USDJPY", "AAPL", "MSFT.O")
+FRAMES = FrameFormat(accept_mode=spec.MessageAcceptMode.EXPLICIT, max_frame_size=65_535)
 _OPTIONS = {"url": "amqp://localhost/default", "exchange": "amq.topic", "deliveryMode": "non-persistent"}
 
 
@@ -92,13 +93,18 @@ def batches(schema: t.StructType, count: int) -> list[pa.RecordBatch]:
 
 def run() -> list[Result]:
     """Encode the same batches again and again; the value is that of the median round."""
+    return rates("encode_rate", FRAMES)
+
+
+def rates(name: str, frame_format: FrameFormat) -> list[Result]:
+    """The result of that name: encoding to frames of a protocol."""
     quick = os.environ.get("BENCH_QUICK", "") not in ("", "0")
     count = 1 if quick else 12
-    cpu, wall, octets = measure(SCHEMA, count)
-    others = {name: measure(schema, 1 if quick else 3)[0] for name, schema in OTHER_SCHEMAS.items()}
+    cpu, wall, octets = measure(SCHEMA, count, frame_format)
+    others = {name: measure(schema, 1 if quick else 3, frame_format)[0] for name, schema in OTHER_SCHEMAS.items()}
     return [
         Result(
-            name="encode_rate",
+            name=name,
             value=middle(cpu),
             unit="rows/s",
             higher_is_better=True,
@@ -113,12 +119,12 @@ def run() -> list[Result]:
     ]
 
 
-def measure(schema: t.StructType, count: int) -> tuple[list[float], list[float], float]:
+def measure(schema: t.StructType, count: int, frame_format: FrameFormat) -> tuple[list[float], list[float], float]:
     """Rows per second of each round by processor time and by the wall clock; bytes of a message."""
     every = batches(schema, count)
     plan = MessagePlan.build(schema, SinkOptions.parse(_OPTIONS))
     place = TaskId(query_id=None, batch_id=None, partition=0)
-    encoder = plan.encoder(FrameFormat(accept_mode=spec.MessageAcceptMode.EXPLICIT, max_frame_size=65_535), place)
+    encoder = plan.encoder(frame_format, place)
     rows = count * BATCH_ROWS
 
     def encode() -> tuple[int, int]:

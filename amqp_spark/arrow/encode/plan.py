@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark.arrow.encode.schema import IGNORED, OPTIONS, schema_problems
+from amqp_spark.arrow.v0_9.encode.messages import PublishEncoder
 from amqp_spark.arrow.v0_10.encode.messages import TransferEncoder
 from amqp_spark.errors import SchemaError
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from amqp_spark.arrow.rows.messages import Encoder, TaskId
     from amqp_spark.options import SinkOptions
 
+_AMQP_0_10: Final = "0-10"
 _PERSISTENT: Final = 2
 
 
@@ -67,4 +69,5 @@ class MessagePlan:
 
     def encoder(self, frame_format: FrameFormat, task_id: TaskId) -> Encoder:
         """An encoder for the frames of a connection, and a task."""
-        return TransferEncoder(self, frame_format, task_id)
+        encoder = TransferEncoder if frame_format.protocol == _AMQP_0_10 else PublishEncoder
+        return encoder(self, frame_format, task_id)

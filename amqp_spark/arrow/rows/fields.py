@@ -72,15 +72,15 @@ class Fields:
         self.add(field, there, (">i8", values))
 
 
-def sized(run: RowBytes, kind: str, column: Array, name: str, blamed: Blamed) -> None:
-    """Add texts or bytes, preceded by their size in a dtype such as ``>u1``; null has neither."""
+def sized(run: RowBytes, kind: str, column: Array, name: str, blamed: Blamed, *, null_is_empty: bool = False) -> None:
+    """Add texts or bytes, preceded by their size in a dtype such as ``>u1``; null has neither, or is empty."""
     raw = limited(column, int(np.iinfo(np.dtype(kind)).max), name, blamed)
     long = lengths(raw)
     if not pa.types.is_binary(column.type) and not pa.types.is_large_binary(column.type):
         for row in not_utf8(raw):
             reason = f"has {long[row]} bytes that are not UTF-8, as a STRING has to be"
             blamed.setdefault(row, (name, reason))
-    run.cells((kind, long), there=present(raw))
+    run.cells((kind, long), there=None if null_is_empty else present(raw))
     run.column(raw, long)
 
 

@@ -1,0 +1,1 @@
+"""From rows to the frames of basic.publish."""
