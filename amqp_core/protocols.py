@@ -15,6 +15,7 @@ from amqp_core.address import AUTO_PROTOCOL, format_address
 from amqp_core.errors import VersionRefused
 from amqp_core.failover import connect_any
 from amqp_core.protocol_header import is_other_amqp
+from amqp_core.v0_9.client import Client as Client09
 from amqp_core.v0_10.client import DEFAULT_CALL_TIMEOUT_S
 from amqp_core.v0_10.client import Client as Client010
 
@@ -31,7 +32,11 @@ class _Connect(Protocol):
 
 #: Protocols in the order in which ``auto`` tries them.
 _AUTOMATIC: Final = ("0-10", "0-9-1")
-_CLIENTS: Final[dict[str, _Connect]] = {"0-10": Client010.connect}
+_CLIENTS: Final[dict[str, _Connect]] = {
+    "0-10": Client010.connect,
+    "0-9-1": Client09.connect,
+    "0-9": Client09.connect,
+}
 _found: Final[dict[tuple[str, int], str]] = {}
 
 

@@ -16,10 +16,11 @@ from amqp_core.v0_9.connection import CONSUMING, HEADERS
 from amqp_core.v0_9.driver import Driver
 from amqp_core.v0_9.messages import Message
 from amqp_core.v0_9.no_transactions import NoTransactions
+from amqp_core.v0_9.publishing_client import PublishingClient
 from amqp_core.v0_9.routing import by_consumer_tag
 from amqp_core.v0_9.settlement import Unsettled
 from amqp_core.v0_9.subscription import Subscription
-from amqp_core.v0_9.topology import Topology, not_supported
+from amqp_core.v0_9.topology import not_supported
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +36,7 @@ MOST_PREFETCH = 65535
 """The largest prefetch-count (0-9-1 section basic.qos: a short)."""
 
 
-class Client(Topology):
+class Client(PublishingClient):
     """A connected client. Make one with :meth:`connect`; use it as a context manager to close it.
 
     It is one *incarnation*: after an error of the connection, or of the channel that consumes, it is unusable, and

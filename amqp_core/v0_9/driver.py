@@ -76,6 +76,7 @@ class ConnectionEndpoint:
         channels: the channels, by number.
         on_block: called with each block of deliveries.
         on_method: called with every method of a channel that answers no request, and its content.
+        on_blocked: called with the reason of connection.blocked, and with ``None`` at connection.unblocked.
     """
 
     def __init__(self, connection: Connection, max_message_bytes: int) -> None:
@@ -89,6 +90,7 @@ class ConnectionEndpoint:
         }
         self.on_block: Callable[[Block], None] = _no_consumer
         self.on_method: dict[int, OnMethod] = {}
+        self.on_blocked: Callable[[str | None], None] = lambda _: None
         self.data_to_send = connection.data_to_send
         self.tick = connection.tick
 
@@ -129,6 +131,7 @@ class ConnectionEndpoint:
             return self._receive_frame(event)
         elif isinstance(event, Blocked):
             self.blocked = event.reason
+            self.on_blocked(event.reason)
         elif isinstance(event, SecretUpdated):
             self.secrets_updated += 1
         elif isinstance(event, Opened):

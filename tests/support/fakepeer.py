@@ -45,8 +45,7 @@ if TYPE_CHECKING:
     import ssl
     from collections.abc import Callable
 
-    Script = Callable[["Peer"], None]
-
+    from amqp_core.api import Client as AnyClient
 HOST = "127.0.0.1"
 _DEADLINE_S = 15.0
 _C = TypeVar("_C", bound=spec.Command)
@@ -275,7 +274,9 @@ class FakePeer:
             ``first_id`` of the session.
     """
 
-    def __init__(self, *scripts: Script, context: ssl.SSLContext | None = None, port: int = 0, **settings: Any) -> None:
+    def __init__(
+        self, *scripts: Callable[[Any], None], context: ssl.SSLContext | None = None, port: int = 0, **settings: Any
+    ) -> None:
         self._scripts = scripts
         self._settings = settings
         self._context = context
@@ -283,7 +284,7 @@ class FakePeer:
         self.port: int = self._listener.getsockname()[1]
         self._threads: list[threading.Thread] = []
         self._errors: list[BaseException] = []
-        self._clients: list[Client] = []
+        self._clients: list[AnyClient] = []
         self.connections = 0
 
     def connect(self, *, call_timeout_s: float = 10.0, **options: Any) -> Client:
@@ -326,7 +327,10 @@ class FakePeer:
             self._threads.append(thread)
             thread.start()
 
-    def _serve(self, sock: socket.socket, script: Script) -> None:
+    def _run(self, script: Callable[[Any], None], sock: socket.socket) -> None:
+        script(Peer(sock, dict(self._settings)))
+
+    def _serve(self, sock: socket.socket, script: Callable[[Any], None]) -> None:
         try:
             with sock:
                 sock.settimeout(_DEADLINE_S)
@@ -334,6 +338,6 @@ class FakePeer:
                 if self._context is not None:
                     sock = self._context.wrap_socket(sock, server_side=True)
                 with sock:
-                    script(Peer(sock, dict(self._settings)))
+                    self._run(script, sock)
         except BaseException as error:  # noqa: BLE001 - raised again where the test can see it
             self._errors.append(error)
