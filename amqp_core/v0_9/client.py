@@ -128,6 +128,8 @@ class Client(PublishingClient):
             consumer_priorities=bool(announced.get("consumer_priorities")),
             counts_deliveries=is_rabbitmq,
             unlimited_deliveries=is_rabbitmq and version is not None and int(version[0]) >= 4,
+            queue_types=is_rabbitmq,
+            consumer_timeouts=is_rabbitmq,
             returns_unroutable=True,
             rejects=not is_brokerj,
             expiration_is_absolute=is_brokerj,

@@ -90,7 +90,7 @@ class AmqpBatchReader(DataSourceReader):
             position = 0
             with Resting(client) as resting:
                 for blocks in _browse(subscription, partition.count):
-                    chunks = [Chunk.of(block.frames, block.ends) for block in blocks]
+                    chunks = [Chunk.of(block.frames, block.ends, protocol=client.protocol) for block in blocks]
                     for batch in self._columns.batches(chunks, queue=partition.queue, first_position=position):
                         with resting.rest():  # Spark may work on it for long
                             yield batch

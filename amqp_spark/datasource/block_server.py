@@ -5,7 +5,8 @@ Protocol, all numbers big-endian. The executor connects, sends one request, read
     request:  size u32 (of the rest, bounded) | magic "AMQPPULL" | version u8 | operation u8 | token 32 bytes
               | epoch u64 | queue u16 + UTF-8 | operation FETCH: begin u64, end u64
                                               | operation REJECT: text u16 + UTF-8, count u32, count positions u64
-    answer:   status u8 | status OK and FETCH: chunks, each size u32 + count u32 + count ends u32 + frames,
+    answer:   status u8 | status OK and FETCH: chunks, each size u32 + count u32 + count ends u32
+                          + protocol of the broker u16 + UTF-8 + frames,
                           ended by a size of 0; a size of 2^32-1 and text u16 + UTF-8 revoke the chunks sent
                         | other status: text u16 + UTF-8
 
@@ -47,7 +48,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _MAGIC: Final = b"AMQPPULL"
-_VERSION: Final = 3
+_VERSION: Final = 4
 _FETCH: Final = 1
 _REJECT: Final = 2
 _OK: Final = 0
@@ -201,7 +202,8 @@ class BlockServer:
         connection.settimeout(None)
         connection.sendall(bytes((_OK,)))
         for chunk in chunks:
-            connection.sendall(_PART.pack(len(chunk.frames), len(chunk.ends) // _END_BYTES) + chunk.ends)
+            part = _PART.pack(len(chunk.frames), len(chunk.ends) // _END_BYTES)
+            connection.sendall(part + chunk.ends + _packed(chunk.protocol))
             crashpoints.reached(crashpoints.FETCH_MID)
             connection.sendall(chunk.frames)
         try:
@@ -290,7 +292,9 @@ def fetch(endpoint: Endpoint, *, queue: str, epoch: int, begin: int, end: int) -
                     raise _refused(stream)
                 (count,) = _U32.unpack(_read(stream, 4))
                 ends = _read(stream, count * _END_BYTES)
-                yield Chunk(_read(stream, size), ends)
+                (length,) = _U16.unpack(_read(stream, 2))
+                protocol = _read(stream, length).decode()
+                yield Chunk(_read(stream, size), ends, protocol)
         except OSError as error:
             raise _unreachable(endpoint, error) from error
         finally:

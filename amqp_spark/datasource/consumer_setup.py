@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import (
+    DeliveryTimedOut,
     IllegalArgument,
     InvalidArgument,
     NotFound,
@@ -168,6 +169,13 @@ class Retries:
     def pause_after(self, error: AmqpError, *, worked: bool, lasted: bool, dying_s: float) -> float | None:
         """Return the seconds from the error that ended an incarnation until the next one; None to give up. ``worked``:
         it does not count as a failed attempt; ``lasted``: it was useful."""
+        if isinstance(error, DeliveryTimedOut):
+            _log.warning(
+                "queue %r: messages were not accepted within the broker's consumer_timeout, so that they come again: a "
+                "batch takes longer. Raise consumer_timeout of the broker; RabbitMQ from 4.3 on knows option "
+                "consumerTimeout on quorum queues",
+                self._queue,
+            )  # fmt: skip
         if isinstance(error, ResourceLocked):
             return self._pause_refused(dying_s)
         self._refused_since = None

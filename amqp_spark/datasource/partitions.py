@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import InputPartition
@@ -12,7 +14,7 @@ from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import TransferError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from threading import Condition
 
     from amqp_spark.datasource.block_server import Endpoint
@@ -115,7 +117,7 @@ def inline_partitions(
     would be too large to send)."""
     sizes = [planned.bytes_of(each.queue, each.epoch, each.begin, each.end) for each in ranges]
     if sum(sizes) < SMALL_BATCH_BYTES:
-        slices = tuple(_slice(planned, each, each.begin, each.end) for each in ranges)
+        slices = tuple(part for each in ranges for part in _slices(planned, each, each.begin, each.end))
         return [InlinePartition(slices, endpoint)] if slices else []
     partitions = []
     for each, size in zip(ranges, sizes, strict=True):
@@ -125,7 +127,7 @@ def inline_partitions(
                 raise TransferError(
                     SparkCondition.MESSAGE_TOO_LARGE_INLINE(queue=each.queue, size=length, limit=INLINE_LIMIT_BYTES)
                 )
-            partitions.append(InlinePartition((_slice(planned, each, begin, end),), endpoint))
+            partitions.append(InlinePartition(tuple(_slices(planned, each, begin, end)), endpoint))
     return partitions
 
 
@@ -147,6 +149,11 @@ def _pieces(size: int, most: int) -> int:
     return max(1, min(most, size // LEAST_PIECE_BYTES))
 
 
-def _slice(planned: PlannedRanges, whole: Range, begin: int, end: int) -> Slice:
-    chunk = joined(planned.chunks(whole.queue, whole.epoch, begin, end))
-    return Slice(whole.queue, whole.epoch, begin, chunk, whole.skipped_in(begin, end))
+def _slices(planned: PlannedRanges, whole: Range, begin: int, end: int) -> Iterator[Slice]:
+    """A piece of a range: one slice, more if its connections had different protocols."""
+    chunks = planned.chunks(whole.queue, whole.epoch, begin, end)
+    for _, group in groupby(chunks, attrgetter("protocol")):
+        chunk = joined(list(group))
+        upto = begin + chunk.transfers
+        yield Slice(whole.queue, whole.epoch, begin, chunk, whole.skipped_in(begin, upto))
+        begin = upto

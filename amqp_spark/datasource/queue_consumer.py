@@ -119,7 +119,7 @@ class QueueConsumer:
         self._thread = threading.Thread(target=self._run, name=f"amqp-receive-{queue}", daemon=True)
         self._wakes = 0
         self._flow: FlowControl = CreditFlowControl(queue, held)
-        self._has_credit = True
+        self._protocol, self._has_credit = "0-10", True
         self._ending = DrainDetector(queue, selector=options.selector is not None, clock=held.clock)
         self._looks_deleted = False
         self._settler = Settler(accepts=options.accepts)
@@ -265,6 +265,7 @@ class QueueConsumer:
 
     def _choose_flow(self, client: Client) -> None:
         """Take the kind of flow control that the protocol has; it keeps what earlier sessions have learned."""
+        self._protocol = client.protocol
         credit = client.capabilities.credit
         if credit == self._has_credit:
             return
@@ -356,7 +357,7 @@ class QueueConsumer:
         with self._lock:
             first = not self.buffer.waiting
             for block in blocks:
-                self.buffer.append(block)
+                self.buffer.append(block, self._protocol)
                 self._flow.arrived(block)
             if self.bounded and self._ending.limit is not None and not self._has_credit and self._options.accepts:
                 for ids in self.buffer.cut_off(self._ending.limit):

@@ -53,6 +53,7 @@ class HeldBlock:
     first_id: int
     frames: bytes | memoryview
     ends: array[int]
+    protocol: str = "0-10"
 
     @property
     def end(self) -> int:
@@ -121,10 +122,11 @@ class QueueBuffer:
             self.waiting_bytes = 0
         return self.incarnation
 
-    def append(self, block: Block) -> None:
-        """Add a block that the current incarnation received."""
+    def append(self, block: Block, protocol: str = "0-10") -> None:
+        """Add a block that the current incarnation received with a protocol."""
         ends = block.ends if isinstance(block.ends, array) else array("I", block.ends)
-        self.blocks.append(HeldBlock(self.received, len(ends), self.incarnation, block.first_id, block.frames, ends))
+        held = HeldBlock(self.received, len(ends), self.incarnation, block.first_id, block.frames, ends, protocol)
+        self.blocks.append(held)
         self.received += len(ends)
         self.held_bytes += len(block.frames)
         self.waiting_bytes += ends[-1]
@@ -237,7 +239,7 @@ class QueueBuffer:
                 start = block.offset(block.begin + first)
                 stop = max(first + 1, bisect_right(block.ends, start + MOST_CHUNK_BYTES, first, last))
                 frames = memoryview(block.frames)[start : block.ends[stop - 1]]
-                found.append(Chunk.of(frames, ends[first:stop], start))
+                found.append(Chunk.of(frames, ends[first:stop], start, protocol=block.protocol))
                 first = stop
         return found
 

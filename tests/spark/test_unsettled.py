@@ -10,6 +10,7 @@ import pytest
 from amqp_core.errors import ConnectionLost, PreconditionFailed, ResourceDeleted
 from amqp_spark.datasource import consumer_watch, drain_detector
 from amqp_spark.datasource import unsettled as module
+from amqp_spark.datasource.block_server import fetch
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 from amqp_spark.datasource.receiver import Receiver
 from amqp_spark.datasource.unsettled import MOST_UNSETTLED, UnsettledFlowControl
@@ -17,7 +18,7 @@ from amqp_spark.errors import UnsupportedModeError
 from amqp_spark.options import SourceOptions
 from tests.spark.driver import Driver, bodies
 from tests.spark.reader_support import numbers
-from tests.support.fake_broker import FakeBlock, FakeBroker
+from tests.support.fake_broker import FakeBlock, FakeBroker, transfer_frames
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -189,6 +190,34 @@ def test_held_bytes_stay_within_the_buffer_with_messages_of_all_sizes(
 
     fake.wait(goes_on, 30.0)
     assert most <= budget + queues * (large + 1000)
+
+
+@pytest.mark.parametrize("transfer", ["inline", "pull"])
+def test_a_task_learns_with_which_protocol_its_bytes_came(fake: FakeBroker, readers: Readers, transfer: str) -> None:
+    """The reader reconnects to a broker of another protocol with a part of the batch in hand."""
+    reader = readers(transfer=transfer, maxTriggerDelay="1h", minMessagesPerTrigger=10)
+    driver = Driver(reader)
+    fake.publish("q", *numbers(4))
+    driver.trigger()
+    stream = reader._stream
+    assert stream is not None
+    receiver = stream._receiver
+    fake.wait(lambda: receiver.held.waiting == 4)
+    with fake.changed:
+        fake.protocol = "0-10"
+        receiver.held.buffers["q"].append(FakeBlock(transfer_frames(b"new") * 6, [*range(56, 337, 56)], 9, 56), "0-10")
+    rows = driver.trigger_until_rows()
+    assert bodies(rows) == [*numbers(4), *[b"new"] * 6]
+    assert [row[1] for row in rows] == list(range(10))
+    protocols = []
+    for part in driver.last_partitions:
+        chunks = (
+            [each.chunk for each in part.slices]
+            if transfer == "inline"
+            else list(fetch(part.endpoint, queue="q", epoch=part.epoch, begin=part.begin, end=part.end))
+        )
+        protocols += [chunk.protocol for chunk in chunks]
+    assert protocols == ["0-9-1", "0-10"]
 
 
 def test_a_batch_that_waits_for_more_messages_than_may_come_is_planned(fake: FakeBroker, readers: Readers) -> None:

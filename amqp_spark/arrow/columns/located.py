@@ -26,24 +26,34 @@ _END: Final = ">u4"
 
 
 class Chunk(NamedTuple):
-    """Consecutive whole transfers as received, and the end of each in ``frames``: 32 bits, big-endian."""
+    """Consecutive whole transfers as received, and the end of each in ``frames``: 32 bits, big-endian.
+
+    ``protocol`` is that of the connection, see :attr:`amqp_core.api.Client.protocol`.
+    """
 
     frames: bytes | memoryview
     ends: bytes
+    protocol: str = "0-10"
 
     @classmethod
-    def of(cls, frames: bytes | memoryview, ends: npt.ArrayLike, begin: int = 0) -> Chunk:
+    def of(cls, frames: bytes | memoryview, ends: npt.ArrayLike, begin: int = 0, *, protocol: str = "0-10") -> Chunk:
         """Make a chunk from ends that count from ``begin`` bytes before the frames."""
-        return cls(frames, (np.asarray(ends, np.int64) - begin).astype(_END).tobytes())
+        return cls(frames, (np.asarray(ends, np.int64) - begin).astype(_END).tobytes(), protocol)
+
+    @property
+    def transfers(self) -> int:
+        """Number of transfers."""
+        return len(self.ends) // 4
 
 
 def joined(chunks: Sequence[Chunk]) -> Chunk:
-    """Join several chunks into one, in memory of its own."""
+    """Join several chunks of one protocol into one, in memory of its own."""
     if len(chunks) == 1 and isinstance(chunks[0].frames, bytes):
         return chunks[0]
     before = accumulate((len(chunk.frames) for chunk in chunks), initial=0)
     ends = [np.frombuffer(chunk.ends, _END) + np.uint32(start) for chunk, start in zip(chunks, before, strict=False)]
-    return Chunk(b"".join([chunk.frames for chunk in chunks]), np.concatenate(ends).astype(_END).tobytes())
+    frames = b"".join([chunk.frames for chunk in chunks])
+    return Chunk(frames, np.concatenate(ends).astype(_END).tobytes(), chunks[0].protocol)
 
 
 class Places(NamedTuple):

@@ -172,11 +172,11 @@ class ColumnPlan:
 
 
 def _gathered(chunks: Iterable[Chunk]) -> Iterator[Chunk]:
-    """Join small chunks."""
+    """Join small chunks of the same protocol."""
     group: list[Chunk] = []
     size = 0
     for chunk in chunks:
-        if group and size + len(chunk.frames) > _GATHER:
+        if group and (size + len(chunk.frames) > _GATHER or chunk.protocol != group[0].protocol):
             yield joined(group)
             group, size = [], 0
         group.append(chunk)
