@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from amqp_core.v0_9.connection import Connection
     from amqp_core.v0_9.framing import Frame
 
+_OPENING = (spec.ChannelOpen, spec.ChannelOpenOk)
 _ANSWERS = frozenset(kind for kinds in spec.RESPONSES.values() for kind in kinds)
 
 
@@ -114,6 +115,7 @@ class Channel:
         self.active = True
         self._connection = connection
         self._most = max_message_bytes
+        self._is_over = False  # the peer has closed it, and may not know yet that it was closed
         self._requests: deque[Request] = deque()
         self._method: spec.Method | None = None  # whose content is under way
         self._header: bytes | None = None
@@ -177,7 +179,7 @@ class Channel:
         """
         if frame.type == METHOD:
             return self._receive_method(frame)
-        if self.state is ChannelState.CLOSING:
+        if self.state is ChannelState.CLOSING or self._is_over:
             return None
         if self._method is None or self.state is not ChannelState.OPEN:
             raise ProtocolError(f"a frame of type {frame.type} on channel {self.number} belongs to no method")
@@ -194,10 +196,8 @@ class Channel:
         if isinstance(method, spec.ChannelClose):
             self._closed(method)
             return None
-        if self.state is ChannelState.CLOSING:
-            if isinstance(method, spec.ChannelCloseOk):
-                self.state = ChannelState.CLOSED
-                self._requests.popleft().answer = Received(method, None)
+        if self.state is ChannelState.CLOSING or (self._is_over and not isinstance(method, _OPENING)):
+            self._receive_late(method)
             return None
         if isinstance(method, spec.ChannelOpen):
             self._opened_by_peer(method)
@@ -213,12 +213,19 @@ class Channel:
             return None
         return self._complete(Received(method, None))
 
+    def _receive_late(self, method: spec.Method) -> None:
+        """Drop what came after one side began to close the channel: Broker-J confirms messages after its close."""
+        if self.state is ChannelState.CLOSING and isinstance(method, spec.ChannelCloseOk):
+            self.state = ChannelState.CLOSED
+            self._requests.popleft().answer = Received(method, None)
+
     def _opened_by_peer(self, method: spec.ChannelOpen) -> None:
         if self.state is not ChannelState.CLOSED:
             raise ProtocolError(f"{method.NAME} arrived on channel {self.number}, which is open")
         self._forget_content()
         self.error, self.active = None, True
         self.state = ChannelState.OPEN
+        self._is_over = False
         self._connection.send_method(self.number, spec.ChannelOpenOk())
 
     def _closed(self, method: spec.ChannelClose) -> None:
@@ -228,6 +235,7 @@ class Channel:
         if self.state is ChannelState.CLOSING:
             return  # both sides close it: our close will be answered, too
         self.state = ChannelState.CLOSED
+        self._is_over = True
         self.error = command_failure(method.reply_code, method.reply_text, method.class_id, method.method_id)
         self._end_requests(self.error)
 
@@ -267,6 +275,7 @@ class Channel:
             raise ProtocolError(f"{received.method.NAME} arrived on channel {self.number}, where {waits}")
         if kind is spec.ChannelOpenOk:
             self.state = ChannelState.OPEN
+            self._is_over = False
         self._requests.popleft().answer = received
         return None
 

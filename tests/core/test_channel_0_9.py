@@ -158,17 +158,24 @@ def test_a_channel_that_the_peer_closes_can_be_opened_again() -> None:
     assert "queue.declare with 404: NOT_FOUND - no queue 'q'" in str(request.error)
     with pytest.raises(errors.UsageError, match="channel 3 is closed"):
         channel.send(spec.BasicAck(1))
-    with pytest.raises(errors.ProtocolError, match="not open"):
-        receive(channel, spec.BasicAck(1))
+    assert receive(channel, spec.BasicAck(1)) == [], "Broker-J still confirms what came before"
     again = channel.open()
+    assert receive(channel, spec.BasicAck(2)) == []
+    assert receive(channel, spec.BasicReturn(312, "NO_ROUTE"), body=b"xy") == []
     receive(channel, spec.ChannelOpenOk())
     assert (again.is_done, again.error) == (True, None)
+    assert receive(channel, spec.BasicAck(3)) == [Received(spec.BasicAck(3), None)]
     connection = connection_of(channel)
     assert sent(connection) == [
         spec.QueueDeclare(queue="q", passive=True),
         spec.ChannelCloseOk(),
         spec.ChannelOpen(),
     ]
+
+
+def test_methods_on_a_channel_that_was_never_opened_are_an_error() -> None:
+    with pytest.raises(errors.ProtocolError, match="not open"):
+        receive(Channel(at(Role.CLIENT, State.OPEN), 3), spec.BasicAck(1))
 
 
 def test_a_channel_that_is_refused_when_it_is_opened() -> None:
