@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSource
 
 from amqp_spark.arrow.decode import schema_with
+from amqp_spark.arrow.encode import identity_problems
 from amqp_spark.datasource.batch_reader import AmqpBatchReader
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.error_conditions import SparkCondition
@@ -127,6 +128,8 @@ class AmqpDataSource(Portable, DataSource):
                 allowed="a number that is greater for each new write, and the same when a write is repeated",
             )
             raise OptionError([problem])
+        if options.stable_message_id and (missing := identity_problems(options.transactional_id, options.batch_id)):
+            raise OptionError(missing)
         if overwrite:
             reason, alternative = "an exchange holds nothing to replace", 'mode("append")'
             problem = SparkCondition.MODE_UNSUPPORTED(mode='mode("overwrite")', reason=reason, alternative=alternative)

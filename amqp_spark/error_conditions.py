@@ -37,6 +37,9 @@ class SparkCondition(Condition):
         "Use one of {known}.",
         "Column names are compared without case; docs/columns.md describes all columns.")
     COLUMN_DUPLICATE = "Column {column!r} occurs twice.", "Keep one of them; names are compared without case."
+    COLUMN_CONFLICT = (
+        "Column {column!r} and option {option!r} both set the same property.",
+        "Leave the option out, or drop the column before the write.")
     COLUMN_MISSING = "Column {column!r} is missing{why}.", "Add it as {allowed}."
     COLUMN_TYPE_UNSUPPORTED = "Column {column!r} cannot have the type {type}.", "Use {allowed}."
     COLUMN_PART_UNSUPPORTED = (

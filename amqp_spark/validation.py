@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-_DECIDES_COLUMNS: Final = ("exchangefromcolumn", "contenttype")
+_DECIDES_COLUMNS: Final = ("exchangefromcolumn", "contenttype", "stablemessageid")
 """Options that change which columns can be sent."""
 
 

@@ -78,8 +78,8 @@ class SinkOptions(ConnectionSettings):
     )
     transactional_id: str | None = option(
         "transactionalId", kinds.identity(), None,
-        "Identity of this writer across restarts; for exactly-once only, where it is required, and where no two "
-        "queries may have the same one.",
+        "Identity of this writer across restarts: required for exactly-once, where no two queries may have the same "
+        "one; with `stableMessageId` it takes the place of the query id. Otherwise without effect, hence refused.",
     )
     transaction_timeout: int = option(
         "transactionTimeout", kinds.integer(SHORTEST_TRANSACTION_SECONDS, 86_400), 3600,
@@ -89,8 +89,8 @@ class SinkOptions(ConnectionSettings):
     )
     batch_id: int | None = option(
         "batchId", kinds.integer(0, 2**63 - 1), None,
-        "Id of a batch write: for `stampHeaders`, and for exactly-once, where it is required and each new write "
-        "needs a greater one. Streams have their own.",
+        "Id of a batch write: for `stampHeaders` and `stableMessageId`, and for exactly-once, where it is required and "
+        "each new write needs a greater one. Streams have their own.",
     )
     on_unroutable: str = option(
         "onUnroutable", kinds.choice(FAIL, DISCARD), FAIL,
@@ -116,6 +116,12 @@ class SinkOptions(ConnectionSettings):
         "stampHeaders", kinds.boolean(), False,
         "Adds application headers by which a replay is recognized: `amqp-spark.query-id` (a stream's), "
         "`amqp-spark.batch-id`, `amqp-spark.partition` and `amqp-spark.row` (place in the partition, from 0).",
+    )
+    stable_message_id: bool = option(
+        "stableMessageId", kinds.boolean(), False,
+        "Sets `message_id` to query id (or `transactionalId`), batch, partition and row of each message, joined by "
+        "hyphens; with 0-10 to a UUID made of that text. It is the same when a task or a batch is tried again "
+        "(docs/delivery.md). A batch write needs `transactionalId` and `batchId`. A column `message_id` is refused.",
     )
     # fmt: on
 
@@ -150,7 +156,9 @@ def _check_guarantee(given: Given) -> None:
     setting = f"deliveryGuarantee={guarantee}"
     if guarantee != EXACTLY_ONCE:
         remedy = f"set deliveryGuarantee={EXACTLY_ONCE}"
-        given.refuse_unused(setting, remedy, "transactionalId", "transactionTimeout")
+        given.refuse_unused(setting, remedy, "transactionTimeout")
+        if not given.values["stable_message_id"]:
+            given.refuse_unused(setting, f"{remedy} or stableMessageId=true", "transactionalId")
         return
     protocol = given.values["protocol"]
     if protocol in WITHOUT_PREPARED_TRANSACTIONS:

@@ -91,7 +91,8 @@ class AmqpStreamWriter(_Writer, DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Published:  # type: ignore[override]
         """Publish the rows of one task; see :meth:`TaskWriter.run` for the errors."""
         # that option is for batch writes: a batch of a stream has Spark's id
-        given = None if self._options.exactly_once else self._options.batch_id
+        options = self._options
+        given = None if options.exactly_once or options.stable_message_id else options.batch_id
         return Published(*publish(self._plan, self._options, current_task_id(given), iterator, run=self._run))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  Spark's name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from amqp_spark.arrow.encode.plan import MessagePlan
 from amqp_spark.arrow.encode.schema import COLUMNS, WIRE_TYPES
 from amqp_spark.arrow.frame_format import FrameFormat
-from amqp_spark.arrow.rows.messages import EncodedBlock, Encoder, TaskId
+from amqp_spark.arrow.rows.messages import EncodedBlock, Encoder, TaskId, identity_problems
 from amqp_spark.arrow.v0_10.encode.messages import clear_accept_mode
 
 __all__ = [
@@ -17,4 +17,5 @@ __all__ = [
     "MessagePlan",
     "TaskId",
     "clear_accept_mode",
+    "identity_problems",
 ]

@@ -34,6 +34,8 @@ class MessagePlan:
     exchange: str
     timestamp_unit: str
     stamp_headers: bool
+    stable_message_id: bool
+    transactional_id: str | None
     drops_unsupported: bool
     """Whether columns that the protocol has no property for are ignored; otherwise they must be NULL."""
 
@@ -64,6 +66,8 @@ class MessagePlan:
             exchange=options.exchange,
             timestamp_unit=options.timestamp_unit,
             stamp_headers=options.stamp_headers,
+            stable_message_id=options.stable_message_id,
+            transactional_id=options.transactional_id,
             drops_unsupported=options.drops_unsupported,
         )
 

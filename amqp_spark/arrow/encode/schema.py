@@ -13,6 +13,7 @@ from pyspark.sql import types as t
 from amqp_spark.arrow.decode.schema import COLUMNS as READABLE
 from amqp_spark.arrow.decode.schema import type_problems
 from amqp_spark.arrow.rows.bodies import LIST_TYPE, MAP_TYPE
+from amqp_spark.arrow.rows.messages import MESSAGE_ID
 from amqp_spark.arrow.v0_9.properties import PROPERTIES as PROPERTIES_0_9
 from amqp_spark.arrow.v0_10.properties import PROPERTIES as PROPERTIES_0_10
 from amqp_spark.error_conditions import SparkCondition
@@ -155,6 +156,8 @@ def schema_problems(schema: t.StructType, options: SinkOptions) -> list[str]:
         if name not in COLUMNS:
             problems.append(_unknown(field.name))
             continue
+        if name == MESSAGE_ID and options.stable_message_id:
+            problems.append(SparkCondition.COLUMN_CONFLICT(column=field.name, option="stableMessageId"))
         problems += type_problems(field, COLUMNS[name].types.replace("`", ""), sent=True)
         if name == "body":
             problems += _content_type_problems(field.dataType, options)

@@ -15,9 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqp_spark.arrow.rows import bodies
+from amqp_spark.arrow.rows.message_ids import Partition
 from amqp_spark.arrow.rows.row_bytes import binary, is_utf8, lengths
 from amqp_spark.arrow.rows.row_errors import blame
-from amqp_spark.errors import RowError
+from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.errors import OptionError, RowError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,6 +43,7 @@ frame ends the connection of every consumer.
 """
 HEADERS: Final = "application_headers"
 """The property that is a map or a table."""
+MESSAGE_ID: Final = "message_id"
 _ELSEWHERE: Final = frozenset({"body", "exchange"})
 """Columns that are in the header of no protocol."""
 
@@ -84,7 +87,16 @@ class Encoder(ABC):
         self.task_id = task_id
         self.frame_format = frame_format
         dropped = self.lacks if plan.drops_unsupported else frozenset[str]()
+        self._partition = self._partition_of(plan, task_id) if plan.stable_message_id else None
         self._columns = {name: index for name, (index, _) in plan.columns.items() if name not in dropped}
+
+    @staticmethod
+    def _partition_of(plan: MessagePlan, task_id: TaskId) -> Partition:
+        """The rows of the task as message ids name them; OptionError if the task is not told which they are."""
+        writer = plan.transactional_id or task_id.query_id
+        if writer is None or task_id.batch_id is None:
+            raise OptionError(identity_problems(plan.transactional_id, task_id.batch_id))
+        return Partition(writer, task_id.batch_id, task_id.partition)
 
     def blocks(self, batch: pa.RecordBatch, first_row: int) -> Iterator[EncodedBlock]:
         """Encode a batch in blocks; ``first_row`` is the position in the partition of its first row.
@@ -126,6 +138,10 @@ class Encoder(ABC):
     def _assembled(self, start: RowBytes, header: RowBytes, body: Array) -> tuple[pa.Buffer, Numbers]:
         """The frames of all rows, and the end of each row."""
 
+    def _as_message_ids(self, texts: Array) -> Array:
+        """Texts in a form that the property message_id takes."""
+        return texts
+
     # --- internals
 
     def _block(self, columns: dict[str, Array], rows: int, first_row: int) -> EncodedBlock:
@@ -161,8 +177,10 @@ class Encoder(ABC):
     def _computed(
         self, columns: dict[str, Array], rows: int, body: Bodies, first_row: int, blamed: Blamed
     ) -> dict[str, Array]:
-        """Properties whose columns are not sent as they are: the type of the body, and encoded headers."""
+        """Properties that are no columns, or not sent as they are: message id, type of the body, encoded headers."""
         computed: dict[str, Array] = {}
+        if self._partition is not None:
+            computed[MESSAGE_ID] = self._as_message_ids(self._partition.message_ids(first_row, rows))
         if body.types is not None:
             wanted = self.plan.constants.get("content_type")
             if wanted is None:
@@ -201,6 +219,20 @@ class Encoder(ABC):
                 "broker: send less in them, or more in the body"
             )
             blamed.setdefault(row, (None, reason))
+
+
+def identity_problems(transactional_id: str | None, batch_id: int | None) -> list[str]:
+    """The options that `stableMessageId` needs outside of streaming queries, and that are not given."""
+    names = {
+        "transactionalId": (transactional_id, "a name for this writer that never changes"),
+        "batchId": (batch_id, "a number that is another one for each new write, and the same when a write is repeated"),
+    }
+    reason = " by stableMessageId=true outside of a streaming query"
+    return [
+        SparkCondition.OPTION_REQUIRED(option=name, reason=reason, allowed=allowed)
+        for name, (value, allowed) in names.items()
+        if value is None
+    ]
 
 
 def _content_type(column: Array | None, own: Array | str, rows: int) -> Array:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from amqp_core.v0_10.spec import MessageAcceptMode, MessageAcquireMode
 from amqp_spark.arrow.rows.fields import sized
+from amqp_spark.arrow.rows.message_ids import as_uuids
 from amqp_spark.arrow.rows.messages import Encoder
 from amqp_spark.arrow.rows.row_bytes import RowBytes, lengths, present
 from amqp_spark.arrow.v0_10.encode import frames, headers
@@ -47,6 +48,9 @@ class TransferEncoder(Encoder):
         super().__init__(plan, frame_format, task_id)
         self._room = frame_format.max_frame_size - FRAME_HEADER
         self._modes = bytes((frame_format.accept_mode, MessageAcquireMode.PRE_ACQUIRED))
+
+    def _as_message_ids(self, texts: Array) -> Array:
+        return as_uuids(texts)
 
     @property
     def _header_room(self) -> int:
