@@ -12,7 +12,6 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from amqp_core.v0_10.messages import Message
 from tests.bench import memory_source, queries
 from tests.bench.environment import Result, middle, rounded
 
@@ -58,11 +57,7 @@ def run(env: Environment) -> list[Result]:
 
 
 def _amqp(env: Environment) -> list[float]:
-    with env.queue() as queue, env.client() as client:
-
-        def publish(body: bytes) -> None:
-            client.publish(Message(body=body), routing_key=queue)
-
+    with env.queue() as queue, env.sending(queue) as publish:
         stream = queries.source(env, queue, memory_source.SCHEMA)
         return _measure(env, stream, publish)
 

@@ -34,11 +34,11 @@ def run(env: Environment) -> list[Result]:
     count = sizes.mixed_small + sizes.mixed_large
     found: dict[str, float] = {}
     seconds: dict[str, float] = {}
-    with env.progress("reader_rss_mixed_mb", 3) as step:
+    with env.progress("reader_rss_mixed_mb", 1 + len(env.guarantees)) as step:
         with env.queue() as queue:
             idle = idle_rss(env, queue)
         step(f"idle {idle / _MB:.0f} MB")
-        for guarantee in ("at-least-once", "exactly-once"):
+        for guarantee in env.guarantees:
             with env.queue() as queue:
                 env.fill(queue, sizes.mixed_small, body_bytes=SMALL_BODY)
                 env.fill(queue, sizes.mixed_large, body_bytes=sizes.large_body)

@@ -5,12 +5,10 @@ Both send the same messages through the default exchange to the same queue, whic
 
 from __future__ import annotations
 
-import gc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from amqp_core.v0_10 import spec
-from tests.bench import nothing_sink, queries, rawpublish
+from tests.bench import nothing_sink, queries
 from tests.bench.environment import Result, middle, rounded
 
 if TYPE_CHECKING:
@@ -34,7 +32,7 @@ def run(env: Environment) -> list[Result]:
         cached(env, queue, count) as frame,
         env.progress("publish_ratio", 1 + 2 * rounds) as step,
     ):
-        blocks = rawpublish.ready_made(queue, count, body_bytes=BODY_BYTES, accept_mode=accept_mode(env))
+        blocks = env.ready_made(queue, count, body_bytes=BODY_BYTES)
         warm_write(env, queue)
         step("warm")
 
@@ -101,14 +99,6 @@ def write_all(env: Environment, queue: str, frame: DataFrame, count: int) -> flo
 
 def write_raw(env: Environment, queue: str, blocks: Sequence[bytes], count: int) -> float:
     """The same with the socket loop."""
-    gc.collect()
-    with env.driver() as driver:
-        seconds = rawpublish.publish(driver, blocks, count)
+    seconds = env.publish_raw(blocks, count)
     env.take_all(queue, count)
     return seconds
-
-
-def accept_mode(env: Environment) -> spec.MessageAcceptMode:
-    """Return the frames for this broker: Broker-J reports unroutable messages only in accept mode explicit."""
-    with env.client() as client:
-        return spec.MessageAcceptMode.NONE if client.is_qpidd else spec.MessageAcceptMode.EXPLICIT

@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import uuid
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,14 +19,17 @@ from tqdm import tqdm
 
 from amqp_core.address import ConnectOptions, parse_url
 from amqp_core.transport import tls_context
+from amqp_core.v0_10 import spec
 from amqp_core.v0_10.client import Client
 from amqp_core.v0_10.driver import Driver
-from tests.bench import preload, rawloop
+from amqp_core.v0_10.messages import Message
+from tests.bench import preload, rawloop, rawpublish
 from tests.support.brokerj import BrokerConfig, BrokerJ
 from tests.support.external import ExternalBroker
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
 
     from pyspark.sql import SparkSession
 
@@ -106,6 +109,7 @@ class Environment:
         given_spark: to use instead of a session of our own.
         quiet: no progress.
         warms: whether the broker is filled and emptied a few times first, as one needs that compiles itself.
+        guarantees: delivery guarantees of a source on this protocol.
     """
 
     sizes: Sizes = field(default_factory=Sizes)
@@ -113,6 +117,7 @@ class Environment:
     given_spark: SparkSession | None = None
     quiet: bool = False
     warms: bool = True
+    guarantees: tuple[str, ...] = ("at-least-once", "exactly-once")
     _stack: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def __enter__(self) -> Self:
@@ -127,14 +132,7 @@ class Environment:
     @cached_property
     def broker(self) -> Broker:
         """The broker, warmed: its JIT needs some hundred thousand messages before it is as fast as it gets."""
-        broker: Broker
-        if self.given_broker is not None:
-            broker = self.given_broker
-        else:
-            external = ExternalBroker.from_environment()
-            broker = external or self._stack.enter_context(
-                BrokerJ(BrokerConfig(heap=HEAP, direct=DIRECT, durable=False, long_lived=True))
-            )
+        broker = self.given_broker or self._stack.enter_context(self._own_broker())
         self.__dict__["broker"] = broker  # what follows needs it already
         if not self.warms:
             return broker
@@ -145,6 +143,13 @@ class Environment:
                 self.drain_raw(queue, count)
                 step("")
         return broker
+
+    def _own_broker(self) -> AbstractContextManager[Broker]:
+        """The broker of ``AMQP_URL``, or a new one."""
+        external = ExternalBroker.from_environment()
+        if external is not None:
+            return nullcontext(external)
+        return BrokerJ(BrokerConfig(heap=HEAP, direct=DIRECT, durable=False, long_lived=True))
 
     @property
     def connect_options(self) -> ConnectOptions:
@@ -210,6 +215,24 @@ class Environment:
         gc.collect()
         with self.driver() as driver:
             return rawloop.drain(driver, queue, count)
+
+    def ready_made(self, queue: str, count: int, *, body_bytes: int) -> list[bytes]:
+        """Frames of the messages that ``queries.messages`` has as rows, in blocks for :meth:`publish_raw`."""
+        with self.client() as client:  # Broker-J reports unroutable messages only in accept mode explicit
+            accept_mode = spec.MessageAcceptMode.NONE if client.is_qpidd else spec.MessageAcceptMode.EXPLICIT
+        return rawpublish.ready_made(queue, count, body_bytes=body_bytes, accept_mode=accept_mode)
+
+    def publish_raw(self, blocks: Sequence[bytes], count: int) -> float:
+        """Publish blocks of :meth:`ready_made`, of ``count`` messages, with the bare socket loop; return seconds."""
+        gc.collect()
+        with self.driver() as driver:
+            return rawpublish.publish(driver, blocks, count)
+
+    @contextmanager
+    def sending(self, queue: str) -> Iterator[Callable[[bytes], None]]:
+        """Return what publishes one body to a queue and returns when the broker has it."""
+        with self.client() as client:
+            yield lambda body: client.publish(Message(body=body), routing_key=queue)
 
     def purge(self, queue: str) -> None:
         """Empty a queue."""
