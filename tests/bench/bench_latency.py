@@ -68,7 +68,7 @@ def _memory(env: Environment) -> list[float]:
         return _measure(env, stream, feed.publish)
 
 
-def _measure(env: Environment, stream: DataFrame, publish: Callable[[bytes], None]) -> list[float]:
+def _measure(env: Environment, stream: DataFrame, publish: Callable[[bytes], object]) -> list[float]:
     """Seconds that each message took."""
     seen: dict[bytes, float] = {}
     changed = threading.Condition()

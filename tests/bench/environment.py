@@ -229,7 +229,7 @@ class Environment:
             return rawpublish.publish(driver, blocks, count)
 
     @contextmanager
-    def sending(self, queue: str) -> Iterator[Callable[[bytes], None]]:
+    def sending(self, queue: str) -> Iterator[Callable[[bytes], object]]:
         """Return what publishes one body to a queue and returns when the broker has it."""
         with self.client() as client:
             yield lambda body: client.publish(Message(body=body), routing_key=queue)

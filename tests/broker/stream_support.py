@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Row, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
+    from amqp_core.api import Client as AnyClient
     from amqp_core.v0_10.client import Client
     from tests.support.fixtures import Broker
 
@@ -40,14 +41,14 @@ def publish(
     client.confirm()
 
 
-def depth(client: Client, queue: str) -> int:
+def depth(client: AnyClient, queue: str) -> int:
     """Number of messages by queue.query; Broker-J includes those that consumers hold."""
     found = client.query_queue(queue)
     assert found is not None
     return found.message_count or 0
 
 
-def subscribers(client: Client, queue: str) -> int:
+def subscribers(client: AnyClient, queue: str) -> int:
     """Consumers of a queue."""
     found = client.query_queue(queue)
     assert found is not None
@@ -109,7 +110,7 @@ class Stream:
         return bodies(self.rows)
 
 
-def is_drained(client: Client, queue: str, count: int, *streams: Stream) -> bool:
+def is_drained(client: AnyClient, queue: str, count: int, *streams: Stream) -> bool:
     """Whether so many different bodies have come, and the queue is empty: not every broker counts what is held."""
     # the depth first: to look at the rows is a job of Spark, which takes the cores from the query
     return not depth(client, queue) and len({body for stream in streams for body in stream.bodies()}) >= count

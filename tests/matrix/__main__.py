@@ -33,6 +33,7 @@ from tests.matrix.brokers import Given
 from tests.matrix.cases import KINDS, VICTIMS, Case, all_cases, groups, sample
 from tests.matrix.place import Place
 from tests.matrix.results import BUILD, Record, Result, how_to_repeat, summary, table
+from tests.matrix.servers import BROKER_J, SERVERS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,7 +80,7 @@ class Jobs:
                     return
                 try:
                     if place is None:
-                        place = Place(broker=self._given.make())
+                        place = Place(server=self._given.server, given_broker=self._given.make())
                         place.__enter__()
                     results = runs.run(place, group, self._seed)
                 except Exception:  # noqa: BLE001 - whatever it is, the other groups shall be run
@@ -108,7 +109,7 @@ class Jobs:
     def _done(self, results: Sequence[Result]) -> None:
         with self._lock:
             for result in results:
-                result.broker = self._given.url or ""
+                result.broker = self._given.url or ("" if self._given.server is BROKER_J else self._given.server.name)
                 self.results.append(result)
                 self._record.add(result)
                 self._bar.update()
@@ -135,6 +136,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--jobs", type=int, help="drivers side by side (default: 2; 1 where one broker is killed for all)"
     )
+    arguments.add_argument("--broker", choices=SERVERS, default=BROKER_J.name, help="kind of broker (default: brokerj)")
     arguments.add_argument("--url", help="a broker to use instead of our own, and its virtual host")
     arguments.add_argument("--username", default="guest", help="for --url (default: guest)")
     arguments.add_argument("--password-file", type=Path, metavar="FILE", help="for --url (default: guest)")
@@ -160,7 +162,7 @@ def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Given]:
         alone = [name for name in ("broker_command", "password_file") if getattr(options, name) is not None]
         if alone:
             arguments.error(f"--{alone[0].replace('_', '-')} is about the broker of --url, which is missing")
-        given = Given()
+        given = Given(server=SERVERS[options.broker])
     else:
         given = _given(arguments, options)
     if options.jobs is None:
@@ -168,7 +170,8 @@ def parsed(argv: Sequence[str] | None) -> tuple[argparse.Namespace, Given]:
     if options.jobs > (given.most_jobs or options.jobs):
         arguments.error(f"--jobs {options.jobs}: a broker that is killed is killed for all jobs; allowed is 1")
     if options.output is None:
-        options.output = BUILD / ("crash-matrix.jsonl" if given.url is None else f"crash-matrix-{given.name}.jsonl")
+        ours = given.url is None and given.server is BROKER_J
+        options.output = BUILD / ("crash-matrix.jsonl" if ours else f"crash-matrix-{given.name}.jsonl")
     return options, given
 
 
@@ -180,7 +183,7 @@ def _given(arguments: argparse.ArgumentParser, options: argparse.Namespace) -> G
         arguments.error(f"--url: {error}")
     except (OSError, UnicodeDecodeError) as error:
         arguments.error(f"--password-file {options.password_file}: {error}")
-    return Given(options.url, options.username, password, options.broker_command)
+    return Given(options.url, options.username, password, options.broker_command, SERVERS[options.broker])
 
 
 def chosen(options: argparse.Namespace) -> list[Case]:

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Protocol
 from amqp_core.address import parse_url
 from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionFailed, VirtualHostRefused
 from tests.matrix.cases import BROKER, MEMORY_BROKER
-from tests.support.brokerj import BrokerConfig, BrokerFailed, BrokerJ
+from tests.matrix.servers import BROKER_J
+from tests.support.brokerj import BrokerFailed
 from tests.support.dial import address, dial
 from tests.support.fixtures import Broker
 from tests.support.process import die_with_us, wait_until
 
 if TYPE_CHECKING:
     from tests.matrix.cases import Case
+    from tests.matrix.servers import Server
 
 
 class MortalBroker(Broker, Protocol):
@@ -33,11 +35,6 @@ class MortalBroker(Broker, Protocol):
     def kill9(self) -> None: ...
 
     def close(self) -> None: ...
-
-
-def our_own() -> MortalBroker:
-    """Make a Broker-J with a virtual host in memory and one with a store."""
-    return BrokerJ(BrokerConfig(heap="512m"))
 
 
 class GivenBroker:
@@ -166,24 +163,33 @@ class Given:
     Args:
         url, username, password: of an existing broker; without a URL the matrix starts its own.
         command: that starts it.
+        server: its kind.
     """
 
     def __init__(
-        self, url: str | None = None, username: str = "guest", password: str = "guest", command: str | None = None
+        self,
+        url: str | None = None,
+        username: str = "guest",
+        password: str = "guest",
+        command: str | None = None,
+        server: Server = BROKER_J,
     ) -> None:
         self.url = url
         self.command = command
+        self.server = server
         self._login = username, password
 
     @property
     def name(self) -> str:
-        """Host and port, for the name of a file."""
-        hosts, _, _ = parse_url(self.url or "")
+        """Kind of server, or host and port of a given one, for the name of a file."""
+        if self.url is None:
+            return self.server.name
+        hosts, _, _ = parse_url(self.url)
         return "-".join(str(part) for part in hosts[0])
 
     def make(self) -> MortalBroker:
         """Make the broker of a job."""
-        return our_own() if self.url is None else GivenBroker(self.url, *self._login, self.command)
+        return self.server.make() if self.url is None else GivenBroker(self.url, *self._login, self.command)
 
     @property
     def most_jobs(self) -> int | None:
@@ -192,8 +198,9 @@ class Given:
 
     def left_out(self, case: Case) -> str | None:
         """Why a case is not run on this broker; ``None`` if it is run."""
-        if self.url is None:
-            return None
+        reason = self.server.left_out(case)
+        if reason is not None or self.url is None:
+            return reason
         if MEMORY_BROKER in case.victims:
             return "a broker that forgets everything is one of our own"
         if BROKER in case.victims and self.command is None:

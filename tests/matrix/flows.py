@@ -278,6 +278,8 @@ class Group:
 
     def _kill_broker(self, subjects: Sequence[Subject]) -> None:
         broker = self._place.broker
+        young_until = max(subject.declared_at for subject in self._subjects) + self._place.server.settles_s
+        time.sleep(max(0.0, young_until - time.monotonic()))  # a young quorum queue may lose what it has confirmed
         broker.kill9()
         self._place.forget_clients()
         broker.start()

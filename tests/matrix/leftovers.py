@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from amqp_core.v0_10.messages import messages_of
 from amqp_spark.spool.identity import IDENTITY
 from amqp_spark.state.records import DONE, ConsumerState, WriterState
 from amqp_spark.state.xids import parse_branch, xid_text
@@ -13,8 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-    from amqp_core.api import Xid
-    from amqp_core.v0_10.client import Client
+    from amqp_core.api import Client, Xid
     from amqp_spark.state.names import Names
 
 
@@ -26,9 +24,11 @@ def browse(client: Client, queue: str) -> list[bytes] | None:
     subscription = client.subscribe(queue, accept=False, acquire=False)
     subscription.grant(max(1, info.message_count or 0))
     subscription.flush()
-    blocks = subscription.take_blocks(0.0)
+    found: list[bytes] = []
+    while (message := subscription.take_one(timeout=0.0)) is not None:
+        found.append(message.body)
     subscription.cancel()
-    return [message.body for block in blocks for message in messages_of(block)]
+    return found
 
 
 def state_of(client: Client, names: Names) -> bytes | None:

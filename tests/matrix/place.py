@@ -11,25 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from amqp_core.errors import AmqpError
-from tests.matrix.brokers import MortalBroker, our_own
 from tests.matrix.cases import CONNECTION
+from tests.matrix.servers import BROKER_J, Server
 from tests.matrix.subjects import Plan, Subject
-from tests.support.dial import address, by_way_of, dial
+from tests.support.dial import address, by_way_of
 from tests.support.proxy import FaultProxy
 from tests.support.query_process import CrashPoints, QueryProcess
 
 if TYPE_CHECKING:
-    from amqp_core.v0_10.client import Client
+    from amqp_core.api import Client
+    from tests.matrix.brokers import MortalBroker
     from tests.matrix.cases import Case
-    from tests.support.fixtures import Broker
 
 _SLOTS = 14
 """Concurrent tasks: each query that waits at a point inside a task occupies one slot."""
-
-
-def connect(broker: Broker, vhost: str) -> Client:
-    """Connect a client that may be idle for minutes."""
-    return dial(broker, vhost, heartbeat=0)
 
 
 @dataclass
@@ -37,12 +32,14 @@ class Place:
     """A context manager that starts the environment, and ends it."""
 
     slots: int = _SLOTS
-    broker: MortalBroker = field(default_factory=our_own)
+    server: Server = BROKER_J
+    given_broker: MortalBroker | None = None
     points: CrashPoints = field(default_factory=CrashPoints)
     directory: Path = field(default_factory=lambda: Path(tempfile.mkdtemp(prefix="amqp-spark-matrix-")))
     _clients: dict[str, Client] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        self.broker = self.given_broker or self.server.make()
         settings = {"spark.master": f"local[{self.slots},4]"}
         self.driver = QueryProcess(points=self.points, settings=settings)
         self._proxy: FaultProxy | None = None
@@ -87,7 +84,7 @@ class Place:
                 known.discard()
             else:
                 return known
-        self._clients[vhost] = found = connect(self.broker, vhost)
+        self._clients[vhost] = found = self.server.connect(self.broker, vhost)
         return found
 
     def forget_clients(self) -> None:
@@ -100,6 +97,8 @@ class Place:
     def subject(self, case: Case, seed: int, *, relaxed: bool = False) -> Subject:
         """Make a case with its data; ``relaxed``: points strike at their first pass."""
         plan = Plan.of(case, seed)
+        if self.server.always_durable:
+            plan = replace(plan, durable=True)
         if relaxed:
             plan = replace(plan, after=(0,) * len(plan.after))
         name = f"mx-{uuid.uuid4().hex[:8]}"
@@ -112,6 +111,7 @@ class Place:
             plan=plan,
             name=name,
             directory=self.directory / name,
+            server=self.server,
             url=url,
             username=self.broker.username,
             password=self.broker.password,

@@ -11,6 +11,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from tests.matrix.servers import SERVERS
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -57,7 +59,7 @@ class Result:
     code: str = field(default_factory=code_version)
     """The commit that was run."""
     broker: str = ""
-    """The URL of a broker that was given."""
+    """The URL of a broker that was given, or the kind of another one than Broker-J with 0-10."""
 
     @classmethod
     def of(cls, case: Case, *, seed: int, **what: Any) -> Self:
@@ -146,7 +148,8 @@ class Record:
 
 def how_to_repeat(result: Result) -> str:
     """The command for this run alone; a failed run is repeated, and all other results are kept."""
-    where = f" --url {result.broker}" if result.broker else ""
+    option = "--broker" if result.broker in SERVERS else "--url"
+    where = f" {option} {result.broker}" if result.broker else ""
     return f'make crash-matrix ARGS="--seed {result.seed} --case {result.case}{where}"'
 
 

@@ -20,20 +20,19 @@ import psutil
 from tqdm import tqdm
 
 from amqp_core.errors import AmqpError, OutcomeUnknown
-from amqp_core.v0_10.messages import Message, messages_of
-from amqp_core.v0_10.spec import DeliveryProperties
 from amqp_spark.state.names import CONSUMER, WRITER, Names
 from tests.broker.stream_support import depth
 from tests.matrix import leftovers
 from tests.matrix.ledger import Ledger, body_of
-from tests.matrix.place import Place, connect
+from tests.matrix.place import Place
+from tests.matrix.servers import BROKER_J, publish
 from tests.support import checkpoints
 from tests.support.query_process import Chain, QueryProcessFailed, is_slow_start
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from amqp_core.v0_10.client import Client
+    from amqp_core.api import Client
 
 NAME = "soak"
 SOURCE_QUEUE, TARGET_QUEUE = "soak-in", "soak-out"
@@ -69,13 +68,11 @@ class Publisher(threading.Thread):
             numbers = range(self.next, self.next + _PER_CONFIRM)
             try:
                 if client is None:
-                    client = connect(self._place.broker, VHOST)
+                    client = BROKER_J.connect(self._place.broker, VHOST)
                 if depth(client, SOURCE_QUEUE) > _MOST_WAITING:
                     continue
                 self.next = numbers.stop
-                for number in numbers:
-                    client.publish(Message(body_of(number), _delivery()))
-                client.confirm()
+                publish(client, SOURCE_QUEUE, map(body_of, numbers), durable=True)
             except (AmqpError, OutcomeUnknown, OSError):
                 if self.next == numbers.stop:
                     self._ledger.unsure.update(numbers)
@@ -88,10 +85,6 @@ class Publisher(threading.Thread):
                 self._ledger.sure.update(numbers)
         if client is not None:
             client.close()
-
-
-def _delivery() -> DeliveryProperties:
-    return DeliveryProperties(routing_key=SOURCE_QUEUE, delivery_mode=2)
 
 
 class Soak:
@@ -227,9 +220,11 @@ class Soak:
             subscription = client.subscribe(TARGET_QUEUE, accept=False)
             subscription.grant(count)
             subscription.flush()  # messages in a transaction are counted, but not delivered
-            blocks = subscription.take_blocks(0.0)
+            found: list[bytes] = []
+            while (message := subscription.take_one(timeout=0.0)) is not None:
+                found.append(message.body)
             subscription.cancel()
-            self.ledger.take([message.body for block in blocks for message in messages_of(block)])
+            self.ledger.take(found)
 
     def drain(self) -> None:
         """Run the query until its data is drained."""

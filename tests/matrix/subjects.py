@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from collections import Counter
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from amqp_core.errors import AmqpError
-from amqp_core.v0_10.messages import Message
-from amqp_core.v0_10.spec import DeliveryProperties
 from amqp_spark.options.sink import SHORTEST_TRANSACTION_SECONDS
 from amqp_spark.state.names import CONSUMER, WRITER, Names
 from tests.broker.sink_scenarios import put_file
@@ -34,14 +32,16 @@ from tests.matrix.cases import (
     Case,
 )
 from tests.matrix.judging import BODY_SQL, body_of, counted
+from tests.matrix.servers import publish, take_all
 from tests.support.query_process import AnyQuery, Chain, Publishing, Query
-from tests.support.taking import bodies
 
 if TYPE_CHECKING:
     import random
+    from collections import Counter
     from pathlib import Path
 
-    from amqp_core.v0_10.client import Client
+    from amqp_core.api import Client
+    from tests.matrix.servers import Server
 
 HEARTBEAT_S = 2
 ORPHAN_HEARTBEAT_S = 6
@@ -124,6 +124,7 @@ class Subject:
     plan: Plan
     name: str
     directory: Path
+    server: Server
     url: str
     username: str
     password: str
@@ -142,6 +143,7 @@ class Subject:
     begun_s: float = 0.0
     recover_s: float | None = None
     sent: int = 0
+    declared_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.query = self._query()
@@ -198,6 +200,7 @@ class Subject:
     def _common(self) -> dict[str, str]:
         return {
             "url": self.url,
+            "protocol": self.server.protocol,
             "username": self.username,
             "password": self.password,
             "heartbeat": str(self.plan.heartbeat_s),
@@ -280,7 +283,8 @@ class Subject:
         """Create missing queues."""
         names = [self.source_queue] * self.case.reads + [self.target_queue] * self.case.writes
         for name in names:
-            client.declare_queue(name, durable=self.plan.durable)
+            client.declare_queue(name, durable=self.plan.durable, arguments=dict(self.server.arguments) or None)
+        self.declared_at = time.monotonic()
 
     def send(self, client: Client, count: int) -> None:
         """Publish this many more messages, or write files with this many more rows."""
@@ -291,10 +295,8 @@ class Subject:
             for first in range(begin, self.sent, size):
                 put_file(self.query.rows, first, min(first + size, self.sent))
             return
-        delivery = DeliveryProperties(routing_key=self.source_queue, delivery_mode=2 if self.plan.durable else 1)
-        for number in range(begin, self.sent):
-            client.publish(Message(body_of(number), delivery))
-        client.confirm()
+        bodies = map(body_of, range(begin, self.sent))
+        publish(client, self.source_queue, bodies, durable=self.plan.durable)
 
     def send_late(self, client: Client) -> None:
         """Publish the messages that arrive while the query is down."""
@@ -309,14 +311,7 @@ class Subject:
         """How often each message has arrived; -1 stands for bodies that were not published."""
         if isinstance(self.query, Query):
             return counted(row["body"] for row in self.query.rows())
-        count = depth(client, self.target_queue)
-        if not count:
-            return Counter()
-        subscription = client.subscribe(self.target_queue)
-        subscription.grant(count)
-        found = counted(bodies(subscription, count))
-        subscription.cancel()
-        return found
+        return counted(take_all(client, self.target_queue))
 
     def dirt(self, client: Client) -> list[str]:
         """Leftovers on the broker and in the spool."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.matrix.cases import Case
 from tests.matrix.results import Result
+from tests.matrix.servers import BROKER_J
 from tests.matrix.subjects import Plan, Subject
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def subject_of(text: str, directory: Path, *, sent: int = 10) -> Subject:
         plan=Plan.of(case, 1),
         name="mx",
         directory=directory,
+        server=BROKER_J,
         url="amqp://localhost/default",
         username="u",
         password="p",

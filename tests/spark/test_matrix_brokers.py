@@ -13,9 +13,10 @@ import pytest
 
 from amqp_core.errors import AmqpError, ConnectionFailed
 from tests.matrix import __main__ as program
-from tests.matrix.brokers import GivenBroker, our_own
-from tests.matrix.cases import BROKER, MEMORY_BROKER, Case, all_cases
+from tests.matrix.brokers import GivenBroker
+from tests.matrix.cases import ALO, AMO, BROKER, EO, MEMORY_BROKER, Case, all_cases
 from tests.matrix.results import how_to_repeat
+from tests.matrix.servers import BROKER_J, SERVERS
 from tests.spark.matrix_support import EXACTLY_ONCE, FORGETFUL, result_of
 from tests.support.brokerj import BrokerFailed, BrokerJ
 from tests.support.dial import by_way_of, dial
@@ -138,8 +139,20 @@ def test_without_a_url_each_job_has_a_broker_of_its_own() -> None:
     options, given = program.parsed([])
     assert (options.jobs, options.output.name) == (2, "crash-matrix.jsonl")
     assert isinstance(given.make(), BrokerJ)
-    assert isinstance(our_own(), BrokerJ)
+    assert given.server is BROKER_J
     assert [given.left_out(case) for case in all_cases()] == [None] * len(all_cases())
+
+
+@pytest.mark.parametrize("name", [name for name in SERVERS if SERVERS[name] is not BROKER_J])
+def test_servers_of_0_9_1_run_what_needs_no_transaction(name: str) -> None:
+    options, given = program.parsed(["--broker", name])
+    assert options.output.name == f"crash-matrix-{name}.jsonl"
+    run = [case for case in all_cases() if given.left_out(case) is None]
+    assert {case.guarantee for case in run} == {ALO, AMO}
+    assert set(run) == {case for case in all_cases() if case.guarantee != EO}
+    result = result_of(EXACTLY_ONCE)
+    result.broker = name
+    assert f"--broker {name}" in how_to_repeat(result)
 
 
 def test_what_a_given_broker_cannot_show_is_left_out() -> None:

@@ -126,8 +126,8 @@ def test_resume_is_what_is_done_anyway_and_excludes_fresh(capsys: pytest.Capture
 class NoPlace:
     """Where nothing runs."""
 
-    def __init__(self, *, broker: object) -> None:
-        self.broker = broker
+    def __init__(self, *, server: object, given_broker: object) -> None:
+        self.server, self.broker = server, given_broker
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,143 @@
+"""Kinds of servers on which the matrix runs, and what a case does with a client of each protocol."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from amqp_core import protocols
+from amqp_core.address import ConnectOptions, parse_url
+from amqp_core.v0_10.client import Client as Client010
+from amqp_core.v0_10.messages import Message
+from amqp_core.v0_10.spec import DeliveryProperties
+from tests.matrix.cases import ALO, AMO, EO, MEMORY_BROKER
+from tests.support.brokerj import BrokerConfig, BrokerJ
+from tests.support.taking import bodies as bodies_0_10
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from amqp_core.api import Client
+    from tests.matrix.brokers import MortalBroker
+    from tests.matrix.cases import Case
+    from tests.support.fixtures import Broker
+
+_PREFETCH = 1000
+_TAKE_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """A kind of server.
+
+    Attributes:
+        name: on the command line.
+        make: makes one of our own, not started.
+        protocol: option ``protocol`` of its clients and queries.
+        arguments: of queue.declare.
+        always_durable: whether every queue is durable.
+        guarantees: that it can give.
+        settles_s: seconds after which a new queue survives a kill of the server (quorum: 3).
+    """
+
+    name: str
+    make: Callable[[], MortalBroker]
+    protocol: str = "0-10"
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    always_durable: bool = False
+    guarantees: tuple[str, ...] = (EO, ALO, AMO)
+    settles_s: float = 0.0
+
+    def left_out(self, case: Case) -> str | None:
+        """Why a case is not run on this server; ``None`` if it is run."""
+        if case.guarantee not in self.guarantees:
+            return f"{self.name} does not give {case.guarantee}"
+        if MEMORY_BROKER in case.victims and self.always_durable:
+            return f"the queues of {self.name} are durable"
+        return None
+
+    def connect(self, broker: Broker, vhost: str) -> Client:
+        """Connect a client that may be idle for minutes."""
+        hosts, virtual_host, tls = parse_url(broker.url(vhost))
+        options = ConnectOptions(
+            hosts=hosts,
+            virtual_host=virtual_host,
+            tls=tls,
+            username=broker.username,
+            password=broker.password,
+            protocol=self.protocol,
+            heartbeat=0,
+        )
+        return protocols.connect(options)
+
+
+def _broker_j() -> MortalBroker:
+    return BrokerJ(BrokerConfig(heap="512m"))
+
+
+def _rabbitmq() -> MortalBroker:
+    from tests.support.rabbitmq import RabbitMQNode  # noqa: PLC0415 - the others need none
+
+    return RabbitMQNode()
+
+
+BROKER_J: Final = Server("brokerj", _broker_j)
+SERVERS: Final = {
+    server.name: server
+    for server in (
+        BROKER_J,
+        Server("brokerj-0-9-1", _broker_j, "0-9-1", guarantees=(ALO, AMO)),
+        Server(
+            "rabbitmq-classic",
+            _rabbitmq,
+            "0-9-1",
+            {"x-queue-type": "classic"},
+            always_durable=True,
+            guarantees=(ALO, AMO),
+        ),
+        Server(
+            "rabbitmq-quorum",
+            _rabbitmq,
+            "0-9-1",
+            {"x-queue-type": "quorum", "x-delivery-limit": -1},
+            always_durable=True,
+            guarantees=(ALO, AMO),
+            settles_s=3.0,
+        ),
+    )
+}
+
+
+def publish(client: Client, queue: str, bodies: Iterable[bytes], *, durable: bool) -> None:
+    """Publish bodies to a queue and wait until the broker has them."""
+    for body in bodies:
+        if isinstance(client, Client010):
+            delivery = DeliveryProperties(routing_key=queue, delivery_mode=2 if durable else 1)
+            client.publish(Message(body, delivery))
+        else:
+            client.publish_to_queue(queue, body, content_type="text/plain")
+    client.confirm()
+
+
+def take_all(client: Client, queue: str) -> list[bytes]:
+    """Receive what a queue holds, without accepting it."""
+    info = client.query_queue(queue)
+    count = 0 if info is None else info.message_count or 0
+    if not count:
+        return []
+    if isinstance(client, Client010):
+        subscription = client.subscribe(queue)
+        subscription.grant(count)
+        found = bodies_0_10(subscription, count)
+        subscription.cancel()
+        return found
+    flow = client.subscribe(queue, max_unsettled=max(_PREFETCH, count))
+    deadline = time.monotonic() + _TAKE_TIMEOUT_S
+    found = []
+    while len(found) < count and time.monotonic() < deadline:
+        message = flow.take_one(timeout=1.0)
+        if message is not None:
+            found.append(message.body)
+    flow.cancel()
+    return found
