@@ -47,7 +47,7 @@ broker: $(STAMP) | prerequisites
 
 demo: $(STAMP) | prerequisites
 	@$(PY) -m tests.support.prefetch
-	@exec $(PY) -m tests.support.demo $(ARGS)
+	@exec $(PY) -m tests.support.demo $(if $(BROKER),--broker $(BROKER)) $(ARGS)
 
 lint: $(STAMP)
 	$(PY) -m ruff format --check --quiet .
@@ -80,7 +80,7 @@ test-all: test
 
 bench: $(STAMP) | prerequisites
 	@$(PY) -m tests.support.prefetch
-	@BENCH='$(BENCH)' $(PY) -m tests.bench $(ARGS)
+	@BENCH='$(BENCH)' BROKER='$(BROKER)' $(PY) -m tests.bench $(ARGS)
 
 crash-matrix: $(STAMP) | prerequisites
 	@$(PY) -m tests.support.prefetch

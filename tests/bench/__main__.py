@@ -38,9 +38,18 @@ BENCHMARKS: dict[str, str] = {
     "eo_sink_ratio": "bench_eo_sink",
     "recovery_s": "bench_recovery",
     "three_frames": "bench_three_frames",
-    "rabbitmq_encode_rate": "bench_rabbitmq_encode",
 }
-ALONE = ("decode_rate", "encode_rate", "rabbitmq_encode_rate")
+# with BROKER=rabbitmq
+RABBITMQ: dict[str, str] = {
+    "rabbitmq_quorum_drain_ratio": "bench_drain",
+    "rabbitmq_publish_ratio": "bench_publish",
+    "rabbitmq_decode_rate": "bench_rabbitmq_decode",
+    "rabbitmq_encode_rate": "bench_rabbitmq_encode",
+    "rabbitmq_latency_ratio": "bench_latency",
+    "rabbitmq_reader_rss_mixed_mb": "bench_memory_mixed",
+    "rabbitmq_peer_ratio": "bench_peer",
+}
+ALONE = ("decode_rate", "encode_rate", "rabbitmq_decode_rate", "rabbitmq_encode_rate")
 """Those that need neither broker nor Spark."""
 # What the project has promised itself; see README.md.
 BOUNDS: dict[str, str] = {
@@ -61,16 +70,26 @@ BOUNDS: dict[str, str] = {
     "eo_sink_ratio": ">= 0.8",
     "recovery_s": "<= 3",
     "three_frame_us": "<= 2.2",
+    "rabbitmq_quorum_drain_ratio": ">= 0.65",
+    "rabbitmq_publish_ratio": ">= 0.85",
+    "rabbitmq_decode_rate": ">= 1000000",
     "rabbitmq_encode_rate": ">= 2400000",
+    "rabbitmq_latency_ratio": "<= 1.1",
+    "rabbitmq_reader_rss_mixed_mb": "<= 158",
+    "rabbitmq_peer_ratio": ">= 1.7",
 }
 
 
 def run(name: str, env: Environment) -> list[Result]:
     """Run one benchmark."""
-    module = importlib.import_module(f"tests.bench.{BENCHMARKS[name]}")
+    module = importlib.import_module(f"tests.bench.{(BENCHMARKS | RABBITMQ)[name]}")
     if name in ALONE:
         return cast("Callable[[], list[Result]]", module.run)()
-    return cast("Callable[[Environment], list[Result]]", module.run)(env)
+    results = cast("Callable[[Environment], list[Result]]", module.run)(env)
+    if name in RABBITMQ:
+        for result in results:
+            result["name"] = name
+    return results
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,15 +98,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("names", nargs="*", metavar="name", help=f"one of {', '.join(BENCHMARKS)} (default: all)")
     parser.add_argument("--output", type=Path, default=OUTPUT, help="where the figures go (default: build/bench.json)")
     options = parser.parse_args(arguments)
-    names = options.names or os.environ.get("BENCH", "").replace(",", " ").split() or list(BENCHMARKS)
-    unknown = [name for name in names if name not in BENCHMARKS]
+    broker = os.environ.get("BROKER") or "broker-j"
+    if broker not in ("broker-j", "rabbitmq"):
+        print(f"bench: BROKER={broker} is neither broker-j nor rabbitmq", file=sys.stderr)
+        return 2
+    known = RABBITMQ if broker == "rabbitmq" else BENCHMARKS
+    names = options.names or os.environ.get("BENCH", "").replace(",", " ").split() or list(known)
+    unknown = [name for name in names if name not in known]
     if unknown:
-        print(f"bench: no benchmark {', '.join(unknown)}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
+        print(f"bench: no benchmark {', '.join(unknown)}; there are {', '.join(known)}", file=sys.stderr)
         return 2
     quick = os.environ.get("BENCH_QUICK", "") not in ("", "0")
     results: list[Result] = []
     try:
-        with Environment(sizes=Sizes.quick() if quick else Sizes()) as env:
+        with environment(broker, Sizes.quick() if quick else Sizes()) as env:
             for name in names:
                 results += run(name, env)
                 write(results, options.output)  # what there is, should the next one fail
@@ -101,6 +125,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
+def environment(broker: str, sizes: Sizes) -> Environment:
+    """The environment with a broker."""
+    if broker == "rabbitmq":
+        from tests.bench.rabbitmq import RabbitMQEnvironment  # noqa: PLC0415 - the others need no RabbitMQ
+
+        return RabbitMQEnvironment(sizes=sizes, guarantees=("at-least-once",))
+    return Environment(sizes=sizes)
+
+
 def write(results: Sequence[Result], output: Path) -> None:
     """Write the figures as a JSON list."""
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -109,11 +142,12 @@ def write(results: Sequence[Result], output: Path) -> None:
 
 def table(results: Sequence[Result]) -> str:
     """The figures for people, each with what it was found from."""
-    lines = [f"{'name':<16} {'value':>12} {'unit':<12} {'bound':<22}", "-" * 64]
+    width = max(16, *(len(result["name"]) for result in results))
+    lines = [f"{'name':<{width}} {'value':>12} {'unit':<12} {'bound':<22}", "-" * (width + 48)]
     for result in results:
         value = result["value"]
         shown = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-        lines.append(f"{result['name']:<16} {shown:>12} {result['unit']:<12} {BOUNDS.get(result['name'], ''):<22}")
+        lines.append(f"{result['name']:<{width}} {shown:>12} {result['unit']:<12} {BOUNDS.get(result['name'], ''):<22}")
         detail = result["detail"]
         if isinstance(detail, dict):
             lines += [f"    {key}: {found}" for key, found in detail.items()]

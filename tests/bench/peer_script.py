@@ -12,6 +12,7 @@ import json
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pika
 import pyarrow as pa
@@ -19,33 +20,28 @@ import pyarrow.parquet as pq
 
 PREFETCH = 2000
 FILE_MESSAGES = 1000
-SCHEMA = pa.schema(
-    [
-        ("body", pa.binary()),
-        ("routing_key", pa.string()),
-        ("message_id", pa.string()),
-        ("timestamp", pa.timestamp("us", tz="UTC")),
-        (
-            "application_headers",
-            pa.struct([("symbol", pa.string()), ("qty", pa.int32()), ("price", pa.float64())]),
-        ),
-    ]
-)
+HEADERS = pa.struct([("symbol", pa.string()), ("qty", pa.int32()), ("price", pa.float64())])
+FIELDS: list[pa.Field[Any]] = [
+    pa.field("body", pa.binary()),
+    pa.field("routing_key", pa.string()),
+    pa.field("message_id", pa.string()),
+    pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+    pa.field("application_headers", HEADERS),
+]
+SCHEMA = pa.schema(FIELDS)
 
 
 def drain(channel: pika.adapters.blocking_connection.BlockingChannel, queue: str, count: int, directory: Path) -> None:
     """Write ``count`` messages of a queue to files, and acknowledge them file by file."""
     columns: dict[str, list[object]] = {name: [] for name in SCHEMA.names}
     body, key, ids, stamps, headers = columns.values()
-    done = 0
     channel.basic_qos(prefetch_count=PREFETCH)
-    for method, properties, content in channel.consume(queue):
+    for done, (method, properties, content) in enumerate(channel.consume(queue), 1):
         body.append(content)
         key.append(method.routing_key)
         ids.append(properties.message_id)
         stamps.append(None if properties.timestamp is None else properties.timestamp * 1_000_000)
         headers.append(properties.headers)
-        done += 1
         if len(body) == FILE_MESSAGES or done == count:
             pq.write_table(pa.table(columns, schema=SCHEMA), directory / f"{done:09d}.parquet")
             channel.basic_ack(method.delivery_tag, multiple=True)
