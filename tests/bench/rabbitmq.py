@@ -7,9 +7,9 @@ import uuid
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
-from amqp_core.v0_9.client import Client
 from tqdm import tqdm
 
+from amqp_core.v0_9.client import Client
 from tests.bench import raw_0_9
 from tests.bench.environment import Environment
 from tests.bench.preload import BLOCK_MESSAGES

@@ -13,10 +13,10 @@ import time
 from typing import TYPE_CHECKING, Self, TypeVar
 
 import numpy as np
-from amqp_core.v0_9._codec import decode_method, encode_header, encode_method
 
 from amqp_core.scanning import OUTSIDE
 from amqp_core.v0_9 import spec
+from amqp_core.v0_9._codec import decode_method, encode_header, encode_method
 from amqp_core.v0_9._scan import NO_HEADER, scan
 from amqp_core.v0_9.framing import encode_frame
 from tests.bench.preload import BLOCK_MESSAGES, MESSAGE_ID, MOST_BLOCK_BYTES, PRICE, SYMBOL, body_of
