@@ -19,11 +19,10 @@ import random
 import sys
 import time
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from amqp_core import (
     AmqpError,
-    Client,
     ConnectOptions,
     DeliveryProperties,
     Message,
@@ -34,6 +33,11 @@ from amqp_core import (
     UsageError,
     parse_url,
 )
+from amqp_core import Client as Client010
+from amqp_core.protocols import connect
+from amqp_core.v0_9.client import Client as Client091
+from amqp_core.v0_9.messages import Message as Message091
+from amqp_core.v0_9.spec import BasicProperties
 from amqp_spark import cli
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import MessagePlace, PublishFailed
@@ -41,51 +45,87 @@ from amqp_spark.errors import MessagePlace, PublishFailed
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from amqp_core.api import Client
+
 SYMBOLS = ("ALV", "BAS", "BMW", "DTE", "RWE", "SAP", "SIE", "VOW3")
 _CONFIRM_EVERY = 1000
 _NAMESPACE = uuid.UUID("5ba4b1b8-7fd4-4b22-8b5f-6d7c0a0d1ce5")
 
 
-def ticks(count: int, seed: int, symbols: Sequence[str] = SYMBOLS) -> Iterator[tuple[Message, int]]:
-    """``count`` messages of sample data with their quantities; the same for the same seed."""
+class Tick(NamedTuple):
+    """One price: its id counts from 0; the message id is the same for the same seed."""
+
+    id: int
+    symbol: str
+    price: float
+    qty: int
+    message_id: uuid.UUID
+
+    @property
+    def headers(self) -> dict[str, object]:
+        """The fields as application headers."""
+        return {"id": self.id, "symbol": self.symbol, "price": self.price, "qty": self.qty}
+
+    @property
+    def routing_key(self) -> str:
+        """The routing key."""
+        return f"ticks.{self.symbol}"
+
+    @property
+    def body(self) -> bytes:
+        """The fields as JSON."""
+        return json.dumps(self.headers, separators=(",", ":")).encode()
+
+
+def ticks(count: int, seed: int, symbols: Sequence[str] = SYMBOLS) -> Iterator[Tick]:
+    """``count`` ticks of sample data; the same for the same seed."""
     source = random.Random(seed)  # noqa: S311 - sample data, to be repeatable
     prices = {symbol: source.uniform(20, 200) for symbol in symbols}
     for number in range(count):
         symbol = source.choice(symbols)
         prices[symbol] *= 1 + source.gauss(0, 0.001)
         price, quantity = round(prices[symbol], 2), source.randint(1, 500)
-        headers: dict[str, object] = {"id": number, "symbol": symbol, "price": price, "qty": quantity}
-        yield (
-            Message(
-                body=json.dumps(headers, separators=(",", ":")).encode(),
-                delivery=DeliveryProperties(
-                    routing_key=f"ticks.{symbol}",
-                    delivery_mode=MessageDeliveryMode.PERSISTENT,
-                    timestamp=int(time.time()),
-                ),
-                properties=MessageProperties(
-                    message_id=uuid.uuid5(_NAMESPACE, f"{seed}/{number}"),
-                    content_type="application/json",
-                    app_id=b"market_data",
-                    application_headers=headers,
-                ),
-            ),
-            quantity,
+        yield Tick(number, symbol, price, quantity, uuid.uuid5(_NAMESPACE, f"{seed}/{number}"))
+
+
+def send(client: Client, tick: Tick, exchange: str) -> None:
+    """Publish a tick with the protocol of the connection."""
+    if isinstance(client, Client091):
+        properties = BasicProperties(
+            message_id=str(tick.message_id),
+            content_type="application/json",
+            app_id="market_data",
+            delivery_mode=2,
+            timestamp=int(time.time()),
+            headers=tick.headers,
         )
+        client.publish(Message091(tick.body, properties, exchange, tick.routing_key))
+        return
+    assert isinstance(client, Client010)
+    delivery = DeliveryProperties(
+        routing_key=tick.routing_key, delivery_mode=MessageDeliveryMode.PERSISTENT, timestamp=int(time.time())
+    )
+    described = MessageProperties(
+        message_id=tick.message_id,
+        content_type="application/json",
+        app_id=b"market_data",
+        application_headers=tick.headers,
+    )
+    client.publish(Message(tick.body, delivery, described), exchange)
 
 
 def publish(client: Client, arguments: argparse.Namespace, signals: cli.Signals) -> tuple[int, int]:
     """Publish and confirm; return the number of confirmed messages, and the sum of their quantities."""
-    if arguments.exchange and client.query_exchange(arguments.exchange) is None:
-        # Broker-J would report each tick as unroutable, and qpidd end the session
+    if arguments.exchange and not client.query_routes([(arguments.exchange, None)]).answers()[0].exists:
+        # brokers would report each tick as unroutable, or end the session or channel
         text = SparkCondition.EXCHANGE_NOT_FOUND(place=f"to exchange {arguments.exchange!r}", options="--exchange")
         raise PublishFailed(text, MessagePlace(0, exchange=arguments.exchange))
     confirmed = total = pending = pending_total = 0
     started = time.monotonic()
-    for message, quantity in ticks(arguments.count, arguments.seed, arguments.symbols.split(",")):
-        client.publish(message, arguments.exchange)
+    for tick in ticks(arguments.count, arguments.seed, arguments.symbols.split(",")):
+        send(client, tick, arguments.exchange)
         pending += 1
-        pending_total += quantity
+        pending_total += tick.qty
         if pending == _CONFIRM_EVERY or arguments.rate:
             client.confirm()
             confirmed, total, pending, pending_total = confirmed + pending, total + pending_total, 0, 0
@@ -136,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     with cli.Signals() as signals:
         try:
-            with Client.connect(connect_options(arguments)) as client:
+            with connect(connect_options(arguments)) as client:
                 confirmed, total = publish(client, arguments, signals)
         except (MessageRejected, OutcomeUnknown) as error:
             cli.fail("market_data", error)

@@ -21,13 +21,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 
 from amqp_core.address import ConnectOptions, parse_url
-from amqp_core.v0_10.client import Client
+from amqp_core.protocols import connect
 from tests.support.brokerj import BrokerJ
+from tests.support.rabbitmq import RabbitMQNode
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from amqp_core.v0_10.messages import Message
 
 ROOT = Path(__file__).resolve().parents[2]
 QUEUE = "ticks"
@@ -37,6 +36,7 @@ SUMMARY = """
     SELECT symbol, count(*) AS ticks, sum(qty) AS qty, max_by(price, id) AS last, round(avg(price), 4) AS mean
     FROM (SELECT application_headers.* FROM input) GROUP BY symbol ORDER BY symbol
 """
+BROKERS: dict[str, type[BrokerJ] | type[RabbitMQNode]] = {"brokerj": BrokerJ, "rabbitmq": RabbitMQNode}
 SPARK = ("--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=ERROR")
 SCHEMA = (
     "queue STRING, position BIGINT, message_id STRING, routing_key STRING, timestamp TIMESTAMP, body STRING, "
@@ -50,13 +50,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=50_000, help="number of messages (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the sample data (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "demo", help="directory (default: build/demo)")
+    parser.add_argument("--broker", choices=BROKERS, default="brokerj", help="kind of broker (default: %(default)s)")
     arguments = parser.parse_args(argv)
 
     output: Path = arguments.output
     shutil.rmtree(output, ignore_errors=True)
     output.mkdir(parents=True)
-    say("1/6 starting a broker (Apache Qpid Broker-J)")
-    with BrokerJ() as broker:
+    kind = BROKERS[arguments.broker]
+    say(f"1/6 starting a broker ({kind.title})")
+    with kind() as broker:
         environment = dict(os.environ) | {
             "AMQP_URL": broker.url(),
             "AMQP_USERNAME": broker.username,
@@ -67,12 +69,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = ConnectOptions(
             hosts=hosts, virtual_host=virtual_host, username=broker.username, password=broker.password
         )
-        with Client.connect(options) as client:
+        with connect(options) as client:
             for queue, key in ((QUEUE, "ticks.#"), (SUMMARIES, "summary.#")):
                 client.declare_queue(queue)
                 client.bind(queue, EXCHANGE, key)
         checks = there(environment, output, arguments)
-        with Client.connect(options) as client:
+        with connect(options) as client:
             left = client.query_queue(QUEUE)
         checks["the queue is empty on the broker"] = left is not None and left.message_count == 0
         checks |= back(environment, output, options)
@@ -112,15 +114,17 @@ def back(environment: Mapping[str, str], output: Path, options: ConnectOptions) 
         "--header", "last=last", *SPARK,
     )  # fmt: skip
     say("5/6 receiving the summaries with the AMQP client alone")
-    found: list[Message] = []
-    with Client.connect(options) as client:
-        subscription = client.subscribe(SUMMARIES)
-        while more := subscription.take(timeout=2.0):
-            found += more
-            client.accept(
-                [(message.command_id, message.command_id) for message in more if message.command_id is not None]
-            )
-            say(f"    {more[0].routing_key:<12} {more[0].body.decode()}")
+    found: list[Any] = []
+    with connect(options) as client:
+        credit = client.capabilities.credit
+        subscription = client.subscribe(SUMMARIES, max_unsettled=None if credit else 100)
+        if credit:
+            subscription.grant(100)
+        message: Any  # of either protocol
+        while (message := subscription.take_one(timeout=2.0)) is not None:
+            found.append(message)
+            client.accept([(message.transfer_id, message.transfer_id)])
+            say(f"    {message.routing_key:<12} {message.body.decode()}")
     return verify_summaries(output / "ticks", found)
 
 
@@ -164,7 +168,7 @@ def verify(directory: Path, published: Mapping[str, int], arguments: argparse.Na
     }
 
 
-def verify_summaries(directory: Path, found: Sequence[Message]) -> dict[str, bool]:
+def verify_summaries(directory: Path, found: Sequence[Any]) -> dict[str, bool]:
     """Check the summaries against ones computed here without Spark; return the checks and their results."""
     headers: list[Any] = pq.read_table(directory)["application_headers"].to_pylist()
     ticks: dict[str, list[dict[str, Any]]] = {}
