@@ -26,7 +26,7 @@ from tests.support.brokerj import BrokerJ
 from tests.support.rabbitmq import RabbitMQNode
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 QUEUE = "ticks"
@@ -120,8 +120,8 @@ def back(environment: Mapping[str, str], output: Path, options: ConnectOptions) 
         subscription = client.subscribe(SUMMARIES, max_unsettled=None if credit else 100)
         if credit:
             subscription.grant(100)
-        message: Any  # of either protocol
-        while (message := subscription.take_one(timeout=2.0)) is not None:
+        take: Callable[..., Any] = subscription.take_one  # returns a message of either protocol
+        while (message := take(timeout=2.0)) is not None:
             found.append(message)
             client.accept([(message.transfer_id, message.transfer_id)])
             say(f"    {message.routing_key:<12} {message.body.decode()}")
