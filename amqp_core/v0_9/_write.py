@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from math import isfinite
 from struct import Struct
 from typing import Any, Final
 
@@ -108,6 +109,18 @@ def _typed(value: Typed, name: str, depth: int) -> bytes:
     return container(value.value, name, deeper(depth, name))
 
 
+def _finite(write: Callable[[Any, str], bytes]) -> Callable[[Any, str], bytes]:
+    """Refuse NaN and infinities, at which RabbitMQ closes the connection (541)."""
+
+    def checked(value: Any, name: str) -> bytes:
+        out = write(value, name)
+        if not isfinite(value):
+            raise misfit(name, value, "a finite number, and RabbitMQ takes no others in tables")
+        return out
+
+    return checked
+
+
 def _long_string(value: Any, name: str) -> bytes:
     return write_vbin32(encoded(value, "utf-8", name) if isinstance(value, str) else value, name)
 
@@ -137,8 +150,8 @@ _WRITERS: Final[dict[int, Callable[[Any, str], bytes]]] = {
     codes.INT32: write_int32,
     codes.UINT32: write_uint32,
     codes.INT64: write_int64,
-    codes.FLOAT: write_float,
-    codes.DOUBLE: write_double,
+    codes.FLOAT: _finite(write_float),
+    codes.DOUBLE: _finite(write_double),
     codes.DECIMAL: write_dec32,
     codes.TIMESTAMP: write_datetime,
     codes.VOID: write_void,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import struct
 import time
 import uuid
 from datetime import UTC, date, datetime
@@ -326,6 +328,7 @@ def test_a_scalar_variant_is_no_table() -> None:
     )
 
 
+LETTERS: dict[t.DataType, str] = {t.FloatType(): "f", t.DoubleType(): "d"}
 RAW = fields(body=OCTETS, application_headers=OCTETS)
 KEPT = (
     b"\x01at\x01\x01bb\xff\x01BB\xff\x01ss\xff\xff\x01uu\xff\xff\x01II\0\0\0\1\x01ii\xff\xff\xff\xff\x01ll" + bytes(8)
@@ -372,6 +375,33 @@ def test_a_malformed_table_is_refused(raw: bytes, reason: str) -> None:
     problem = refusal(RAW, {**BODY, "application_headers": sized(b"")}, {**BODY, "application_headers": raw})
     assert "Row 1 of partition 3 in batch 12 cannot be sent: column 'application_headers' " in problem
     assert reason in problem
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("kind", [t.FloatType(), t.DoubleType()])
+def test_numbers_that_are_not_finite_are_refused_where_rabbitmq_would_close_the_connection(
+    kind: t.DataType, number: float
+) -> None:
+    schema = fields(body=OCTETS, application_headers=fields(h=t.ArrayType(kind)))
+    rows = [{**BODY, "application_headers": {"h": each}} for each in ([1.5, None], None, [1.5, number])]
+    text = (
+        "column 'application_headers' has a number that is not finite at h[1]; NaN and infinities are allowed in texts"
+    )
+    assert text in refusal(schema, *rows)
+    assert [each.headers for each in published(schema, rows[:2])] == [
+        {"h": ("A", [(LETTERS[kind], 1.5), ("V", None)])},
+        {},
+    ]
+    raw = sized(b"\x01h" + LETTERS[kind].encode() + struct.pack(">f" if LETTERS[kind] == "f" else ">d", number))
+    assert "has a number that is not finite at byte 6" in refusal(RAW, {**BODY, "application_headers": raw})
+
+
+def test_numbers_of_a_variant_are_finite_too() -> None:
+    schema = fields(body=OCTETS, application_headers=t.VariantType())
+    for head, form in ((7 << 2, "<d"), (14 << 2, "<f")):
+        raw = bytes([head]) + struct.pack(form, math.nan)
+        value = {"value": bytes([2, 1, 0, 0, len(raw)]) + raw, "metadata": b"\x01\x01\x00\x01n"}
+        assert "a number that is not finite at n; " in refusal(schema, {**BODY, "application_headers": value})
 
 
 def test_a_table_nested_too_deep_is_refused() -> None:

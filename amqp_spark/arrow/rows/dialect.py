@@ -34,6 +34,8 @@ class Dialect(NamedTuple):
     longest_text: int
     is_counted: bool
     """Whether the number of entries or items precedes the contents of maps and lists."""
+    is_finite: bool
+    """Whether numbers must be finite: RabbitMQ closes the connection at NaN and infinities."""
 
 
 AMQP_0_10: Final = Dialect(
@@ -53,6 +55,7 @@ AMQP_0_10: Final = Dialect(
     text_size=2,
     longest_text=0xFFFF,
     is_counted=True,
+    is_finite=False,
 )
 """Map and list of 0-10 (section 3.3.1)."""
 AMQP_0_9: Final = Dialect(
@@ -72,5 +75,6 @@ AMQP_0_9: Final = Dialect(
     text_size=4,
     longest_text=0x7FFF_FFFF,
     is_counted=False,
+    is_finite=True,
 )
 """Table and array of 0-9-1 (section 4.2.5.5), with those letters that every broker reads in one way and keeps."""

@@ -99,6 +99,11 @@ def not_utf8(size: Any) -> Fault:
     return Fault(f"a text of {size:,} bytes that are not UTF-8", "cast it to BINARY to send the bytes as they are")
 
 
+def not_finite() -> Fault:
+    """Fault: NaN or an infinity, where the broker would close the connection."""
+    return Fault("a number that is not finite", "NaN and infinities are allowed in texts only")
+
+
 def no_time(kind: str) -> Fault:
     """Fault: date or time without a text."""
     return Fault(f"a {kind} outside of the years 1 to 9999", "only these years have a text")

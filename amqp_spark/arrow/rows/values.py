@@ -21,6 +21,7 @@ from amqp_spark.arrow.rows.row_errors import (
     Faults,
     key_too_long,
     no_time,
+    not_finite,
     not_utf8,
     text_too_long,
 )
@@ -244,8 +245,16 @@ class _Encoder:
                 return _dated(column, [*self._text(26), *cells], wrong, "TIMESTAMP_NTZ")
             case _:
                 native = _IN_MEMORY[type(kind)]
-                cells = [bytes([self._codes[type(kind)]]), (f">{native}", _numbers(column, native))]
-                return _Values(cells, None, row_bytes.present(column), {})
+                numbers = _numbers(column, native)
+                there = row_bytes.present(column)
+                cells = [bytes([self._codes[type(kind)]]), (f">{native}", numbers)]
+                return _Values(cells, None, there, _of_rows(self._not_finite(numbers), there))
+
+    def _not_finite(self, numbers: Numbers) -> Faults:
+        """Faults of numbers that the protocol's brokers refuse."""
+        if not self._wire.is_finite or numbers.dtype.kind != "f":
+            return {}
+        return {row: not_finite() for row in np.flatnonzero(~np.isfinite(numbers)).tolist()}
 
     def _container(self, column: Array, number: int, entries: _Entries) -> _Values:
         there = row_bytes.present(column)

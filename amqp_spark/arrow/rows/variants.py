@@ -10,8 +10,9 @@ The bytes of a VARIANT are untrusted: lengths and offsets are checked, and no by
 from __future__ import annotations
 
 from itertools import pairwise
+from math import isfinite
 from struct import error as short
-from struct import pack, unpack_from
+from struct import pack, unpack, unpack_from
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import UUID
 
@@ -27,6 +28,7 @@ from amqp_spark.arrow.rows.row_errors import (
     Unfit,
     key_too_long,
     no_time,
+    not_finite,
     not_utf8,
     text_too_long,
 )
@@ -100,6 +102,7 @@ class _Reader:
         numbers = ((3, wire.tinyint, 1), (4, wire.smallint, 2), (5, wire.integer, 4), (6, wire.bigint, 8))
         fractions = ((7, wire.double, 8), (14, wire.float, 4))
         self._numbers = {n << 2: (bytes([code]), width) for n, code, width in (*numbers, *fractions)}
+        self._finite = {7 << 2: ">d", 14 << 2: ">f"} if wire.is_finite else {}
         self._known: dict[bytes, list[bytes]] = {}
         self._keys: list[bytes] = []
         self._data = b""
@@ -128,7 +131,11 @@ class _Reader:
         number = self._numbers.get(head)
         if number is not None:
             end = at + 1 + number[1]
-            return number[0] + self._part(at + 1, end)[::-1], end
+            raw = self._part(at + 1, end)[::-1]
+            form = self._finite.get(head)
+            if form is not None and not isfinite(unpack(form, raw)[0]):
+                raise Unfit(not_finite())
+            return number[0] + raw, end
         basic = head & 3
         if basic == _SHORT_TEXT:
             return self._text(at + 1, head >> 2)

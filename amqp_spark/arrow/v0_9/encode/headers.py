@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+from struct import unpack_from
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import types as t
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 KEPT: Final = frozenset(b"tbBsuIilfdDSxATFV")
 """Letters that every broker takes and sends on as they are; another one may end the connection (501, 541)."""
 _CONTAINERS: Final = frozenset((code.TABLE, code.ARRAY))
+_FRACTIONS: Final = {code.FLOAT: ">f", code.DOUBLE: ">d"}
 
 
 def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Array:
@@ -67,6 +70,11 @@ def _problem(data: bytes) -> str | None:
         return f"has {len(data)} bytes; an encoded table begins with its size in 4 bytes"
     if int.from_bytes(data[:4]) != len(data) - 4:
         return "is no encoded table: the size in its first 4 bytes is not the number of bytes behind them"
+    return _problem_inside(data)
+
+
+def _problem_inside(data: bytes) -> str | None:
+    """The same for a table whose size is right."""
     left = [(code.TABLE, 4, len(data), 1)]
     while left:
         letter, at, end, depth = left.pop()
@@ -80,6 +88,8 @@ def _problem(data: bytes) -> str | None:
             at = end_of(data, inner, begin + 1)
             if at > end:
                 return f"is no encoded table: the value at byte {begin} is longer than the table"
+            if inner in _FRACTIONS and not isfinite(unpack_from(_FRACTIONS[inner], data, begin + 1)[0]):
+                return f"has a number that is not finite at byte {begin}; NaN and infinities are allowed in texts only"
             if inner in _CONTAINERS:
                 left.append((inner, begin + 5, at, depth + 1))
     return None
