@@ -1,0 +1,340 @@
+"""The client of 0-9-1 and scripted servers: what no real broker can be made to do."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from amqp_core.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    ConnectionLost,
+    DeliveryTimedOut,
+    LimitExceeded,
+    NotFound,
+    PreconditionFailed,
+    ProtocolError,
+    ResourceDeleted,
+    ResourceLimitExceeded,
+    UndecodableMessage,
+    UsageError,
+)
+from amqp_core.v0_9 import spec
+from amqp_core.v0_9.connection import CONSUMING
+from amqp_core.v0_9.driver import ASKING
+from amqp_core.v0_9.framing import METHOD, encode_frame
+from amqp_core.v0_9.messages import Message, messages_of
+from tests.support.fakepeer_0_9 import RABBITMQ, FakePeer, Peer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqp_core.v0_9.client import Client
+    from amqp_core.v0_9.subscription import Subscription
+
+
+class Server:
+    """A script that answers the usual methods, and does its steps when the test says so."""
+
+    def __init__(self, *steps: Callable[[Peer], object]) -> None:
+        self.steps = steps
+        self.go = threading.Event()
+        self.peer: Peer | None = None
+
+    def __call__(self, peer: Peer) -> None:
+        self.peer = peer
+        peer.answers |= {
+            spec.BasicQos: spec.BasicQosOk(),
+            spec.BasicConsume: spec.BasicConsumeOk("s1"),
+            spec.BasicCancel: spec.BasicCancelOk("s1"),
+            spec.ChannelFlow: spec.ChannelFlowOk(active=True),
+        }
+        peer.open()
+        if self.steps:
+            peer.expect(spec.BasicConsume)
+            peer.flush()
+            assert self.go.wait(15)
+        for step in self.steps:
+            step(peer)
+        peer.serve()
+
+    def subscribe(self, server: FakePeer, **settings: Any) -> tuple[Client, Subscription]:
+        """Connect a client, subscribe, and let the steps begin."""
+        client = server.connect(**settings)
+        subscription = client.subscribe("q", max_unsettled=10)
+        self.go.set()
+        return client, subscription
+
+    def seen(self, *kinds: type[spec.Method]) -> list[spec.Method]:
+        """The methods of these kinds that the server has received."""
+        assert self.peer is not None
+        return [method for _, method in self.peer.methods if isinstance(method, kinds)]
+
+
+def deliver(*bodies: bytes, tag: int = 1, consumer: str = "s1") -> Callable[[Peer], None]:
+    def step(peer: Peer) -> None:
+        for number, body in enumerate(bodies, tag):
+            peer.send(spec.BasicDeliver(consumer, number, routing_key="q"), None, body, channel=CONSUMING)
+
+    return step
+
+
+def send(method: spec.Method, channel: int = CONSUMING) -> Callable[[Peer], None]:
+    return lambda peer: peer.send(method, channel=channel)
+
+
+def refuse(code: int, text: str, kind: type[spec.Method] | None, channel: int = CONSUMING) -> Callable[[Peer], None]:
+    """Close a channel because of a method."""
+
+    def step(peer: Peer) -> None:
+        peer.flush()
+        peer.channels[channel].close(code, text)
+        peer.connection.data_to_send()  # which names no method
+        class_id, method_id = divmod(kind.CODE, 1 << 16) if kind else (0, 0)
+        peer.send(spec.ChannelClose(code, text, class_id, method_id), channel=channel)
+
+    return step
+
+
+# ------------------------------------------------------------------------------------------------------ logging in
+def test_a_server_that_closes_without_a_word_after_the_login() -> None:
+    def hang_up(mechanism: str, response: bytes) -> bytes | None:
+        raise ConnectionResetError
+
+    for properties, kind in (({"product": "RabbitMQ"}, AuthenticationFailed), (RABBITMQ, ConnectionLost)):
+
+        def gone(peer: Peer) -> None:
+            with pytest.raises(ConnectionResetError):
+                peer.open()
+
+        with FakePeer(gone, server_properties=properties, authenticate=hang_up) as server, pytest.raises(kind):
+            server.connect()
+
+
+def test_a_redirect_of_0_9_is_followed() -> None:
+    def elsewhere(port: int) -> Callable[[Peer], None]:
+        def script(peer: Peer) -> None:
+            original = peer.connection._on_open
+
+            def redirect(method: spec.ConnectionOpen) -> Any:
+                event = original(method)
+                peer.connection.redirect(f"127.0.0.1:{port}")
+                return event
+
+            peer.connection._on_open = redirect  # type: ignore[method-assign]
+            peer.open()
+
+        return script
+
+    def there(peer: Peer) -> None:
+        peer.open()
+        peer.serve()
+
+    with FakePeer(there, version="0-9") as second, FakePeer(elsewhere(second.port), version="0-9") as first:
+        client = first.connect(protocol="0-9")
+        assert client.peer.endswith(f":{second.port}")
+    with FakePeer(elsewhere(0), version="0-9") as lost, pytest.raises(ConnectionFailed):
+        lost.connect(protocol="0-9")
+
+
+def test_a_server_with_too_few_channels() -> None:
+    with FakePeer(Server(), channel_max=2) as server:
+        client = server.connect()
+        with pytest.raises(ResourceLimitExceeded, match=r"AMQP_CHANNELS_EXHAUSTED.* allows 2 .* channel 3"):
+            client.query_queue("q")
+        client.subscribe("q")
+        client.sync()
+
+
+# -------------------------------------------------------------------------------------------------------- consuming
+def test_messages_that_arrived_before_the_consumer_was_cancelled_are_returned_first() -> None:
+    script = Server(deliver(b"a", b"b"), send(spec.BasicCancel("s1")), deliver(b"c", tag=3))
+    with FakePeer(script) as server:
+        client, subscription = script.subscribe(server)
+        found: list[Message] = []
+        while len(found) < 3:
+            for block in subscription.take_blocks(10):
+                found += messages_of(block)
+        assert [message.body for message in found] == [b"a", b"b", b"c"]
+        assert (subscription.credit, subscription.credit_bytes) == (0, 0.0)
+        for take in (subscription.take, lambda: subscription.take_blocks(1), lambda: subscription.take_one(timeout=1)):
+            with pytest.raises(ResourceDeleted, match=r"AMQP_CONSUMER_CANCELLED.*'q'"):
+                take()
+        subscription.cancel()
+        client.accept([(1, 3)], sync=True)
+
+
+def test_settlements_are_one_ack_for_all_up_to_a_delivery() -> None:
+    script = Server(deliver(*map(bytes, range(10))))
+    with FakePeer(script) as server:
+        client, subscription = script.subscribe(server)
+        found = 0
+        while found < 10:
+            found += len(subscription.take(10))
+        client.accept([(1, 4), (6, 6)])
+        client.release([(5, 5)])
+        client.reject([(6, 9)], silence_timeout_s=5.0)
+        client.accept([(1, 100)])
+        client.accept([(1, 100)])
+        client.sync()
+        assert script.seen(spec.BasicAck, spec.BasicNack) == [
+            spec.BasicAck(4, multiple=True),
+            spec.BasicAck(6),
+            spec.BasicNack(5, multiple=True, requeue=True),
+            spec.BasicNack(9, multiple=True),
+            spec.BasicAck(10, multiple=True),
+        ]
+
+
+def test_without_basic_nack_each_message_is_rejected() -> None:
+    script = Server(deliver(b"a", b"b"))
+    with FakePeer(script, server_properties={}) as server:
+        client, subscription = script.subscribe(server)
+        while subscription.credit > 8:
+            subscription.take_blocks(10)
+        client.release([(1, 2)], sync=True)
+        assert script.seen(spec.BasicReject) == [spec.BasicReject(1, requeue=True), spec.BasicReject(2, requeue=True)]
+
+
+def test_a_message_that_cannot_be_decoded_is_named_and_can_be_settled() -> None:
+    def broken(peer: Peer) -> None:
+        deliver(b"a")(peer)
+        peer.connection.send_method(CONSUMING, spec.BasicDeliver("s1", 2), spec.BasicProperties(message_id="m"))
+        data = bytearray(peer.connection.data_to_send())
+        data[-5:-3] = b"\xff\xff"  # property flags that no property has
+        peer.raw(bytes(data))
+        deliver(b"c", tag=3)(peer)
+
+    script = Server(broken)
+    with FakePeer(script) as server:
+        client, subscription = script.subscribe(server)
+        first = subscription.take_one(timeout=10)
+        assert first is not None
+        assert first.body == b"a"
+        with pytest.raises(UndecodableMessage) as refused:
+            subscription.take_one(timeout=10)
+        assert refused.value.command_id == 2
+        client.reject([(2, 2)])
+        third = subscription.take_one(timeout=10)
+        assert third is not None
+        assert third.transfer_id == 3
+
+
+def test_a_consumer_that_nothing_subscribed() -> None:
+    script = Server(deliver(b"a", consumer="other"))
+    with FakePeer(script) as server:
+        _, subscription = script.subscribe(server)
+        with pytest.raises(ProtocolError, match="to consumer 'other', which does not exist here"):
+            subscription.take()
+
+
+@pytest.mark.parametrize(
+    ("method", "channel"), [(spec.BasicAck(1), CONSUMING), (spec.BasicAck(1), 9), (spec.BasicCancel("s1"), ASKING)]
+)
+def test_a_method_on_the_wrong_channel(method: spec.Method, channel: int) -> None:
+    script = Server(send(method, channel))
+    with FakePeer(script) as server:
+        _, subscription = script.subscribe(server)
+        with pytest.raises(ProtocolError):
+            subscription.take()
+
+
+def test_a_delivery_timeout_ends_the_client_after_what_arrived() -> None:
+    text = "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 60000 ms."
+    script = Server(deliver(b"a"), refuse(406, text, None))
+    with FakePeer(script) as server:
+        client, subscription = script.subscribe(server)
+        assert [message.body for message in subscription.take(1)] == [b"a"]
+        with pytest.raises(DeliveryTimedOut, match="consumer_timeout"):
+            subscription.take()
+        with pytest.raises(DeliveryTimedOut):
+            client.accept([(1, 1)])
+
+
+def test_a_refused_prefetch() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.expect(spec.BasicQos)
+        refuse(406, "PRECONDITION_FAILED - no", spec.BasicQos)(peer)
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        with pytest.raises(PreconditionFailed, match=r"basic\.qos with 406"):
+            client.subscribe("q", max_unsettled=7)
+
+
+def test_a_message_larger_than_allowed() -> None:
+    script = Server(deliver(bytes(70_000)))
+    with FakePeer(script) as server:
+        _, subscription = script.subscribe(server, max_message_bytes=65536)
+        with pytest.raises(LimitExceeded):
+            subscription.take()
+
+
+def test_reading_is_paused() -> None:
+    script = Server(deliver(b"a"))
+    with FakePeer(script) as server:
+        client = server.connect()
+        subscription = client.subscribe("q")
+        client.pause_reading(True)
+        script.go.set()
+        client.wake()
+        assert subscription.take_blocks(0.0) == []
+        first = subscription.take_one(timeout=10)  # reads all the same
+        assert first is not None
+        assert first.body == b"a"
+        client.pause_reading(False)
+        client.service()
+
+
+# -------------------------------------------------------------------------------------------------------- questions
+def test_questions_behind_a_refusal_are_sent_again() -> None:
+    def script(peer: Peer) -> None:
+        def on_method(channel: int, method: spec.Method, _: object) -> None:
+            assert isinstance(method, spec.QueueDeclare)
+            assert method.passive
+            if method.queue.startswith("no"):
+                refuse(404, "NOT_FOUND", spec.QueueDeclare, channel)(peer)
+            else:
+                peer.send(spec.QueueDeclareOk(method.queue), channel=channel)
+
+        peer._method = on_method  # type: ignore[assignment]
+        peer.open()
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        targets = [("", "a"), ("", "no1"), ("", "b"), ("", "a"), ("", "no2")]
+        routes = client.query_routes(targets).answers()
+        assert [route.exists for route in routes] == [True, False, True, True, False]
+        assert client.query_routes([("x", "unknown")]).answers()[0].exists is False
+
+
+def test_a_refused_question_after_the_end_of_the_client_is_its_error() -> None:
+    script = Server(refuse(404, "NOT_FOUND - gone", spec.BasicConsume))
+    with FakePeer(script) as server:
+        client, subscription = script.subscribe(server)
+        with pytest.raises(NotFound, match="gone"):
+            subscription.take()
+        for ask in (client.query_queue, client.exists_exchange):
+            with pytest.raises(NotFound, match="gone"):
+                ask("q")
+
+
+# ------------------------------------------------------------------------------------------------------------ messages
+def test_a_message_that_was_not_received_cannot_be_settled() -> None:
+    message = Message(b"x")
+    assert message.headers == {}
+    with pytest.raises(UsageError, match="no delivery tag"):
+        _ = message.transfer_id
+
+
+def test_garbage_on_channel_0() -> None:
+    script = Server(lambda peer: peer.raw(encode_frame(METHOD, 0, b"\0\x0a\xff\xff")))
+    with FakePeer(script) as server:
+        _, subscription = script.subscribe(server)
+        with pytest.raises(ProtocolError):
+            subscription.take()
