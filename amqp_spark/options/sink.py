@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 FAIL = "fail"
 DISCARD = "discard"
 DROP = "drop"
+HIGHEST_PRIORITY_OF_0_10 = 9
 SHORTEST_TRANSACTION_SECONDS = 20
 """Shortest ``transactionTimeout``: a restart may wait a quarter of it, to see which transactions were committed."""
 BEYOND_HEARTBEATS_SECONDS = 15
@@ -56,8 +57,9 @@ class SinkOptions(ConnectionSettings):
         "Time to live in milliseconds, instead of the column `ttl`.",
     )
     priority: int | None = option(
-        "priority", kinds.integer(0, 9), None,
-        "Priority of every message, instead of the column `priority`; brokers take an absent one as 4.",
+        "priority", kinds.integer(0, 255), None,
+        "Priority of every message, instead of the column `priority`; with 0-10 at most 9. Brokers of 0-10 take an "
+        "absent one as 4.",
     )
     content_type: str | None = option(
         "contentType", kinds.short_text(), None,
@@ -141,6 +143,9 @@ class SinkOptions(ConnectionSettings):
         problem."""
         given = Given((*CONNECTION, *SINK), "sink", options)
         _check_guarantee(given)
+        priority = given.values["priority"]
+        if given.values["protocol"] == "0-10" and isinstance(priority, int) and priority > HIGHEST_PRIORITY_OF_0_10:
+            given.refuse("priority", priority, f"an integer from 0 to {HIGHEST_PRIORITY_OF_0_10}", " with 0-10")
         if given.problems:
             raise OptionError(given.problems)
         return cls(**cast("dict[str, Any]", given.values))

@@ -13,7 +13,7 @@ from pyspark.sql import types as t
 
 from amqp_spark.arrow.encode import FrameFormat, MessagePlan
 from amqp_spark.arrow.rows.messages import KEPT_FREE, MOST_ROWS
-from amqp_spark.errors import RowError
+from amqp_spark.errors import OptionError, RowError
 from tests.spark.message_support import (
     EVERYTHING,
     FRAME,
@@ -277,3 +277,9 @@ def test_what_0_10_has_no_property_for_is_refused_unless_it_may_be_dropped() -> 
     dropped = blocks_of(schema, to_batch(schema, rows), sink_options(onUnsupported="drop"))
     without = blocks_of(plain, to_batch(plain, [{"body": b""}] * 2), sink_options())
     assert bytes(memoryview(dropped[0].frames)) == bytes(memoryview(without[0].frames))
+
+
+def test_an_option_beyond_the_limits_of_0_10_is_refused_when_the_protocol_is_known() -> None:
+    """``protocol=auto``: only the connection shows it."""
+    with pytest.raises(OptionError, match="'priority' has the value 10, which is not allowed with AMQP 0-10"):
+        blocks_of(fields(body=OCTETS), to_batch(fields(body=OCTETS), [{"body": b""}]), sink_options(priority=10))

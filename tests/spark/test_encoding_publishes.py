@@ -365,6 +365,8 @@ def test_an_encoded_table_is_sent_as_it_is() -> None:
         (sized(b"\x01\xfft\x01"), "has no value or one with an unknown type letter"),
         (sized(b"\x01aU\0\1"), "has no value or one with an unknown type letter at byte 6; A B D F I"),
         (sized(b"\x01aL" + bytes(8)), "has no value or one with an unknown type letter"),
+        (sized(b"\x01ad" + struct.pack(">d", float("nan"))), "has NaN or an infinity at byte 6"),
+        (sized(b"\x01af" + struct.pack(">f", float("-inf"))), "has NaN or an infinity at byte 6"),
         (sized(b"\x01aI\0\0\0"), "the value at byte 6 is longer than the table"),
         (sized(b"\x01aS\0\0"), "the value at byte 6 is longer than the table"),
         (sized(b"\x01aA\0\0\0\x02I\0"), "the value at byte 11 is longer than the table"),

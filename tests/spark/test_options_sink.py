@@ -54,7 +54,7 @@ def test_values_are_what_the_wire_needs() -> None:
         ("deliveryMode", "2", "non-persistent, persistent"),
         ("ttl", "-1", "0 to"),
         ("ttl", "1m", "0 to"),
-        ("priority", "10", "0 to 9"),
+        ("priority", "256", "0 to 255"),
         ("deliveryGuarantee", "at-most-once", "at-least-once, exactly-once"),
         ("onUnroutable", "ignore", "fail, discard"),
         ("maxInFlight", "0", "1 to 1000000"),
@@ -148,3 +148,12 @@ def test_an_option_has_one_field_on_each_side() -> None:
         fields = [option.field for option in table]
         assert len(set(names)) == len(names)
         assert len(set(fields)) == len(fields)
+
+
+def test_a_priority_above_9_is_for_0_9_1() -> None:
+    assert parse(priority=255).priority == 255
+    (found,) = problems(priority=10, protocol="0-10")
+    assert found == (
+        "[AMQP_OPTION_INVALID] Option 'priority' has the value 10, which is not allowed with 0-10. "
+        "Allowed: an integer from 0 to 9."
+    )

@@ -77,6 +77,11 @@ _LIKE_IN_0_9: Final = {
 }
 
 
+def _limit_in_0_9(field: Property) -> str:
+    is_text = field.wire == "shortstr" and field.name != "ttl"
+    return _TEXT[1].format(most=255).strip() if is_text else ""
+
+
 def _column(field: Property) -> Column:
     """A column of 0-10."""
     types, limit = _BY_WIRE_TYPE[field.wire]
@@ -85,13 +90,14 @@ def _column(field: Property) -> Column:
     if elsewhere is None:
         text = _LIKE_IN_0_9.get(field.name, "Not there: `onUnsupported`.")
     else:
-        text = elsewhere.written + (_TEXT[1].format(most=255) if elsewhere.wire == "shortstr" else "")
+        same = elsewhere.written == field.written
+        text = " ".join(part for part in ("" if same else elsewhere.written, _limit_in_0_9(elsewhere)) if part)
     return Column(field.written + limit.format(least=least, most=most), types, OPTIONS.get(field.name), text)
 
 
 def _new_column(field: Property) -> Column:
     """A column that 0-10 does not have."""
-    return Column("Not there: `onUnsupported`.", _TEXT[0], None, field.written + _TEXT[1].format(most=255))
+    return Column("Not there: `onUnsupported`.", _TEXT[0], None, f"{field.written} {_limit_in_0_9(field)}")
 
 
 COLUMNS: Final = {

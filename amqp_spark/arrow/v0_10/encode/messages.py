@@ -13,14 +13,16 @@ import numpy as np
 import pyarrow as pa
 
 from amqp_core.v0_10.spec import MessageAcceptMode, MessageAcquireMode
-from amqp_spark.arrow.rows.fields import sized
+from amqp_spark.arrow.rows.fields import LARGEST, sized
 from amqp_spark.arrow.rows.message_ids import as_uuids
 from amqp_spark.arrow.rows.messages import Encoder
 from amqp_spark.arrow.rows.row_bytes import RowBytes, lengths, present
 from amqp_spark.arrow.v0_10.encode import frames, headers
 from amqp_spark.arrow.v0_10.encode.frames import FIRST_SEGMENT, FRAME_HEADER, LAST_SEGMENT, WHOLE_SEGMENT, frame
 from amqp_spark.arrow.v0_10.encode.properties import PackedLayout
-from amqp_spark.arrow.v0_10.properties import DELIVERY, MESSAGE
+from amqp_spark.arrow.v0_10.properties import DELIVERY, MESSAGE, PROPERTIES
+from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -46,8 +48,20 @@ class TransferEncoder(Encoder):
 
     def __init__(self, plan: MessagePlan, frame_format: FrameFormat, task_id: TaskId) -> None:
         super().__init__(plan, frame_format, task_id)
+        self._check_constants()
         self._room = frame_format.max_frame_size - FRAME_HEADER
         self._modes = bytes((frame_format.accept_mode, MessageAcquireMode.PRE_ACQUIRED))
+
+    def _check_constants(self) -> None:
+        """Check the options against the limits of this protocol: when they were parsed it may not have been known."""
+        for field in PROPERTIES:
+            value = self.plan.constants.get(field.name)
+            low, high = field.choices or (0, LARGEST)
+            if isinstance(value, int) and not low <= value <= high:
+                problem = SparkCondition.OPTION_INVALID(
+                    option=field.name, value=value, reason=" with AMQP 0-10", allowed=f"an integer from {low} to {high}"
+                )
+                raise OptionError([problem])
 
     def _as_message_ids(self, texts: Array) -> Array:
         return as_uuids(texts)
