@@ -90,8 +90,8 @@ def _column(field: Property) -> Column:
     if elsewhere is None:
         text = _LIKE_IN_0_9.get(field.name, "Not there: `onUnsupported`.")
     else:
-        same = elsewhere.written == field.written
-        text = " ".join(part for part in ("" if same else elsewhere.written, _limit_in_0_9(elsewhere)) if part)
+        own = "" if elsewhere.written == field.written else elsewhere.written
+        text = f"{own} {_limit_in_0_9(elsewhere)}".strip() or "The same."
     return Column(field.written + limit.format(least=least, most=most), types, OPTIONS.get(field.name), text)
 
 
