@@ -21,8 +21,8 @@ from amqp_core.v0_9.driver import PUBLISHING
 from amqp_spark.arrow.encode import COLUMNS, WIRE_TYPES, TaskId
 from amqp_spark.arrow.rows.messages import KEPT_FREE, MOST_ROWS
 from amqp_spark.arrow.rows.stamps import STAMPS
-from amqp_spark.arrow.v0_9.encode.headers import checked
 from amqp_spark.arrow.v0_9.encode.messages import CHANNEL
+from amqp_spark.arrow.v0_9.encode.tables import _plain, _problem, checked
 from tests.spark.message_support import INT, LONG, OCTETS, TEXT, fields, sink_options, to_batch
 from tests.spark.publish_support import decoded, encoded, one, published, refusal
 
@@ -415,10 +415,35 @@ def test_a_table_nested_too_deep_is_refused() -> None:
     assert checked(pa.array([raw], pa.binary())) == {0: "is a table nested too deep; at most 16 levels are allowed"}
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.binary(max_size=60))
-def test_no_bytes_break_the_check(raw: bytes) -> None:
-    checked(pa.array([raw, sized(raw)], pa.binary()))
+ENTRIES = st.lists(
+    st.tuples(
+        st.sampled_from([b"\x01a", b"\0", b"\x02\xc3\xa9", b"\x01\xff", b"\x05a"]),
+        st.sampled_from(
+            [b"V", b"t\1", b"I\0\0\0\1", b"S\0\0\0\2ab", b"S\0\0\0\xff", b"F\0\0\0\0", b"A\0\0\0\1V", b"U\0\0"]
+        )
+        | st.floats(width=64).map(lambda number: b"d" + struct.pack(">d", number))
+        | st.floats(width=32).map(lambda number: b"f" + struct.pack(">f", number)),
+    ).map(b"".join),
+    max_size=4,
+).map(b"".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.none() | st.binary(max_size=30) | (st.binary(max_size=30) | ENTRIES).map(sized), max_size=5))
+def test_rows_checked_at_once_and_one_by_one_agree(tables: list[bytes | None]) -> None:
+    column = pa.array([b"x", *tables], pa.binary()).slice(1)
+    alone = {row: reason for row, raw in enumerate(tables) if raw is not None and (reason := _problem(raw))}
+    assert checked(column) == alone
+    assert not any(
+        plain and (raw is None or row in alone)
+        for row, (plain, raw) in enumerate(zip(_plain(column), tables, strict=True))
+    )
+
+
+def test_tables_of_many_entries_are_checked_too() -> None:
+    good = sized(b"\x01aV" * 100)
+    bad = sized(b"\x01aV" * 100 + b"\x01aU\0\0")
+    assert list(checked(pa.array([good, bad], pa.binary()))) == [1]
 
 
 def test_stamps_are_added_and_replaced() -> None:
