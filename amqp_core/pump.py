@@ -110,6 +110,18 @@ class Pump:
         self._broken = self._broken or UsageError(CoreCondition.CLIENT_CLOSED())
         self.transport.close()
 
+    def close(self) -> None:
+        """Close cleanly; a protocol calls :meth:`end` with its handshake."""
+        self.end(lambda _: None)
+
+    def discard(self) -> None:
+        """Close cleanly if the peer answers within 5 s, else with a reset: data that it has not read is never sent."""
+        self.transport.reset_on_close(True)
+        if self.transport.pending_bytes:
+            self.abort()
+        else:
+            self.close()
+
     def is_broken(self) -> bool:
         """Whether the connection has ended."""
         return self._broken is not None

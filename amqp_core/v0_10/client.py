@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from amqp_core.api import Capabilities
+from amqp_core.client_base import BaseClient
 from amqp_core.error_conditions import CoreCondition, reason
 from amqp_core.errors import (
     AmqpError,
@@ -49,7 +50,7 @@ _MOST_TEXT = 255
 _ROOM_BESIDES_RANGES = 512
 
 
-class Client:
+class Client(BaseClient[Driver]):
     """A connected client. Make one with :meth:`connect`; use it as a context manager to close it.
 
     It is one *incarnation*: after an error it is unusable, and another one must be connected. Every call raises the
@@ -62,7 +63,7 @@ class Client:
     """
 
     def __init__(self, driver: Driver) -> None:
-        self._driver = driver
+        super().__init__(driver)
         self._subscriptions: dict[str, Subscription] = {}
         self._subscribed = 0
         self.transactions = Transactions(driver)
@@ -110,21 +111,6 @@ class Client:
         return "0-10"
 
     @property
-    def heartbeat_s(self) -> float:
-        """Seconds between heartbeats, as agreed with the broker (connection.tune-ok); 0: no heartbeats."""
-        return self._driver.connection.heartbeat_s
-
-    @property
-    def peer(self) -> str:
-        """``host:port`` of the broker."""
-        return self._driver.transport.peer
-
-    @property
-    def server_properties(self) -> dict[str, object]:
-        """The broker's properties from connection.start."""
-        return self._driver.connection.peer_properties
-
-    @property
     def features(self) -> frozenset[str]:
         """The broker's ``qpid.features``."""
         features = self.server_properties.get("qpid.features")
@@ -150,30 +136,6 @@ class Client:
             zero_timeout_is_none=not self.is_qpidd,
         )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close cleanly in at most 5 s (session.detach, connection.close). Idempotent; raises no error of the broker.
-
-        Messages that were not accepted go back to their queue.
-        """
-        self._driver.close()
-
-    def abort(self) -> None:
-        """Drop the connection without a close handshake, as a crash would. Idempotent; raises no error."""
-        self._driver.abort()
-
-    def discard(self) -> None:
-        """End after a failure, so that partly sent data is not processed later: cleanly within 5 s, else by a reset.
-
-        Raises no error of the broker.
-        """
-        self._driver.discard()
-
     def service(self) -> None:
         """Read arrived data and send a heartbeat if one is due, without waiting; for a client that is not in use.
 
@@ -181,18 +143,7 @@ class Client:
             AmqpError: the connection or session has ended.
         """
         self._fill()
-        self._driver.poll()
-
-    def wake(self) -> None:
-        """Make a wait of the client's thread return early. May be called from any thread."""
-        self._driver.wake()
-
-    def pause_reading(self, paused: bool) -> None:  # noqa: FBT001 - a switch
-        """Leave arriving data in the socket, which slows down the broker; heartbeats are still sent.
-
-        While paused, a silent peer is not taken for lost. Calls that wait for an answer still read.
-        """
-        self._driver.reading = not paused
+        super().service()
 
     def query_queue(self, queue: str) -> spec.QueueQueryResult | None:
         """Return the result of queue.query; ``None`` if there is no such queue.

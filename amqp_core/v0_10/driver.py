@@ -206,14 +206,6 @@ class Driver(Pump):
         while not self.is_broken():
             self.pump_until(deadline, "connection.close-ok")
 
-    def discard(self) -> None:
-        """Close cleanly if the peer answers within 5 s, else with a reset: data that it has not read is never sent."""
-        self.transport.reset_on_close(True)
-        if self.transport.pending_bytes:
-            self.abort()
-        else:
-            self.close()
-
     def send(self, command: spec.Command, *, sync: bool = False) -> int:
         """Send a command without waiting; return its id."""
         self.check()

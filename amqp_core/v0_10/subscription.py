@@ -11,22 +11,21 @@ A subscription with a limit of unsettled messages grants its credit itself, as m
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import TYPE_CHECKING
 
+from amqp_core.arrivals import Arrivals
 from amqp_core.error_conditions import CoreCondition
-from amqp_core.errors import AmqpError, ProtocolError, UndecodableMessage, UsageError
+from amqp_core.errors import AmqpError, ProtocolError, UsageError
 from amqp_core.sequence_numbers import RangeSet
 from amqp_core.transport import monotonic
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.messages import each_message
+from amqp_core.v0_10.messages import Message, each_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from amqp_core.blocks import Block
     from amqp_core.v0_10.driver import Driver
-    from amqp_core.v0_10.messages import Message
 
 _INFINITE = 0xFFFFFFFF
 # Least credit that take() grants, so that single calls do not cost a round trip each.
@@ -64,7 +63,7 @@ class UnsettledLimit:
         return messages >= max(1, self._most // 2)
 
 
-class Subscription:
+class Subscription(Arrivals[Message]):
     """A subscription of a queue; made by :meth:`Client.subscribe`. Not thread-safe.
 
     Every method that sends or waits raises the error that ended the connection or session (see :class:`Client`), and
@@ -79,6 +78,7 @@ class Subscription:
         before_wait: Callable[[], None],
         limit: UnsettledLimit | None = None,
     ) -> None:
+        super().__init__()
         self._client = client
         self._before_wait = before_wait  # of a program that waits here other subscriptions may have room, too
         self._limit = limit
@@ -95,8 +95,6 @@ class Subscription:
         self._uncertain = False  # whether some did, so that the broker may have less credit than is counted
         self._ending = False  # a call that zeroes the credit is under way: credit sent after it would be incomplete
         self._changed_at = monotonic()  # when credit was last sent or used
-        self._blocks: list[Block] = []
-        self._messages: deque[Message | UndecodableMessage] = deque()
 
     @property
     def credit(self) -> int:
@@ -238,11 +236,6 @@ class Subscription:
             deadline = min(deadline, monotonic() + _FORGOTTEN_SECONDS)
         return self._wait_for_blocks(deadline, until_answered=False)
 
-    def take_arrived(self) -> list[Block]:
-        """Return the blocks that other calls of the client have read; do not read."""
-        blocks, self._blocks = self._blocks, []
-        return blocks
-
     def _wait_for_blocks(self, deadline: float, *, until_answered: bool) -> list[Block]:
         """As :meth:`take_blocks`; ``until_answered``: any answer to a stop ends the wait, as credit may be missing."""
         client = self._client
@@ -279,12 +272,7 @@ class Subscription:
                 raise
             if not blocks and (self._messages or monotonic() >= deadline):
                 break
-        found: list[Message] = []
-        while self._messages and len(found) < count:
-            if found and isinstance(self._messages[0], UndecodableMessage):
-                break
-            found.append(self._next())
-        return found
+        return self._next_up_to(count)
 
     def _take_more(self, missing: int, deadline: float) -> list[Block]:
         """Decode arrived blocks after granting credit for missing messages; wait only if there is no message."""
@@ -340,12 +328,6 @@ class Subscription:
 
     def _brings_nothing(self) -> bool:
         return monotonic() - self._changed_at >= _FORGOTTEN_SECONDS
-
-    def _next(self) -> Message:
-        message = self._messages.popleft()
-        if isinstance(message, UndecodableMessage):
-            raise message
-        return message
 
     @property
     def may_receive(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cached_property
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from amqp_core.api import Capabilities
 from amqp_core.error_conditions import CoreCondition
@@ -86,21 +86,6 @@ class Client(PublishingClient):
         """``0-9-1`` or ``0-9``."""
         return self._driver.connection.version
 
-    @property
-    def heartbeat_s(self) -> float:
-        """Seconds between heartbeats, as agreed with the broker (connection.tune-ok); 0: no heartbeats."""
-        return self._driver.connection.heartbeat_s
-
-    @property
-    def peer(self) -> str:
-        """``host:port`` of the broker."""
-        return self._driver.transport.peer
-
-    @property
-    def server_properties(self) -> dict[str, object]:
-        """The broker's properties from connection.start."""
-        return self._driver.connection.peer_properties
-
     @cached_property
     def capabilities(self) -> Capabilities:
         """Capabilities of AMQP 0-9-1, and the behaviour of this broker.
@@ -134,49 +119,6 @@ class Client(PublishingClient):
             rejects=not is_brokerj,
             expiration_is_absolute=is_brokerj,
         )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close cleanly in at most 5 s (connection.close). Idempotent; raises no error of the broker.
-
-        Unsettled messages go back to their queue.
-        """
-        self._driver.close()
-
-    def abort(self) -> None:
-        """Drop the connection without a close handshake, as a crash would. Idempotent; raises no error."""
-        self._driver.abort()
-
-    def discard(self) -> None:
-        """End after a failure, so that partly sent data is not processed later: cleanly within 5 s, else by a reset.
-
-        Raises no error of the broker.
-        """
-        self._driver.discard()
-
-    def service(self) -> None:
-        """Read arrived data and send a heartbeat if one is due, without waiting; for a client that is not in use.
-
-        Raises:
-            AmqpError: the connection or the consuming channel has ended.
-        """
-        self._driver.poll()
-
-    def wake(self) -> None:
-        """Make a wait of the client's thread return early. May be called from any thread."""
-        self._driver.wake()
-
-    def pause_reading(self, paused: bool) -> None:  # noqa: FBT001 - a switch
-        """Leave arriving data in the socket, which slows down the broker; heartbeats are still sent.
-
-        While paused, a silent peer is not taken for lost. Calls that wait for an answer still read.
-        """
-        self._driver.reading = not paused
 
     def update_secret(self, secret: str, reason: str = "") -> None:
         """Replace the secret of the login, such as a token that expires (an extension of RabbitMQ).

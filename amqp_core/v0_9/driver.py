@@ -241,15 +241,12 @@ class Driver(Pump):
             self.pump_until(deadline, "connection.close-ok")
 
     def discard(self) -> None:
-        """Close cleanly if the peer answers within 5 s, else with a reset: data that it has not read is never sent.
-
-        A broker that blocks the connection reads nothing from it, and does not answer.
-        """
-        self.transport.reset_on_close(True)
-        if self.transport.pending_bytes or self.endpoint.blocked is not None:
+        """As :meth:`Pump.discard`; a broker that blocks the connection reads nothing from it, and does not answer."""
+        if self.endpoint.blocked is not None:
+            self.transport.reset_on_close(True)
             self.abort()
         else:
-            self.close()
+            super().discard()
 
     def give_up(self, what: str) -> NoReturn:
         """As :meth:`Pump.give_up`; says that the broker has blocked the connection, if it has."""

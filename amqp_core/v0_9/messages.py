@@ -65,18 +65,6 @@ class Message:
         return self.properties.headers or {}
 
 
-def messages_of(block: Block) -> Iterator[Message]:
-    """Decode every delivery of a block; an undecodable one ends the iteration, unlike that of :func:`each_message`.
-
-    Raises:
-        UndecodableMessage: during the iteration; its ``command_id`` settles the delivery.
-    """
-    for message in each_message(block):
-        if isinstance(message, UndecodableMessage):
-            raise message
-        yield message
-
-
 def each_message(block: Block) -> Iterator[Message | UndecodableMessage]:
     """Decode every delivery of a block separately; for an undecodable one the error is yielded instead.
 

@@ -7,29 +7,28 @@ than it can hold leaves data in the socket (:meth:`Client.pause_reading`).
 from __future__ import annotations
 
 import math
-from collections import deque
 from typing import TYPE_CHECKING, Final, NoReturn
 
+from amqp_core.arrivals import Arrivals
 from amqp_core.error_conditions import CoreCondition
-from amqp_core.errors import AmqpError, ResourceDeleted, UndecodableMessage, UsageError
+from amqp_core.errors import AmqpError, ResourceDeleted, UsageError
 from amqp_core.sequence_numbers import RangeSet
 from amqp_core.transport import monotonic
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.connection import CONSUMING
-from amqp_core.v0_9.messages import each_message
+from amqp_core.v0_9.messages import Message, each_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from amqp_core.blocks import Block
     from amqp_core.v0_9.driver import Driver
-    from amqp_core.v0_9.messages import Message
 
 UNLIMITED: Final = (1 << 31) - 1
 """Credit of a subscription without settlement: the broker sends all that it has."""
 
 
-class Subscription:
+class Subscription(Arrivals[Message]):
     """A subscription of a queue; made by :meth:`Client.subscribe`. Not thread-safe.
 
     Every method that sends or waits raises the error that ended the connection or the consuming channel (see
@@ -44,12 +43,11 @@ class Subscription:
     def __init__(
         self, client: Driver, consumer_tag: str, queue: str, on_cancel: Callable[[str], None], most: int | None
     ) -> None:
+        super().__init__()
         self._client = client
         self._on_cancel = on_cancel
         self._most = most
         self._unsettled = RangeSet()
-        self._blocks: list[Block] = []
-        self._messages: deque[Message | UndecodableMessage] = deque()
         self._cancelled: AmqpError | None = None
         self.consumer_tag = consumer_tag
         self.queue = queue
@@ -114,11 +112,6 @@ class Subscription:
                 break
         return self.take_arrived()
 
-    def take_arrived(self) -> list[Block]:
-        """Return the blocks that other calls of the client have read; do not read."""
-        blocks, self._blocks = self._blocks, []
-        return blocks
-
     def take(self, count: int = 1, *, timeout: float = 10.0) -> list[Message]:
         """Return up to ``count`` messages as objects, waiting at most ``timeout`` seconds for the first of them.
 
@@ -142,12 +135,7 @@ class Subscription:
                 self._messages.extend(each_message(block))
             if not blocks and (self._messages or monotonic() >= deadline):
                 break
-        found: list[Message] = []
-        while self._messages and len(found) < count:
-            if found and isinstance(self._messages[0], UndecodableMessage):
-                break
-            found.append(self._next())
-        return found
+        return self._next_up_to(count)
 
     def take_one(self, *, timeout: float) -> Message | None:
         """Return the next message; ``None`` if none arrived within ``timeout`` seconds.
@@ -203,12 +191,6 @@ class Subscription:
         self._client.check()
         if self._cancelled is not None:
             raise self._cancelled
-
-    def _next(self) -> Message:
-        message = self._messages.popleft()
-        if isinstance(message, UndecodableMessage):
-            raise message
-        return message
 
 
 def _no_credit(call: str) -> NoReturn:

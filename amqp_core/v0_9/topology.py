@@ -9,17 +9,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amqp_core.api import Route
+from amqp_core.client_base import BaseClient
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import NotFound, UsageError
 from amqp_core.v0_9 import spec
-from amqp_core.v0_9.driver import ASKING
+from amqp_core.v0_9.driver import ASKING, Driver
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amqp_core.api import Target
     from amqp_core.v0_9.channel import Request
-    from amqp_core.v0_9.driver import Driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,16 +37,13 @@ class QueueInfo:
     subscriber_count: int
 
 
-class Topology:
+class Topology(BaseClient[Driver]):
     """Declares, queries and deletes queues, exchanges and bindings. Not thread-safe.
 
     Every call raises the error that ended the connection; DeadlineExceeded after the call timeout; and, without an end
     of the connection: NotFound, UnauthorizedAccess, ResourceLocked, PreconditionFailed or another CommandFailed if the
     broker refuses, EncodeError if a value does not fit its wire type.
     """
-
-    def __init__(self, driver: Driver) -> None:
-        self._driver = driver
 
     def query_queue(self, queue: str) -> QueueInfo | None:
         """Query a queue (queue.declare, passive); ``None`` if it does not exist.

@@ -25,7 +25,7 @@ from amqp_core.v0_9 import spec
 from amqp_core.v0_9.connection import CONSUMING
 from amqp_core.v0_9.driver import ASKING
 from amqp_core.v0_9.framing import METHOD, encode_frame
-from amqp_core.v0_9.messages import Message, messages_of
+from amqp_core.v0_9.messages import Message, each_message
 from tests.support.fakepeer_0_9 import RABBITMQ, FakePeer, Peer
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def test_messages_that_arrived_before_the_consumer_was_cancelled_are_returned_fi
         found: list[Message] = []
         while len(found) < 3:
             for block in subscription.take_blocks(10):
-                found += messages_of(block)
+                found += [message for message in each_message(block) if isinstance(message, Message)]
         assert [message.body for message in found] == [b"a", b"b", b"c"]
         assert (subscription.credit, subscription.credit_bytes) == (0, 0.0)
         for take in (subscription.take, lambda: subscription.take_blocks(1), lambda: subscription.take_one(timeout=1)):

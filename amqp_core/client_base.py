@@ -1,0 +1,101 @@
+"""What the clients of all protocols have in common: one connection, and calls that only concern its driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+
+if TYPE_CHECKING:
+    from amqp_core.transport import Transport
+
+
+class _Connection(Protocol):
+    peer_properties: dict[str, object]
+
+    @property
+    def heartbeat_s(self) -> int: ...
+
+
+class _Driver(Protocol):
+    reading: bool
+    transport: Transport
+
+    @property
+    def connection(self) -> _Connection: ...
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def discard(self) -> None: ...
+
+    def poll(self) -> None: ...
+
+    def wake(self) -> None: ...
+
+
+DriverT = TypeVar("DriverT", bound=_Driver)
+
+
+class BaseClient(Generic[DriverT]):
+    """A client on the driver of one connection. Not thread-safe, except :meth:`wake`."""
+
+    def __init__(self, driver: DriverT) -> None:
+        self._driver = driver
+
+    @property
+    def heartbeat_s(self) -> float:
+        """Seconds between heartbeats, as agreed with the broker (connection.tune-ok); 0: no heartbeats."""
+        return self._driver.connection.heartbeat_s
+
+    @property
+    def peer(self) -> str:
+        """``host:port`` of the broker."""
+        return self._driver.transport.peer
+
+    @property
+    def server_properties(self) -> dict[str, object]:
+        """The broker's properties from connection.start."""
+        return self._driver.connection.peer_properties
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close cleanly in at most 5 s (connection.close). Idempotent; raises no error of the broker.
+
+        Messages that were not accepted go back to their queue.
+        """
+        self._driver.close()
+
+    def abort(self) -> None:
+        """Drop the connection without a close handshake, as a crash would. Idempotent; raises no error."""
+        self._driver.abort()
+
+    def discard(self) -> None:
+        """End after a failure, so that partly sent data is not processed later: cleanly within 5 s, else by a reset.
+
+        Raises no error of the broker.
+        """
+        self._driver.discard()
+
+    def service(self) -> None:
+        """Read arrived data and send a heartbeat if one is due, without waiting; for a client that is not in use.
+
+        Raises:
+            AmqpError: the connection, session or consuming channel has ended.
+        """
+        self._driver.poll()
+
+    def wake(self) -> None:
+        """Make a wait of the client's thread return early. May be called from any thread."""
+        self._driver.wake()
+
+    def pause_reading(self, paused: bool) -> None:  # noqa: FBT001 - a switch
+        """Leave arriving data in the socket, which slows down the broker; heartbeats are still sent.
+
+        While paused, a silent peer is not taken for lost. Calls that wait for an answer still read.
+        """
+        self._driver.reading = not paused
