@@ -187,6 +187,13 @@ class Subscription(Protocol):
     def probe(self) -> None:
         """Replace all credit by one message, and wait until it arrives or there is none; credit is 0 afterwards."""
 
+    def cease(self) -> None:
+        """Let the broker send no more, without waiting for its answer."""
+
+    @property
+    def ceased(self) -> bool:
+        """Whether no transfer arrives any more since :meth:`cease`."""
+
     def cancel(self) -> None:
         """End the subscription and wait until all transfers under way have arrived."""
 

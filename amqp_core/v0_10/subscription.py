@@ -145,6 +145,15 @@ class Subscription(Arrivals[Message]):
         self._check_credit_is_ours("renew")
         self._renew(messages, nbytes)
 
+    def cease(self) -> None:
+        """Revoke all credit, as ``renew(0)`` does."""
+        self.renew(0)
+
+    @property
+    def ceased(self) -> bool:
+        """Whether there is no credit, and no transfer is under way."""
+        return not self.credit
+
     def _check_credit_is_ours(self, call: str) -> None:
         if self._limit is not None:
             reason = f"{call} changes the credit of a subscription with a limit of unsettled messages"

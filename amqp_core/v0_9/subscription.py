@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from amqp_core.blocks import Block
+    from amqp_core.v0_9.channel import Request
     from amqp_core.v0_9.driver import Driver
 
 UNLIMITED: Final = (1 << 31) - 1
@@ -49,6 +50,7 @@ class Subscription(Arrivals[Message]):
         self._most = most
         self._unsettled = RangeSet()
         self._cancelled: AmqpError | None = None
+        self._ceasing: Request | None = None
         self.consumer_tag = consumer_tag
         self.queue = queue
 
@@ -157,11 +159,20 @@ class Subscription(Arrivals[Message]):
             self._client.pump(deadline, reading=True)
         return self._next()
 
+    def cease(self) -> None:
+        """Ask the broker to end the subscription, without waiting (basic.cancel); messages under way still arrive."""
+        if self._cancelled is None and self._ceasing is None:
+            self._ceasing = self._client.request(CONSUMING, spec.BasicCancel(consumer_tag=self.consumer_tag))
+
+    @property
+    def ceased(self) -> bool:
+        """Whether the broker has ended the subscription."""
+        return self._cancelled is not None or (self._ceasing is not None and self._ceasing.is_done)
+
     def cancel(self) -> None:
         """End the subscription (basic.cancel). Messages received until the answer can still be settled."""
-        if self._cancelled is None:
-            method = spec.BasicCancel(consumer_tag=self.consumer_tag)
-            self._client.call(CONSUMING, method, spec.BasicCancelOk)
+        self.cease()
+        self._client.wait_for(lambda: self.ceased, "the answer to basic.cancel")
         self._on_cancel(self.consumer_tag)
 
     def cancelled_by_broker(self) -> None:

@@ -75,6 +75,7 @@ class CreditFlowControl:
 
     def __init__(self, queue: str, held: ReceiveBuffer) -> None:
         self.paused = False
+        self.most: int | None = None
         self._queue = queue
         self._held = held
         self._lock = held.changed
@@ -86,7 +87,7 @@ class CreditFlowControl:
         """Whether the latest turn brought nothing, and nothing has arrived since."""
         self._arrived_at = self._left_at = self._renewed_at = float("-inf")
 
-    def most_unsettled(self, _most: int | None = None) -> None:
+    def most_unsettled(self, _at_most: int | None = None) -> None:
         """Only credit limits a subscription."""
 
     def restart(self) -> None:

@@ -102,15 +102,20 @@ class DrainDetector:
         """Whether to count the queue again: nothing arrives, so nothing is under way; or the messages never end."""
         if self._settles_at is None or (now := self._clock()) < self._settles_at:
             return False
-        return now - self._last_arrival >= QUIET_SECONDS or now >= self._settles_at + self.settling_s
+        return self.is_quiet() or now >= self._settles_at + self.settling_s
 
-    def recounted(self, left: int | None, *, received: int) -> None:
-        """Record the second count of the messages that are not held here; ``received``: the position now."""
+    def is_quiet(self) -> bool:
+        """Whether nothing has arrived for a while; without credit long enough that nothing is under way: all that is
+        comes before the answer to a question, however much it is."""
+        return self._clock() >= self._last_arrival + max(QUIET_SECONDS, self.settling_s / 2)
+
+    def recounted(self, left: int | None, *, received: int, under_way: int = 0) -> None:
+        """Record the second count of the messages that are not held here; ``received``: the position now;
+        ``under_way``: messages that may be counted neither there nor here."""
         self._settles_at = None
-        if left is not None and self.target is not None:
-            more = received + left - self.target
-            self.target += max(0, more)
-            self._there += max(0, more)
+        if left is not None and self.target is not None and (more := received + left - self.target) > 0:
+            self.target += more + under_way
+            self._there += more + under_way
 
     def reached(self, received: int) -> bool:
         """Whether the target position is reached."""
@@ -118,7 +123,7 @@ class DrainDetector:
 
     def wants_flush(self) -> bool:
         """Whether the queue has been silent long enough for a flush."""
-        return self._clock() >= max(self._last_arrival + QUIET_SECONDS, self._next_flush)
+        return self.is_quiet() and self._clock() >= self._next_flush
 
     def empty_round(self, left: Callable[[], int | None], *, received: int) -> bool:
         """Record a flush that brought nothing; return whether that is the end.

@@ -22,12 +22,14 @@ class FlowControl(Protocol):
 
     Attributes:
         paused: the socket is not read, since the budget is used up.
+        most: the present limit of unsettled messages; None: there is none.
     """
 
     paused: bool
+    most: int | None
 
-    def most_unsettled(self, most: int | None = None) -> int | None:
-        """Choose the limit of unsettled messages for the next subscription, at most ``most``; None: it has none."""
+    def most_unsettled(self, at_most: int | None = None) -> int | None:
+        """Choose the limit of unsettled messages for the next subscription, at most ``at_most``; None: none."""
 
     def restart(self) -> None:
         """Reset for a new session, which has subscribed."""
@@ -47,8 +49,8 @@ class FlowControl(Protocol):
     def regulate(self, client: Client, subscription: Subscription, *, left: int, idles: bool) -> None:
         """Let the broker send what the budget has room for, and stop reading the socket while it has none.
 
-        ``left``: messages that are still wanted; ``idles``: whether a queue that receives nothing is given room for a
-        message larger than its share.
+        ``left``: messages that are still wanted, 0 if those that arrive are not kept; ``idles``: whether a queue that
+        receives nothing is given room for a message larger than its share.
         """
 
     def has_room(self) -> bool:

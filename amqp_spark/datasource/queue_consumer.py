@@ -10,16 +10,16 @@ import logging
 import threading
 import time
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Protocol
 
-from amqp_core.errors import AmqpError, ConnectionFailed, NotFound, ResourceDeleted
+from amqp_core.errors import AmqpError, NotFound, ResourceDeleted
 from amqp_spark import crashpoints
 from amqp_spark.datasource import consumer_setup
 from amqp_spark.datasource.consumer_setup import Retries
 from amqp_spark.datasource.consumer_watch import ConsumerWatch
 from amqp_spark.datasource.credit import MAX_CREDIT, CreditFlowControl
 from amqp_spark.datasource.drain_detector import QUIET_SECONDS, SETTLING_SECONDS, DrainDetector
+from amqp_spark.datasource.incarnation import Incarnation
 from amqp_spark.datasource.receive_buffer import add_range
 from amqp_spark.datasource.settling import Settler
 from amqp_spark.datasource.unsettled import UnsettledFlowControl
@@ -39,12 +39,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-LASTING_SECONDS: Final = 30.0
-"""A session that lived so long, or settled something, was useful: the next retry pause is short again."""
 LEAST_UNSETTLED: Final = 256
 """AvailableNow: smallest bound that a count gives to the limit of unsettled messages, since counts may be late."""
-CALM_SECONDS: Final = 1.0
-"""If a session lived so long, and then lost its connection or had received nothing, no message ended it."""
 
 
 def now() -> float:
@@ -66,24 +62,6 @@ class Owner(Protocol):
 
     def left(self) -> None:
         """Handle the end of the session."""
-
-
-@dataclass(slots=True)
-class Incarnation:
-    """What one incarnation of a consumer has reached."""
-
-    served: bool = False
-    """It has subscribed."""
-    asked: bool = False
-    """It got as far as asking for messages."""
-    settled: bool = False
-    """It has settled something."""
-    there: int = 0
-    """Messages that the broker counted when it began."""
-    begun_at: int = 0
-    """Position at which it began."""
-    since: float = 0.0
-    """When it subscribed."""
 
 
 class QueueConsumer:
@@ -186,8 +164,10 @@ class QueueConsumer:
             try:
                 self._serve()
             except AmqpError as error:
+                now = self._clock()
+                worked = self._life.worked(error, received=self.buffer.received, now=now)
                 delay = self._retries.pause_after(
-                    error, worked=self._worked(error), lasted=self._lasted(), dying_s=self._dying_s
+                    error, worked=worked, lasted=self._life.lasted(now), dying_s=self._dying_s
                 )
                 if delay is None:
                     self._fail(error)
@@ -370,9 +350,9 @@ class QueueConsumer:
 
     def _left_to_take(self) -> int:
         """Number of messages still wanted from this queue."""
-        if self.exhausted:
+        if self.exhausted or self._life.ending:
             return 0
-        if self.bounded and self._ending.target is not None:
+        if self.bounded and self._has_credit and self._ending.target is not None:
             return max(0, self._ending.target - self.buffer.received)
         return MAX_CREDIT
 
@@ -412,10 +392,11 @@ class QueueConsumer:
                 self.end_estimate = target
 
     def _look_for_end(self, client: Client, subscription: Subscription) -> None:
+        if self._life.ending:
+            self._exhaust(client, subscription)
+            return
         if self._ending.wants_count():
-            left = self._ask_end(client)
-            self._store(subscription.take_arrived())
-            self._ending.recounted(left, received=self.buffer.received)
+            self._recount(client)
         if self._ending.reached(self.buffer.received):
             self._exhaust(client, subscription)
             return
@@ -430,38 +411,32 @@ class QueueConsumer:
         if not blocks and self._ending.empty_round(lambda: self._ask_end(client), received=self.buffer.received):
             self._exhaust(client, subscription)
 
+    def _recount(self, client: Client) -> None:
+        """Count the queue again, before anything else arrives: while messages arrive, on another connection."""
+        if self._ending.is_quiet() and not self._flow.paused:
+            self._ending.recounted(self._ask_end(client), received=self.buffer.received)
+            return
+        with self._connector(self._options.connect_options()) as other:
+            left = self._ask_end(other)
+        under_way = max(0, (self._flow.most or 0) - self.buffer.held_by_session)
+        self._ending.recounted(left, received=self.buffer.received, under_way=under_way)
+
     def _exhaust(self, client: Client, subscription: Subscription) -> None:
-        if not self._has_credit:  # messages still arrive: those beyond the end go back
-            subscription.cancel()
-            self._store(subscription.take_arrived())
-            client.release(self._excess)
-            self._excess = []
+        """End the queue; without credit, once no more messages arrive: those beyond the end go back."""
+        if not self._has_credit:
+            if not self._life.ending:
+                self._life.ending = True
+                subscription.cease()
+            if self._excess:
+                client.release(self._excess)
+                self._excess = []
+            if not subscription.ceased:
+                return
         with self._lock:
             self.exhausted = True
             self._lock.notify_all()
 
     # --- end of an incarnation
-
-    def _lasted(self) -> bool:
-        """Whether the incarnation that ended was useful."""
-        return self._life.settled or (self._life.served and self._clock() - self._life.since >= LASTING_SECONDS)
-
-    def _worked(self, error: AmqpError) -> bool:
-        """Whether to start the next incarnation as after success: this one was useful, was cut off, or was idle.
-
-        Else it counts as a failed attempt: an incarnation that a message ends would be retried forever, and so would
-        one whose messages are redelivered at once each time and end it before any can be settled.
-        """
-        if self._lasted() or isinstance(error, ConsumerStalled):
-            return True
-        if (
-            isinstance(error, ConnectionFailed)
-            and self._life.served
-            and self._clock() - self._life.since >= CALM_SECONDS
-        ):
-            return True
-        idle = self._life.asked and self.buffer.received == self._life.begun_at
-        return idle and (not self._life.there or self._clock() - self._life.since >= CALM_SECONDS)
 
     def _wait(self, seconds: float) -> None:
         until = self._clock() + seconds

@@ -45,7 +45,7 @@ class UnsettledFlowControl:
         self._share = held.budget_bytes // len(held.buffers)
         self._cap = min(HIGHEST, max(MOST_UNSETTLED, 2 * least))
         self._settles = settles
-        self._limit: int | None = None
+        self.most: int | None = None
         self._begin = 0
         """Position at which the session began."""
         self._count = self._bytes = 0
@@ -58,7 +58,7 @@ class UnsettledFlowControl:
         self._losses = 0
         """Connections lost after a long pause."""
 
-    def most_unsettled(self, most: int | None = None) -> int | None:
+    def most_unsettled(self, at_most: int | None = None) -> int | None:
         """See :meth:`.FlowControl.most_unsettled`."""
         if not self._settles:
             return None
@@ -68,8 +68,8 @@ class UnsettledFlowControl:
             limit = self._share // max(1, typical)
         else:
             limit = fits if self._losses > 1 else max(fits, self._filled // 2)
-        self._limit = max(1, min(limit, self._cap, self._cap if most is None else most))
-        return self._limit
+        self.most = max(1, min(limit, self._cap, self._cap if at_most is None else at_most))
+        return self.most
 
     def restart(self) -> None:
         """See :meth:`.FlowControl.restart`."""
@@ -77,7 +77,7 @@ class UnsettledFlowControl:
         self._longest_pause_s = 0.0
         with self._lock:
             self._begin = self._buffer.received
-            self._held.rooms[self._queue] = Room(self._limit, self._share)
+            self._held.rooms[self._queue] = Room(self.most, self._share)
 
     def end(self) -> None:
         """See :meth:`.FlowControl.end`."""
@@ -103,7 +103,7 @@ class UnsettledFlowControl:
     def regulate(self, client: Client, _subscription: Subscription, *, left: int, idles: bool) -> None:
         """Stop reading the socket while the queue's share of the budget is used up."""
         with self._lock:
-            paused = self._buffer.held_bytes >= self._share
+            paused = self._buffer.held_bytes >= self._share and (left > 0 or not self._settles)
         if paused == self.paused:
             return
         client.pause_reading(paused)
@@ -120,7 +120,7 @@ class UnsettledFlowControl:
 
     def has_room(self) -> bool:
         """See :meth:`.FlowControl.has_room`."""
-        return not self.paused and (self._limit is None or self._unsettled() < self._limit)
+        return not self.paused and (self.most is None or self._unsettled() < self.most)
 
     def _unsettled(self) -> int:
         with self._lock:

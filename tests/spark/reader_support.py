@@ -42,6 +42,10 @@ class BodyPlan:
 
     reads: list[int] = field(default_factory=list)
 
+    def bodies(self, chunk: Chunk) -> list[bytes]:
+        """The bodies of the transfers of a chunk."""
+        return list(bodies_of(bytes(chunk.frames)))
+
     def batches(
         self,
         chunks: Iterable[Chunk],
@@ -54,7 +58,7 @@ class BodyPlan:
         position = first_position
         left_out = set(skipped)
         for chunk in chunks:
-            rows = list(enumerate(bodies_of(bytes(chunk.frames)), position))
+            rows = list(enumerate(self.bodies(chunk), position))
             assert len(chunk.ends) == 4 * len(rows)
             position += len(rows)
             rows = [row for row in rows if row[0] not in left_out]

@@ -23,7 +23,7 @@ from amqp_core.errors import (
     ResourceDeleted,
     ResourceLocked,
 )
-from amqp_spark.datasource import consumer_setup, drain_detector, queue_consumer, receiver
+from amqp_spark.datasource import consumer_setup, drain_detector, incarnation, receiver
 from amqp_spark.errors import UnsupportedModeError
 from tests.spark.driver import Driver, bodies
 from tests.spark.reader_support import Readers, numbers
@@ -202,7 +202,7 @@ def test_point_6_a_session_that_received_for_a_while_and_was_cut_off_worked(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two triggers nothing can be settled, however often the connection is cut."""
-    monkeypatch.setattr(queue_consumer, "CALM_SECONDS", 0.0)
+    monkeypatch.setattr(incarnation, "CALM_SECONDS", 0.0)
     driver = Driver(readers(retry__maxAttempts=2))
     driver.latest()
     for number in range(6):
@@ -216,7 +216,7 @@ def test_point_6_a_session_that_received_for_a_while_and_was_cut_off_worked(
 def test_point_6_what_a_peer_breaks_each_time_is_given_up_however_long_it_takes(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
-    monkeypatch.setattr(queue_consumer, "CALM_SECONDS", 0.0)
+    monkeypatch.setattr(incarnation, "CALM_SECONDS", 0.0)
     fake.publish("q", *numbers(20))
     driver = Driver(readers(retry__maxAttempts=2))
     driver.latest()

@@ -641,6 +641,8 @@ class FakeSubscription:
         self.ready: list[FakeBlock] = []
         self.most: float | None = None
         """The limit of unsettled messages, if there is no credit."""
+        self.under_way: float = 0
+        """The limit before a stop, until the messages that the broker has sent have arrived."""
 
     def limit(self, most: int | None) -> None:
         """Let messages come without credit, at most so many unsettled ones."""
@@ -724,12 +726,17 @@ class FakeSubscription:
     def cancel(self) -> None:
         if self.queue.startswith(_MARKERS):
             self.client.call("close")
-        if self.most is not None:
-            with self.client.broker.changed:
-                self.client.command("cancel")
-                self.client.read_all()
-                self.most = 0
         self.credit = 0
+
+    def cease(self) -> None:
+        """What is under way comes first."""
+        with self.client.broker.changed:
+            self.client.command("cancel")
+            self.most, self.under_way = 0, self.most or 0
+
+    @property
+    def ceased(self) -> bool:
+        return self.most == 0 and self.under_way == 0
 
     def send_block(self) -> bool:
         """Send a block of messages, if there are any and they may be sent."""
@@ -738,9 +745,11 @@ class FakeSubscription:
     def _send(self, most: int) -> bool:
         if self.most is not None:
             stalled = self.queue in self.client.broker.stalls
-            self.credit = 0 if stalled else max(0, int(min(self.most - len(self.client.held), 1 << 30)))
+            room = max(self.most, self.under_way) - len(self.client.held)
+            self.credit = 0 if stalled else max(0, int(min(room, 1 << 30)))
         messages = self._next(min(most, self.credit))
         if not messages:
+            self.under_way = 0
             return False
         frames, ends, largest = b"", [], 0
         for message in messages:

@@ -1,0 +1,252 @@
+"""The reader of a stream on RabbitMQ (classic and quorum queues) and on Broker-J with AMQP 0-9-1, without a JVM."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from amqp_core.errors import PreconditionFailed, ResourceLocked
+from amqp_spark.datasource import consumer_watch
+from amqp_spark.datasource import unsettled as module
+from amqp_spark.datasource.credit import SLACK_BYTES
+from amqp_spark.errors import UnsupportedModeError
+from tests.broker.source_0_9_support import Place, drained, numbers
+from tests.spark.driver import Driver, bodies
+from tests.support.process import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.support.rabbitmq import RabbitMQNode
+
+pytestmark = pytest.mark.broker
+
+
+@pytest.fixture(params=["classic", "quorum", "brokerj"])
+def place(request: pytest.FixtureRequest) -> Iterator[Place]:
+    if request.param == "brokerj":
+        broker = request.getfixturevalue("brokerj_0_9")
+        found = Place(broker.url("durable"), broker.username, broker.password)
+    else:
+        broker = request.getfixturevalue("rabbitmq")
+        found = Place(broker.url("durable"), broker.username, broker.password, request.param)
+    found.declare()
+    yield found
+    found.close()
+
+
+@pytest.fixture(params=["classic", "quorum"])
+def rabbit(request: pytest.FixtureRequest, rabbitmq: RabbitMQNode) -> Iterator[Place]:
+    found = Place(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password, request.param)
+    found.declare()
+    yield found
+    found.close()
+
+
+def test_a_query_reads_commits_and_accepts(place: Place) -> None:
+    place.publish(numbers(2000))
+    driver = place.driver(maxMessagesPerTrigger=700)
+    assert bodies(driver.rows(2000)) == numbers(2000)
+    driver.trigger()
+    place.publish(numbers(10, 2000))
+    assert bodies(driver.rows(2010)) == numbers(2010)
+    driver.trigger()
+    place.stop()
+    wait_until(lambda: place.count() == (0, 0), "nothing is left, and nothing unaccepted came back")
+
+
+def kill(place: Place) -> None:
+    """End the reader as a crash does, after the broker has handled what it accepted."""
+    stream = place.readers.pop()._stream
+    assert stream is not None
+    receiver = stream._receiver
+    assert receiver.sync()
+    receiver.held.stopping = True
+    for consumer in receiver.consumers:
+        assert consumer._client is not None
+        consumer._client.abort()
+
+
+def test_a_killed_reader_loses_nothing(place: Place) -> None:
+    place.publish(numbers(1000))
+    first = place.driver(maxMessagesPerTrigger=300)
+    assert len(first.trigger_until_rows()) == 300
+    first.trigger_until_rows()
+    kill(place)
+    second = place.driver(Driver(place.reader()), available_now=True)
+    found = Counter(body for batch in first.batches for body in bodies(batch)) + Counter(drained(second))
+    assert set(found) == set(numbers(1000))
+    assert sum(found.values()) <= 1300, "the accepted batch does not come again"
+    place.stop()
+    wait_until(lambda: place.count() == (0, 0), "nothing is left")
+
+
+def test_available_now_reads_what_is_there_and_leaves_the_rest(place: Place) -> None:
+    place.publish(numbers(3000))
+    driver = place.driver(available_now=True, maxMessagesPerTrigger=500)
+    first = driver.trigger_until_rows()
+    place.publish(numbers(500, 3000))
+    found = bodies(first) + drained(driver)[len(first) :]
+    assert found == numbers(len(found))
+    assert 3000 <= len(found) <= 3500
+    place.stop()
+    wait_until(lambda: place.count() == (3500 - len(found), 0), "the rest is there")
+    assert place.take() == numbers(3500 - len(found), len(found))
+
+
+def test_messages_of_all_sizes_within_a_small_buffer(place: Place) -> None:
+    sizes = [8, 100, 5000, 70_000, 8, 2_000_000] * 40
+    sent = [number + b"x" * (size - 8) for number, size in zip(numbers(240), sizes, strict=True)]
+    place.publish(sent)
+    driver = place.driver(available_now=True, bufferBytes="4m", maxBytesPerTrigger="2m")
+    receiver = driver.reader._stream._receiver  # type: ignore[union-attr]
+    most, store = 0, receiver.consumers[0]._store
+
+    def measured(blocks: object) -> None:
+        nonlocal most
+        store(blocks)  # type: ignore[arg-type]
+        most = max(most, receiver.held.bytes)
+
+    receiver.consumers[0]._store = measured  # type: ignore[method-assign]
+    assert drained(driver) == sent
+    assert most <= (4 << 20) + SLACK_BYTES + 2_001_000
+
+
+def test_rejected_messages_go_to_the_dead_letter_exchange(rabbit: Place) -> None:
+    dead = f"{rabbit.queue}-dead"
+    rabbit.close()
+    rabbit.declare(dead)
+    rabbit.declare(x_dead_letter_exchange="", x_dead_letter_routing_key=dead)
+    rabbit.publish([b"good 1", b"bad 1", b"good 2", b"bad 2", b"bad 3", b"good 3"])
+    try:
+        driver = rabbit.driver(available_now=True, mode="REJECT")
+        assert drained(driver) == [b"good 1", b"good 2", b"good 3"]
+        rabbit.stop()
+        wait_until(lambda: rabbit.count(dead)[0] == 3, "the rejected ones are there")
+        assert rabbit.take(dead) == [b"bad 1", b"bad 2", b"bad 3"]
+        assert rabbit.count() == (0, 0)
+    finally:
+        rabbit.close(dead)
+
+
+def test_at_most_once_leaves_nothing_to_come_again(place: Place) -> None:
+    place.publish(numbers(1000))
+    driver = place.driver(deliveryGuarantee="at-most-once")
+    assert bodies(driver.rows(1000)) == numbers(1000)
+    wait_until(lambda: place.count()[0] == 0, "the broker has forgotten them")
+    place.stop()
+    assert place.count() == (0, 0)
+
+
+@pytest.mark.parametrize("queue_type", ["classic", "quorum"])
+def test_declare_and_bind(rabbitmq: RabbitMQNode, queue_type: str) -> None:
+    place = Place(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password, queue_type)
+    arguments = "x-max-length=5;x-overflow=reject-publish"
+    options: dict[str, Any] = {"declare": "ifMissing", "queueType": queue_type, "queueArguments": arguments}
+    with closing(place):
+        driver = place.driver(**options, bind=f"amq.topic/{place.queue}.*")
+        assert driver.trigger() is None
+        limits = {"x-delivery-limit": -1} if queue_type == "quorum" else {}
+        with place.connect() as client:  # refused if one differs
+            given = {"x-queue-type": queue_type, "x-max-length": 5, "x-overflow": "reject-publish"}
+            client.declare_queue(place.queue, durable=True, arguments=given | limits)
+            with pytest.raises(PreconditionFailed):
+                client.declare_queue(place.queue, durable=True, arguments=given | limits | {"x-max-length": 6})
+        place.publish([b"a"])
+        assert bodies(driver.rows(1)) == [b"a"]
+
+
+def test_an_exclusive_consumer_is_refused_or_named(rabbit: Place, caplog: pytest.LogCaptureFixture) -> None:
+    with rabbit.connect() as client:
+        client.subscribe(rabbit.queue)
+        driver = rabbit.driver(exclusive="true", heartbeat=0)
+        if rabbit.queue_type == "classic":
+            with pytest.raises(ResourceLocked, match="exclusive"):
+                driver.rows(1)
+            return
+        with caplog.at_level(logging.WARNING):
+            driver.trigger()
+            wait_until(lambda: "x-single-active-consumer" in caplog.text, "the warning")
+
+
+def test_consumer_priority(rabbit: Place) -> None:
+    with rabbit.connect() as client:
+        other = client.subscribe(rabbit.queue)
+        driver = rabbit.driver(consumerPriority=10)
+        wait_until(lambda: driver.trigger() is None and rabbit.count()[1] == 2, "both consume")
+        rabbit.publish(numbers(100))
+        assert bodies(driver.rows(100)) == numbers(100)
+        assert other.take_blocks(0.0) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"selector": "a = 1"}, "Option selector needs selectors"),
+        ({"deliveryGuarantee": "exactly-once", "consumerId": "c"}, "exactly-once needs local transactions"),
+    ],
+)
+def test_what_0_9_1_does_not_have_is_refused(place: Place, tmp_path: Path, options: dict[str, Any], named: str) -> None:
+    place.publish([b"a"])
+    if "consumerId" in options:
+        options = options | {"spoolLocation": str(tmp_path)}
+    with pytest.raises(UnsupportedModeError, match=named):
+        place.driver(**options).rows(1)
+    place.stop()
+    assert place.count() == (1, 0)
+
+
+def test_consumer_timeout_is_for_quorum_queues_only(rabbit: Place) -> None:
+    rabbit.publish([b"a"])
+    driver = rabbit.driver(consumerTimeout="2h")
+    if rabbit.queue_type == "quorum":
+        assert bodies(driver.rows(1)) == [b"a"]
+        return
+    with pytest.raises(PreconditionFailed) as raised:
+        driver.rows(1)
+    assert any("'consumerTimeout'" in note for note in raised.value.__notes__)
+
+
+def test_a_consumer_whose_messages_timed_out_gets_them_again(
+    rabbitmq: RabbitMQNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RabbitMQ 4.3 sends such a consumer nothing more; it says so with basic.cancel where that is announced."""
+    monkeypatch.setattr(consumer_watch, "QUIET_SECONDS", 0.5)
+    monkeypatch.setattr(consumer_watch, "CERTAIN_SECONDS", 0.2)
+    monkeypatch.setattr(module, "IDLE_SECONDS", 0.1)
+    place = Place(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password, "quorum")
+    with closing(place):
+        place.declare()
+        place.publish(numbers(10))
+        driver = place.driver(consumerTimeout="1s", maxMessagesPerTrigger=4)
+        driver.trigger_until_rows()
+        wait_until(lambda: "raise option consumerTimeout" in caplog.text, "it is noticed")
+        driver.until(lambda rows: set(bodies(rows)) == set(numbers(10)))
+        driver.trigger()
+        place.stop()
+        wait_until(lambda: place.count() == (0, 0), "all are accepted")
+
+
+@pytest.mark.thorough
+def test_a_channel_closed_for_a_delivery_timeout_is_opened_again(
+    rabbitmq310: RabbitMQNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    rabbitmq310.evaluate("application:set_env(rabbit, consumer_timeout, 1000)")
+    rabbitmq310.evaluate("application:set_env(rabbit, channel_tick_interval, 500)")
+    place = Place(rabbitmq310.url("durable"), rabbitmq310.username, rabbitmq310.password, "quorum")
+    with closing(place):
+        place.declare()
+        place.publish(numbers(10))
+        driver = place.driver(maxMessagesPerTrigger=4)
+        driver.trigger_until_rows()
+        wait_until(lambda: "option consumerTimeout" in caplog.text, "the channel is closed", 120)
+        rabbitmq310.evaluate("application:set_env(rabbit, consumer_timeout, 600000)")
+        driver.until(lambda rows: set(bodies(rows)) == set(numbers(10)))
+        driver.trigger()
+        place.stop()
+        wait_until(lambda: place.count() == (0, 0), "all are accepted")
