@@ -76,7 +76,8 @@ prepare: $(STAMP) | prerequisites
 
 test-all: export AMQP_TEST_ALL := 1
 test-all: test
-	$(if $(ARGS),,$(PY) -m tests.matrix --fresh)
+	$(if $(ARGS),,for broker in brokerj rabbitmq-quorum rabbitmq-classic brokerj-0-9-1; do \
+	  $(PY) -m tests.matrix --fresh --broker $$broker; done)
 
 bench: $(STAMP) | prerequisites
 	@$(PY) -m tests.support.prefetch

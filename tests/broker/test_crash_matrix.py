@@ -11,9 +11,12 @@ from tests.matrix import runs
 from tests.matrix.cases import ALO, AMO, ELSEWHERE, EO, KINDS, POINTS, Case, all_cases, groups, sample
 from tests.matrix.place import Place
 from tests.matrix.results import how_to_repeat
+from tests.matrix.servers import SERVERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from tests.support.rabbitmq import RabbitMQNode
 
 SEED = 1
 GROUPS = groups(sample(SEED), 9, SEED)
@@ -54,11 +57,42 @@ def place() -> Iterator[Place]:
         yield place
 
 
+# A few cases on RabbitMQ, with every kind of process that runs there: the whole matrix is for `make crash-matrix`.
+ON_RABBITMQ = [
+    [Case.parse(f"source:at-least-once:{crashpoints.COMMIT_LOGGED}@reader#0")],
+    [Case.parse(f"sink-stream:at-least-once:{crashpoints.BLOCK_SENT}@worker#0")],
+    [
+        Case.parse(f"source:at-least-once:{crashpoints.PARTITIONS_RETURNED}@broker#0"),
+        Case.parse(f"sink-stream:at-least-once:{crashpoints.ALL_SENT}@broker#0"),
+    ],
+]
+
+
+@pytest.fixture(scope="module")
+def quorum_place(rabbitmq: RabbitMQNode) -> Iterator[Place]:
+    """A node of its own, since it is killed; the shared one shows that there is a RabbitMQ."""
+    del rabbitmq
+    with Place(server=SERVERS["rabbitmq-quorum"]) as place:
+        yield place
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("group", ON_RABBITMQ, ids=lambda group: f"{group[0].victim} x {len(group)}")
+def test_promises_are_kept_on_rabbitmq(quorum_place: Place, group: list[Case]) -> None:
+    check(quorum_place, group)
+
+
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: f"{group[0].victim} x {len(group)}")
 def test_promises_are_kept(place: Place, group: list[Case]) -> None:
+    check(place, group)
+
+
+def check(place: Place, group: list[Case]) -> None:
+    """Run a group of cases; each must keep its promise."""
     results = runs.run(place, group, SEED)
     bad = [result for result in results if not result.good]
     assert not bad, "\n".join(
