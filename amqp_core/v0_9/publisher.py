@@ -7,9 +7,11 @@ or for ``multiple`` messages. A message is safe once it is acked; until then its
 
 Behaviour of the brokers, and the consequences:
 
-- A message that is mandatory and cannot be routed is returned, then acked (RabbitMQ) or nacked (Broker-J). A return
-  does not say which message it is: see :mod:`amqp_core.v0_9.returned`.
-- A nack is a message that no queue has taken: a queue is full and rejects (x-overflow=reject-publish), or failed.
+- A message that is mandatory and cannot be routed is returned, then acked (RabbitMQ), or nacked, then returned
+  (Broker-J). A return does not say which message it is: see :mod:`amqp_core.v0_9.returned`.
+- A nack without a return is a message that no queue has taken: a queue is full and rejects (x-overflow=reject-publish),
+  or failed. So a nack counts once the broker has answered a channel.flow, which changes nothing, after it.
+- A confirm of Broker-J holds when it is shut down in order, unlike a completion on 0-10: nothing has to prove it.
 - A publish to an exchange that does not exist, or of a message that is too large, closes the channel. What is in flight
   is then in doubt; the connection lives on.
 - RabbitMQ blocks a connection that publishes while its memory or disk is low (connection.blocked), after the first
@@ -77,6 +79,8 @@ class Publisher(RunPublisher):
         self._settled = 0  # of them, that the ledger knows
         self._grown = 0
         self._returned = Returned(self._frames_of)
+        self._nacked = RangeSet()  # without the answer to a question behind them
+        self._asked: tuple[Request, list[tuple[int, int]]] | None = None  # a question, and what was nacked before it
         self._probe: Request | None = None
 
     @property
@@ -90,6 +94,8 @@ class Publisher(RunPublisher):
 
         It does no I/O, and can be read after the connection has ended.
         """
+        if self._nacked:
+            self._prove_nacks()
         return self._last - self._count
 
     @property
@@ -158,10 +164,12 @@ class Publisher(RunPublisher):
             ProtocolError: it confirms a message twice, or one that was not sent; it returns one that is not in flight.
         """
         if isinstance(method, spec.BasicAck):
-            self._confirm(method.NAME, method.delivery_tag, multiple=method.multiple)
+            for low, high in self._answered(method.NAME, method.delivery_tag, multiple=method.multiple):
+                self._confirm(low, high)
         elif isinstance(method, spec.BasicNack):
-            for low, high in self._confirm(method.NAME, method.delivery_tag, multiple=method.multiple):
-                self._ledger.reject(low, high, 0, _NACKED)
+            for low, high in self._answered(method.NAME, method.delivery_tag, multiple=method.multiple):
+                self._nacked.add(low, high)
+            self._prove_nacks()
         elif isinstance(method, spec.BasicReturn) and content is not None:
             number = self._returned.find(method, content, self._ledger.first_id, self._last)
             if number is None:
@@ -196,25 +204,41 @@ class Publisher(RunPublisher):
     def _channel(self) -> Channel:
         return self._driver.endpoint.channels[PUBLISHING]
 
-    def _confirm(self, name: str, tag: int, *, multiple: bool) -> list[tuple[int, int]]:
-        """Record a confirm; return the ranges of messages that it confirms for the first time."""
+    def _answered(self, name: str, tag: int, *, multiple: bool) -> list[tuple[int, int]]:
+        """Return the ranges of messages that a confirm confirms; none was confirmed before."""
         high = self._last if multiple and not tag else tag
         low = 1 if multiple else high
-        if not tag and multiple and not self.in_flight:
-            return []
-        if not 1 <= high <= self._last:
+        if not 1 <= high <= self._last and (tag or not multiple):
             raise ProtocolError(f"{name} confirms message {tag}; {self._last} were sent")
-        new: list[tuple[int, int]] = []
-        for start, end in [*self._confirmed.within(low, high), (high + 1, high + 1)]:
-            if low < start:
-                new.append((low, start - 1))
-            low = end + 1
-        if not new:
+        new = RangeSet([(low, high)])
+        for known in (self._confirmed, self._nacked):
+            for start, end in known.within(low, high):
+                new.discard(start, end)
+        if not new and tag:
             raise ProtocolError(f"{name} confirms message {tag} a second time")
-        for start, end in new:
-            self._confirmed.add(start, end)
-            self._count += end - start + 1
-        return new
+        return new.ranges()
+
+    def _confirm(self, low: int, high: int) -> None:
+        self._confirmed.add(low, high)
+        self._count += high - low + 1
+
+    def _prove_nacks(self) -> None:
+        """Count nacked messages as rejected whose return would have arrived; ask a question behind the others.
+
+        It does no I/O: the next round of the pump writes the question.
+        """
+        if self._asked is not None:
+            question, nacked = self._asked
+            if not question.is_done:
+                return
+            self._asked = None
+            if question.answer is not None:
+                for low, high in nacked:
+                    self._nacked.discard(low, high)
+                    self._ledger.reject(low, high, 0, _NACKED)  # but for those that were returned
+                    self._confirm(low, high)
+        if self._nacked and self._channel.state is ChannelState.OPEN:
+            self._asked = self._channel.request(spec.ChannelFlow(active=True)), self._nacked.ranges()
 
     def _check(self) -> None:
         """Raise the error that ended the connection or the channel; open the channel for the first time."""
@@ -232,7 +256,7 @@ class Publisher(RunPublisher):
 
     def _explained(self, error: AmqpError) -> AmqpError:
         """The error of the channel with the number of the message that it speaks of, if that is known."""
-        if not isinstance(error, CommandFailed) or error.command is not spec.BasicPublish.NAME:
+        if not isinstance(error, CommandFailed) or error.command not in (None, spec.BasicPublish.NAME):
             return error
         numbers = range(max(1, self._ledger.first_id), self._last + 1)
         in_flight = ((n, frames) for n in numbers if (frames := self._frames_of(n)) is not None)

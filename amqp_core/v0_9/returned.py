@@ -27,10 +27,10 @@ _Key = tuple[str, str, int, int]
 # Keys of settled messages that may be kept, besides those of messages in flight.
 _MANY: Final = 1000
 
-# no exchange 'x' in vhost '/'; write access to exchange 'x' in vhost '/' refused for user 'guest'
-_EXCHANGE: Final = re.compile(r"\bexchange '(.*?)' in vhost", re.DOTALL)
-# message size 16777217 is larger than configured max size 16777216
-_SIZE: Final = re.compile(r"\bsize (\d+) .*larger than", re.DOTALL)
+# no exchange 'x' in vhost '/'; write access to exchange 'x' in vhost '/' refused; Unknown exchange name: 'x'
+_EXCHANGE: Final = re.compile(r"\bexchange (?:name: )?'(.*?)'", re.DOTALL)
+# message size 17 is larger than configured max size 16; Message size of 17 greater than allowed maximum of 16
+_SIZE: Final = re.compile(r"\bsize (?:of )?(\d+) .*(?:larger|greater) than", re.DOTALL)
 
 
 class Published(NamedTuple):

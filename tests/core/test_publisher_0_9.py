@@ -20,6 +20,7 @@ from amqp_core.errors import (
     PreconditionFailed,
     ProtocolError,
     PublishingBlocked,
+    ResourceLimitExceeded,
     UsageError,
 )
 from amqp_core.transfer_ledger import Rejected
@@ -236,15 +237,20 @@ def test_nacks_reject() -> None:
         assert publisher.unfinished() == []
 
 
-@pytest.mark.parametrize("verdict", ["ack", "nack"])
+@pytest.mark.parametrize("verdict", ["ack after it", "nack after it", "nack before it"])
 @pytest.mark.parametrize("order", [[2, 5, 6], [6, 2, 5]])
 def test_a_returned_message_is_rejected_as_unroutable(verdict: str, order: list[int]) -> None:
+    """RabbitMQ acks behind the return, Broker-J nacks before it."""
+
     def script(peer: Peer) -> None:
         peer.open()
         peer.published(8)
         for tag in order:
+            if verdict == "nack before it":
+                peer.nack(tag)
             peer.give_back(peer.messages[tag - 1])
-            getattr(peer, verdict)(tag)
+            if verdict != "nack before it":
+                getattr(peer, verdict.partition(" ")[0])(tag)
         peer.ack(8, multiple=True)
         peer.serve()
 
@@ -255,6 +261,24 @@ def test_a_returned_message_is_rejected_as_unroutable(verdict: str, order: list[
         expected = [Rejected("a", tag - 1, 312, "NO_ROUTE") for tag in order]
         assert publisher.take_rejected() == expected
         assert all(one.is_unroutable for one in expected)
+
+
+def test_a_nack_that_is_not_proved_leaves_the_message_in_doubt() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published(3)
+        peer.ack(1)
+        peer.nack(2)
+        peer.nack(3)
+        assert peer.read_raw(1)  # of the question, which is not answered
+
+    with FakePeer(script) as server:
+        publisher = server.connect().publisher()
+        publisher.send(numbered(3))
+        with pytest.raises(ConnectionLost):
+            publisher.finish()
+        assert numbers_of(publisher.unfinished()) == [1, 2]
+        assert publisher.take_rejected() == []
 
 
 def test_of_equal_messages_the_first_in_flight_is_the_returned_one() -> None:
@@ -372,6 +396,8 @@ def test_many_returns_among_routable_messages() -> None:
         (404, "NOT_FOUND - no exchange 'gone' in vhost '/'", NotFound, 3),
         (404, "NOT_FOUND - no exchange 'never' in vhost '/'", NotFound, None),
         (406, "PRECONDITION_FAILED - message size 1002 is larger than configured max size 999", PreconditionFailed, 5),
+        (404, "Unknown exchange name: 'gone'", NotFound, 3),
+        (311, "Message size of 1002 greater than allowed maximum of 999", ResourceLimitExceeded, 5),
         (406, "PRECONDITION_FAILED - something else", PreconditionFailed, None),
     ],
 )

@@ -154,6 +154,10 @@ class Peer:
             while self.sock.recv(1 << 16):
                 pass
 
+    def read_raw(self, size: int) -> bytes:
+        """Return at most this many bytes that arrive next, unseen by the state machines."""
+        return self.sock.recv(size)
+
     def flush(self) -> None:
         """Write the pending output of the state machines."""
         data = self.connection.data_to_send()
