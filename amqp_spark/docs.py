@@ -45,10 +45,11 @@ def options_table(options: Sequence[Option]) -> str:
 def columns_table() -> str:
     """Format the columns of the source as a table."""
     rows = [
-        _row(f"`{name}`", f"`{_ddl(column.default)}`", column.meaning, column.allowed)
+        _row(f"`{name}`", f"`{_ddl(column.default)}`", column.meaning, column.elsewhere, column.allowed)
         for name, column in source.COLUMNS.items()
     ]
-    return "".join(["| column | type without a schema | meaning | types with a schema |\n|---|---|---|---|\n", *rows])
+    head = "| column | type without a schema | meaning | with 0-9-1 | types with a schema |\n|---|---|---|---|---|\n"
+    return "".join([head, *rows])
 
 
 def sink_columns_table() -> str:

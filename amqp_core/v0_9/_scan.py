@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from struct import Struct
 from struct import error as struct_error
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.errors import DecodeError
 from amqp_core.scanning import ALIKE, IN_OTHER, IN_TRANSFER, OUTSIDE, Scan, repeated
@@ -35,6 +35,11 @@ from amqp_core.v0_9.framing import (
     wrong_end,
     wrong_frame,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    _Read = Callable[[bytes, int], tuple[Any, ...]]
 
 BASIC: Final = 60
 DELIVER: Final = 60 << 16 | 60
@@ -51,8 +56,7 @@ _TAG_SIZE: Final = FRAME_HEADER + 4  # where it is in the frame of basic.deliver
 _frame = Struct(">BHI").unpack_from  # type, channel, size
 _method = Struct(">I").unpack_from  # class and code
 _content = Struct(">HHQ").unpack_from  # class, weight, body size
-_header_frame = Struct(">4sIHxxQ").unpack_from  # the octet before it, type and channel, size, class, body size
-_body_frame = Struct(">4sI").unpack_from  # the octet before it, type and channel, size
+_body_frame = Struct(">4sI").unpack_from  # the octet before it with type and channel, size
 
 
 def scan(
@@ -80,11 +84,11 @@ def scan(
     length = len(data)
     room = max_frame - OVERHEAD
     tag = b""  # class, code and consumer tag with its size, of the delivery before
-    least = 0  # bytes of a basic.deliver with that tag
-    opening = _frame
-    route = channel.to_bytes(2)
-    of_method = bytes((METHOD,)) + route
-    of_header, of_body = (bytes((FRAME_END, kind)) + route for kind in (HEADER, BODY))  # with the octet before them
+    opening = b""  # its frame header and tag
+    first_two: _Read = _frame  # reads the opening and the frame of the content header, up to the body size
+    before = 0  # bytes of its basic.deliver, and of the next frame besides the payload
+    openings: dict[bytes, tuple[bytes, _Read, int]] = {}  # by frame header
+    of_header, of_body = (bytes((FRAME_END, kind)) + channel.to_bytes(2) for kind in (HEADER, BODY))
     begin = start if inside == OUTSIDE else 0  # of the content under way
     frames = 0  # of the delivery under way
     largest = total = alike = 0  # sizes of deliveries, and how many in a row have been as large as the one before
@@ -95,14 +99,16 @@ def scan(
             # The usual delivery: the consumer as before, and the body in one frame or none.
             try:
                 while True:
-                    front, size, same = opening(data, begin)
-                    if same != tag or front != of_method or not least <= size <= room:
-                        break
-                    head = begin + OVERHEAD + size
-                    front, size, number, body = _header_frame(data, head - 1)
+                    same, front, size, number, body = first_two(data, begin)
+                    if same != opening:
+                        known = openings.get(same[:FRAME_HEADER])
+                        if known is None or known[0] != same:
+                            break
+                        opening, first_two, before = known
+                        continue
                     if front != of_header or number != BASIC or not _LEAST_CONTENT_HEADER <= size <= room:
                         break
-                    at = after = head + OVERHEAD + size
+                    at = after = begin + before + size
                     if body:
                         front, size = _body_frame(data, after - 1)
                         if front != of_body or size != body or size > room:
@@ -121,7 +127,8 @@ def scan(
                     if alike < enough:
                         begin = at
                         continue
-                    places = [*range(begin, begin + FRAME_HEADER + len(tag)), *range(head - 1, head + 9)]
+                    head = begin + before - OVERHEAD
+                    places = [*range(begin, begin + len(opening)), *range(head - 1, head + 9)]
                     places += range(head + 11, head + 19)  # without the weight
                     if body:
                         places += range(after - 1, after + FRAME_HEADER)
@@ -163,15 +170,18 @@ def scan(
                 if number in WITH_CONTENT:
                     inside = IN_OTHER
             else:
-                least = _AROUND_TAG + data[at + _TAG_SIZE] if size > 4 else _AROUND_TAG
+                least = _AROUND_TAG + (data[at + _TAG_SIZE] if size > 4 else 0)
                 if size < least:
                     error = DecodeError(f"a basic.deliver of {size} bytes is too short for its fields", at)
                     break
-                same = data[at + FRAME_HEADER : at + _TAG_SIZE + 1 + data[at + _TAG_SIZE]]
-                if same != tag:
+                opening = data[at : at + _TAG_SIZE + 1 + data[at + _TAG_SIZE]]
+                if opening[FRAME_HEADER:] != tag:
                     changes.append(len(ends))
-                    tag = same
-                    opening = Struct(f">3sI{len(tag)}s").unpack_from
+                    tag = opening[FRAME_HEADER:]
+                    openings.clear()
+                first_two = Struct(f">{len(opening)}s{end - 1 - at - len(opening)}x4sIHxxQ").unpack_from
+                before = end - at + OVERHEAD
+                openings[opening[:FRAME_HEADER]] = opening, first_two, before
                 frames = 1
                 inside = IN_TRANSFER
         else:

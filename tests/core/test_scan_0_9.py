@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -188,14 +188,14 @@ def walked(data: bytes) -> tuple[list[int], bool, list[int]]:
 
 def test_deliveries_framed_alike_are_not_walked_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     heads = 0
-    unpack = _scan._header_frame
+    unpack = _scan._body_frame
 
-    def counted(data: bytes, at: int) -> tuple[int, ...]:
+    def counted(data: bytes, at: int) -> tuple[Any, ...]:
         nonlocal heads
         heads += 1
         return unpack(data, at)
 
-    monkeypatch.setattr(_scan, "_header_frame", counted)
+    monkeypatch.setattr(_scan, "_body_frame", counted)
     found = everything(run(1000))
     assert found.ends == list(range(len(USUAL), 1000 * len(USUAL) + 1, len(USUAL)))
     assert heads < 50

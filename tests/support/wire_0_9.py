@@ -94,3 +94,21 @@ def frames_of(data: bytes) -> list[bytes]:
         found.append(data[:size])
         data = data[size:]
     return found
+
+
+PROPERTIES = (
+    *("content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to"),
+    *("expiration", "message_id", "timestamp", "type", "user_id", "app_id", "cluster_id"),
+)
+
+
+def properties(**encoded: bytes) -> bytes:
+    """Property flags and these properties, each encoded, for :func:`content_header`."""
+    flags = sum(0x8000 >> index for index, name in enumerate(PROPERTIES) if name in encoded)
+    assert set(encoded) <= set(PROPERTIES)
+    return struct.pack(">H", flags) + b"".join(encoded[name] for name in PROPERTIES if name in encoded)
+
+
+def table(*entries: tuple[bytes, bytes]) -> bytes:
+    """A table; a value begins with its type letter."""
+    return long(b"".join(short(key) + value for key, value in entries))

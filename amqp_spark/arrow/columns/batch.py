@@ -155,7 +155,14 @@ def decoder(kind: t.DataType, arrow: pa.DataType, unit: str) -> Callable[[Wire, 
                 return column
         begin, end, absent = spans
         maps = arrays.binary(wire, begin, end, absent).to_pylist()
-        return _converted([None if item is None else partial(_map, item) for item in maps], convert, arrow)
+        return _converted(
+            [
+                None if item is None else partial(_container, wire.dialect.map_of, code.MAP, "map", item)
+                for item in maps
+            ],
+            convert,
+            arrow,
+        )
 
     return decode
 

@@ -13,10 +13,9 @@ import pyarrow as pa
 from pyspark.sql import types as t
 
 from amqp_core.v0_10 import type_codes as code
-from amqp_core.v0_10.type_codes import WIDTHS
 from amqp_spark.arrow.columns import arrays
 from amqp_spark.arrow.columns.conversion import ConversionError
-from amqp_spark.arrow.columns.values import INTEGERS, as_text, converter, float_text, name_of, value_at
+from amqp_spark.arrow.columns.values import INTEGERS, as_text, converter, float_text, name_of
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.columns.arrays import Array, Column
@@ -30,7 +29,6 @@ _FEW: Final = 128
 _ROUNDS: Final = 64
 _FIRST_BYTE: Final = np.uint64(56)  # shifts the other bytes out of eight
 _NO_KEY: Final = bytes(256)  # longer than any key
-CONTAINERS: Final = (code.MAP, code.LIST, code.ARRAY)
 _NOT_WHOLE: Final = "a map, list or array inside of it is malformed"
 
 _READ: Final = {
@@ -65,9 +63,14 @@ class _Walk:
         rows = spans.present()
         begin, end = spans.begin[rows], spans.end[rows]
         size = end - begin - 4
-        count = wire.size(4, begin + 4)
+        self.is_counted = wire.dialect.is_counted
+        count = wire.size(4, begin + 4) if self.is_counted else size
         wrong = ((size < 4) | (count > (size - 4) // 2)) & (size != 0)  # Broker-J may write a null map with size 0
-        self.rows, self.at, self.until, self.left = rows, begin + 8, end, np.where(size == 0, 0, count)
+        if not self.is_counted:
+            wrong = size < 0
+        first = begin + (8 if self.is_counted else 4)
+        self.rows, self.at, self.until, self.left = rows, first, end, np.where(size == 0, 0, count)
+        """``left``: entries; without a count as many as could be there."""
         self.length = self.code_at = self.codes = self.after = begin  # of the entries that step() has found
         self.raw = np.zeros(len(begin), np.uint64)
         """The first eight bytes of these entries, as a number."""
@@ -91,8 +94,11 @@ class _Walk:
 
     def step(self) -> bool:
         """Find the next entry of every map that has one; return False if no map has one."""
-        self.drop((self.left == 0) & (self.at != self.until), "bytes follow its last entry")
-        self.stop(self.left == 0)
+        if self.is_counted:
+            self.drop((self.left == 0) & (self.at != self.until), "bytes follow its last entry")
+            self.stop(self.left == 0)
+        else:
+            self.stop(self.at >= self.until)
         if not len(self.rows):
             return False
         wire, until = self.wire, self.until
@@ -154,29 +160,31 @@ def check(wire: Wire, spans: Spans, broken: Errors) -> None:
         if rounds > _ROUNDS and len(walk.rows) < _FEW:
             _alone(walk, [_NO_KEY], [np.zeros(len(spans.begin), np.int64)], broken, inside=True)
             return
-        nested = np.flatnonzero(np.isin(walk.codes, CONTAINERS))
+        nested = np.flatnonzero(np.isin(walk.codes, wire.dialect.containers))
         if len(nested):
             wrong = np.zeros(len(walk.rows), np.bool_)
             for index in nested.tolist():
-                wrong[index] = not is_whole(wire.data, int(walk.code_at[index]), int(walk.after[index]))
+                wrong[index] = not wire.dialect.is_whole(wire.data, int(walk.code_at[index]), int(walk.after[index]))
             walk.drop(wrong, _NOT_WHOLE)
         walk.at = walk.after
 
 
 def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Errors, *, inside: bool = False) -> None:
     """Finish the remaining maps one by one; ``inside``: also check inside values."""
-    data = walk.wire.data
+    data, dialect = walk.wire.data, walk.wire.dialect
     state = (walk.rows.tolist(), walk.at.tolist(), walk.until.tolist(), walk.left.tolist())
     for row, begin, end, left in zip(*state, strict=True):
         slots = {key: column for key, column in zip(keys, found, strict=True) if not column[row]}
         at, reason = begin, ""
         for _ in range(left + 1):  # step() has counted the current entry already
+            if at == end and not walk.is_counted:
+                break
             code_at = at + 1 + data[at] if at < end else end
-            after = end_of(data, data[code_at], code_at + 1) if code_at < end else -1
+            after = dialect.end_of(data, data[code_at], code_at + 1) if code_at < end else -1
             if not 0 <= after <= end:
                 reason = "an entry reaches beyond its end"
                 break
-            if inside and not is_whole(data, code_at, after):
+            if inside and not dialect.is_whole(data, code_at, after):
                 reason = _NOT_WHOLE
                 break
             column = slots.pop(data[at + 1 : code_at], None)
@@ -190,62 +198,6 @@ def _alone(walk: _Walk, keys: list[bytes], found: list[Positions], broken: Error
         if reason:
             broken.setdefault(row, f"application-headers: {reason}")
             walk.lost.append(row)
-
-
-# ---- contents of values, not decoded: sizes and counts at every depth ----------------------------------------------
-
-
-def end_of(data: bytes, number: int, at: int) -> int:
-    """End position of a value of type ``number`` whose bytes begin at ``at``; -1 if there is no such type."""
-    width = WIDTHS[number]
-    if width >= 0:
-        return at + width
-    return -1 if width == -9 else at - width + int.from_bytes(data[at : at - width], "big")
-
-
-def is_whole(data: bytes, code_at: int, after: int) -> bool:
-    """Whether a value from its type code up to ``after`` is well-formed inside; always true if it is no container.
-
-    A container may have size 0 and no count, as Broker-J writes null containers.
-    """
-    left = [(data[code_at], code_at + 1, after)]
-    while left:
-        number, at, until = left.pop()
-        at += 4
-        if number not in CONTAINERS or at == until:
-            continue
-        inside = _items(data, number, at, until)
-        if inside is None:
-            return False
-        left += inside
-    return True
-
-
-def _items(data: bytes, number: int, at: int, until: int) -> list[tuple[int, int, int]] | None:
-    """The containers among the items of a container: type, begin, end. ``None`` if the items do not fill it exactly."""
-    item = -1
-    if number == code.ARRAY and at < until:
-        item, at = data[at], at + 1
-    count, at = int.from_bytes(data[at : at + 4], "big"), at + 4
-    if at > until:
-        return None
-    if item >= 0 and WIDTHS[item] == 0:  # items without bytes
-        return [] if at == until else None
-    found = []
-    for _ in range(count):
-        if number == code.MAP and at < until:
-            at += 1 + data[at]
-        if at >= until:
-            return None
-        if number != code.ARRAY:
-            item, at = data[at], at + 1
-        end = end_of(data, item, at)
-        if not 0 <= end <= until:
-            return None
-        if item in CONTAINERS:
-            found.append((item, at, end))
-        at = end
-    return found if at == until else None
 
 
 # ---- typed values --------------------------------------------------------------------------------------------------
@@ -271,11 +223,11 @@ def typed(wire: Wire, at: Positions, target: Target) -> Column:
     texts_as_bytes = isinstance(target.kind, t.BinaryType)
     for row, (begin, end) in enumerate(zip(at.tolist(), after.tolist(), strict=True)):
         value = None
-        if begin and texts_as_bytes and (width := _TEXT_SIZES.get(wire.data[begin])):
+        if begin and texts_as_bytes and (width := _TEXT_SIZES.get(wire.dialect.kinds[wire.data[begin]])):
             value = wire.data[begin + 1 + width : end]  # as in _uniform: UTF-8 is not checked
         elif begin:
             try:
-                value = convert(value_at(wire.data, begin, end))
+                value = convert(wire.dialect.value_at(wire.data, begin, end))
             except ConversionError as bad:
                 errors[row] = str(bad)
         values.append(value)
@@ -285,6 +237,7 @@ def typed(wire: Wire, at: Positions, target: Target) -> Column:
 def _uniform(wire: Wire, at: Positions, absent: Mask | None, number: int, target: Target) -> Column | None:
     """Convert values of one type as a whole column; None if this pair of types must be converted one by one."""
     kind, arrow, _ = target
+    number = wire.dialect.kinds[number]
     at = at + 1
     if number in INTEGERS and isinstance(kind, t.IntegralType):
         values = wire.read(_READ[number], at)
@@ -380,6 +333,7 @@ def _texts(wire: Wire, code_at: Positions, codes: Positions, after: Positions, u
 
 
 def _texts_of(wire: Wire, number: int, code_at: Positions, after: Positions, unit: str) -> Column:
+    number = wire.dialect.kinds[number]
     at = code_at + 1
     width = _TEXT_SIZES.get(number)
     if width is not None:
@@ -397,7 +351,7 @@ def _texts_of(wire: Wire, number: int, code_at: Positions, after: Positions, uni
     for index, (begin, end) in enumerate(zip(code_at.tolist(), after.tolist(), strict=True)):
         value = None
         try:
-            value = as_text(value_at(wire.data, begin, end), unit)
+            value = as_text(wire.dialect.value_at(wire.data, begin, end), unit)
         except ConversionError as bad:
             errors[index] = str(bad)
         values.append(value)

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from amqp_spark.arrow.columns.arrays import Array
-    from amqp_spark.arrow.columns.wire import Positions
-
-    Find = Callable[[bytes, int, int], tuple[list[int], list[int]]]
-    """Finds begin and end of each piece of the header and of the body of the transfer between two positions."""
+    from amqp_spark.arrow.columns.dialect import Dialect
+    from amqp_spark.arrow.columns.wire import Mask, Positions
 
 _END: Final = ">u4"
 
@@ -54,6 +52,14 @@ def joined(chunks: Sequence[Chunk]) -> Chunk:
     ends = [np.frombuffer(chunk.ends, _END) + np.uint32(start) for chunk, start in zip(chunks, before, strict=False)]
     frames = b"".join([chunk.frames for chunk in chunks])
     return Chunk(frames, np.concatenate(ends).astype(_END).tobytes(), chunks[0].protocol)
+
+
+class Finder(NamedTuple):
+    """How one transfer is located."""
+
+    find: Callable[[bytes, int, int], tuple[list[int], list[int]]]
+    """Finds begin and end of each piece of the header and of the body of the transfer between two positions."""
+    dialect: Dialect
 
 
 class Places(NamedTuple):
@@ -117,18 +123,18 @@ def opened(chunk: Chunk) -> tuple[bytes, Positions, Positions]:
     return frames, begin, end
 
 
-def one_by_one(frames: bytes, begin: Positions, places: Places, rows: list[int], find: Find) -> Located:
-    """Locate these transfers one by one; all others are where ``places`` says."""
+def one_by_one(frames: bytes, begin: Positions, places: Places, unusual: Mask, finder: Finder) -> Located:
+    """Locate the unusual transfers one by one; all others are where ``places`` says."""
     places = places._replace(body_end=places.body_end.copy())
     head_begin, head_end, body_begin, body_end, end = places
     odd: dict[int, list[int]] = {}
     broken: dict[int, str] = {}
     behind: list[bytes] = []
     total = len(frames)
-    for row in rows:
+    for row in np.flatnonzero(unusual).tolist():
         first, last = int(begin[row]), int(end[row])
         try:
-            header, body = find(frames, first, last)
+            header, body = finder.find(frames, first, last)
         except DecodeError as error:
             broken[row] = error.reason
             header, body = [], []
@@ -143,7 +149,9 @@ def one_by_one(frames: bytes, begin: Positions, places: Places, rows: list[int],
         elif body:
             odd[row] = body
     data = b"".join((frames, *behind)) if behind else frames
-    return Located(Wire(padded(data, int(head_end.max())), ordered=not behind), places, odd, broken)
+    return Located(
+        Wire(padded(data, int(head_end.max())), ordered=not behind, dialect=finder.dialect), places, odd, broken
+    )
 
 
 def _pieces(frames: bytes, bounds: list[int]) -> bytes:

@@ -19,9 +19,7 @@ from uuid import UUID
 
 from pyspark.sql import types as t
 
-from amqp_core.errors import DecodeError
 from amqp_core.v0_10 import type_codes as code
-from amqp_core.v0_10._read import read_list_typed
 from amqp_core.v0_10.type_codes import Typed
 from amqp_spark.arrow.columns.conversion import ConversionError, microseconds
 from amqp_spark.arrow.columns.variant import encode
@@ -68,20 +66,6 @@ def describe(typed: Typed) -> str:
     if isinstance(value, int | float | Decimal) and not isinstance(value, bool):
         return f"{name_of(typed.code)} {value}"
     return name_of(typed.code)
-
-
-def value_at(data: bytes, at: int, after: int) -> Typed:
-    """The value whose type code is at ``at`` and whose bytes end at ``after``.
-
-    Raises:
-        ConversionError: it is malformed.
-    """
-    item = data[at:after]
-    try:
-        values, _ = read_list_typed(pack(">II", 4 + len(item), 1) + item, 0)
-    except DecodeError as bad:
-        raise ConversionError(bad.reason) from None
-    return values[0]
 
 
 # ---- text and JSON -------------------------------------------------------------------------------------------------

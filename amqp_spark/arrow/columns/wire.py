@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from amqp_core.v0_10.type_codes import WIDTHS
+from amqp_spark.arrow.columns.dialect import AMQP_0_10
 
 if TYPE_CHECKING:
     import numpy.typing as npt
+
+    from amqp_spark.arrow.columns.dialect import Dialect
 
     Positions = npt.NDArray[np.int64]
     Mask = npt.NDArray[np.bool_]
 
 _PADDING: Final = 16  # bytes behind the last field that may be read but are not used
-_WIDTHS: Final = np.array(WIDTHS, np.int64)
 
 
 class Spans(NamedTuple):
@@ -35,9 +36,10 @@ class Spans(NamedTuple):
 class Wire:
     """The bytes of a block, read at many positions at once."""
 
-    def __init__(self, data: bytes, *, ordered: bool = True) -> None:
+    def __init__(self, data: bytes, *, ordered: bool = True, dialect: Dialect = AMQP_0_10) -> None:
         self.data = data
         self.ordered = ordered  # the parts of later messages lie behind those of earlier ones
+        self.dialect = dialect
         self.buffer = pa.py_buffer(data)
         self._views: dict[str, npt.NDArray[np.generic]] = {}
 
@@ -69,7 +71,7 @@ class Wire:
     def after_values(self, code_at: Positions, codes: Positions) -> Positions:
         """Position after the values whose type codes are at ``code_at``; -1 for an undefined code."""
         after = code_at + 1
-        width = _WIDTHS[codes]
+        width = self.dialect.widths[codes]
         lowest, highest = int(width.min()), int(width.max())
         if lowest >= 0:
             return after + width

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amqp_spark.arrow.columns.conversion import unsupported_parts
 from amqp_spark.arrow.columns.located import Chunk, joined
+from amqp_spark.arrow.decode.maps import decode_maps
 from amqp_spark.arrow.decode.plan import ColumnPlan
 from amqp_spark.arrow.decode.schema import (
     COLUMNS,
@@ -12,7 +13,6 @@ from amqp_spark.arrow.decode.schema import (
     schema_problems,
     schema_with,
 )
-from amqp_spark.arrow.v0_10.decode.columns import decode_maps
 
 __all__ = [
     "COLUMNS",

@@ -16,9 +16,8 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from amqp_spark.arrow.columns.arrays import nulls, take
 from amqp_spark.arrow.columns.located import joined
+from amqp_spark.arrow.decode.protocols import DECODERS
 from amqp_spark.arrow.decode.schema import DEFAULT_CORRUPT_COLUMN, corrupt_column_problems, schema_problems
-from amqp_spark.arrow.v0_10.decode.columns import Batch, builder
-from amqp_spark.arrow.v0_10.decode.located import locate
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import UNDECODABLE, MessageFormatError, SchemaError
 
@@ -28,10 +27,10 @@ if TYPE_CHECKING:
     from pyspark.sql import types as t
 
     from amqp_spark.arrow.columns.arrays import Array, Column
-    from amqp_spark.arrow.columns.batch import Batch as AnyBatch
-    from amqp_spark.arrow.columns.batch import Build
+    from amqp_spark.arrow.columns.batch import Batch, Build
     from amqp_spark.arrow.columns.located import Chunk
     from amqp_spark.arrow.columns.wire import Positions
+    from amqp_spark.arrow.decode.protocols import Decoder
 
     OnReject = Callable[[list[int], str], None]
 
@@ -56,7 +55,7 @@ class ColumnPlan:
         self.timestamp_unit = timestamp_unit
         self.corrupt_column = corrupt_column
         self.arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
-        self._builders: list[Build] = []
+        self._builders: dict[str, list[Build]] = {}
 
     @classmethod
     def build(
@@ -104,27 +103,35 @@ class ColumnPlan:
         position = first_position
         left_out = frozenset(skipped)
         for chunk in _gathered(chunks):
-            located = locate(chunk)
+            decoder = DECODERS[chunk.protocol]
+            located = decoder.locate(chunk)
+            builders = self._builders_of(decoder)
             rows = len(located.places.end)
             low = 0
             while low < rows:
                 high = _cut(located.places.end, low)
-                batch = Batch(located, range(low, high), queue, position + low)
-                decoded = self._decode(batch, on_reject, left_out)
+                batch = decoder.batch(located, range(low, high), queue, position + low)
+                decoded = self._decode(batch, builders, on_reject, left_out)
                 if decoded.num_rows:
                     yield decoded
                 low = high
             position += rows
 
-    def _decode(self, batch: AnyBatch, on_reject: OnReject | None, left_out: frozenset[int]) -> pa.RecordBatch:
-        if not self._builders:
-            self._builders = [
-                _nothing if self._is_corrupt(field) else builder(field, arrow.type, self.timestamp_unit)
+    def _builders_of(self, decoder: Decoder) -> list[Build]:
+        found = self._builders.get(decoder.name)
+        if found is None:
+            found = self._builders[decoder.name] = [
+                _nothing if self._is_corrupt(field) else decoder.builder(field, arrow.type, self.timestamp_unit)
                 for field, arrow in zip(self.schema.fields, self.arrow_schema, strict=True)
             ]
+        return found
+
+    def _decode(
+        self, batch: Batch, builders: list[Build], on_reject: OnReject | None, left_out: frozenset[int]
+    ) -> pa.RecordBatch:
         columns: list[Array] = []
         wrong: dict[int, dict[str, str]] = {}
-        for field, build in zip(self.schema.fields, self._builders, strict=True):
+        for field, build in zip(self.schema.fields, builders, strict=True):
             column, errors = build(batch)
             if not field.nullable and column.null_count:
                 rows = np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist()
@@ -154,7 +161,7 @@ class ColumnPlan:
         return field.name.lower() == self.corrupt_column.lower()
 
     def _settle(
-        self, batch: AnyBatch, columns: list[Array], wrong: dict[int, dict[str, str]], on_reject: OnReject | None
+        self, batch: Batch, columns: list[Array], wrong: dict[int, dict[str, str]], on_reject: OnReject | None
     ) -> None:
         """Handle the rows that do not fit according to ``mode``."""
         if self.mode == "FAILFAST":
@@ -201,7 +208,7 @@ def _without(column: Array, rows: Iterable[int]) -> Array:
     return take(column, np.arange(len(column)), mask)
 
 
-def _nothing(batch: AnyBatch) -> Column:
+def _nothing(batch: Batch) -> Column:
     """The column of reasons while every row fits: all NULL."""
     return nulls(batch.rows, pa.string())
 
@@ -222,7 +229,7 @@ def _by_reason(wrong: dict[int, dict[str, str]], position: int) -> dict[str, lis
     return groups
 
 
-def _records(batch: AnyBatch, wrong: Mapping[int, Mapping[str, str]]) -> Array:
+def _records(batch: Batch, wrong: Mapping[int, Mapping[str, str]]) -> Array:
     """The column of misfits: JSON in the rows of ``wrong`` (row, column, reason), NULL in the others.
 
     It has ``reasons``, and in base64 ``body`` and ``application_headers`` as received. A message that cannot be decoded

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from pyspark.sql import types as t
 
 from amqp_spark.arrow.columns.conversion import unsupported_parts
+from amqp_spark.arrow.v0_9.properties import PROPERTIES as PROPERTIES_0_9
 from amqp_spark.arrow.v0_10 import properties
 from amqp_spark.arrow.v0_10.properties import PROPERTIES
 from amqp_spark.error_conditions import SparkCondition
+
+if TYPE_CHECKING:
+    from amqp_spark.arrow.layout import Property
 
 DEFAULT_CORRUPT_COLUMN: Final = "_corrupt_record"
 """Spark's default, unless its setting ``spark.sql.columnNameOfCorruptRecord`` differs."""
@@ -27,6 +31,8 @@ class Column(NamedTuple):
     scalars: tuple[type[t.DataType], ...]
     nested: tuple[type[t.DataType], ...] = ()
     meaning: str = ""
+    elsewhere: str = ""
+    """How 0-9-1 differs."""
 
 
 def _integer(default: t.DataType, exact: str, allowed: str) -> Column:
@@ -74,9 +80,35 @@ _BY_WIRE_TYPE: Final = {
         (t.StructType, t.MapType),
     ),
 }
+_ABSENT: Final = "NULL."
+_IN_0_9: Final = {each.name: each for each in PROPERTIES_0_9}
+_IN_0_10: Final = frozenset(each.name for each in PROPERTIES)
+_LIKE_IN_0_9: Final = {
+    "redelivered": "The same; Broker-J forgets it when it is restarted.",
+    "exchange": "The same; empty for the default exchange.",
+    "routing_key": "The same.",
+    "expiration": "From Broker-J, where the text expiration is a time; a number above 10¹¹ is one.",
+    "content_length": "Length of the body.",
+}
+
+
+def _column(field: Property) -> Column:
+    """A column of 0-10."""
+    elsewhere = _LIKE_IN_0_9.get(field.name, _ABSENT)
+    if field.name in _IN_0_9:
+        meaning = _IN_0_9[field.name].meaning
+        elsewhere = "The same." if meaning == field.meaning else meaning
+    return _BY_WIRE_TYPE[field.wire]._replace(meaning=field.meaning, elsewhere=elsewhere)
+
+
 COLUMNS: Final = {
     "queue": Column(
-        t.StringType(), "STRING", "STRING", (t.StringType,), meaning="The queue that the message came from."
+        t.StringType(),
+        "STRING",
+        "STRING",
+        (t.StringType,),
+        meaning="The queue that the message came from.",
+        elsewhere="The same.",
     ),
     "position": Column(
         t.LongType(),
@@ -84,8 +116,18 @@ COLUMNS: Final = {
         "BIGINT",
         (t.LongType,),
         meaning="Number of the message in what this run received from the queue. Not a key: see delivery.md.",
+        elsewhere="The same.",
     ),
-    **{each.name: _BY_WIRE_TYPE[each.wire]._replace(meaning=each.meaning) for each in PROPERTIES},
+    **{each.name: _column(each) for each in PROPERTIES},
+    **{
+        name: _TEXT._replace(meaning=_ABSENT, elsewhere=each.meaning)
+        for name, each in _IN_0_9.items()
+        if name not in _IN_0_10
+    },
+    "delivery_count": _BY_WIRE_TYPE["uint64"]._replace(
+        meaning=_ABSENT,
+        elsewhere="How often it was returned to its queue: the header `x-delivery-count`; NULL where it is absent.",
+    ),
     "body": Column(
         t.BinaryType(),
         "BINARY",
@@ -94,6 +136,7 @@ COLUMNS: Final = {
         (t.BinaryType, t.StringType, t.VariantType),
         (t.StructType, t.MapType, t.ArrayType),
         "The body; empty when the message has none.",
+        "The same.",
     ),
 }
 """All columns of the source."""

@@ -5,14 +5,11 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
-import numpy as np
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
 
 from amqp_spark.arrow.columns import arrays
 from amqp_spark.arrow.columns import batch as batches
-from amqp_spark.arrow.columns.batch import body_builder, bytes_of, decoder, general, headers_builder, property_builder
-from amqp_spark.arrow.columns.wire import Spans, Wire, padded
+from amqp_spark.arrow.columns.batch import body_builder, bytes_of, general, headers_builder, property_builder
 from amqp_spark.arrow.v0_10.decode.properties import reply_to, structs
 from amqp_spark.arrow.v0_10.properties import MESSAGE, PROPERTIES, REPLY_TO
 
@@ -21,7 +18,6 @@ if TYPE_CHECKING:
 
     from amqp_spark.arrow.columns.arrays import Array, Column
     from amqp_spark.arrow.columns.batch import Build
-    from amqp_spark.arrow.columns.conversion import Errors
     from amqp_spark.arrow.columns.fields import PackedFields
     from amqp_spark.arrow.columns.located import Located
     from amqp_spark.arrow.layout import Property
@@ -56,7 +52,9 @@ def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:
         return build
     if name == "body":
         return body_builder(kind, arrow, unit, _PROPERTIES["content_type"])
-    wanted = _PROPERTIES[name]
+    wanted = _PROPERTIES.get(name)
+    if wanted is None:  # 0-9-1 has it, 0-10 does not
+        return lambda batch: arrays.nulls(batch.rows, arrow)
     if wanted.wire == "reply-to":
         return partial(_reply_to, wanted=wanted, arrow=cast("pa.StructType", arrow))
     if wanted.wire == "map":
@@ -75,28 +73,3 @@ def _reply_to(batch: batches.Batch, wanted: Property, arrow: pa.StructType) -> C
         errors.update({row: f"{field.name}: {why}" for row, why in wrong.items()})
     mask = None if spans.absent is None else pa.array(spans.absent)
     return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
-
-
-def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:
-    """Decode encoded maps (BINARY, each with its size; NULL stays NULL) to STRUCT or MAP, as the source does."""
-    arrow = to_arrow_type(kind, timezone="UTC")
-    maps = column.cast(pa.binary())
-    rows = len(maps)
-    _, bounds, raw = maps.buffers()
-    if not rows or bounds is None:
-        return arrays.nulls(rows, arrow)
-    ends = np.frombuffer(memoryview(bounds), np.int32)[maps.offset : maps.offset + rows + 1].astype(np.int64)
-    first, last = int(ends[0]), int(ends[-1])
-    data = b"" if raw is None else raw.slice(first, last - first).to_pybytes()
-    wire = Wire(padded(data, len(data)))
-    absent = maps.is_null().to_numpy(zero_copy_only=False) if maps.null_count else None
-    begin, end = ends[:-1] - first, ends[1:] - first
-    broken: Errors = {}
-    wrong = wire.size(4, begin) != end - begin - 4
-    if absent is not None:
-        wrong &= ~absent
-    for row in np.flatnonzero(wrong).tolist():
-        broken[row] = f"{end[row] - begin[row]} bytes that do not begin with their number less 4"
-    absent = wrong if absent is None else absent | wrong
-    decoded, errors = decoder(kind, arrow, unit)(wire, Spans(begin, end, absent), broken)
-    return decoded, errors | broken

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from amqp_core.v0_10._scan import segments
-from amqp_spark.arrow.columns.located import Located, Places, one_by_one, opened
+from amqp_spark.arrow.columns.dialect import AMQP_0_10
+from amqp_spark.arrow.columns.located import Finder, Located, Places, one_by_one, opened
 from amqp_spark.arrow.columns.wire import Wire, padded
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ def locate(chunk: Chunk) -> Located:
     places = Places(head + 12, body, np.minimum(body + 12, end), end, end)
     if usual.all():
         return Located(Wire(padded(frames, int(body.max(initial=0)))), places, {}, {})
-    return one_by_one(frames, begin, places, np.flatnonzero(~usual).tolist(), segments)
+    return one_by_one(frames, begin, places, ~usual, Finder(segments, AMQP_0_10))
 
 
 def _three_frames(wire: Wire, begin: Positions, end: Positions) -> tuple[Positions, Positions, Mask]:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from pyspark.sql import types as t
 
-from amqp_spark.arrow.columns.headers import check, end_of
+from amqp_spark.arrow.columns import dialect
+from amqp_spark.arrow.columns.headers import check
 from amqp_spark.arrow.columns.wire import Spans, Wire, padded
 from amqp_spark.arrow.rows import stamps
 from amqp_spark.arrow.rows.dialect import AMQP_0_10
@@ -71,4 +72,4 @@ def checked(raw: Array) -> dict[int, str]:
 def stamped(maps: Array | None, rows: int, task_id: TaskId, first_row: int) -> Array:
     """Add stamps to every encoded map (:func:`amqp_spark.arrow.rows.stamps.stamped`)."""
     origin = stamps.Origin(task_id.query_id, task_id.batch_id, task_id.partition, first_row)
-    return stamps.stamped(maps, rows, origin, AMQP_0_10, end_of)
+    return stamps.stamped(maps, rows, origin, AMQP_0_10, dialect.AMQP_0_10.end_of)

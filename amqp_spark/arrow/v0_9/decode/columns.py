@@ -1,0 +1,223 @@
+"""Columns of messages of 0-9 and 0-9-1: a function per column that makes its Arrow array.
+
+A delivery begins with its method frame, so that where one begins is where the one before ends.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import types as t
+
+from amqp_core.v0_9.framing import FRAME_HEADER
+from amqp_spark.arrow.columns import arrays, headers
+from amqp_spark.arrow.columns import batch as batches
+from amqp_spark.arrow.columns.batch import body_builder, bytes_of, general, headers_builder, property_builder
+from amqp_spark.arrow.columns.conversion import AUTO_MILLISECONDS
+from amqp_spark.arrow.columns.fields import FieldPlan, PackedFields
+from amqp_spark.arrow.layout import Layout
+from amqp_spark.arrow.v0_9.decode.located import CONTENT_FLAGS, CONTENT_PROPERTIES, CONTENT_SIZE
+from amqp_spark.arrow.v0_9.properties import PROPERTIES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqp_spark.arrow.columns.arrays import Array, Column
+    from amqp_spark.arrow.columns.batch import Build
+    from amqp_spark.arrow.columns.located import Located
+    from amqp_spark.arrow.columns.wire import Mask, Positions
+    from amqp_spark.arrow.layout import Property
+
+_PROPERTIES: Final = {each.name: each for each in PROPERTIES}
+_PLAN: Final = FieldPlan(Layout("content header", 60, PROPERTIES))
+_HEADERS: Final = _PROPERTIES["application_headers"]
+_DELIVERY_COUNT: Final = b"x-delivery-count"
+_NUMBER: Final = re.compile(r"\d{1,18}", re.ASCII)
+
+
+class Method:
+    """Positions of the fields of basic.deliver; a malformed one goes into ``broken``."""
+
+    def __init__(self, batch: batches.Batch, begin: Positions) -> None:
+        wire = batch.wire
+        lost = np.zeros(batch.rows, np.bool_)
+        lost[list(batch.broken)] = True
+        payload = begin + FRAME_HEADER
+        end = payload + wire.size(4, payload - 4)
+        consumer = payload + 4
+        self.redelivered = consumer + 1 + wire.size(1, consumer) + 8
+        exchange = self.redelivered + 1
+        self.exchange = exchange + 1
+        key = self.exchange + wire.size(1, exchange)
+        self.exchange_end = key
+        self.key = key + 1
+        self.key_end = self.key + wire.size(1, key)
+        wrong = (self.key_end != end) & ~lost
+        for row in np.flatnonzero(wrong).tolist():
+            batch.broken.setdefault(row, "basic.deliver: it does not end with its last field")
+        lost |= wrong
+        self.absent: Mask | None = lost if lost.any() else None
+
+
+class Batch(batches.Batch):
+    """Some rows of a block; positions of their fields are computed when a column needs them."""
+
+    def __init__(self, located: Located, rows: range, queue: str, position: int) -> None:
+        super().__init__(located, rows, queue, position)
+        self._fields: PackedFields | None = None
+        self._method: Method | None = None
+
+    def fields_of(self, wanted: Property) -> PackedFields:
+        """Positions of the properties."""
+        if self._fields is None:
+            self._fields = PackedFields(self.wire, _PLAN, self.rows, self.broken)
+            begin, end = self.part(self.located.places.head_begin), self.part(self.located.places.head_end)
+            rows = np.flatnonzero(begin < end)
+            if len(rows) < self.rows:
+                begin, end = begin[rows], end[rows]
+            flags = self.wire.size(2, begin + CONTENT_FLAGS)
+            self._fields.place(rows, begin + CONTENT_PROPERTIES, flags, end)
+        return self._fields
+
+    @property
+    def method(self) -> Method:
+        """Positions of the fields of basic.deliver."""
+        if self._method is None:
+            self._method = Method(self, self.part(np.concatenate(([0], self.located.places.end[:-1]))))
+        return self._method
+
+    def encoded_headers(self) -> Array:
+        """Headers as BINARY: encoded tables, untouched."""
+        return batches.encoded_headers(self, _HEADERS)
+
+
+# ---- the method ----------------------------------------------------------------------------------------------------
+
+
+def _method_of(batch: batches.Batch) -> Method:
+    assert isinstance(batch, Batch)
+    return batch.method
+
+
+def _redelivered(batch: batches.Batch) -> Column:
+    method = _method_of(batch)
+    return pa.array(batch.wire.size(1, method.redelivered) & 1 != 0, pa.bool_(), mask=method.absent), {}
+
+
+def _exchange(batch: batches.Batch, *, text: bool) -> Column:
+    method = _method_of(batch)
+    raw = arrays.binary(batch.wire, method.exchange, method.exchange_end, method.absent)
+    return arrays.text(raw) if text else (raw, {})
+
+
+def _routing_key(batch: batches.Batch, *, text: bool) -> Column:
+    method = _method_of(batch)
+    raw = arrays.binary(batch.wire, method.key, method.key_end, method.absent)
+    return arrays.text(raw) if text else (raw, {})
+
+
+# ---- the content header --------------------------------------------------------------------------------------------
+
+
+def _reply_to(batch: batches.Batch, arrow: pa.StructType) -> Column:
+    """The text of reply-to is a routing key of the default exchange."""
+    wanted = _PROPERTIES["reply_to"]
+    fields = batch.fields_of(wanted)
+    absent = fields.sized(wanted).absent
+    columns: list[Array] = []
+    errors: dict[int, str] = {}
+    for field in arrow:
+        if field.name.lower() == "routing_key":
+            column, wrong = arrays.text(bytes_of(batch.wire, fields, wanted))
+            errors = {row: f"{field.name}: {why}" for row, why in wrong.items()}
+        else:
+            column, _ = arrays.nulls(batch.rows, field.type)
+        columns.append(column)
+    mask = None if absent is None else pa.array(absent)
+    return pa.StructArray.from_arrays(columns, fields=list(arrow), mask=mask), errors
+
+
+def _expirations(batch: batches.Batch) -> tuple[Positions, Mask]:
+    """The numbers that the texts of expiration hold, and the rows without one."""
+    wanted = _PROPERTIES["ttl"]
+    raw = bytes_of(batch.wire, batch.fields_of(wanted), wanted)
+    if raw.null_count == batch.rows:
+        return np.zeros(batch.rows, np.int64), np.ones(batch.rows, np.bool_)
+    texts: list[bytes | None] = raw.to_pylist()
+    values = {text: _milliseconds(text) for text in set(texts)}
+    numbers = [values[text] for text in texts]
+    absent = np.array([number is None for number in numbers], np.bool_)
+    return np.array([number or 0 for number in numbers], np.int64), absent
+
+
+def _milliseconds(text: bytes | None) -> int | None:
+    """The number of a text; ``None`` if it is none."""
+    digits = "" if text is None else text.decode("latin-1")
+    return int(digits) if _NUMBER.fullmatch(digits) else None
+
+
+def _ttl(batch: batches.Batch, arrow: pa.DataType) -> Column:
+    """Milliseconds; more than 3 years are the time at which the message expires, as Broker-J has it."""
+    numbers, absent = _expirations(batch)
+    return arrays.integers(numbers, absent | (numbers > AUTO_MILLISECONDS), arrow)
+
+
+def _expiration(batch: batches.Batch, arrow: pa.DataType, *, as_sent: bool) -> Column:
+    numbers, absent = _expirations(batch)
+    absent |= numbers <= AUTO_MILLISECONDS
+    return arrays.integers(numbers, absent, arrow) if as_sent else arrays.times(numbers, absent, arrow, "ms")
+
+
+def _content_length(batch: batches.Batch, arrow: pa.DataType) -> Column:
+    places = batch.located.places
+    begin, end = batch.part(places.head_begin), batch.part(places.head_end)
+    numbers = batch.wire.read(">u8", begin + CONTENT_SIZE).astype(np.uint64)
+    absent = begin >= end
+    return arrays.unsigned(numbers, absent if absent.any() else None, arrow)
+
+
+def _delivery_count(batch: batches.Batch, target: headers.Target) -> Column:
+    """The broker's count of returns; NULL where the header is no integer that fits."""
+    spans = batch.fields_of(_HEADERS).sized(_HEADERS)
+    (at,) = headers.pick(batch.wire, spans, [_DELIVERY_COUNT], batch.broken)
+    column, _ = headers.typed(batch.wire, at, target)
+    return column, {}
+
+
+def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:
+    """The function that makes the column of a field; the schema check has accepted the type."""
+    name, kind = field.name.lower(), field.dataType
+    build = general(name)
+    if build is not None:
+        return build
+    if name == "body":
+        return body_builder(kind, arrow, unit, _PROPERTIES["content_type"])
+    if name == "application_headers":
+        return headers_builder(_HEADERS, kind, arrow, unit)
+    if name in _OWN:
+        return _OWN[name](kind, arrow, unit)
+    wanted = _PROPERTIES.get(name)
+    if wanted is None:  # 0-10 has it, 0-9-1 does not
+        return lambda batch: arrays.nulls(batch.rows, arrow)
+    return property_builder(wanted, kind, arrow, unit)
+
+
+def _is_text(kind: t.DataType) -> bool:
+    return isinstance(kind, t.StringType)
+
+
+_OWN: Final[dict[str, Callable[[t.DataType, pa.DataType, str], Build]]] = {
+    "redelivered": lambda _kind, _arrow, _unit: _redelivered,
+    "exchange": lambda kind, _arrow, _unit: partial(_exchange, text=_is_text(kind)),
+    "routing_key": lambda kind, _arrow, _unit: partial(_routing_key, text=_is_text(kind)),
+    "reply_to": lambda _kind, arrow, _unit: partial(_reply_to, arrow=cast("pa.StructType", arrow)),
+    "ttl": lambda _kind, arrow, _unit: partial(_ttl, arrow=arrow),
+    "expiration": lambda kind, arrow, _unit: partial(_expiration, arrow=arrow, as_sent=isinstance(kind, t.LongType)),
+    "content_length": lambda _kind, arrow, _unit: partial(_content_length, arrow=arrow),
+    "delivery_count": lambda kind, arrow, unit: partial(_delivery_count, target=headers.Target(kind, arrow, unit)),
+}
+"""Columns that are not one property as it was sent."""
