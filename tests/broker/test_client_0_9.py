@@ -452,13 +452,13 @@ def test_a_broker_that_falls_silent_is_noticed_by_its_heartbeats(rabbitmq_privat
 
 
 def test_a_broker_that_does_not_answer(rabbitmq_private: RabbitMQNode) -> None:
-    client = dial_0_9(rabbitmq_private, heartbeat=0, call_timeout_s=1.0)
-    assert client.query_queue("no-such-queue") is None
-    client.declare_exchange("amq.topic", "topic", durable=True)
+    client = dial_0_9(rabbitmq_private, heartbeat=0)
+    assert client.exists_exchange("amq.topic")  # the channel stays open
+    client._driver.call_timeout_s = 0.5
     rabbitmq_private.pause()
     try:
         with pytest.raises(DeadlineExceeded, match=r"the answer to queue\.declare"):
-            client.query_queue("q")
+            client.declare_queue("q")
     finally:
         rabbitmq_private.resume()
     with pytest.raises(DeadlineExceeded):

@@ -10,6 +10,7 @@ from amqp_core.address import DEFAULT_MECHANISMS, ConnectOptions
 from amqp_core.errors import AuthenticationFailed, UsageError
 from amqp_core.sasl import (
     MAX_ITERATIONS,
+    Amqplain,
     Anonymous,
     CramMd5,
     External,
@@ -92,6 +93,12 @@ def test_cram_md5_follows_the_vector_of_rfc_2195() -> None:
 def test_cram_md5_without_a_challenge_is_no_login() -> None:
     with pytest.raises(AuthenticationFailed, match="no password was checked"):
         CramMd5("tim", SECRET).finished()
+
+
+def test_amqplain_is_a_field_table_without_its_length() -> None:
+    login = b"\x05LOGINS\0\0\0\x07j\xc3\xbcrgen\x08PASSWORDS\0\0\0\x03\0\xc3\xa9"
+    assert Amqplain("jürgen", "\0é").initial() == login
+    assert SECRET not in repr(Amqplain("u", SECRET))
 
 
 def test_plain_is_nul_separated_utf8() -> None:
@@ -206,6 +213,8 @@ def test_saslprep_maps_other_spaces() -> None:
         (["CRAM-MD5", "SCRAM-SHA-1"], "SCRAM-SHA-1"),
         (["ANONYMOUS", "CRAM-MD5"], "CRAM-MD5"),
         (["PLAIN", "CRAM-MD5"], "CRAM-MD5"),
+        (["AMQPLAIN", "PLAIN"], "PLAIN"),
+        (["AMQPLAIN"], "AMQPLAIN"),
     ],
 )
 def test_the_best_mechanism_that_is_offered_is_used(offered: list[str], expected: str) -> None:
@@ -221,6 +230,7 @@ def test_the_order_allowed_decides() -> None:
 @pytest.mark.parametrize(
     ("name", "other", "why"),
     [
+        ("AMQPLAIN", "PLAIN", "AMQPLAIN would send the password in clear"),
         ("PLAIN", "CRAM-MD5", "PLAIN would send the password in clear"),
         ("CRAM-MD5", "PLAIN", "CRAM-MD5 would let a listener, or a false broker, find the password by trying out many"),
     ],
