@@ -1,6 +1,8 @@
-"""A client for AMQP 0-10 that needs only the standard library: codec, state machines without I/O, a blocking client.
+"""Clients for AMQP 0-10 and 0-9-1 with the standard library only: codecs, state machines without I/O, blocking clients.
 
 >>> from amqp_core import Client, ConnectOptions, Message, parse_url
+
+These are for 0-10; those for 0-9-1 are in :mod:`amqp_core.amqp_0_9_1`.
 """
 
 from amqp_core import errors
@@ -15,12 +17,14 @@ from amqp_core.errors import (
     MessageRejected,
     NotFound,
     OutcomeUnknown,
+    PublishingBlocked,
     ResourceLocked,
     TransactionFailed,
     UnauthorizedAccess,
     UndecodableMessage,
     UsageError,
 )
+from amqp_core.protocols import connect
 from amqp_core.transfer_ledger import Rejected, Transfers
 from amqp_core.typed_values import Datetime, Typed
 from amqp_core.v0_10.client import Client
@@ -57,6 +61,7 @@ __all__ = [
     "NotFound",
     "OutcomeUnknown",
     "Publisher",
+    "PublishingBlocked",
     "Rejected",
     "ReplyTo",
     "ResourceLocked",
@@ -69,6 +74,7 @@ __all__ = [
     "UndecodableMessage",
     "UsageError",
     "Xid",
+    "connect",
     "errors",
     "parse_url",
 ]

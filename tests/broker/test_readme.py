@@ -1,15 +1,16 @@
-"""The first example of the README reads and writes as it stands; only its names, paths and trigger are replaced."""
+"""Examples of the README run as they stand; only their names, addresses, paths and trigger are replaced."""
 
 from __future__ import annotations
 
 import re
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from chispa import assert_df_equality
 
-from amqp_core import Message
+from amqp_core import ConnectOptions, Message, parse_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,16 +18,22 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.support.fixtures import Broker, Connect
+    from tests.support.rabbitmq import RabbitMQNode
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = pytest.mark.broker
 
 README = Path(__file__).resolve().parents[2] / "README.md"
 
 
+def examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.mark.spark
 def test_the_first_example_reads_and_writes(
     spark: SparkSession, broker: Broker, connect: Connect, fresh_names: Iterator[str], tmp_path: Path
 ) -> None:
-    code = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)[0]
+    code = examples()[0]
     ticks, seen = next(fresh_names), next(fresh_names)
     client = connect()
     client.declare_queue(ticks)
@@ -50,3 +57,34 @@ def test_the_first_example_reads_and_writes(
     wanted = spark.createDataFrame([("one", ticks)], "body STRING, routing_key STRING")
     assert_df_equality(spark.read.parquet(f"{tmp_path}/ticks").select("body", "routing_key"), wanted)
     assert [message.body for message in client.subscribe(seen).take(1, timeout=10.0)] == [b"two"]
+
+
+def without_spark(name: str, node: Broker, queue: str) -> str:
+    """The first example that imports from a module, for a broker and a queue."""
+    code = next(code for code in examples() if f"from {name} import" in code)
+    hosts, _, _ = parse_url(node.url())
+    code = code.replace('("localhost", 5672)', repr(hosts[0])).replace('"greetings"', repr(queue))
+    return code.replace('username="guest", password="guest"', f"username={node.username!r}, password={node.password!r}")
+
+
+def test_the_example_without_spark(
+    broker: Broker, fresh_names: Iterator[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = without_spark("amqp_core", broker, next(fresh_names))
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out == "b'hello'\n"
+
+
+def test_the_example_with_rabbitmq(rabbitmq: RabbitMQNode, capsys: pytest.CaptureFixture[str]) -> None:
+    queue = f"test-{uuid.uuid4().hex[:12]}"
+    code = without_spark("amqp_core.amqp_0_9_1", rabbitmq, queue)
+    names: dict[str, Any] = {}
+    exec(compile(code, "README.md", "exec"), names)
+    assert capsys.readouterr().out == "b'hello' {'language': 'en'}\nb'?' {'language': None}\n"
+    options = ConnectOptions(
+        hosts=((rabbitmq.host, rabbitmq.port),), username=rabbitmq.username, password=rabbitmq.password
+    )
+    with names["Client"].connect(options) as client:
+        info = client.query_queue(queue)
+        assert (info.message_count, info.subscriber_count) == (0, 0)
+        client.delete_queue(queue)
