@@ -49,7 +49,7 @@ class Capabilities:
         consumer_timeouts: a subscription may have the argument ``x-consumer-timeout``, which the broker may ignore.
         returns_unroutable: unroutable messages come back to their publisher before they are confirmed, whatever the
             type of the exchange: nothing has to be queried.
-        rejects: a consumer can reject a message for good: to the alternate or dead-letter exchange, or to be dropped.
+        rejections: a consumer can reject a message for good: to the alternate or dead-letter exchange, or dropped.
         expiration_is_absolute: the expiration of a message is a time in milliseconds since 1970, not a duration.
     """
 
@@ -72,7 +72,7 @@ class Capabilities:
     queue_types: bool = False
     consumer_timeouts: bool = False
     returns_unroutable: bool = False
-    rejects: bool = True
+    rejections: bool = True
     expiration_is_absolute: bool = False
 
 

@@ -116,7 +116,7 @@ class Client(PublishingClient):
             queue_types=is_rabbitmq,
             consumer_timeouts=is_rabbitmq,
             returns_unroutable=True,
-            rejects=not is_brokerj,
+            rejections=not is_brokerj,
             expiration_is_absolute=is_brokerj,
         )
 
@@ -260,10 +260,10 @@ class Client(PublishingClient):
             text: the reason, which this protocol does not send.
 
         Raises:
-            UsageError: the broker cannot (:attr:`Capabilities.rejects`).
+            UsageError: the broker cannot (:attr:`Capabilities.rejections`).
             ConnectionLost, CommandFailed, DeadlineExceeded, ...: as :meth:`accept`.
         """
-        if not self.capabilities.rejects:
+        if not self.capabilities.rejections:
             raise not_supported("To reject a message", self.protocol, "Use AMQP 0-10")
         methods = self._refusals(ranges, requeue=False)
         self._settle(ranges, methods, sync=sync, silence_timeout_s=silence_timeout_s)

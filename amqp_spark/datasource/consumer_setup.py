@@ -16,7 +16,7 @@ from amqp_core.errors import (
 from amqp_spark.connect import require
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import ConsumerStalled
-from amqp_spark.options import QUORUM
+from amqp_spark.options import QUORUM, REJECT
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 
 if TYPE_CHECKING:
@@ -73,6 +73,7 @@ def _check_capabilities(client: Client, options: SourceOptions) -> None:
         (options.consumer_priority is not None, "consumerPriority", "consumer_priorities"),
         (options.consumer_timeout is not None, "consumerTimeout", "consumer_timeouts"),
         (options.queue_type is not None, "queueType", "queue_types"),
+        (options.mode == REJECT, f"mode={REJECT}", "rejections"),
     ):
         if given:
             require(client, f"Option {name}", capability)

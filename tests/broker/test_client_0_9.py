@@ -175,7 +175,7 @@ def test_rejected_messages_go_to_the_dead_letter_exchange_or_are_refused(connect
     if not is_rabbitmq(client):
         put(client, queue, b"a")
         take(client.subscribe(queue, max_unsettled=4), 1)
-        assert not client.capabilities.rejects
+        assert not client.capabilities.rejections
         with pytest.raises(UsageError, match="AMQP_NOT_SUPPORTED"):
             client.reject([(1, 1)])
         return

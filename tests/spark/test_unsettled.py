@@ -408,6 +408,7 @@ def test_a_quorum_queue_is_declared_without_a_limit_of_deliveries_where_the_serv
     [
         ({"selector": "a = 1"}, "selectors", "Option selector needs selectors"),
         ({"consumerPriority": 1}, "consumer_priorities", "Option consumerPriority needs consumer priorities"),
+        ({"mode": "REJECT"}, "rejections", "Option mode=REJECT needs rejections"),
         ({"consumerTimeout": "1h"}, "consumer_timeouts", "Option consumerTimeout needs consumer timeouts"),
         ({"declare": "ifMissing", "queueType": "quorum"}, "queue_types", "Option queueType needs queue types"),
         ({"deliveryGuarantee": "exactly-once", "consumerId": "c"}, "local_transactions",
