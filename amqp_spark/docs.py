@@ -73,6 +73,12 @@ def wire_types_table() -> str:
     return "".join(["| type of Spark | on the wire, 0-10 | 0-9-1 | how |\n|---|---|---|---|\n", *rows])
 
 
+def table_types_table() -> str:
+    """Format the type letters of 0-9-1 as a table."""
+    rows = [_row(f"`{letter}`", name) for letter, name in source.TABLE_TYPES]
+    return "".join(["| letter | read as |\n|---|---|\n", *rows])
+
+
 def conditions_list() -> str:
     """Format all conditions of errors, by name."""
     every: list[Condition] = [*CoreCondition, *SparkCondition]
@@ -88,6 +94,7 @@ def written(text: str) -> str:
         "columns": columns_table(),
         "sink_columns": sink_columns_table(),
         "wire_types": wire_types_table(),
+        "table_types": table_types_table(),
         "conditions": conditions_list(),
     }
     return _TABLE.sub(lambda match: match[1] + tables[match[2]] + match[3], text)

@@ -26,7 +26,7 @@ def decode_headers(column: Column | str, kind: t.DataType = TEXTS) -> Column:
     and values are widened only without loss. Thread-safe.
 
     Args:
-        column: the encoded headers (0-10 section 3.3.3, type map).
+        column: the encoded headers: maps (0-10 section 3.3.3) or tables (0-9-1 section 4.2.5.5).
         kind: the type to decode to, a STRUCT of headers by name or a MAP; default: every header as text.
 
     Returns:

@@ -329,11 +329,19 @@ def test_a_malformed_table_fails_its_message_only(encoded: bytes, kind: t.DataTy
 
 
 def test_tables_kept_as_bytes_are_decoded_later() -> None:
-    column = pa.array([wire9.table((b"n", b"I" + I32(7))), None, wire9.table()], pa.binary())
-    found, errors = decode_maps(column, schema(("n", LONG)), protocol="0-9-1")
-    assert (found.to_pylist(), errors) == ([{"n": 7}, None, {"n": None}], {})
-    found, errors = decode_maps(column, MAP, protocol="0-9-1")
-    assert (found.to_pylist(), errors) == ([[("n", "7")], None, []], {})
+    """Beside maps of 0-10, which they may be mixed with."""
+    table, bad = wire9.table((b"n", b"I" + I32(7))), wire9.table((b"n", b"Z"))
+    column = pa.array([table, None, wire9.table(), wire.map_([(b"n", 0x21, I32(8))]), bad, b"no"], pa.binary())
+    for kind, values in (
+        (schema(("n", LONG)), [{"n": 7}, None, {"n": None}, {"n": 8}]),
+        (MAP, [[("n", "7")], None, [], [("n", "8")]]),
+    ):
+        found, errors = decode_maps(column, kind)
+        assert found.to_pylist()[:4] == values
+        assert errors == {
+            4: "application-headers: an entry reaches beyond its end",
+            5: "2 bytes that do not begin with their number less 4",
+        }
 
 
 # ---- frames --------------------------------------------------------------------------------------------------------

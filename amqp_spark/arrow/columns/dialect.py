@@ -194,6 +194,8 @@ def _map_0_9(data: bytes, pos: int) -> tuple[dict[str, Typed], int]:
     return {key: _of_0_10(item) for key, item in table.items()}, end
 
 
+LETTERS: Final = {chr(number): code_of for number, code_of in _KINDS.items()}
+"""Type letters of 0-9-1, and the type code of 0-10 with the same form."""
 AMQP_0_9: Final = Dialect(
     is_counted=False,
     map=letter.TABLE,

@@ -10,6 +10,7 @@ from amqp_spark.arrow.decode.schema import (
     COLUMNS,
     DEFAULT_CORRUPT_COLUMN,
     DEFAULT_SCHEMA,
+    TABLE_TYPES,
     schema_problems,
     schema_with,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "COLUMNS",
     "DEFAULT_CORRUPT_COLUMN",
     "DEFAULT_SCHEMA",
+    "TABLE_TYPES",
     "Chunk",
     "ColumnPlan",
     "decode_maps",

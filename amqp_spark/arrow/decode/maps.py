@@ -10,18 +10,24 @@ from pyspark.sql.pandas.types import to_arrow_type
 
 from amqp_spark.arrow.columns import arrays
 from amqp_spark.arrow.columns.batch import decoder
+from amqp_spark.arrow.columns.dialect import AMQP_0_9, AMQP_0_10
 from amqp_spark.arrow.columns.wire import Spans, Wire, padded
-from amqp_spark.arrow.decode.protocols import DECODERS
 
 if TYPE_CHECKING:
     from pyspark.sql import types as t
 
     from amqp_spark.arrow.columns.arrays import Array, Column
     from amqp_spark.arrow.columns.conversion import Errors
+    from amqp_spark.arrow.columns.dialect import Dialect
+    from amqp_spark.arrow.columns.wire import Mask
 
 
-def decode_maps(column: Array, kind: t.DataType, unit: str = "auto", protocol: str = "0-10") -> Column:
-    """Decode encoded maps (BINARY, each with its size; NULL stays NULL) to STRUCT or MAP, as the source does."""
+def decode_maps(column: Array, kind: t.DataType, unit: str = "auto") -> Column:
+    """Decode maps and tables (BINARY, each with its size; NULL stays NULL) to STRUCT or MAP, as the source does.
+
+    Each says itself what it is: behind the size a map of 0-10 has the number of its entries in four bytes, the first of
+    them 0, and a table of 0-9-1 the size of the first key, which is not 0.
+    """
     arrow = to_arrow_type(kind, timezone="UTC")
     maps = column.cast(pa.binary())
     rows = len(maps)
@@ -31,15 +37,26 @@ def decode_maps(column: Array, kind: t.DataType, unit: str = "auto", protocol: s
     ends = np.frombuffer(memoryview(bounds), np.int32)[maps.offset : maps.offset + rows + 1].astype(np.int64)
     first, last = int(ends[0]), int(ends[-1])
     data = b"" if raw is None else raw.slice(first, last - first).to_pybytes()
-    wire = Wire(padded(data, len(data)), dialect=DECODERS[protocol].dialect)
-    absent = maps.is_null().to_numpy(zero_copy_only=False) if maps.null_count else None
+    data = padded(data, len(data))
+    wire = Wire(data)
+    absent = np.zeros(rows, np.bool_)
+    if maps.null_count:
+        absent |= maps.is_null().to_numpy(zero_copy_only=False)
     begin, end = ends[:-1] - first, ends[1:] - first
-    broken: Errors = {}
-    wrong = wire.size(4, begin) != end - begin - 4
-    if absent is not None:
-        wrong &= ~absent
+    errors: Errors = {}
+    wrong = (wire.size(4, begin) != end - begin - 4) & ~absent
     for row in np.flatnonzero(wrong).tolist():
-        broken[row] = f"{end[row] - begin[row]} bytes that do not begin with their number less 4"
-    absent = wrong if absent is None else absent | wrong
-    decoded, errors = decoder(kind, arrow, unit)(wire, Spans(begin, end, absent), broken)
-    return decoded, errors | broken
+        errors[row] = f"{end[row] - begin[row]} bytes that do not begin with their number less 4"
+    absent |= wrong
+    tables = ~absent & (end - begin > 4) & (wire.size(1, begin + 4) != 0)
+
+    def decoded(dialect: Dialect, others: Mask) -> Array:
+        spans = Spans(begin, end, absent | others)
+        values, found = decoder(kind, arrow, unit)(Wire(data, dialect=dialect), spans, errors)
+        errors.update(found)
+        return values
+
+    if not tables.any():
+        return decoded(AMQP_0_10, tables), errors
+    both = [decoded(AMQP_0_10, tables), decoded(AMQP_0_9, ~tables)]
+    return arrays.take(pa.concat_arrays(both), np.arange(rows) + tables * rows), errors

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from pyspark.sql import types as t
 
 from amqp_spark.arrow.columns.conversion import unsupported_parts
+from amqp_spark.arrow.columns.dialect import LETTERS
+from amqp_spark.arrow.columns.values import name_of
 from amqp_spark.arrow.v0_9.properties import PROPERTIES as PROPERTIES_0_9
 from amqp_spark.arrow.v0_10 import properties
 from amqp_spark.arrow.v0_10.properties import PROPERTIES
@@ -140,6 +142,9 @@ COLUMNS: Final = {
     ),
 }
 """All columns of the source."""
+_TEXTS: Final = {"S": "str16; vbin32 if it is not UTF-8", "c": "str16", "C": "str16"}
+TABLE_TYPES: Final = tuple((letter, _TEXTS.get(letter) or name_of(number)) for letter, number in LETTERS.items())
+"""Type letters of the tables and arrays of 0-9-1, and the names of the wire types whose values they are read as."""
 DEFAULT_SCHEMA: Final = t.StructType([t.StructField(name, column.default) for name, column in COLUMNS.items()])
 """All columns, with their types if no schema is given."""
 
