@@ -235,6 +235,26 @@ def test_a_time_to_live_is_text_or_where_brokers_take_it_so_a_time() -> None:
     assert "column 'ttl' is -1; 0 and above are allowed" in refusal(schema, {**BODY, "ttl": -1})
 
 
+def test_where_it_is_a_time_the_column_of_times_counts_before_the_time_to_live() -> None:
+    row: dict[str, Any] = {**BODY, "ttl": None, "expiration": datetime(2026, 11, 21, 0, 0, 0, 123_999, UTC)}
+    at = str(int(datetime(2026, 11, 21, tzinfo=UTC).timestamp()) * 1000 + 123)
+    schema = fields(body=OCTETS, ttl=LONG, expiration=t.TimestampType())
+    rows = [row, {**row, "ttl": 5}, {**row, "ttl": 60_000, "expiration": None}, {**row, "expiration": None}]
+    before = time.time_ns() // 1_000_000
+    found = [each.properties.expiration for each in published(schema, rows, absolute=True)]
+    assert found[:2] == [at, at]
+    assert before + 60_000 <= int(found[2]) <= time.time_ns() // 1_000_000 + 60_000
+    assert found[3] is None
+    fixed = [each.properties.expiration for each in published(schema, rows, sink_options(ttl=7), absolute=True)]
+    assert fixed[:2] == [at, at]
+    assert before + 7 <= int(fixed[3]) <= time.time_ns() // 1_000_000 + 7
+    number = fields(body=OCTETS, expiration=LONG)
+    assert one(number, {**BODY, "expiration": 17}, absolute=True).properties.expiration == "17"
+    assert "column 'expiration' is -1; 0 and above are allowed" in refusal(
+        number, {**BODY, "expiration": -1}, absolute=True
+    )
+
+
 @pytest.mark.parametrize(("unit", "factor"), [("auto", 1), ("s", 1), ("ms", 1000)])
 def test_a_timestamp_is_in_whole_seconds_unless_milliseconds_are_wanted(unit: str, factor: int) -> None:
     schema = fields(body=OCTETS, timestamp=t.TimestampType())

@@ -206,7 +206,7 @@ def _is_reply_to(kind: t.DataType) -> bool:
 def type_problems(field: t.StructField, allowed: str, *, sent: bool) -> list[str]:
     """Problems of the type of a known column, when it is read or sent."""
     kind, name = field.dataType, field.name.lower()
-    column = COLUMNS.get(name, _TEXT)  # what only the sink has are texts
+    column = COLUMNS[name]
     if name == "reply_to":
         if _is_reply_to(kind):
             return []

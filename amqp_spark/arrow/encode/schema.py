@@ -72,6 +72,7 @@ OPTIONS: Final = {
 _IN_0_9: Final = {each.name: each for each in PROPERTIES_0_9}
 _LIKE_IN_0_9: Final = {
     "discard_unroutable": "true leaves the bit mandatory of basic.publish out.",
+    "expiration": "Broker-J, where the property expiration is a time. RabbitMQ: not there (`onUnsupported`).",
     "routing_key": "The same.",
     "content_length": "Always sent.",
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import pyarrow as pa
@@ -79,14 +79,12 @@ class EncodedBlock:
 class Encoder(ABC):
     """Makes frames of the rows of one task for one connection."""
 
-    lacks: ClassVar[frozenset[str]]
-    """Columns that the protocol has no property for."""
-
     def __init__(self, plan: MessagePlan, frame_format: FrameFormat, task_id: TaskId) -> None:
         self.plan = plan
         self.task_id = task_id
         self.frame_format = frame_format
-        dropped = self.lacks if plan.drops_unsupported else frozenset[str]()
+        self._lacks = self._lacking()
+        dropped = self._lacks if plan.drops_unsupported else frozenset[str]()
         self._partition = self._partition_of(plan, task_id) if plan.stable_message_id else None
         self._columns = {name: index for name, (index, _) in plan.columns.items() if name not in dropped}
 
@@ -112,6 +110,10 @@ class Encoder(ABC):
             yield self._block(block, high - low, first_row + low)
 
     # --- what a protocol adds
+
+    @abstractmethod
+    def _lacking(self) -> frozenset[str]:
+        """Columns that the protocol has no property for."""
 
     @abstractmethod
     def _header(self, columns: dict[str, Array], rows: int, body: Bodies, blamed: Blamed) -> RowBytes:
@@ -163,7 +165,7 @@ class Encoder(ABC):
         )
 
     def _refuse_unsupported(self, columns: dict[str, Array], blamed: Blamed) -> None:
-        for name in self.lacks & columns.keys():
+        for name in self._lacks & columns.keys():
             column = columns[name]
             if column.null_count == len(column):
                 continue

@@ -7,7 +7,7 @@ unless the body is empty.
 from __future__ import annotations
 
 from struct import pack
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
@@ -44,8 +44,6 @@ _BEFORE_DESTINATION: Final = FRAME_HEADER + 6
 class TransferEncoder(Encoder):
     """Makes transfers on channel 0."""
 
-    lacks: ClassVar = frozenset({"type", "cluster_id"})
-
     def __init__(self, plan: MessagePlan, frame_format: FrameFormat, task_id: TaskId) -> None:
         super().__init__(plan, frame_format, task_id)
         self._check_constants()
@@ -65,6 +63,9 @@ class TransferEncoder(Encoder):
 
     def _as_message_ids(self, texts: Array) -> Array:
         return as_uuids(texts)
+
+    def _lacking(self) -> frozenset[str]:
+        return frozenset({"type", "cluster_id"})
 
     @property
     def _header_room(self) -> int:

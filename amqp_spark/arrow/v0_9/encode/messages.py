@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from struct import pack
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Final
 
 from amqp_core.v0_9.framing import HEADER, METHOD, OVERHEAD
 from amqp_core.v0_9.spec import BasicProperties, BasicPublish
@@ -16,7 +16,7 @@ from amqp_spark.arrow.rows.messages import Encoder
 from amqp_spark.arrow.rows.row_bytes import RowBytes, lengths, number
 from amqp_spark.arrow.v0_9.encode import frames, headers
 from amqp_spark.arrow.v0_9.encode.frames import END, frame
-from amqp_spark.arrow.v0_9.encode.properties import PropertyList
+from amqp_spark.arrow.v0_9.encode.properties import EXPIRATION, TTL, PropertyList
 from amqp_spark.arrow.v0_9.properties import PROPERTIES
 
 if TYPE_CHECKING:
@@ -43,15 +43,17 @@ _MANDATORY: Final = 1
 class PublishEncoder(Encoder):
     """Makes frames of basic.publish."""
 
-    lacks: ClassVar = frozenset({"immediate", "expiration", "resume_id", "resume_ttl"})
-    """0-9-1 has a bit immediate, but RabbitMQ ends the connection for it (540)."""
-
     def __init__(
         self, plan: MessagePlan, frame_format: FrameFormat, task_id: TaskId, *, channel: int = CHANNEL
     ) -> None:
         super().__init__(plan, frame_format, task_id)
         self._channel = channel
         self._room = frame_format.max_frame_size - OVERHEAD
+
+    def _lacking(self) -> frozenset[str]:
+        """0-9-1 has a bit immediate, but RabbitMQ ends the connection for it (540)."""
+        lacking = frozenset({"immediate", "resume_id", "resume_ttl"})
+        return lacking if self.frame_format.expiration_is_absolute else lacking | {EXPIRATION}
 
     @property
     def _header_room(self) -> int:
@@ -83,7 +85,9 @@ class PublishEncoder(Encoder):
         now_ms = time.time_ns() // 1_000_000 if self.frame_format.expiration_is_absolute else 0
         properties = PropertyList(rows, blamed, now_ms=now_ms, drops=plan.drops_unsupported)
         for field in PROPERTIES:
-            if field.name in columns:
+            if field.name == TTL and EXPIRATION in columns:
+                properties.expiration(field, columns[EXPIRATION], columns.get(TTL), plan.constants.get(TTL))
+            elif field.name in columns:
                 properties.column(field, columns[field.name], plan.timestamp_unit)
             elif field.name in plan.constants:
                 properties.constant(field, plan.constants[field.name])

@@ -13,11 +13,13 @@ from amqp_spark.arrow.rows.row_errors import blame
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.layout import Property
-    from amqp_spark.arrow.rows.row_bytes import Array
+    from amqp_spark.arrow.rows.row_bytes import Array, Mask, Numbers
     from amqp_spark.arrow.rows.row_errors import Blamed
 
 _REPLY_TO: Final = "reply_to"
-_TTL: Final = "ttl"
+TTL: Final = "ttl"
+EXPIRATION: Final = "expiration"
+"""Columns of the property expiration: a duration, or a time where the broker takes it as one."""
 _EXCHANGE: Final = "exchange"
 
 
@@ -35,7 +37,7 @@ class PropertyList(Fields):
 
     def constant(self, field: Property, value: int | str) -> None:
         """Add a property that is the same in every row."""
-        if field.name == _TTL:
+        if field.name == TTL:
             value = str(min(int(value) + self._now_ms, LARGEST))
         if isinstance(value, int):
             self.add(field, None, number(NUMBERS[field.width], value))
@@ -47,7 +49,7 @@ class PropertyList(Fields):
         """Add a property with the row's own value; NULL leaves it out. ``unit`` is that of TIMESTAMP columns."""
         if column.null_count == len(column):
             return
-        if field.name == _TTL:
+        if field.name == TTL:
             self._ttl(field, column)
         elif field.name == _REPLY_TO:
             self._reply_to(field, cast("pa.StructArray", column))
@@ -61,13 +63,37 @@ class PropertyList(Fields):
             self.add_sized(field, column, field.name)
 
     def _ttl(self, field: Property, column: Array) -> None:
-        """The time to live as text in decimal digits."""
+        """The time to live."""
+        self._decimal(field, self._durations(column), present(column))
+
+    def expiration(self, field: Property, column: Array, ttl: Array | None, constant: int | str | None) -> None:
+        """Add the property as a time in milliseconds since 1970: that of a column, elsewhere the time to live."""
+        there = column.is_valid().to_numpy(zero_copy_only=False)
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64())
+            times = integers(column) // 1000
+        else:
+            times = integers(column)
+        self._refuse_negative(EXPIRATION, times)
+        if constant is not None:  # the option takes the place of the column ttl
+            ttl = pa.repeat(pa.scalar(int(constant), pa.int64()), len(column))
+        if ttl is not None:
+            times = np.where(there, times, self._durations(ttl))
+            there = there | ttl.is_valid().to_numpy(zero_copy_only=False)
+        self._decimal(field, times, there)
+
+    def _durations(self, column: Array) -> Numbers:
+        """Times to live as they are sent."""
         values = integers(column).astype(np.int64)
+        self._refuse_negative(TTL, values)
+        return np.minimum(values, LARGEST - self._now_ms) + self._now_ms if self._now_ms else values
+
+    def _refuse_negative(self, name: str, values: Numbers) -> None:
         for row in np.flatnonzero(values < 0).tolist():
-            self.blamed.setdefault(row, (field.name, f"is {values[row]}; 0 and above are allowed"))
-        if self._now_ms:
-            values = np.minimum(values, LARGEST - self._now_ms) + self._now_ms
-        there = present(column)
+            self.blamed.setdefault(row, (name, f"is {values[row]}; 0 and above are allowed"))
+
+    def _decimal(self, field: Property, values: Numbers, there: Mask | None) -> None:
+        """Add numbers as text in decimal digits."""
         texts: Any = pa.array(values, mask=None if there is None else ~there).cast(pa.string())
         self.add_sized(field, texts, field.name)
 
