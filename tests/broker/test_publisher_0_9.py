@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import pytest
@@ -22,6 +23,8 @@ from amqp_core.errors import (
     PreconditionFailed,
     PublishingBlocked,
     ResourceLimitExceeded,
+    TlsError,
+    VersionRefused,
 )
 from amqp_core.v0_9.messages import Message, each_message
 from amqp_core.v0_9.spec import BasicProperties
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from amqp_core.v0_9.client import Client
+    from tests.support.fixtures import OwnRabbitMQ
     from tests.support.rabbitmq import RabbitMQNode
 
     Node = RabbitMQNode | BrokerJ
@@ -381,3 +385,25 @@ def test_auto_takes_what_each_host_speaks(rabbitmq: RabbitMQNode, brokerj: Broke
         for _ in range(2):
             with protocols.connect(options) as client:
                 assert client.protocol == protocol
+
+
+def test_tls(own_rabbitmq: OwnRabbitMQ, name: str) -> None:
+    node = own_rabbitmq(listeners=("tls",))
+    hosts, virtual_host, tls = parse_url(node.url("default", "tls"))
+    assert tls
+    login = {"username": node.username, "password": node.password, "virtual_host": virtual_host}
+    options = ConnectOptions(hosts=hosts, tls=True, tls_ca_file=str(node.tls.ca_file), **cast("Any", login))
+    with cast("Client", protocols.connect(options)) as client:
+        assert client.protocol == "0-9-1"
+        client.declare_queue(name)
+        publisher = client.publisher()
+        publisher.send(numbered(1000, 0, name, size=1000))
+        publisher.finish()
+        assert drained(client, name, 1000) == list(range(1000))
+    with pytest.raises(TlsError):
+        protocols.connect(replace(options, tls_ca_file=str(node.tls.other_ca_file)))
+    with pytest.raises(VersionRefused, match=r"does not speak AMQP 0-10 or 0-9-1; it .* TLS .*use amqps://"):
+        protocols.connect(replace(options, tls=False, tls_ca_file=None))
+    plain = ConnectOptions(hosts=((node.host, node.port),), tls=True, connect_timeout=5.0, **cast("Any", login))
+    with pytest.raises(TlsError):
+        protocols.connect(plain)
