@@ -373,6 +373,9 @@ class Client(Protocol):
     def reject(self, ranges: Sequence[tuple[int, int]], *, text: str = "", silence_timeout_s: float = 0.0) -> None:
         """Reject transfers: they go to the queue's alternate exchange, if it has one. A long ``text`` is cut."""
 
+    def earlier_deliveries(self, block: Block) -> int:
+        """Number of earlier deliveries that messages of the block report, of a sample; 0 if there is no report."""
+
     def release(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False) -> None:
         """Return transfers to their queue."""
 

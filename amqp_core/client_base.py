@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
+    from amqp_core.api import Block
     from amqp_core.transport import Transport
 
 
@@ -80,6 +81,10 @@ class BaseClient(Generic[DriverT]):
         Raises no error of the broker.
         """
         self._driver.discard()
+
+    def earlier_deliveries(self, block: Block) -> int:
+        """Return 0: messages do not report how often they were delivered."""
+        return 0
 
     def service(self) -> None:
         """Read arrived data and send a heartbeat if one is due, without waiting; for a client that is not in use.

@@ -14,7 +14,7 @@ from amqp_core.transport import tls_context
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.connection import CONSUMING, HEADERS
 from amqp_core.v0_9.driver import Driver
-from amqp_core.v0_9.messages import Message
+from amqp_core.v0_9.messages import Message, earlier_deliveries
 from amqp_core.v0_9.no_transactions import NoTransactions
 from amqp_core.v0_9.publishing_client import PublishingClient
 from amqp_core.v0_9.routing import by_consumer_tag
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amqp_core.address import ConnectOptions
+    from amqp_core.api import Block as AnyBlock
     from amqp_core.blocks import Block
     from amqp_core.v0_9.channel import Content
 
@@ -294,6 +295,10 @@ class Client(PublishingClient):
         self._driver.call(
             CONSUMING, spec.ChannelFlow(active=True), spec.ChannelFlowOk, silence_timeout_s=silence_timeout_s
         )
+
+    def earlier_deliveries(self, block: AnyBlock) -> int:
+        """Return the greatest ``x-delivery-count`` of the first and the last message of a block (quorum queues)."""
+        return earlier_deliveries(block)
 
     def _refusals(self, ranges: Sequence[tuple[int, int]], *, requeue: bool) -> list[spec.Method]:
         """The methods that settle without accepting; basic.nack only if the broker knows it (an extension)."""

@@ -13,14 +13,18 @@ from amqp_core.errors import DecodeError, ProtocolError, UndecodableMessage, Usa
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method
 from amqp_core.v0_9.channel import basic_properties
-from amqp_core.v0_9.framing import BODY, HEADER, METHOD, parse_frame
+from amqp_core.v0_9.framing import BODY, FRAME_HEADER, HEADER, METHOD, parse_frame
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from amqp_core.api import Block as AnyBlock
     from amqp_core.blocks import Block
 
 _ANY_FRAME_SIZE = 1 << 33
+_CONSUMER_TAG = FRAME_HEADER + 4
+"""Offset of the consumer tag in the frame of basic.deliver: behind the class and the method."""
+_DELIVERY_TAG_SIZE = 8
 
 
 @dataclass(slots=True)
@@ -63,6 +67,28 @@ class Message:
     def headers(self) -> dict[str, object]:
         """The application headers."""
         return self.properties.headers or {}
+
+
+def earlier_deliveries(block: AnyBlock) -> int:
+    """Greatest header ``x-delivery-count`` of the first and the last delivery of a block; 0 if they have none.
+
+    Only a message that is marked as redelivered is decoded. It raises no AmqpError.
+    """
+    ends = block.ends
+    bounds = {(0, ends[0]), (ends[-2] if len(ends) > 1 else 0, ends[-1])}
+    return max(_delivery_count(block.frames, start, end) for start, end in bounds)
+
+
+def _delivery_count(frames: bytes, start: int, end: int) -> int:
+    tag_size = frames[start + _CONSUMER_TAG]
+    if not frames[start + _CONSUMER_TAG + 1 + tag_size + _DELIVERY_TAG_SIZE] & 1:  # the bit redelivered
+        return 0
+    try:
+        headers = _message(frames, start, end).properties.headers
+    except ProtocolError:
+        return 0
+    count = headers.get("x-delivery-count") if headers else None
+    return count if isinstance(count, int) else 0
 
 
 def each_message(block: Block) -> Iterator[Message | UndecodableMessage]:

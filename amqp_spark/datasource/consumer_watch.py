@@ -1,4 +1,4 @@
-"""Notice a consumer that gets nothing although its queue has messages.
+"""Notice a consumer that gets nothing although its queue has messages, and messages that are delivered too often.
 
 RabbitMQ 4.3 takes messages back that were not settled within its ``consumer_timeout``, and sends that consumer nothing
 more until all of them are settled, which it does not say. A consumer on a busy quorum queue may be forgotten, too. So
@@ -7,16 +7,24 @@ while nothing arrives and there is room, the queue is counted now and then; the 
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from amqp_core.api import Block, Client
+
+_log = logging.getLogger(__name__)
 
 QUIET_SECONDS: Final = 10.0
 """Silence after which the queue is counted."""
 CERTAIN_SECONDS: Final = 2.0
 """Time until the second count: messages that came just before the first one are under way."""
 LONGEST_QUIET_SECONDS: Final = 600.0
+DELIVERY_LIMIT: Final = 20
+"""Returns after which RabbitMQ from 4.0 on drops a message of a quorum queue, or dead-letters it, by default."""
+WARNING_SECONDS: Final = 60.0
 
 
 class ConsumerWatch:
@@ -54,3 +62,29 @@ class ConsumerWatch:
             return False
         self._quiet_s = min(LONGEST_QUIET_SECONDS, 2 * self._quiet_s)
         return True
+
+
+class DeliveryCountWatch:
+    """Warns of messages of one queue that come near a limit of deliveries, on the thread of its consumer.
+
+    Each crash of a reader is a delivery of all that it held, whether it was processed or not.
+    """
+
+    def __init__(self, queue: str, clock: Callable[[], float]) -> None:
+        self._queue = queue
+        self._clock = clock
+        self._next = clock()
+
+    def arrived(self, client: Client, block: Block) -> None:
+        """Look at a block, unless a warning was just given."""
+        if not client.capabilities.counts_deliveries or self._clock() < self._next:
+            return
+        count = client.earlier_deliveries(block)
+        if count >= DELIVERY_LIMIT // 2:
+            self._next = self._clock() + WARNING_SECONDS
+            _log.warning(
+                "queue %r: messages were delivered %d times before. Unless the queue has no limit, RabbitMQ drops or "
+                "dead-letters them after %d returns: set a policy with delivery-limit=-1, or declare the queue with "
+                "x-delivery-limit=-1, as declare=ifMissing with queueType=quorum does",
+                self._queue, count, DELIVERY_LIMIT,
+            )  # fmt: skip

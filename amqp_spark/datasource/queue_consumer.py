@@ -16,7 +16,7 @@ from amqp_core.errors import AmqpError, NotFound, ResourceDeleted
 from amqp_spark import crashpoints
 from amqp_spark.datasource import consumer_setup
 from amqp_spark.datasource.consumer_setup import Retries
-from amqp_spark.datasource.consumer_watch import ConsumerWatch
+from amqp_spark.datasource.consumer_watch import ConsumerWatch, DeliveryCountWatch
 from amqp_spark.datasource.credit import MAX_CREDIT, CreditFlowControl
 from amqp_spark.datasource.drain_detector import QUIET_SECONDS, SETTLING_SECONDS, DrainDetector
 from amqp_spark.datasource.incarnation import Incarnation
@@ -108,6 +108,7 @@ class QueueConsumer:
         self._life = Incarnation()
         self._retries = Retries(queue, options, held.clock)
         self._watch = ConsumerWatch(held.clock)
+        self._counts = DeliveryCountWatch(queue, held.clock)
         self._excess: list[tuple[int, int]] = []
         """Ids of messages beyond the end, which go back to the queue."""
         self._dying_s = 0.0
@@ -347,6 +348,8 @@ class QueueConsumer:
                 self._lock.notify_all()
         self._ending.arrived()
         self._watch.arrived()
+        if self._client is not None:
+            self._counts.arrived(self._client, blocks[0])
 
     def _left_to_take(self) -> int:
         """Number of messages still wanted from this queue."""

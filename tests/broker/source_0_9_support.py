@@ -45,20 +45,24 @@ class MessagePlan(BodyPlan):
 class Place:
     """A virtual host of a broker, and a queue of a type in it."""
 
-    url: str
+    address: str
     username: str
     password: str
     queue_type: str | None = None
     queue: str = field(default_factory=lambda: f"test-{uuid.uuid4().hex[:12]}")
     readers: list[AmqpStreamReader] = field(default_factory=list)
 
-    @property
-    def is_rabbitmq(self) -> bool:
-        return self.queue_type is not None
+    def url(self, _vhost: str = "") -> str:
+        """The URL of the virtual host."""
+        return self.address
+
+    def log(self) -> str:
+        """Nothing: the broker is that of a fixture."""
+        return ""
 
     def connect(self) -> Client:
         """A client of 0-9-1."""
-        hosts, virtual_host, _ = parse_url(self.url)
+        hosts, virtual_host, _ = parse_url(self.address)
         user, password = self.username, self.password
         return Client.connect(
             ConnectOptions(hosts=hosts, virtual_host=virtual_host, username=user, password=password, protocol="0-9-1")
@@ -100,7 +104,7 @@ class Place:
     def reader(self, **options: Any) -> AmqpStreamReader:
         """A reader of the queue with options; ``__`` in a keyword stands for a dot."""
         given = {
-            "url": self.url,
+            "url": self.address,
             "username": self.username,
             "password": self.password,
             "protocol": "0-9-1",

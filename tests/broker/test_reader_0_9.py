@@ -143,6 +143,23 @@ def test_at_most_once_leaves_nothing_to_come_again(place: Place) -> None:
     assert place.count() == (0, 0)
 
 
+def test_messages_of_readers_that_were_killed_often_are_a_warning(
+    rabbitmq: RabbitMQNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    place = Place(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password, "quorum")
+    with closing(place):
+        place.declare()
+        place.publish(numbers(100))
+        for _ in range(10):
+            with place.connect() as client:
+                subscription = client.subscribe(place.queue)
+                wait_until(lambda: subscription.take_blocks(0.1) != [], "messages come")  # noqa: B023  called at once
+                client.abort()
+        driver = place.driver()
+        driver.rows(100)
+        assert "messages were delivered 10 times before" in caplog.text
+
+
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 def test_declare_and_bind(rabbitmq: RabbitMQNode, queue_type: str) -> None:
     place = Place(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password, queue_type)

@@ -374,6 +374,20 @@ def test_a_cancelled_consumer_is_replaced_unless_the_queue_is_gone(
         fake.wait(lambda: isinstance(receiver.failure(), ResourceDeleted))
 
 
+@pytest.mark.parametrize(("count", "warnings"), [(9, 0), (10, 1)])
+def test_messages_that_come_near_the_limit_of_deliveries_are_a_warning(
+    fake: FakeBroker, readers: Readers, caplog: pytest.LogCaptureFixture, count: int, warnings: int
+) -> None:
+    fake.earlier_deliveries = count
+    driver = Driver(readers())
+    for round_ in range(3):  # once a minute
+        fake.publish("q", *numbers(10, 10 * round_))
+        driver.rows(10 * round_ + 10)
+    found = [record.getMessage() for record in caplog.records if "x-delivery-limit=-1" in record.getMessage()]
+    assert len(found) == warnings
+    assert all(f"queue 'q': messages were delivered {count} times before" in text for text in found)
+
+
 # --- options
 
 

@@ -149,6 +149,8 @@ class FakeBroker:
         """Message counts of the next answers: they may be late."""
         self.stalls: set[str] = set()
         """Queues of which the present consumers get nothing more."""
+        self.earlier_deliveries = 0
+        """Number of earlier deliveries that blocks report."""
         self.cancels: list[AmqpError] = []
         """Errors that end the next consumers, whose connections go on."""
         self.declared: dict[str, dict[str, object] | None] = {}
@@ -542,6 +544,9 @@ class FakeClient:
             self.broker.silence_timeouts.append(silence_timeout_s)
             self.broker.rejected += [(self.held.pop(each)[1].body, text) for each in _ids(ranges)]
             self.broker.changed.notify_all()
+
+    def earlier_deliveries(self, block: FakeBlock) -> int:
+        return self.broker.earlier_deliveries
 
     def release(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False) -> None:
         with self.broker.changed:
