@@ -31,6 +31,8 @@ _MANY: Final = 1000
 _EXCHANGE: Final = re.compile(r"\bexchange (?:name: )?'(.*?)'", re.DOTALL)
 # message size 17 is larger than configured max size 16; Message size of 17 greater than allowed maximum of 16
 _SIZE: Final = re.compile(r"\bsize (?:of )?(\d+) .*(?:larger|greater) than", re.DOTALL)
+# user_id property set to 'x' but authenticated user was 'guest'
+_USER: Final = re.compile(r"\buser_id property set to '(.*?)' but", re.DOTALL)
 
 
 class Published(NamedTuple):
@@ -149,28 +151,36 @@ class Returned:
 def find_refused(text: str, in_flight: Iterable[tuple[int, memoryview]]) -> int | None:
     """Return the sequence number of the message for which the broker closed the channel; ``None`` if it is not known.
 
-    The text may name the exchange, or the size of the message: then it is the first unconfirmed message that fits. An
-    earlier one to the same exchange may have been taken, without its confirm. Else only a single message is certain.
+    The text may name the exchange, the size of the message, or its user id: then it is the first unconfirmed message
+    that fits. An earlier one to the same exchange may have been taken, without its confirm. Else only a single message
+    is certain.
 
     Args:
         text: reply-text of channel.close.
         in_flight: number and frames of each message that is not confirmed, in order.
     """
-    exchange, size = _EXCHANGE.search(text), _SIZE.search(text)
+    fits = _criterion(text)
     count, single = 0, None
     for number, frames in in_flight:
         count, single = count + 1, number
-        if size is None and exchange is None:
+        if fits is None:
             if count > 1:
                 return None
-            continue
-        published = read_published(frames)
-        if size is not None:
-            if len(published.body) == int(size[1]):
-                return number
-        elif exchange is not None and published.method.exchange == exchange[1]:
+        elif fits(read_published(frames)):
             return number
     return single if count == 1 else None
+
+
+def _criterion(text: str) -> Callable[[Published], bool] | None:
+    """What the refused message has, as far as the text says it."""
+    size, exchange, user = _SIZE.search(text), _EXCHANGE.search(text), _USER.search(text)
+    if size is not None:
+        return lambda message: len(message.body) == int(size[1])
+    if exchange is not None:
+        return lambda message: message.method.exchange == exchange[1]
+    if user is not None:
+        return lambda message: basic_properties(message.header).user_id == user[1]
+    return None
 
 
 def _key(exchange: str, routing_key: str, body: bytes) -> _Key:

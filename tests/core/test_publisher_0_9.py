@@ -398,6 +398,8 @@ def test_many_returns_among_routable_messages() -> None:
         (406, "PRECONDITION_FAILED - message size 1002 is larger than configured max size 999", PreconditionFailed, 5),
         (404, "Unknown exchange name: 'gone'", NotFound, 3),
         (311, "Message size of 1002 greater than allowed maximum of 999", ResourceLimitExceeded, 5),
+        (406, "user_id property set to 'me' but authenticated user was 'guest'", PreconditionFailed, 5),
+        (406, "user_id property set to 'you' but authenticated user was 'guest'", PreconditionFailed, None),
         (406, "PRECONDITION_FAILED - something else", PreconditionFailed, None),
     ],
 )
@@ -416,7 +418,7 @@ def test_a_channel_error_leaves_all_in_doubt_and_names_the_message_if_it_can(
         publisher = client.publisher()
         publisher.send(numbered(2, tag="a"))
         publisher.send(numbered(2, 2, exchange="gone", tag="b"))
-        publisher.send(numbered(1, 4, size=1000, tag="c"))
+        publisher.send(numbered(1, 4, size=1000, tag="c", user_id="me"))
         with pytest.raises(error) as raised:
             publisher.finish()
         assert raised.value.command == "basic.publish"
