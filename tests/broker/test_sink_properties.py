@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_core.v0_10 import spec
+from amqp_spark.arrow.rows.message_ids import NAMESPACE
 from amqp_spark.sink import AmqpBatchSink
 from tests.broker.sink_support import login, write
 from tests.broker.stream_support import depth
@@ -267,7 +268,7 @@ def test_stamps_of_a_stream_name_query_and_batch(
     def run() -> StreamingQuery:
         stream = spark.readStream.schema("body STRING").parquet(str(tmp_path / "rows")).writeStream
         stream = stream.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
-        options = login(broker, routingKey=queue, stampHeaders=True)
+        options = login(broker, routingKey=queue, stampHeaders=True, stableMessageId=True)
         if entry == "stream":
             query = stream.format("amqp").options(**options).start()
         else:
@@ -284,7 +285,8 @@ def test_stamps_of_a_stream_name_query_and_batch(
     client = connect(heartbeat=0)
     subscription = client.subscribe(queue)
     subscription.grant(4)
-    assert [m.headers for m in take(subscription, 4)] == [
+    found = take(subscription, 4)
+    assert [m.headers for m in found] == [
         {
             "amqp-spark.query-id": ids[batch],
             "amqp-spark.batch-id": batch,
@@ -294,3 +296,5 @@ def test_stamps_of_a_stream_name_query_and_batch(
         for batch in range(2)
         for row in range(2)
     ]
+    texts = [f"{ids[batch]}-{batch}-0-{row}" for batch in range(2) for row in range(2)]
+    assert [m.properties.message_id for m in found] == [uuid.uuid5(NAMESPACE, text) for text in texts]
