@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_STARTS = 4
+_PAUSE_S = 0.5
 
 
 class BrokerFailed(RuntimeError):
@@ -85,7 +88,7 @@ class BrokerProcess(ABC):
         if self.running:
             raise RuntimeError("the broker is running already")
         first_start = self.work_dir is None
-        for attempt in range(3):
+        for attempt in range(_STARTS):
             if first_start:
                 self.work_dir = Path(tempfile.mkdtemp(prefix="amqp-spark-broker-"))
                 _live.add(self)
@@ -94,9 +97,14 @@ class BrokerProcess(ABC):
                 self._launch(timeout_s)
             except BrokerFailed as error:
                 self._remove_work_dir(first_start)
-                # Another process may have taken a port between our choice and the bind. A given port stays given.
-                if first_start and attempt < 2 and self.bind_failed in str(error) and not self._port_is_given():
-                    continue
+                # Another process may have taken a port between our choice and the bind. A given port stays given. The
+                # ports of a restart stay the same: seen once, one was not free at once after a kill.
+                if attempt < _STARTS - 1 and self.bind_failed in str(error):
+                    if not first_start:
+                        time.sleep(_PAUSE_S)
+                        continue
+                    if not self._port_is_given():
+                        continue
                 raise
             return
 
