@@ -87,7 +87,7 @@ def scan(
     opening = b""  # its frame header and tag
     first_two: _Read = _frame  # reads the opening and the frame of the content header, up to the body size
     before = 0  # bytes of its basic.deliver, and of the next frame besides the payload
-    openings: dict[bytes, tuple[bytes, _Read, int]] = {}  # by frame header
+    openings: dict[bytes, tuple[_Read, int]] = {}  # the last two of other sizes of basic.deliver
     of_header, of_body = (bytes((FRAME_END, kind)) + channel.to_bytes(2) for kind in (HEADER, BODY))
     begin = start if inside == OUTSIDE else 0  # of the content under way
     frames = 0  # of the delivery under way
@@ -101,10 +101,11 @@ def scan(
                 while True:
                     same, front, size, number, body = first_two(data, begin)
                     if same != opening:
-                        known = openings.get(same[:FRAME_HEADER])
-                        if known is None or known[0] != same:
+                        known = openings.get(same)
+                        if known is None:
                             break
-                        opening, first_two, before = known
+                        opening = same
+                        first_two, before = known
                         continue
                     if front != of_header or number != BASIC or not _LEAST_CONTENT_HEADER <= size <= room:
                         break
@@ -117,10 +118,12 @@ def scan(
                     if at > length or data[at - 1] != FRAME_END:
                         break
                     found(at)
-                    if at - begin != total:
-                        total = at - begin
+                    size = at - begin
+                    if size != total:
+                        total = size
                         alike = 0
-                        largest = max(largest, total)
+                        if size > largest:  # noqa: PLR1730 - a call of max() for each message
+                            largest = size
                         begin = at
                         continue
                     alike += 1
@@ -181,7 +184,7 @@ def scan(
                     openings.clear()
                 first_two = Struct(f">{len(opening)}s{end - 1 - at - len(opening)}x4sIHxxQ").unpack_from
                 before = end - at + OVERHEAD
-                openings[opening[:FRAME_HEADER]] = opening, first_two, before
+                openings[opening] = first_two, before
                 frames = 1
                 inside = IN_TRANSFER
         else:
