@@ -54,12 +54,13 @@ class RabbitMQEnvironment(Environment):
             return -1 if found is None or found.message_count is None else found.message_count
 
     def fill(self, queue: str, count: int, *, body_bytes: int = 256) -> None:
-        """Publish ``count`` messages to a queue."""
+        """Publish ``count`` more messages to a queue."""
+        before = self.depth(queue)
         with tqdm(
             total=count, desc="  publishing", unit="msg", unit_scale=True, leave=False, disable=self._hidden
         ) as bar:
             raw_0_9.fill(self.connect_options, queue, count, body_bytes=body_bytes, told=bar.update)
-        self._await_depth(queue, count)
+        self._await_depth(queue, before + count)
 
     def drain_raw(self, queue: str, count: int) -> float:
         """Drain a queue with the bare socket loop; return seconds."""
