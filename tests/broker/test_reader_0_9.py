@@ -267,3 +267,27 @@ def test_a_channel_closed_for_a_delivery_timeout_is_opened_again(
         driver.trigger()
         place.stop()
         wait_until(lambda: place.count() == (0, 0), "all are accepted")
+
+
+@pytest.mark.thorough
+def test_a_batch_may_take_longer_than_the_broker_waits_for_its_reader(
+    rabbitmq: RabbitMQNode,
+) -> None:
+    """The broker cannot send for 30 s, so it closes the connection; the next limit is such that all of it fits."""
+    sent = [number + bytes(500_000) for number in numbers(60)]
+    with closing(Place(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password, "quorum")) as place:
+        place.declare()
+        place.publish(sent)
+        driver = place.driver(bufferBytes="2m", maxBytesPerTrigger="1m")
+        driver.trigger_until_rows()
+        stream = driver.reader._stream
+        assert stream is not None
+        (consumer,) = stream._receiver.consumers
+        first = consumer._flow.most
+        wait_until(lambda: consumer.buffer.incarnation == 1 and consumer.connected, "the next session", 120)
+        assert consumer._flow.most == 4 < (first or 0), "as many as fit into the buffer"
+        driver.until(lambda rows: set(bodies(rows)) == set(sent))
+        driver.trigger()
+        place.stop()
+        wait_until(lambda: place.count() == (0, 0), "all are accepted")
+        assert consumer.buffer.incarnation == 1
