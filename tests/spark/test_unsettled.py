@@ -323,6 +323,27 @@ def test_a_consumer_that_gets_nothing_although_there_are_messages_is_replaced(
     assert receiver.failure() is None
 
 
+def test_sessions_that_bring_nothing_are_replaced_less_and_less_often() -> None:
+    """Another consumer may be active alone, while this one waits."""
+    clock = Clock()
+    watch = consumer_watch.ConsumerWatch(clock)
+    pauses = []
+    for _ in range(8):
+        watch.restart()
+        begun = clock.now
+        stalled = False
+        while not stalled:
+            clock.now += 1.0
+            stalled = watch.is_due() and watch.is_stalled(5)
+        pauses.append(clock.now - begun)
+    assert pauses == [12.0, 22.0, 42.0, 82.0, 162.0, 322.0, 602.0, 602.0]
+    watch.arrived()
+    clock.now += consumer_watch.QUIET_SECONDS
+    assert watch.is_due()
+    assert not watch.is_stalled(0)
+    assert not watch.is_due()
+
+
 @pytest.mark.usefixtures("_fast")
 def test_an_idle_consumer_is_not_replaced(fake: FakeBroker, make: Callable[..., Receiver]) -> None:
     receiver = make()
