@@ -17,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import ports, quick_spark
+from tests.support.broker_process import started
 from tests.support.brokerj import BrokerConfig, BrokerJ
 from tests.support.choice import all_cases, examples, in_ci
 from tests.support.external import ExternalBroker
@@ -269,15 +270,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(
-    item: pytest.Item,
-) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the end of the broker's log to the report of a failed test."""
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Add the end of the logs of the brokers to the report of a failed test."""
     report = yield
     if report.failed:
-        for value in getattr(item, "funcargs", {}).values():
-            if isinstance(value, BrokerJ | ExternalBroker | RabbitMQNode):
-                report.sections.append(("broker log", value.log()))
+        report.sections += [(f"{broker.title} log", broker.log()) for broker in started()]
     return report
 
 

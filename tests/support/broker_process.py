@@ -256,6 +256,11 @@ def _essence(log: str) -> str:
 _live: set[BrokerProcess] = set()
 
 
+def started() -> list[BrokerProcess]:
+    """Return the brokers of this process that have a work directory."""
+    return sorted(_live, key=lambda broker: broker.title)
+
+
 @atexit.register
 def _close_all() -> None:
     for broker in list(_live):

@@ -178,16 +178,18 @@ public final class Peer {
     // -- consume ---------------------------------------------------------------------------------------------------
 
     private static void consume(Channel channel, Path directory, String queue, int count, long patience) throws Exception {
-        BlockingQueue<Delivery> deliveries = new LinkedBlockingQueue<>();
+        BlockingQueue<Object> deliveries = new LinkedBlockingQueue<>();
+        channel.addShutdownListener(deliveries::add);
         channel.basicQos(PREFETCH);
         String tag = channel.basicConsume(queue, (consumer, delivery) -> deliveries.add(delivery), consumer -> { });
         JSONArray rows = new JSONArray();
         try (OutputStream bodies = new BufferedOutputStream(Files.newOutputStream(directory.resolve("bodies")))) {
             while (rows.length() < count) {
-                Delivery delivery = deliveries.poll(patience, TimeUnit.MILLISECONDS);
-                if (delivery == null) {
-                    throw new IllegalStateException(rows.length() + " messages of " + count + " in " + queue);
+                Object next = deliveries.poll(patience, TimeUnit.MILLISECONDS);
+                if (!(next instanceof Delivery)) { // none came in time, or the channel has ended
+                    throw new IllegalStateException(rows.length() + " of " + count + " from " + queue, (Throwable) next);
                 }
+                Delivery delivery = (Delivery) next;
                 bodies.write(delivery.getBody());
                 rows.put(new JSONObject()
                         .put("size", delivery.getBody().length)
