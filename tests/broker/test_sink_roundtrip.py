@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import uuid
 from datetime import UTC, datetime
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from tests.broker.sink_rows import EPOCH_MS, HEADERS_TYPE, bodies, headers, some
 from tests.broker.sink_support import ENTRIES, Entry, browse, login, publish, same
 from tests.broker.stream_support import depth
 from tests.support.capabilities import needs
@@ -33,88 +33,18 @@ pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
 COUNT = 100_000 if all_cases() else 25_000
 FRAME = 65_535 - 12
 """Most octets of a body that is one frame."""
-LARGE = {777: 5 << 20, COUNT // 3: (5 << 20) + 1, COUNT - 2: (5 << 20) - 1}
-AROUND_A_FRAME = {500 + COUNT // 20 * n: FRAME + (-1, 0, 1, 13, FRAME)[n % 5] for n in range(20)}
-EPOCH_MS = 1_700_000_000_000
-
-HEADERS = pa.struct(
-    [
-        ("flag", pa.bool_()),
-        ("tiny", pa.int8()),
-        ("small", pa.int16()),
-        ("number", pa.int32()),
-        ("long", pa.int64()),
-        ("single", pa.float32()),
-        ("double", pa.float64()),
-        ("text", pa.string()),
-        ("octets", pa.binary()),
-        ("price", pa.decimal128(12, 4)),
-        ("day", pa.date32()),
-        ("at", pa.timestamp("us", "UTC")),
-        ("list", pa.list_(pa.int32())),
-        ("inner", pa.struct([("a", pa.int32()), ("b", pa.string())])),
-        ("counts", pa.map_(pa.string(), pa.int64())),
-    ]
-)
-SCHEMA = """message_id STRING, routing_key STRING, priority TINYINT, delivery_mode TINYINT, ttl BIGINT,
+SCHEMA = f"""message_id STRING, routing_key STRING, priority TINYINT, delivery_mode TINYINT, ttl BIGINT,
     timestamp TIMESTAMP, content_length BIGINT, correlation_id BINARY,
     reply_to STRUCT<exchange: STRING, routing_key: STRING>, content_type STRING, content_encoding STRING,
     user_id BINARY, app_id BINARY, body BINARY,
-    application_headers STRUCT<flag: BOOLEAN, tiny: TINYINT, small: SMALLINT, number: INT, long: BIGINT, single: FLOAT,
-        double: DOUBLE, text: STRING, octets: BINARY, price: DECIMAL(12,4), day: DATE, at: TIMESTAMP, list: ARRAY<INT>,
-        inner: STRUCT<a: INT, b: STRING>, counts: MAP<STRING, BIGINT>>"""
-
-
-def some(rng: np.random.Generator, values: Any, kind: pa.DataType, share: float = 0.5) -> pa.Array[Any]:
-    """The values with NULL in the rest of the rows."""
-    return pa.array(values, kind, mask=rng.random(COUNT) >= share)
-
-
-def bodies(rng: np.random.Generator) -> pa.Array[Any]:
-    """Of 0 and 1 byte, some hundred, about as many as a frame holds, and 5 MB."""
-    sizes = rng.integers(2, 400, COUNT)
-    sizes[::10], sizes[1::10] = 0, 1
-    for special in (LARGE, AROUND_A_FRAME):
-        sizes[list(special)] = list(special.values())
-    ends = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
-    data = rng.bytes(int(ends[-1]))
-    return pa.BinaryArray.from_buffers(pa.binary(), COUNT, [None, pa.py_buffer(ends.tobytes()), pa.py_buffer(data)])
-
-
-def headers(rng: np.random.Generator) -> pa.StructArray:
-    """Structs of every type, with NULL fields, and NULL for the whole in some rows; not all fields in all rows."""
-    numbers = np.arange(COUNT)
-    full = rng.random(COUNT) < 0.05  # nested values cost the most
-    day = np.timedelta64(1, "D")
-
-    def nested(values: Iterator[Any]) -> list[Any]:
-        return [value if there else None for value, there in zip(values, full, strict=True)]
-
-    columns = [
-        some(rng, numbers % 3 == 0, pa.bool_()),
-        some(rng, rng.integers(-128, 128, COUNT), pa.int8()),
-        some(rng, rng.integers(-(1 << 15), 1 << 15, COUNT), pa.int16()),
-        some(rng, rng.integers(-(1 << 31), 1 << 31, COUNT), pa.int32()),
-        some(rng, rng.integers(-(1 << 63), (1 << 63) - 1, COUNT), pa.int64()),
-        some(rng, rng.random(COUNT, np.float32), pa.float32()),
-        some(rng, rng.standard_normal(COUNT) * 1e200, pa.float64()),
-        some(rng, [f"Grüße {n % 997} 🚀" for n in numbers], pa.string()),
-        some(rng, [n.tobytes() for n in rng.integers(0, 1 << 62, COUNT)], pa.binary()),
-        some(rng, [Decimal(n).scaleb(-4) for n in rng.integers(-(10**8), 10**8, COUNT).tolist()], pa.decimal128(12, 4)),
-        some(rng, np.datetime64("1969-12-01") + numbers * day // 1, pa.date32()),
-        some(rng, EPOCH_MS * 1000 + numbers * 1_000_003, pa.timestamp("us", "UTC")),
-        pa.array(nested([n, None, -n] if n % 2 else [] for n in numbers.tolist()), HEADERS.field("list").type),
-        pa.array(nested({"a": n, "b": None if n % 2 else "x"} for n in numbers.tolist()), HEADERS.field("inner").type),
-        pa.array(nested([("a", n), ("ü", None)] for n in numbers.tolist()), HEADERS.field("counts").type),
-    ]
-    return pa.StructArray.from_arrays(columns, fields=list(HEADERS), mask=pa.array(rng.random(COUNT) < 0.1))
+    application_headers {HEADERS_TYPE}"""
 
 
 @pytest.fixture(scope="module")
 def rows() -> pa.Table:
     rng = np.random.default_rng(1)
     numbers = np.arange(COUNT)
-    body = bodies(rng)
+    body = bodies(rng, COUNT, FRAME)
     lengths = np.diff(np.frombuffer(body.buffers()[1], np.int32))  # type: ignore[call-overload]
     reply_to = pa.StructArray.from_arrays(
         [some(rng, ["amq.direct"] * COUNT, pa.string()), some(rng, [f"r{n}" for n in numbers], pa.string())],
@@ -137,7 +67,7 @@ def rows() -> pa.Table:
             "user_id": some(rng, [b"user %d" % n for n in numbers], pa.binary()),
             "app_id": some(rng, [b"\xfe" * (n % 300) for n in numbers], pa.binary()),
             "body": body,
-            "application_headers": headers(rng),
+            "application_headers": headers(rng, COUNT),
         }
     )
 
