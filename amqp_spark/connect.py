@@ -44,5 +44,24 @@ def require_prepared_transactions(client: Client) -> None:
         raise UnsupportedModeError(SparkCondition.EXACTLY_ONCE_NOT_OFFERED(peer=client.peer, protocol=client.protocol))
 
 
+def require_for_option(client: Client, option: str, value: object, capability: str, allowed: str) -> None:
+    """Check that a broker has the capability that the value of an option needs, before anything is sent.
+
+    Raises:
+        UnsupportedModeError: it has not; the text names the option, its value and what is ``allowed``.
+    """
+    if not getattr(client.capabilities, capability):
+        raise UnsupportedModeError(
+            SparkCondition.OPTION_NOT_SERVED(
+                option=option,
+                value=value,
+                protocol=client.protocol,
+                peer=client.peer,
+                capability=capability.replace("_", " "),
+                allowed=allowed,
+            )
+        )
+
+
 Connector = Callable[[ConnectOptions], "Client"]
 """Connects one incarnation of a client; tests replace it."""

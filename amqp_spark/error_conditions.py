@@ -268,6 +268,9 @@ class SparkCondition(Condition):
         "(dropDuplicatesWithinWatermark).",
         "AMQP 0-9-1 cannot prepare a transaction, and a commit of RabbitMQ may be applied in part. docs/delivery.md "
         "shows how a message id that is the same in every attempt takes the place of it.")
+    OPTION_NOT_SERVED = (
+        "Option {option!r} has the value {value!r}, and AMQP {protocol} of the broker {peer} has no {capability}.",
+        "Allowed: {allowed}.")
     EXCHANGE_NOT_FOUND = (
         "Cannot publish {place}: there is no such exchange.",
         "Create the exchange, or name another one ({options}).")

@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from amqp_core.errors import AmqpError, NotFound
 from amqp_spark.arrow.decode import Chunk
-from amqp_spark.connect import connect, require
+from amqp_spark.connect import connect, require, require_for_option
 from amqp_spark.datasource.credit import CreditWindow
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import UnsupportedModeError
@@ -75,7 +75,8 @@ class AmqpBatchReader(DataSourceReader):
                 )
             require(client, "A batch read", "credit")
             if self._options.selector is not None:
-                require(client, "Option selector", "selectors")
+                allowed = "no selector; filter the rows in Spark"
+                require_for_option(client, "selector", self._options.selector, "selectors", allowed)
             return [BrowsePartition(queue, _count(client, queue, self._options)) for queue in self._options.queues]
         finally:
             client.close()

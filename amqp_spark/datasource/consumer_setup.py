@@ -13,10 +13,10 @@ from amqp_core.errors import (
     PreconditionFailed,
     ResourceLocked,
 )
-from amqp_spark.connect import require
+from amqp_spark.connect import require, require_for_option
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import ConsumerStalled
-from amqp_spark.options import QUORUM, REJECT
+from amqp_spark.options import FAILFAST, PERMISSIVE, QUORUM, REJECT
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 
 if TYPE_CHECKING:
@@ -68,15 +68,16 @@ def _check_capabilities(client: Client, options: SourceOptions) -> None:
         require(client, "The source", "max_unsettled")
     if options.exactly_once:
         require(client, "deliveryGuarantee=exactly-once", "local_transactions", "binding_queries")
-    for given, name, capability in (
-        (options.selector is not None, "selector", "selectors"),
-        (options.consumer_priority is not None, "consumerPriority", "consumer_priorities"),
-        (options.consumer_timeout is not None, "consumerTimeout", "consumer_timeouts"),
-        (options.queue_type is not None, "queueType", "queue_types"),
-        (options.mode == REJECT, f"mode={REJECT}", "rejections"),
+    seconds = None if options.consumer_timeout is None else f"{options.consumer_timeout:g}s"
+    for name, value, capability, allowed in (
+        ("selector", options.selector, "selectors", "no selector; filter the rows in Spark"),
+        ("consumerPriority", options.consumer_priority, "consumer_priorities", "no value"),
+        ("consumerTimeout", seconds, "consumer_timeouts", "no value"),
+        ("queueType", options.queue_type, "queue_types", "no value; queueArguments has the arguments of this broker"),
+        ("mode", REJECT if options.mode == REJECT else None, "rejections", f"{FAILFAST}, {PERMISSIVE}"),
     ):
-        if given:
-            require(client, f"Option {name}", capability)
+        if value is not None:
+            require_for_option(client, name, value, capability, allowed)
 
 
 def queue_arguments(client: Client, options: SourceOptions) -> dict[str, object] | None:

@@ -204,7 +204,7 @@ def test_consumer_priority(rabbit: Place) -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"selector": "a = 1"}, "Option selector needs selectors"),
+        ({"selector": "a = 1"}, "Option 'selector' has the value 'a = 1', and AMQP 0-9-1 of .* has no selectors"),
         ({"deliveryGuarantee": "exactly-once", "consumerId": "c"}, "exactly-once needs local transactions"),
     ],
 )

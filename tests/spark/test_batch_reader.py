@@ -55,7 +55,7 @@ def test_every_queue_is_browsed_and_nothing_consumed(fake: FakeBroker) -> None:
             "A batch read is not supported: .* without being consumed. Use readStream with Trigger.AvailableNow",
         ),
         ("credit", "A batch read needs credit, which the broker fake:5672"),
-        ("selectors", "Option selector needs selectors, which the broker fake:5672"),
+        ("selectors", "'selector' has the value 'a = 1', and AMQP 0-10 of the broker fake:5672 has no selectors"),
     ],
 )
 def test_a_broker_that_cannot_browse_is_named(fake: FakeBroker, capability: str, text: str) -> None:

@@ -441,11 +441,11 @@ def test_a_quorum_queue_is_declared_without_a_limit_of_deliveries_where_the_serv
 @pytest.mark.parametrize(
     ("options", "lacks", "named"),
     [
-        ({"selector": "a = 1"}, "selectors", "Option selector needs selectors"),
-        ({"consumerPriority": 1}, "consumer_priorities", "Option consumerPriority needs consumer priorities"),
-        ({"mode": "REJECT"}, "rejections", "Option mode=REJECT needs rejections"),
-        ({"consumerTimeout": "1h"}, "consumer_timeouts", "Option consumerTimeout needs consumer timeouts"),
-        ({"declare": "ifMissing", "queueType": "quorum"}, "queue_types", "Option queueType needs queue types"),
+        ({"selector": "a = 1"}, "selectors", "'selector' has the value 'a = 1', and AMQP 0-9-1 of .* has no"),
+        ({"consumerPriority": 1}, "consumer_priorities", "'consumerPriority' has the value 1, .* no consumer"),
+        ({"mode": "REJECT"}, "rejections", "'mode' has the value 'REJECT', .* Allowed: FAILFAST, PERMISSIVE"),
+        ({"consumerTimeout": "1h"}, "consumer_timeouts", "'consumerTimeout' has the value '3600s'"),
+        ({"declare": "ifMissing", "queueType": "quorum"}, "queue_types", "has the value 'quorum', .* no queue types"),
         ({"deliveryGuarantee": "exactly-once", "consumerId": "c"}, "local_transactions",
          "deliveryGuarantee=exactly-once needs local transactions"),
     ],
