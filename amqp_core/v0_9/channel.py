@@ -79,14 +79,16 @@ class Request:
         method: the method.
         answer: its answer, once that has arrived.
         error: the error that ended the channel before.
+        refused: whether it is the one that the peer refused. Those behind it the peer has not processed.
     """
 
-    __slots__ = ("answer", "error", "method")
+    __slots__ = ("answer", "error", "method", "refused")
 
     def __init__(self, method: spec.Method) -> None:
         self.method = method
         self.answer: Received | None = None
         self.error: AmqpError | None = None
+        self.refused = False
 
     @property
     def is_done(self) -> bool:
@@ -237,6 +239,8 @@ class Channel:
         self.state = ChannelState.CLOSED
         self._is_over = True
         self.error = command_failure(method.reply_code, method.reply_text, method.class_id, method.method_id)
+        if self._requests:
+            self._requests[0].refused = True
         self._end_requests(self.error)
 
     def _receive_header(self, payload: bytes) -> Received | None:

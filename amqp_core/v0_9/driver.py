@@ -268,7 +268,11 @@ class Driver(Pump):
             most = self.connection.channel_max
             text = CoreCondition.CHANNELS_EXHAUSTED(most=most, channel=number)
             raise ResourceLimitExceeded(spec.ReplyCode.NOT_ALLOWED, None, text, spec.ChannelOpen.NAME)
-        self.wait_answered(channel.open())
+        request = channel.open()
+        self.flush_queued()
+        self.wait_done(request)
+        if request.error is not None:
+            raise request.error
 
     def channel_error(self, number: int) -> AmqpError | None:
         """Return the error with which the broker closed a channel; ``None`` if it is open, or was never opened."""
@@ -324,18 +328,19 @@ class Driver(Pump):
         return answer
 
     def ask(self, number: int, method: spec.Method, *, silence_timeout_s: float = 0.0) -> Received:
-        """As :meth:`call`, for a method that may have several answers, or one with content."""
-        self.open_channel(number)
-        return self.wait_answered(self.request(number, method), silence_timeout_s)
+        """As :meth:`call`, for a method that may have several answers, or one with content.
 
-    def wait_answered(self, request: Request, silence_timeout_s: float = 0.0) -> Received:
-        """Wait for the answer to a request that was sent. Errors: as :meth:`call`."""
-        self.flush_queued()
-        self.wait_done(request, silence_timeout_s)
-        if request.answer is None:
-            assert request.error is not None
-            raise request.error
-        return request.answer
+        If the channel ends because of an earlier request, the method is sent again: the broker has not processed it.
+        """
+        while True:
+            self.open_channel(number)
+            request = self.request(number, method)
+            self.wait_done(request, silence_timeout_s)
+            if request.answer is not None:
+                return request.answer
+            if request.refused:
+                assert request.error is not None
+                raise request.error
 
     def wait_done(self, request: Request, silence_timeout_s: float = 0.0) -> None:
         """Wait until a request is answered, or its channel has ended.

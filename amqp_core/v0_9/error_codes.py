@@ -45,6 +45,9 @@ _DIFFERS: Final = re.compile(
 # Brokers refuse what another connection uses exclusively as if a right were missing: RabbitMQ and Broker-J a second
 # consumer with 403, Broker-J a declaration with 530.
 _EXCLUSIVE: Final = re.compile("exclusive", re.IGNORECASE)
+# RabbitMQ: home node 'r@h' of durable queue 'q' in vhost '/' is down or inaccessible; failed to perform operation on
+# queue 'q' in vhost '/' due to timeout; queue 'q' in vhost '/' has crashed and failed to restart
+_UNAVAILABLE: Final = re.compile(r"down or inaccessible|due to timeout|has crashed|stopped by supervisor")
 _TIMED_OUT: Final = re.compile(r"delivery acknowledgement on channel \d+ timed out", re.IGNORECASE)
 
 
@@ -72,6 +75,15 @@ def _is_timeout(code: int, text: str, _: str | None) -> bool:
 
 def _timeout(code: int, text: str, command: str | None) -> errors.CommandFailed:
     return errors.DeliveryTimedOut(code, None, text, command)
+
+
+def _is_unavailable(code: int, text: str, _: str | None) -> bool:
+    return code == Code.NOT_FOUND and _UNAVAILABLE.search(text) is not None
+
+
+def _unavailable(code: int, text: str, command: str | None) -> errors.CommandFailed:
+    """A queue that exists, and cannot be used now, as after a restart of the broker: it may be tried again."""
+    return errors.InternalError(code, None, text, command)
 
 
 def _is_difference(code: int, text: str, _: str | None) -> bool:
@@ -109,6 +121,7 @@ _SPECIAL: Final[
     tuple[tuple[Callable[[int, str, str | None], bool], Callable[[int, str, str | None], errors.CommandFailed]], ...]
 ] = (
     (_is_timeout, _timeout),
+    (_is_unavailable, _unavailable),
     (_is_difference, _difference),
     (_is_exclusive, _exclusive),
 )

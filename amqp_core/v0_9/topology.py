@@ -246,6 +246,9 @@ class RouteQueries:
         """Take the answers that have arrived; after a refusal, send the queries behind it again."""
         while self._sent and self._sent[0].is_done:
             request = self._sent.pop(0)
+            if request.error is not None and not request.refused:  # an earlier request of another caller was refused
+                self._send()
+                return
             if isinstance(request.error, NotFound):
                 self._found[self._due.pop(0)] = Route(exists=False)
                 self._send()

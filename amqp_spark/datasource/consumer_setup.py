@@ -32,6 +32,10 @@ DYING_SECONDS: Final = 5.0
 """How long a broker may keep a lost session beyond two heartbeats, after which it should give the session up."""
 
 
+RECOVERY_SECONDS: Final = 10.0
+"""How long a queue that was consumed may be unknown on the next connection: RabbitMQ may restart."""
+
+
 def dying_seconds(client: Client) -> float:
     """Seconds from the next connection on for which a broker may still take a lost session for a live one."""
     return 2 * client.heartbeat_s + DYING_SECONDS
@@ -163,14 +167,20 @@ class Retries:
         self._clock = clock
         self._policy = RetryPolicy(f"queue {queue!r}", options.retry_max_attempts, options.retry_max_delay, _log)
         self._refused_since: float | None = None
+        self._has_subscribed = False
+        self._missing_since: float | None = None
 
     def subscribed(self) -> None:
         """Record a successful subscription."""
-        self._refused_since = None
+        self._refused_since = self._missing_since = None
+        self._has_subscribed = True
 
-    def pause_after(self, error: AmqpError, *, worked: bool, lasted: bool, dying_s: float) -> float | None:
+    def pause_after(
+        self, error: AmqpError, *, worked: bool, lasted: bool, dying_s: float, restarts: bool = False
+    ) -> float | None:
         """Return the seconds from the error that ended an incarnation until the next one; None to give up. ``worked``:
-        it does not count as a failed attempt; ``lasted``: it was useful."""
+        it does not count as a failed attempt; ``lasted``: it was useful; ``restarts``: the broker may have restarted,
+        and not know its queues yet."""
         if isinstance(error, DeliveryTimedOut):
             _log.warning(
                 "queue %r: messages were not accepted within the broker's consumer_timeout, so that they come again: a "
@@ -181,7 +191,22 @@ class Retries:
         if isinstance(error, ResourceLocked):
             return self._pause_refused(dying_s)
         self._refused_since = None
+        if isinstance(error, NotFound) and self._has_subscribed and restarts:
+            return self._pause_missing()
         return self._policy.pause_after(error, worked=worked, lasted=lasted)
+
+    def _pause_missing(self) -> float | None:
+        now = self._clock()
+        if self._missing_since is None:
+            self._missing_since = now
+            _log.warning(
+                "queue %r was consumed before, and is not there now; trying again for %.0f s, in case the broker "
+                "restarts",
+                self._queue, RECOVERY_SECONDS,
+            )  # fmt: skip
+        if now - self._missing_since >= RECOVERY_SECONDS:
+            return None
+        return min(LOCK_RETRY_SECONDS, self._options.retry_max_delay)
 
     def _pause_refused(self, dying_s: float) -> float | None:
         now = self._clock()

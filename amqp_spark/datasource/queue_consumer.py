@@ -168,7 +168,11 @@ class QueueConsumer:
                 now = self._clock()
                 worked = self._life.worked(error, received=self.buffer.received, now=now)
                 delay = self._retries.pause_after(
-                    error, worked=worked, lasted=self._life.lasted(now), dying_s=self._dying_s
+                    error,
+                    worked=worked,
+                    lasted=self._life.lasted(now),
+                    dying_s=self._dying_s,
+                    restarts=not self._has_credit and not self._life.served,
                 )
                 if delay is None:
                     self._fail(error)

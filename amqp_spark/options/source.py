@@ -150,8 +150,8 @@ class SourceOptions(ConnectionSettings):
     mode: str = option(
         "mode", kinds.choice(FAILFAST, REJECT, PERMISSIVE), FAILFAST,
         "Treatment of a message that does not fit the schema: `FAILFAST` stops the query, `REJECT` rejects the "
-        "message (the queue's alternate exchange gets it), `PERMISSIVE` sets the column to NULL and writes the "
-        "reason to the column of `columnNameOfCorruptRecord`.",
+        "message (the queue's alternate exchange gets it; with 0-9-1 its dead-letter exchange), `PERMISSIVE` sets the "
+        "column to NULL and writes the reason to the column of `columnNameOfCorruptRecord`.",
     )
     corrupt_column: str | None = option(
         "columnNameOfCorruptRecord", kinds.text("a name that no column of messages has"), None,

@@ -229,6 +229,18 @@ def test_a_server_opens_a_channel_when_it_is_asked() -> None:
         (403, "ACCESS_REFUSED - configure access refused", spec.QueueDeclare, errors.UnauthorizedAccess),
         (403, "ACCESS_REFUSED - queue 'q' in vhost '/' in exclusive use", spec.BasicConsume, errors.ResourceLocked),
         (404, "NOT_FOUND", spec.QueueBind, errors.NotFound),
+        (
+            404,
+            "NOT_FOUND - home node 'r@h' of durable queue 'q' in vhost '/' is down or inaccessible",
+            spec.QueueDeclare,
+            errors.InternalError,
+        ),
+        (
+            404,
+            "NOT_FOUND - failed to perform operation on queue 'q' in vhost '/' due to timeout",
+            spec.QueueDeclare,
+            errors.InternalError,
+        ),
         (405, "RESOURCE_LOCKED", spec.QueueDeclare, errors.ResourceLocked),
         (406, "PRECONDITION_FAILED - unknown delivery tag 7", spec.BasicAck, errors.PreconditionFailed),
         (530, "NOT_ALLOWED", spec.ExchangeDeclare, errors.NotAllowed),

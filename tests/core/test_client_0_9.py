@@ -313,6 +313,34 @@ def test_questions_behind_a_refusal_are_sent_again() -> None:
         assert client.query_routes([("x", "unknown")]).answers()[0].exists is False
 
 
+def test_a_question_behind_the_refused_one_of_another_caller_is_sent_again() -> None:
+    held: list[spec.QueueDeclare] = []
+
+    def script(peer: Peer) -> None:
+        def on_method(channel: int, method: spec.Method, _: object) -> None:
+            assert isinstance(method, spec.QueueDeclare)
+            held.append(method)
+            if len(held) == 2:  # both callers have asked: the first one is refused
+                refuse(404, "NOT_FOUND", spec.QueueDeclare, channel)(peer)
+            elif len(held) > 2:
+                peer.send(spec.QueueDeclareOk(method.queue), channel=channel)
+
+        peer._method = on_method  # type: ignore[assignment]
+        peer.open()
+        peer.serve()
+
+    for ask in ("query_queue", "query_routes"):
+        held.clear()
+        with FakePeer(script) as server:
+            client = server.connect()
+            before = client.query_routes([("", "gone")])
+            if ask == "query_queue":
+                assert client.query_queue("there") is not None
+            else:
+                assert client.query_routes([("", "there")]).answers()[0].exists
+            assert before.answers()[0].exists is False
+
+
 def test_a_refused_question_after_the_end_of_the_client_is_its_error() -> None:
     script = Server(refuse(404, "NOT_FOUND - gone", spec.BasicConsume))
     with FakePeer(script) as server:

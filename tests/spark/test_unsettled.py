@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_core.errors import ConnectionLost, PreconditionFailed, ResourceDeleted
-from amqp_spark.datasource import consumer_watch, drain_detector
+from amqp_core.errors import ConnectionLost, NotFound, PreconditionFailed, ResourceDeleted
+from amqp_spark.datasource import consumer_setup, consumer_watch, drain_detector
 from amqp_spark.datasource import unsettled as module
 from amqp_spark.datasource.block_server import fetch
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
@@ -393,6 +393,27 @@ def test_a_cancelled_consumer_is_replaced_unless_the_queue_is_gone(
         fake.wait(lambda: receiver.report()["q"][0] == 1)
     else:
         fake.wait(lambda: isinstance(receiver.failure(), ResourceDeleted))
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_queue_that_is_missing_after_a_lost_connection_may_come_back(
+    fake: FakeBroker, make: Callable[..., Receiver], monkeypatch: pytest.MonkeyPatch, *, comes_back: bool
+) -> None:
+    monkeypatch.setattr(consumer_setup, "RECOVERY_SECONDS", 1e6 if comes_back else 0.05)
+    receiver = make()
+    receiver.start()
+    fake.wait(lambda: bool(fake.subscriptions))
+    with fake.changed:
+        queue = fake.queues.pop("q")
+    fake.cut()
+    if comes_back:
+        fake.wait(lambda: fake.connects >= 3)  # it was missing at least once
+        with fake.changed:
+            fake.queues["q"] = queue
+        fake.publish("q", b"a")
+        fake.wait(lambda: receiver.report()["q"][0] == 1)
+    else:
+        fake.wait(lambda: isinstance(receiver.failure(), NotFound))
 
 
 @pytest.mark.parametrize(("count", "warnings"), [(9, 0), (10, 1)])
