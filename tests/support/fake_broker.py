@@ -646,8 +646,8 @@ class FakeSubscription:
         self.ready: list[FakeBlock] = []
         self.most: float | None = None
         """The limit of unsettled messages, if there is no credit."""
-        self.under_way: float = 0
-        """The limit before a stop, until the messages that the broker has sent have arrived."""
+        self.under_way = 0
+        """Messages that the broker has sent before a stop, and that have not arrived."""
 
     def limit(self, most: int | None) -> None:
         """Let messages come without credit, at most so many unsettled ones."""
@@ -737,11 +737,18 @@ class FakeSubscription:
         """What is under way comes first."""
         with self.client.broker.changed:
             self.client.command("cancel")
-            self.most, self.under_way = 0, self.most or 0
+            self.under_way = min(self._room(), len(self.client.broker.queues.get(self.queue, ())))
+            self.most = 0
 
     @property
     def ceased(self) -> bool:
         return self.most == 0 and self.under_way == 0
+
+    def _room(self) -> int:
+        """Messages that the limit of unsettled ones allows now."""
+        assert self.most is not None
+        stalled = self.queue in self.client.broker.stalls
+        return 0 if stalled else max(0, int(min(self.most - len(self.client.held), 1 << 30)))
 
     def send_block(self) -> bool:
         """Send a block of messages, if there are any and they may be sent."""
@@ -749,13 +756,12 @@ class FakeSubscription:
 
     def _send(self, most: int) -> bool:
         if self.most is not None:
-            stalled = self.queue in self.client.broker.stalls
-            room = max(self.most, self.under_way) - len(self.client.held)
-            self.credit = 0 if stalled else max(0, int(min(room, 1 << 30)))
+            self.credit = self.under_way if self.most == 0 else self._room()
         messages = self._next(min(most, self.credit))
         if not messages:
             self.under_way = 0
             return False
+        self.under_way = max(0, self.under_way - len(messages))
         frames, ends, largest = b"", [], 0
         for message in messages:
             raw = transfer_frames(message.body, redelivered=message.redelivered)
