@@ -82,8 +82,8 @@ def files(directory: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "columns"),
     [
-        ([], 24),
-        (["--exact"], 24),
+        ([], 27),
+        (["--exact"], 27),
         (["--schema", "routing_key STRING"], 1),
         (["--schema", "`Body` BINARY, routing_key STRING", "--option", "maxMessagesPerTrigger=1"], 2),
     ],

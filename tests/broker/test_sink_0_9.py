@@ -108,14 +108,17 @@ def test_a_missing_exchange_is_refused_before_anything_is_sent(place: Place) -> 
 
 @pytest.mark.parametrize("unroutable", ["fail", "discard"])
 def test_an_exchange_that_is_deleted_during_a_task_fails_it(place: Place, unroutable: str) -> None:
-    """Broker-J routes what comes then to the queue of this name, and confirms it."""
+    """Broker-J routes what comes then to the queue of this name, and confirms it.
+
+    RabbitMQ removes the bindings first: a message that comes between that and the end of the exchange is returned.
+    """
     name = place.queue()
     place.client.declare_exchange(name, "direct")
     place.client.bind(name, name, name)
     options: dict[str, Any] = {"exchange": name, "routingKey": name, "onUnroutable": unroutable}
-    with pytest.raises(PublishFailed, match=rf"for exchange '{name}'.*(the exchange was deleted|404)") as caught:
+    with pytest.raises(PublishFailed, match=rf"for exchange '{name}'.*(was deleted|404|no queue is bound)") as caught:
         place.run(and_then(lambda: place.client.delete_exchange(name)), **options)
-    assert not isinstance(caught.value, Unroutable)
+    assert unroutable == "fail" or not isinstance(caught.value, Unroutable)
     assert caught.value.row is not None
 
 

@@ -249,10 +249,10 @@ def test_a_schema_that_cannot_be_sent_is_refused_before_any_task(
 
 def test_options_and_schema_are_told_together(spark: SparkSession, broker: Broker) -> None:
     frame = spark.sql("SELECT map('a', 1) AS body, 1 AS qty")
-    options = login(broker, routingKey="k" * 256, priority=10, deliveryMode="sometimes", contentType="text/plain")
+    options = login(broker, routingKey="k" * 256, priority=256, deliveryMode="sometimes", contentType="text/plain")
     problems = [
         "Option 'routingKey'",
-        "Option 'priority' has the value '10'",
+        "Option 'priority' has the value '256'",
         "Option 'deliveryMode' has the value 'sometimes'",
         "A body of type MAP<STRING,INT> is sent as amqp/map, and option contentType is 'text/plain'",
         "There is no column 'qty'",

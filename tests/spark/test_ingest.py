@@ -134,11 +134,11 @@ def test_market_data_is_repeatable() -> None:
     job = load("market_data")
 
     def content(seed: int) -> list[Any]:
-        return [(message.body, message.properties, quantity) for message, quantity in job.ticks(50, seed)]
+        return [(tick.body, tick.routing_key, tick.message_id, tick.qty) for tick in job.ticks(50, seed)]
 
     assert content(1) == content(1)
     assert content(1) != content(2)
-    assert len({message.properties.message_id for message, _ in job.ticks(50, 1)}) == 50
+    assert len({tick.message_id for tick in job.ticks(50, 1)}) == 50
 
 
 TRACEBACK = """[STREAM_FAILED] Query [id = 7, runId = 8] terminated with exception: Python worker raised:

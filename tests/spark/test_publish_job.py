@@ -45,7 +45,7 @@ STREAM = [*GOOD, "--stream", "--checkpoint", "ck", "--schema", "body STRING"]
         ([*GOOD, "--header", "a=a", "--column", "Application_Headers=b"], ["--header and --column"]),
         ([*GOOD, "--routing-key", "k", "--option", "routingKey=j"], ["routingKey=", "repeats another argument"]),
         ([*GOOD, "--option", "queue=q"], ["belongs to the source"]),
-        ([*GOOD, "--option", "exchnge=e", "--option", "priority=10"], ["Use 'exchange' instead", "from 0 to 9"]),
+        ([*GOOD, "--option", "exchnge=e", "--option", "priority=256"], ["Use 'exchange' instead", "from 0 to 255"]),
         ([*GOOD, "--exchange", "e" * 256], ["at most 255 bytes"]),
         ([*GOOD, "--option", "deliveryGuarantee=exactly-once"], ["'transactionalId' is required"]),
         ([*GOOD, "--option", f"password={SECRET}"], ["--password-file", "AMQP_PASSWORD"]),
