@@ -105,6 +105,15 @@ class UndecodableMessage(DecodeError):
         return CoreCondition.MESSAGE_UNDECODABLE(transfer_id=self.command_id, reason=self.reason)
 
 
+class ReturnedUnexpectedly(ProtocolError):
+    """The broker returned a message as unroutable that is not in flight: it may have confirmed that message before.
+
+    A retry would not send it again.
+    """
+
+    retryable: ClassVar[bool] = False
+
+
 class LimitExceeded(ProtocolError):
     """The peer sent more than a limit allows: frame, segment, map depth, buffer."""
 

@@ -12,6 +12,8 @@ Behaviour of the brokers, and the consequences:
 - A nack without a return is a message that no queue has taken: a queue is full and rejects (x-overflow=reject-publish),
   or failed. So a nack counts once the broker has answered a channel.flow, which changes nothing, after it.
 - A confirm of Broker-J holds when it is shut down in order, unlike a completion on 0-10: nothing has to prove it.
+- That a return precedes its ack is a promise of RabbitMQ. One that came later would be lost with the connection, so
+  that the end of a publisher waits for an answer behind the last ack.
 - A publish to an exchange that does not exist, or of a message that is too large, closes the channel. What is in flight
   is then in doubt; the connection lives on.
 - RabbitMQ blocks a connection that publishes while its memory or disk is low (connection.blocked), after the first
@@ -25,7 +27,7 @@ import math
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from amqp_core.errors import CommandFailed, ProtocolError, PublishingBlocked, given
+from amqp_core.errors import CommandFailed, ProtocolError, PublishingBlocked, ReturnedUnexpectedly, given
 from amqp_core.publishing import PIECE_BYTES, RunPublisher
 from amqp_core.sequence_numbers import RangeSet
 from amqp_core.transport import monotonic
@@ -122,6 +124,7 @@ class Publisher(RunPublisher):
         self._check_all_sent()
         deadline = monotonic() + timeout_s
         self._wait(lambda: not self.in_flight, "the confirmation of what is published", deadline)
+        self._prove_no_return(deadline)
         self._settle()
         self._ledger.forget(self._next_id())
         self._dirty = False
@@ -161,7 +164,8 @@ class Publisher(RunPublisher):
         """Process a method of the publishing channel: basic.ack, basic.nack, basic.return.
 
         Raises:
-            ProtocolError: it confirms a message twice, or one that was not sent; it returns one that is not in flight.
+            ProtocolError: it confirms a message twice, or one that was not sent.
+            ReturnedUnexpectedly: it returns a message that is not in flight.
         """
         if isinstance(method, spec.BasicAck):
             for low, high in self._answered(method.NAME, method.delivery_tag, multiple=method.multiple):
@@ -173,7 +177,7 @@ class Publisher(RunPublisher):
         elif isinstance(method, spec.BasicReturn) and content is not None:
             number = self._returned.find(method, content, self._ledger.first_id, self._last)
             if number is None:
-                raise ProtocolError(
+                raise ReturnedUnexpectedly(
                     f"basic.return has a message to exchange {method.exchange!r} that is not in flight: "
                     f"{method.reply_code} {given(method.reply_text)}"
                 )
@@ -239,6 +243,16 @@ class Publisher(RunPublisher):
                     self._confirm(low, high)
         if self._nacked and self._channel.state is ChannelState.OPEN:
             self._asked = self._channel.request(spec.ChannelFlow(active=True)), self._nacked.ranges()
+
+    def _prove_no_return(self, deadline: float) -> None:
+        """Ask a question behind the last confirm: a return that follows its ack arrives before the answer, and is an
+        error. A broker that blocks the connection does not answer; RabbitMQ does that, and returns before it acks."""
+        self._check()
+        question = self._driver.request(PUBLISHING, spec.ChannelFlow(active=True))
+        endpoint = self._driver.endpoint
+        self._wait(
+            lambda: question.is_done or endpoint.blocked is not None, "the answer behind the last confirm", deadline
+        )
 
     def _check(self) -> None:
         """Raise the error that ended the connection or the channel; open the channel for the first time."""

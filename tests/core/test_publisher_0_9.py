@@ -21,6 +21,7 @@ from amqp_core.errors import (
     ProtocolError,
     PublishingBlocked,
     ResourceLimitExceeded,
+    ReturnedUnexpectedly,
     UsageError,
 )
 from amqp_core.transfer_ledger import Rejected
@@ -349,24 +350,43 @@ def test_a_return_of_what_is_not_in_flight_ends_the_connection(changes: dict[str
     with FakePeer(script) as server:
         publisher = server.connect().publisher()
         publisher.send(run([b"one", b"two"]))
-        with pytest.raises(ProtocolError, match=r"basic\.return has a message to exchange '.*' that is not in flight"):
+        with pytest.raises(ReturnedUnexpectedly, match=r"has a message to exchange '.*' that is not in flight"):
             publisher.finish()
         assert publisher.in_flight == 1
 
 
-def test_a_message_confirmed_before_counts_as_delivered_even_if_it_returns() -> None:
+@pytest.mark.parametrize("confirmed", [1, 2])
+def test_a_message_that_returns_after_its_ack_is_an_error_that_a_retry_cannot_help(confirmed: int) -> None:
+    """Also behind the last ack: the message is nowhere, and the broker has confirmed it."""
+
     def script(peer: Peer) -> None:
         peer.open()
         peer.published(2)
-        peer.ack(1)
+        peer.ack(confirmed, multiple=True)
         peer.give_back(peer.messages[0])
-        peer.silent()
+        peer.serve()
 
     with FakePeer(script) as server:
         publisher = server.connect().publisher()
         publisher.send(numbered(2))
-        with pytest.raises(ProtocolError, match="not in flight"):
+        with pytest.raises(ReturnedUnexpectedly, match="not in flight") as caught:
             publisher.finish()
+        assert not caught.value.retryable
+
+
+def test_a_broker_that_blocks_the_connection_behind_the_last_ack_need_not_answer() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published(2)
+        peer.ack(2, multiple=True)
+        peer.send(BLOCKED, channel=0)
+        peer.silent()
+
+    with FakePeer(script) as server:
+        publisher = server.connect().publisher(blocked_timeout_s=60.0)
+        publisher.send(numbered(2))
+        publisher.finish()
+        assert publisher.completed == publisher.sent
 
 
 def test_many_returns_among_routable_messages() -> None:
@@ -613,7 +633,7 @@ def test_a_stopped_channel_is_not_published_on() -> None:
         client = server.connect()
         publisher = client.publisher()
         publisher.send(numbered(1))
-        publisher.finish()
+        reading_until(client, lambda: not publisher.in_flight, "basic.ack")
         stopped.wait(10)
         reading_until(client, lambda: not publisher._channel.active, "channel.flow")
         threading.Timer(0.05, go_on.set).start()
