@@ -259,8 +259,7 @@ class QueueConsumer:
             self._flow = CreditFlowControl(self.queue, self._held)
             self._ending.settling_s = 0.0
         else:
-            least, settles = self._options.min_messages_per_trigger, self._options.accepts
-            self._flow = UnsettledFlowControl(self.queue, self._held, least=least, settles=settles)
+            self._flow = UnsettledFlowControl(self.queue, self._held, settles=self._options.accepts)
             self._ending.settling_s = SETTLING_SECONDS
 
     def _close(self, client: Client) -> None:

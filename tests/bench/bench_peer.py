@@ -78,9 +78,9 @@ def run_script(env: Environment, queue: str, count: int) -> Side:
     host, port = options.hosts[0]
     directory = _new_directory(env)
     directory.mkdir()
-    command = [sys.executable, peer_script.__file__, host, str(port)]
+    command = [sys.executable, peer_script.__file__, host, str(port), options.virtual_host or "/"]
     command += [str(options.username), str(options.password), queue, str(count), str(directory)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=_TIMEOUT_S)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=_TIMEOUT_S)
     found = json.loads(done.stdout)
     _check(env, queue, directory, count)
     return Side(found["seconds"], found["processor_s"])

@@ -1,8 +1,8 @@
 """A careful consumer with pika and pyarrow: what a user of RabbitMQ writes by hand to get a queue into Parquet.
 
-``python peer_script.py HOST PORT USER PASSWORD QUEUE COUNT DIRECTORY``. Prefetch 2,000; every 1,000 messages become a
-table and a file, and one multiple acknowledgement follows the file, so that nothing is acknowledged that is not on disk
-and the server always has room to send. It prints its seconds, from the first delivery wanted to the last
+``python peer_script.py HOST PORT VHOST USER PASSWORD QUEUE COUNT DIRECTORY``. Prefetch 2,000; every 1,000 messages
+become a table and a file, and one multiple acknowledgement follows the file, so that nothing is acknowledged that is
+not on disk and the server always has room to send. It prints its seconds, from the first delivery wanted to the last
 acknowledgement, and its processor time in those.
 """
 
@@ -54,9 +54,9 @@ def drain(channel: pika.adapters.blocking_connection.BlockingChannel, queue: str
 
 def main() -> None:
     """Do what the command line says."""
-    host, port, user, password, queue, count, directory = sys.argv[1:]
+    host, port, vhost, user, password, queue, count, directory = sys.argv[1:]
     login = pika.PlainCredentials(user, password)
-    connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port), "/", login, heartbeat=0))
+    connection = pika.BlockingConnection(pika.ConnectionParameters(host, int(port), vhost, login, heartbeat=0))
     channel = connection.channel()
     begin, processor = time.perf_counter(), time.process_time()
     drain(channel, queue, int(count), Path(directory))
