@@ -46,6 +46,8 @@ class Capabilities:
         unlimited_deliveries: a queue may be declared with a delivery limit of -1: no limit. A broker without this
             capability may take -1 for a limit that the first return exceeds.
         queue_types: a queue may be declared with the argument ``x-queue-type``.
+        compares_declarations: a declaration of a queue that exists with other properties is refused, and the error
+            names the first that differs (:class:`amqp_core.errors.DeclaredDifferently`).
         consumer_timeouts: a subscription may have the argument ``x-consumer-timeout``, which the broker may ignore.
         returns_unroutable: unroutable messages come back to their publisher before they are confirmed, whatever the
             type of the exchange: nothing has to be queried.
@@ -70,6 +72,7 @@ class Capabilities:
     counts_deliveries: bool = False
     unlimited_deliveries: bool = False
     queue_types: bool = False
+    compares_declarations: bool = False
     consumer_timeouts: bool = False
     returns_unroutable: bool = False
     rejections: bool = True

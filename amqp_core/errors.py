@@ -334,6 +334,35 @@ class PreconditionFailed(CommandFailed):
     """The resource is in a state that forbids the command."""
 
 
+class DeclaredDifferently(PreconditionFailed):
+    """A declaration differs from the queue or exchange that exists (RabbitMQ, which names the first difference).
+
+    Attributes:
+        argument: what differs: an argument, or a property such as ``durable``.
+        wanted, current: what was declared, and what the queue or exchange has, as the broker shows it.
+        value: what it has, as a declaration takes it; ``None`` if it is absent, or not shown in full.
+    """
+
+    def __init__(
+        self,
+        error_code: int,
+        command_id: int | None,
+        description: str,
+        command: str | None = None,
+        remedy: str = "",
+        *,
+        argument: str = "",
+        wanted: str = "",
+        current: str = "",
+        value: str | int | None = None,
+    ) -> None:
+        super().__init__(error_code, command_id, description, command, remedy)
+        self.argument = argument
+        self.wanted = wanted
+        self.current = current
+        self.value = value
+
+
 class DeliveryTimedOut(PreconditionFailed):
     """Messages stayed unsettled for longer than the broker allows; it has taken them back."""
 

@@ -89,6 +89,14 @@ class SparkCondition(Condition):
 
     # --- reading: queues, offsets, batches
     QUEUE_NOT_FOUND = "Queue {queue!r} does not exist on virtual host {vhost!r}.", "Create it{alternative}."
+    QUEUE_DECLARED_DIFFERENTLY = (
+        "Queue {queue!r} exists with {argument} {current}, and option {option!r} asks for {wanted}.",
+        "Let the option ask for what the queue has, or delete the queue, or name another one.",
+        "With declare=ifMissing the source compares what queueType and queueArguments name, and nothing else, with a "
+        "queue that exists on RabbitMQ. It skips that if the login may not configure the queue.")
+    BIND_TARGET_NOT_FOUND = (
+        "Option 'bind' has {binding!r}, and the broker did not find its exchange or the queue {queue!r}: {reason}.",
+        "Create the exchange, or correct the option.")
     QUEUE_DELETED = (
         "Queue {queue!r} was deleted while the query read it.",
         "Create it again, and start the query again.",

@@ -115,6 +115,7 @@ class Client(PublishingClient):
             counts_deliveries=is_rabbitmq,
             unlimited_deliveries=is_rabbitmq and version is not None and int(version[0]) >= 4,
             queue_types=is_rabbitmq,
+            compares_declarations=is_rabbitmq,
             consumer_timeouts=is_rabbitmq,
             returns_unroutable=True,
             rejections=not is_brokerj,

@@ -37,11 +37,13 @@ ERRORS: Final[dict[int, type[errors.CommandFailed]]] = {
 }
 
 # RabbitMQ: inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'
+# It is cut if it is longer than 255 bytes.
 _DIFFERS: Final = re.compile(
-    r"inequivalent arg '(?P<name>[^']*)' for (?P<kind>\w+) '(?P<resource>.*)' in vhost '.*'"
-    r": received (?P<wanted>.*) but current is (?P<current>.*)",
+    r"inequivalent arg '(?P<name>[^']*)' for (?P<kind>\w+) '"
+    r"(?:(?P<resource>.*)' in vhost '.*': received (?P<wanted>.*) but current is (?P<current>.*))?",
     re.DOTALL,
 )
+_TYPED: Final = re.compile(r"the value (.*) of type '(\w+)'", re.DOTALL)
 # Brokers refuse what another connection uses exclusively as if a right were missing: RabbitMQ and Broker-J a second
 # consumer with 403, Broker-J a declaration with 530.
 _EXCLUSIVE: Final = re.compile("exclusive", re.IGNORECASE)
@@ -93,20 +95,41 @@ def _is_difference(code: int, text: str, _: str | None) -> bool:
 def _difference(code: int, text: str, command: str | None) -> errors.CommandFailed:
     found = _DIFFERS.search(text)
     assert found is not None
+    if found["current"] is None:
+        shown = {"wanted": "another value", "current": "(the broker does not show it)"}
+        return errors.DeclaredDifferently(code, None, text, command, argument=found["name"], **shown)
+    wanted, _ = _value(found["wanted"])
+    current, value = _value(found["current"])
     said = CoreCondition.DECLARED_DIFFERENTLY(
         kind=found["kind"].capitalize(),
         name=found["resource"],
         argument=found["name"],
-        current=_value(found["current"]),
-        wanted=_value(found["wanted"]),
+        current=current,
+        wanted=wanted,
     )
-    return errors.PreconditionFailed(code, None, said, command)
+    return errors.DeclaredDifferently(
+        code, None, said, command, argument=found["name"], wanted=wanted, current=current, value=value
+    )
 
 
-def _value(text: str) -> str:
-    """A value as RabbitMQ shows it: ``'true'``, ``none``, ``the value 'quorum' of type 'longstr'``."""
-    found = re.fullmatch(r"the value (.*) of type '\w+'", text, re.DOTALL)
-    return "absent" if text == "none" else found[1] if found else text
+def _value(text: str) -> tuple[str, str | int | None]:
+    """A value as an error shows it, and as a declaration takes it; ``None`` if it is absent or of a rare type.
+
+    RabbitMQ writes ``none``, ``the value '5' of type 'signedint'``, and of some arguments the value alone: ``'true'``,
+    ``'quorum'``, ``'-1'``.
+    """
+    if text == "none":
+        return "absent", None
+    found = _TYPED.fullmatch(text)
+    shown, kind = (text, None) if found is None else (found[1], found[2])
+    if not (len(shown) > 1 and shown[0] == shown[-1] == "'"):  # cut
+        return shown, None
+    plain = shown[1:-1]
+    if kind in (None, "bool") and plain in ("true", "false"):
+        return shown, plain == "true"
+    if kind != "longstr" and re.fullmatch("-?[0-9]+", plain):
+        return shown, int(plain)
+    return shown, plain if kind in (None, "longstr") else None
 
 
 def _is_exclusive(code: int, text: str, _: str | None) -> bool:

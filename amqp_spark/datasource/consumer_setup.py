@@ -12,8 +12,10 @@ from amqp_core.errors import (
     NotFound,
     PreconditionFailed,
     ResourceLocked,
+    given,
 )
 from amqp_spark.connect import require, require_for_option
+from amqp_spark.datasource.queue_comparison import compare
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import ConsumerStalled
 from amqp_spark.options import FAILFAST, PERMISSIVE, QUORUM, REJECT
@@ -50,7 +52,10 @@ def longest_seconds(options: SourceOptions) -> float:
 def prepare(client: Client, queue: str, options: SourceOptions) -> QueueInfo | None:
     """Check that the queue exists, or declare it if configured; bind it. Return the broker's answer from before.
 
-    Raises UnsupportedModeError, before anything is sent, if the broker lacks a capability that the options need.
+    Raises:
+        UnsupportedModeError: the broker lacks a capability that the options need; nothing was sent.
+        NotFound: the queue, or the exchange of a binding, does not exist.
+        PreconditionFailed: the queue exists without the arguments that the options name.
     """
     _check_capabilities(client, options)
     info = client.query_queue(queue)
@@ -62,9 +67,20 @@ def prepare(client: Client, queue: str, options: SourceOptions) -> QueueInfo | N
             )
             raise NotFound(404, None, text, "queue.query")
         client.declare_queue(queue, durable=True, arguments=queue_arguments(client, options))
-    for exchange, key in options.bind:
-        client.bind(queue, exchange, key)
+    elif client.capabilities.compares_declarations:
+        compare(client, queue, options, queue_arguments(client, options))
+    _bind(client, queue, options)
     return info
+
+
+def _bind(client: Client, queue: str, options: SourceOptions) -> None:
+    for exchange, key in options.bind:
+        try:
+            client.bind(queue, exchange, key)
+        except NotFound as error:
+            reason = given(error.description)
+            text = SparkCondition.BIND_TARGET_NOT_FOUND(binding=f"{exchange}/{key}", queue=queue, reason=reason)
+            raise NotFound(error.wire_code, error.command_id, text, error.command) from error
 
 
 def _check_capabilities(client: Client, options: SourceOptions) -> None:

@@ -118,7 +118,8 @@ class SourceOptions(ConnectionSettings):
     )
     declare: str = option(
         "declare", kinds.choice("never", "ifMissing"), "never",
-        "`ifMissing` declares a queue that does not exist, durable. `never`: a missing queue is an error.",
+        "`ifMissing` declares a queue that does not exist, durable. `never`: a missing queue is an error. RabbitMQ "
+        "compares a queue that exists with what `queueType` and `queueArguments` name: a difference is an error.",
     )
     queue_type: str | None = option(
         "queueType", kinds.choice(CLASSIC, QUORUM), None,

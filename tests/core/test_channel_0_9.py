@@ -295,6 +295,42 @@ def test_a_declaration_that_differs_says_in_what(text: str, said: str) -> None:
     assert said in str(error)
 
 
+@pytest.mark.parametrize(
+    ("current", "value"),
+    [
+        ("none", None),
+        ("'true'", True),
+        ("'quorum'", "quorum"),
+        ("'-1'", -1),
+        ("'quor...", None),
+        ("'false'", False),
+        ("the value 'true' of type 'bool'", True),
+        ("the value 'true' of type 'longstr'", "true"),
+        ("the value '5' of type 'signedint'", 5),
+        ("the value '-5' of type 'long'", -5),
+        ("the value '5' of type 'longstr'", "5"),
+        ("the value '1.5' of type 'double'", None),
+        ("the value 'it''s\n' of type 'longstr'", "it''s\n"),
+    ],
+)
+def test_what_exists_as_a_declaration_takes_it(current: str, value: object) -> None:
+    text = (
+        f"PRECONDITION_FAILED - inequivalent arg 'x' for queue 'q' in vhost '/': received none but current is {current}"
+    )
+    error = command_failure(406, text, 50, 10)
+    assert isinstance(error, errors.DeclaredDifferently)
+    assert (error.argument, error.wanted, error.value) == ("x", "absent", value)
+    assert type(error.value) is type(value)
+
+
+def test_a_difference_whose_text_was_cut_names_the_argument() -> None:
+    text = "PRECONDITION_FAILED - inequivalent arg 'x-queue-type' for queue 'qqqqqqqqqqqqqqqqqqqqqqq..."
+    error = command_failure(406, text, 50, 10)
+    assert isinstance(error, errors.DeclaredDifferently)
+    assert (error.argument, error.value) == ("x-queue-type", None)
+    assert error.condition == "AMQP_COMMAND_REFUSED"
+
+
 def test_a_delivery_timeout_names_the_setting() -> None:
     text = (
         "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1800000 ms. "
