@@ -64,6 +64,9 @@ class SparkCondition(Condition):
     HEADERS_UNFIT = (
         "Encoded headers cannot be decoded in {rows} row(s) of a batch; the first: {reason}.",
         "Use other types, or MAP<STRING,STRING>, which takes most values.")
+    HEADERS_NOT_CONVERTED = (
+        "Encoded headers cannot be converted to AMQP {protocol} in {rows} row(s) of a batch; the first: {reason}.",
+        "Leave these headers out, or change the sender.")
 
     # --- rows as messages
     ROW_INVALID = (

@@ -140,6 +140,23 @@ class HeadersError(AmqpSparkError, ValueError):
         return SparkCondition.HEADERS_UNFIT(rows=self.rows, reason=self.reason)
 
 
+class HeadersNotConverted(HeadersError):
+    """Encoded headers cannot be converted to another protocol: malformed, or of a type that it does not have.
+
+    Args:
+        rows, reason: as of HeadersError.
+        protocol: to which they were to be converted.
+    """
+
+    def __init__(self, rows: int, reason: str, protocol: str) -> None:
+        super().__init__(rows, reason)
+        self.args = (rows, reason, protocol)
+        self.protocol = protocol
+
+    def __str__(self) -> str:
+        return SparkCondition.HEADERS_NOT_CONVERTED(rows=self.rows, reason=self.reason, protocol=self.protocol)
+
+
 class UnsupportedModeError(AmqpSparkError):
     """Spark or the broker lacks what the mode or guarantee of a query needs; the text names an alternative."""
 

@@ -8,9 +8,11 @@ import pyarrow as pa  # noqa: TC002 - Spark evaluates the hints of the function 
 from pyspark.sql import types as t
 from pyspark.sql.pandas.functions import arrow_udf
 
+from amqp_core.address import AUTO_PROTOCOL, PROTOCOLS
 from amqp_spark.arrow.decode import decode_maps, unsupported_parts
+from amqp_spark.arrow.encode import convert_maps
 from amqp_spark.error_conditions import SparkCondition
-from amqp_spark.errors import HeadersError, SchemaError
+from amqp_spark.errors import HeadersError, HeadersNotConverted, OptionError, SchemaError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -53,3 +55,37 @@ def decode_headers(column: Column | str, kind: t.DataType = TEXTS) -> Column:
 
     decoded: Column = arrow_udf(decode, kind)(column)  # type: ignore[call-overload]  # the type is in its hints
     return decoded
+
+
+def convert_headers(column: Column | str, protocol: str) -> Column:
+    """Convert headers (``application_headers BINARY``) that were read over one protocol for a sink of another one.
+
+    Each header keeps its type, or gets the next one that holds its value (docs/columns.md). Headers that the protocol
+    encodes in the same way are not changed. Thread-safe.
+
+    Args:
+        column: the encoded headers: maps (0-10 section 3.3.3) or tables (0-9-1 section 4.2.5.5).
+        protocol: that of the sink: ``0-10``, ``0-9-1`` or ``0-9``.
+
+    Returns:
+        A column of type BINARY, NULL where ``column`` is. A header that the protocol has no type for, or that is
+        malformed, fails the query with HeadersNotConverted.
+
+    Raises:
+        OptionError: there is no such protocol.
+    """
+    known = [name for name in PROTOCOLS if name != AUTO_PROTOCOL]
+    if protocol not in known:
+        given, allowed = repr(protocol), ", ".join(known)
+        problem = SparkCondition.OPTION_INVALID(option="protocol", value=given, reason="", allowed=allowed)
+        raise OptionError([problem])
+
+    def convert(maps: pa.Array) -> pa.Array:  # type: ignore[type-arg]  # Spark knows no other form
+        converted, errors = convert_maps(maps, protocol)
+        if errors:
+            row = min(errors)
+            raise HeadersNotConverted(len(errors), errors[row], protocol)
+        return converted
+
+    converted: Column = arrow_udf(convert, t.BinaryType())(column)  # type: ignore[call-overload]  # as above
+    return converted

@@ -10,6 +10,10 @@ message is accepted on the one broker after the other has it, so a crash may pub
 deliveryGuarantee=exactly-once in --from-option (with consumerId, spoolLocation) and in --to-option (with
 transactionalId) none comes twice.
 
+Between AMQP 0-10 and 0-9-1 headers are converted: each keeps its type, or gets the next one that holds its value. The
+job lists at its start which properties the other protocol lacks. A message that has one of them ends the query, so that
+nothing is lost unnoticed; --to-option onUnsupported=drop leaves these properties out, --without NAME any one.
+
 Expressions of --filter and --routing-key-expr see the columns of docs/columns.md (timestamp and expiration as
 numbers, application_headers encoded), and 'headers', the application headers decoded: MAP<STRING,STRING>, or what
 --headers says.
@@ -44,6 +48,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _HEADERS = "headers"
+_AMQP_0_10 = "0-10"
+LOST = {
+    True: "type, cluster_id, and a message_id that is no UUID",
+    False: "resume_id, resume_ttl, immediate, the exchange of reply_to, and for RabbitMQ expiration without ttl",
+}
+"""What the protocol of the broker to publish to lacks, if that is 0-10, or not."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -102,8 +112,8 @@ def both_options(arguments: argparse.Namespace) -> tuple[dict[str, str], dict[st
     return source, sink
 
 
-def check_both(source: dict[str, str], sink: dict[str, str]) -> SinkOptions:
-    """Check the options of both sides; one error has the problems of both. Return the parsed options of the sink."""
+def check_both(source: dict[str, str], sink: dict[str, str]) -> tuple[SourceOptions, SinkOptions]:
+    """Check the options of both sides; one error has the problems of both. Return the parsed options."""
     problems: list[str] = []
     for side, parse, options in (("from", SourceOptions.parse, source), ("to", SinkOptions.parse, sink)):
         try:
@@ -112,7 +122,33 @@ def check_both(source: dict[str, str], sink: dict[str, str]) -> SinkOptions:
             problems += [f"{side}: {problem}" for problem in error.problems]
     if problems:
         raise OptionError(problems)
-    return SinkOptions.parse(sink)
+    return SourceOptions.parse(source), SinkOptions.parse(sink)
+
+
+def other_protocol(source: SourceOptions, sink: SinkOptions, signals: cli.Signals) -> str | None:
+    """The protocol of the broker to publish to if the other one has another protocol; ``None``: they have the same.
+
+    0-9 and 0-9-1 encode everything in the same way.
+    """
+    before, after = cli.protocol_of(source, signals), cli.protocol_of(sink, signals)
+    if (before == _AMQP_0_10) == (after == _AMQP_0_10):
+        return None
+    fate = "are dropped" if sink.drops_unsupported else "end the query (--to-option onUnsupported=drop)"
+    sys.stderr.write(f"bridge: from AMQP {before} to {after}: {LOST[after == _AMQP_0_10]} {fate}\n")
+    return after
+
+
+def converted(rows: DataFrame, protocol: str) -> DataFrame:
+    """Rows of the other protocol for a sink of ``protocol``."""
+    from pyspark.sql import functions as f  # noqa: PLC0415 - --help and wrong options must not wait for it
+
+    from amqp_spark.functions import convert_headers  # noqa: PLC0415
+
+    if "application_headers" in rows.columns:
+        rows = rows.withColumn("application_headers", convert_headers("application_headers", protocol))
+    if {"ttl", "expiration"} <= {*rows.columns}:  # a broker of 0-10 computes the one of the other, which is enough
+        rows = rows.withColumn("expiration", f.when(f.col("ttl").isNull(), f.col("expiration")))
+    return rows
 
 
 def has_expressions(arguments: argparse.Namespace) -> bool:
@@ -166,15 +202,18 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     if arguments.headers is not None and not has_expressions(arguments):
         raise cli.CommandLineError("--headers has no effect", "Add --filter or --routing-key-expr")
     check_without(arguments.without)
-    parsed = check_both(source, sink)
+    parsed_source, parsed_sink = check_both(source, sink)
     cli.check_files(source)
     cli.check_files(sink)
+    protocol = other_protocol(parsed_source, parsed_sink, signals)
     with cli.session("bridge", arguments) as spark:
         from amqp_spark.sink import check  # noqa: PLC0415
 
         signals.install()
         with cli.spark_refuses():
-            rows = messages(spark, arguments, source, schema_to_read(arguments, parsed))
+            rows = messages(spark, arguments, source, schema_to_read(arguments, parsed_sink))
+            if protocol is not None:
+                rows = converted(rows, protocol)
         check(sink, rows.schema)
         progress = cli.Progress(sys.stderr, quiet=arguments.quiet)
         with cli.spark_refuses():

@@ -31,6 +31,7 @@ from amqp_spark.cli.errors import (
     spark_refuses,
 )
 from amqp_spark.cli.progress import Progress, counted
+from amqp_spark.cli.protocol import protocol_of
 from amqp_spark.cli.running import Signals, follow, job, run_action
 from amqp_spark.cli.spark import exact_ddl, exact_types, schema_of, session, writer_of
 
@@ -60,6 +61,7 @@ __all__ = [
     "job",
     "job_parser",
     "pairs",
+    "protocol_of",
     "run_action",
     "schema_of",
     "session",

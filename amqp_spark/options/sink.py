@@ -102,7 +102,8 @@ class SinkOptions(ConnectionSettings):
     on_unsupported: str = option(
         "onUnsupported", kinds.choice(FAIL, DROP), FAIL,
         "Treatment of a column that is not NULL and for which the protocol has no property, such as `type` with 0-10 "
-        "and `resume_id` with 0-9-1 (docs/columns.md): `fail` the task, or `drop` the value.",
+        "and `resume_id` with 0-9-1 (docs/columns.md), and of a text `message_id` that is no UUID, with 0-10: `fail` "
+        "the task, or `drop` the value.",
     )
     max_in_flight: int = option(
         "maxInFlight", kinds.integer(1, 1_000_000), 10_000,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.sql.types import StructType
 
+from amqp_core.errors import ConnectionLost
 from amqp_spark import cli
+from amqp_spark.arrow.encode import FrameFormat, MessagePlan, TaskId
 from amqp_spark.options import CONNECTION, SINK, SOURCE, SinkOptions
 from tests.spark.job_support import SECRET, help_of, without_spark
 
@@ -14,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from amqp_core.address import ConnectOptions
 
 
 @pytest.fixture
@@ -96,6 +102,67 @@ def test_only_what_is_used_is_read(bridge: Any) -> None:
     assert columns("--without", "user_id") == needed - {"user_id"}
     assert columns(exchangeFromColumn="true") == needed | {"exchange"}
     assert columns("--filter", "true", "--without", "user_id") == set(cli.exact_types())
+
+
+HERE, THERE = {"url": "amqp://here/v", "queue": "q"}, {"url": "amqp://there/v"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "found"),
+    [("0-10", "0-10", None), ("0-9", "0-9-1", None), ("0-9-1", "0-10", "0-10"), ("0-10", "0-9", "0-9")],
+)
+def test_the_options_say_the_protocols_without_a_connection(
+    bridge: Any, capsys: pytest.CaptureFixture[str], before: str, after: str, found: str | None
+) -> None:
+    sides = bridge.check_both(HERE | {"protocol": before}, THERE | {"protocol": after})
+    with cli.Signals() as signals:
+        assert bridge.other_protocol(*sides, signals) == found
+    shown = capsys.readouterr().err
+    assert shown.startswith("bridge: from AMQP ") is (found is not None)
+    assert ("(--to-option onUnsupported=drop)" in shown) is (found is not None)
+
+
+def test_what_is_listed_is_what_the_sink_lacks(bridge: Any) -> None:
+    plan = MessagePlan.build(StructType().add("body", "binary"), SinkOptions.parse(THERE))
+    for protocol in ("0-10", "0-9-1"):
+        encoder = plan.encoder(FrameFormat(protocol=protocol, max_frame_size=65_535), TaskId("q", 0, 0))
+        assert [name for name in encoder._lacks if name not in bridge.LOST[protocol == "0-10"]] == []
+
+
+class Client:
+    """A connection that shows its protocol."""
+
+    protocol = "0-9-1"
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+def test_a_broker_that_is_away_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Exception | Client] = [ConnectionLost("away"), ConnectionLost("away"), Client()]
+    asked = []
+
+    def connect(options: ConnectOptions) -> Client:
+        asked.append(options.hosts)
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr("amqp_spark.cli.protocol.connect", connect)
+    sink = SinkOptions.parse(THERE | {"retry.maxDelay": "0.01"})
+    with cli.Signals() as signals:
+        assert cli.protocol_of(sink, signals) == "0-9-1"
+        assert asked == [(("there", 5672),)] * 3
+        answers += [ConnectionLost("away"), Client()]
+        with pytest.raises(ConnectionLost):
+            cli.protocol_of(SinkOptions.parse(THERE | {"retry.maxAttempts": "0"}), signals)
+        signals.received = signal.SIGTERM
+        answers[:] = [ConnectionLost("away"), Client()]
+        with pytest.raises(ConnectionLost):  # and not after a pause
+            cli.protocol_of(SinkOptions.parse(THERE), signals)
 
 
 @pytest.mark.spark

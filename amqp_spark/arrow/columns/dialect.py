@@ -207,3 +207,21 @@ AMQP_0_9: Final = Dialect(
     map_of=_map_0_9,
 )
 """Table and array of 0-9-1 (section 4.2.5.5), and the letters that brokers and clients made of it."""
+
+
+def is_table(data: bytes) -> bool:
+    """Whether encoded headers, with their size, are a table of 0-9-1 and no map of 0-10; false if they are empty.
+
+    Behind the size a map has the number of its entries in four bytes, the first of them 0, and a table the size of the
+    first key, which is not 0.
+    """
+    return len(data) > 4 and data[4] != 0
+
+
+def is_encoded(data: bytes, dialect: Dialect) -> bool:
+    """Whether bytes are a whole map or table of a dialect."""
+    try:
+        _, end = dialect.map_of(data, 0)
+    except DecodeError:
+        return False
+    return end == len(data)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from amqp_spark.arrow.encode.conversion import convert_maps
 from amqp_spark.arrow.encode.plan import MessagePlan
 from amqp_spark.arrow.encode.schema import COLUMNS, WIRE_TYPES
 from amqp_spark.arrow.frame_format import FrameFormat
@@ -17,5 +18,6 @@ __all__ = [
     "MessagePlan",
     "TaskId",
     "clear_accept_mode",
+    "convert_maps",
     "identity_problems",
 ]

@@ -48,6 +48,14 @@ def limited(column: Array, most: int, name: str, blamed: Blamed) -> Array:
     return packed(data.slice(first, last - first), ends - first, present(column))
 
 
+def foreign(protocol: str) -> str:
+    """The reason why encoded headers are refused that were read over another ``protocol``."""
+    return (
+        f"was encoded for AMQP {protocol}, which encodes headers in another way: convert it with "
+        "amqp_spark.functions.convert_headers, or read it as VARIANT"
+    )
+
+
 # ---- inside of maps and lists ---------------------------------------------------------------------------------------
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 from pyspark.sql import types as t
@@ -14,7 +14,7 @@ from amqp_spark.arrow.rows import stamps
 from amqp_spark.arrow.rows.dialect import AMQP_0_10
 from amqp_spark.arrow.rows.messages import HEADERS
 from amqp_spark.arrow.rows.row_bytes import bounds, lengths, present
-from amqp_spark.arrow.rows.row_errors import limited
+from amqp_spark.arrow.rows.row_errors import foreign, limited
 from amqp_spark.arrow.rows.values import encode_map
 
 if TYPE_CHECKING:
@@ -30,6 +30,9 @@ def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Array:
     if isinstance(kind, t.BinaryType):
         raw = limited(column, _MOST, HEADERS, blamed)
         wrong = checked(raw)
+        for row in wrong:
+            if dialect.is_encoded(cast("Any", raw[row]).as_py(), dialect.AMQP_0_9):
+                wrong[row] = foreign("0-9-1")
     else:
         assert isinstance(kind, t.StructType | t.MapType | t.VariantType)
         raw, wrong = encode_map(column, kind, AMQP_0_10)

@@ -96,7 +96,7 @@ class TransferEncoder(Encoder):
         return structs
 
     def _struct(self, layout: Layout, columns: dict[str, Array], rows: int, blamed: Blamed) -> RowBytes:
-        packed = PackedLayout(rows, blamed)
+        packed = PackedLayout(rows, blamed, drops=self.plan.drops_unsupported)
         for field in layout.fields:
             if not field.written:
                 continue

@@ -16,12 +16,17 @@ from amqp_spark.arrow.v0_10.properties import REPLY_TO
 if TYPE_CHECKING:
     from amqp_spark.arrow.layout import Property
     from amqp_spark.arrow.rows.row_bytes import Array
+    from amqp_spark.arrow.rows.row_errors import Blamed
 
 _MOST_OF_A_UUID: Final = 36
 
 
 class PackedLayout(Fields):
-    """A struct with presence flags, of every row."""
+    """A struct with presence flags, of every row; ``drops``: a text that is no UUID is left out where one is due."""
+
+    def __init__(self, rows: int, blamed: Blamed, *, drops: bool = False) -> None:
+        super().__init__(rows, blamed)
+        self._drops = drops
 
     def constant(self, field: Property, value: int | str) -> None:
         """Add a field that is the same in every row."""
@@ -81,10 +86,14 @@ class PackedLayout(Fields):
             self.add_encoded(field, raw)
             return
         values, wrong = texts.uuids(raw)
+        if self._drops:
+            self.add(field, ~wrong if there is None else there & ~wrong, ("V16", values))
+            return
         for row in np.flatnonzero(wrong).tolist():
             reason = (
                 f"has a text of {long[row]} bytes that is no UUID; it has to look like "
-                "f81d4fae-7dec-11d0-a765-00a0c91e6bf6 (hexadecimal digits in groups of 8-4-4-4-12)"
+                "f81d4fae-7dec-11d0-a765-00a0c91e6bf6 (hexadecimal digits in groups of 8-4-4-4-12); "
+                "onUnsupported=drop leaves other texts out"
             )
             self.blamed.setdefault(row, (field.name, reason))
         self.add(field, there, ("V16", values))

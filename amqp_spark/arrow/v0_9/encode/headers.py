@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from pyspark.sql import types as t
 
+from amqp_spark.arrow.columns.dialect import AMQP_0_10, is_encoded
 from amqp_spark.arrow.rows import stamps
 from amqp_spark.arrow.rows.dialect import AMQP_0_9
 from amqp_spark.arrow.rows.messages import HEADERS
 from amqp_spark.arrow.rows.row_bytes import LARGEST
-from amqp_spark.arrow.rows.row_errors import limited
+from amqp_spark.arrow.rows.row_errors import foreign, limited
 from amqp_spark.arrow.rows.values import encode_map
 from amqp_spark.arrow.v0_9.encode.tables import checked, end_of
 
@@ -25,6 +26,9 @@ def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Array:
     if isinstance(kind, t.BinaryType):
         raw = limited(column, LARGEST, HEADERS, blamed)
         wrong = checked(raw)
+        for row in wrong:
+            if is_encoded(cast("Any", raw[row]).as_py(), AMQP_0_10):
+                wrong[row] = foreign("0-10")
     else:
         assert isinstance(kind, t.StructType | t.MapType | t.VariantType)
         raw, wrong = encode_map(column, kind, AMQP_0_9)
