@@ -17,11 +17,12 @@ WARM_QUERIES = 6
 def run(env: Environment) -> list[Result]:
     """Alternate raw loop and query; the ratio is that of the medians."""
     count, rounds = env.sizes.messages, env.sizes.rounds
+    broker: tuple[list[float], list[float]] = [], []
     with env.queue() as queue, env.progress("drain_ratio", 1 + 2 * rounds) as step:
         warm_query(env, queue)
         step("warm")
         raw, drained = queries.against_raw(
-            env, queue, count, body_bytes=BODY_BYTES, unit="messages/s", per_message=1, step=step
+            env, queue, count, body_bytes=BODY_BYTES, unit="messages/s", per_message=1, step=step, broker=broker
         )
     raw_rate = count / middle(raw)
     rate = count / middle([each.query_s for each in drained])
@@ -39,6 +40,7 @@ def run(env: Environment) -> list[Result]:
                 "raw_s": rounded(raw),
                 "query_s": rounded([each.query_s for each in drained]),
                 "query_s_with_start": rounded([each.wall_s for each in drained]),
+                "broker_us_per_message": [round(middle(spent) / count * 1e6, 2) for spent in broker],
                 "batches": last.batches,
                 "durations_ms": last.durations_ms,
             },

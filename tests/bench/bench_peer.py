@@ -30,10 +30,11 @@ _TIMEOUT_S = 900
 
 @dataclass(frozen=True)
 class Side:
-    """One drain: seconds, and seconds of processor time, of everything on that side."""
+    """One drain: seconds, and seconds of processor time, of everything on that side and of the broker."""
 
     seconds: float
     processor_s: float
+    broker_s: float
 
 
 def run(env: Environment) -> list[Result]:
@@ -66,6 +67,9 @@ def run(env: Environment) -> list[Result]:
                 "query_s": rounded([side.seconds for side in query]),
                 "script_processor_us_per_message": round(script_us, 2),
                 "query_processor_us_per_message": round(query_us, 2),
+                "broker_us_per_message": [
+                    round(middle([side.broker_s for side in sides]) / count * 1e6, 2) for sides in (script, query)
+                ],
                 "processor_ratio": round(query_us / script_us, 3),
             },
         )
@@ -80,24 +84,27 @@ def run_script(env: Environment, queue: str, count: int) -> Side:
     directory.mkdir()
     command = [sys.executable, peer_script.__file__, host, str(port), options.virtual_host or "/"]
     command += [str(options.username), str(options.password), queue, str(count), str(directory)]
-    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=_TIMEOUT_S)
+    broker: list[float] = []
+    with processor.of_broker(env, broker):
+        done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=_TIMEOUT_S)
     found = json.loads(done.stdout)
     _check(env, queue, directory, count)
-    return Side(found["seconds"], found["processor_s"])
+    return Side(found["seconds"], found["processor_s"], broker[0])
 
 
 def run_query(env: Environment, queue: str, count: int) -> Side:
     """Run an AvailableNow query into Parquet, and count its rows; the clock starts with its first micro-batch."""
     directory = _new_directory(env)
     writer = queries.source(env, queue).writeStream.format("parquet").option("path", str(directory))
-    with processor.Watch() as watch:
+    broker: list[float] = []
+    with processor.of_broker(env, broker), processor.Watch() as watch:
         query = writer.option("checkpointLocation", env.checkpoint()).trigger(availableNow=True).start()
         query.awaitTermination()
         end = time.time()
     first = datetime.fromisoformat(queries.progress(query)[0]["timestamp"]).timestamp()
     spent = watch.since(first)
     _check(env, queue, directory, count)
-    return Side(end - first, spent.reader + spent.workers + spent.jvm)
+    return Side(end - first, spent.reader + spent.workers + spent.jvm, broker[0])
 
 
 def _new_directory(env: Environment) -> Path:

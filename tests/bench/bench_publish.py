@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tests.bench import nothing_sink, queries
+from tests.bench import nothing_sink, processor, queries
 from tests.bench.environment import Result, middle, rounded
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ def run(env: Environment) -> list[Result]:
     count, rounds = env.sizes.messages, env.sizes.rounds
     raw: list[float] = []
     wrote: list[float] = []
+    for_raw: list[float] = []
+    for_write: list[float] = []
     with (
         env.queue() as queue,
         cached(env, queue, count) as frame,
@@ -37,11 +39,11 @@ def run(env: Environment) -> list[Result]:
         step("warm")
 
         def loop() -> None:
-            raw.append(write_raw(env, queue, blocks, count))
+            raw.append(write_raw(env, queue, blocks, count, for_raw))
             step(f"raw {count / raw[-1]:,.0f}/s")
 
         def write() -> None:
-            wrote.append(write_all(env, queue, frame, count))
+            wrote.append(write_all(env, queue, frame, count, for_write))
             step(f"write {count / wrote[-1]:,.0f}/s")
 
         for number in range(rounds):
@@ -63,6 +65,7 @@ def run(env: Environment) -> list[Result]:
                 "raw_per_s": round(count / middle(raw)),
                 "write_s": rounded(wrote),
                 "raw_s": rounded(raw),
+                "broker_us_per_message": [round(middle(spent) / count * 1e6, 2) for spent in (for_raw, for_write)],
                 "write_of_one_row_s": rounded(one_row),
                 "write_to_a_sink_that_does_nothing_s": rounded(nothing),
             },
@@ -90,15 +93,20 @@ def warm_write(env: Environment, queue: str) -> None:
             write_all(env, queue, frame, count)
 
 
-def write_all(env: Environment, queue: str, frame: DataFrame, count: int) -> float:
-    """Write a frame of ``count`` rows to an empty queue with ``format("amqp")``, check, empty it; return seconds."""
-    seconds = queries.write(frame, "amqp", env.sink_options())
+def write_all(env: Environment, queue: str, frame: DataFrame, count: int, broker: list[float] | None = None) -> float:
+    """Write a frame of ``count`` rows to an empty queue with ``format("amqp")``, check, empty it; return seconds.
+
+    ``broker`` gets the seconds of processor time of the broker.
+    """
+    with processor.of_broker(env, [] if broker is None else broker):
+        seconds = queries.write(frame, "amqp", env.sink_options())
     env.take_all(queue, count)
     return seconds
 
 
-def write_raw(env: Environment, queue: str, blocks: Sequence[bytes], count: int) -> float:
+def write_raw(env: Environment, queue: str, blocks: Sequence[bytes], count: int, broker: list[float]) -> float:
     """The same with the socket loop."""
-    seconds = env.publish_raw(blocks, count)
+    with processor.of_broker(env, broker):
+        seconds = env.publish_raw(blocks, count)
     env.take_all(queue, count)
     return seconds

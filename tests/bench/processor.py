@@ -29,6 +29,14 @@ def counted(env: Environment, spent: list[dict[str, float]]) -> Iterator[None]:
     spent.append({name: round(after[name] - before[name], 2) for name in after})
 
 
+@contextmanager
+def of_broker(env: Environment, spent: list[float]) -> Iterator[None]:
+    """Append the seconds of processor time that the broker took meanwhile; 0 if it is not on this machine."""
+    before = _now(env).get("broker", 0.0)
+    yield
+    spent.append(_now(env).get("broker", 0.0) - before)
+
+
 def _now(env: Environment) -> dict[str, float]:
     broker = getattr(env.broker, "pid", None)
     found = {"query": _of_tree(psutil.Process(), without=broker)}

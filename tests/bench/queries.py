@@ -108,6 +108,7 @@ def against_raw(
     per_message: float,
     step: Callable[[str], None],
     options: Mapping[str, str] | None = None,
+    broker: tuple[list[float], list[float]] | None = None,
 ) -> tuple[list[float], list[Drained]]:
     """Drain a queue in turn with the bare socket loop and with the query, round after round.
 
@@ -120,18 +121,22 @@ def against_raw(
         per_message: how much of it one message is.
         step: is called with that rate after every drain.
         options: further ones of the source.
+        broker: gets the seconds of processor time of the broker for each raw loop, and for each query.
 
     Returns:
         seconds of each raw loop, and what each query tells.
     """
     raw: list[float] = []
     drained: list[Drained] = []
+    for_raw, for_query = ([], []) if broker is None else broker
     for _ in range(env.sizes.rounds):
         env.fill(queue, count, body_bytes=body_bytes)
-        raw.append(env.drain_raw(queue, count))
+        with processor.of_broker(env, for_raw):
+            raw.append(env.drain_raw(queue, count))
         step(f"raw {count * per_message / raw[-1]:,.0f} {unit}")
         env.fill(queue, count, body_bytes=body_bytes)
-        drained.append(drain(env, queue, count, options=options))
+        with processor.of_broker(env, for_query):
+            drained.append(drain(env, queue, count, options=options))
         step(f"query {count * per_message / drained[-1].query_s:,.0f} {unit}")
     return raw, drained
 
