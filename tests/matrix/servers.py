@@ -76,6 +76,10 @@ def _broker_j() -> MortalBroker:
     return BrokerJ(BrokerConfig(heap="512m"))
 
 
+def _broker_j_0_9_1() -> MortalBroker:
+    return BrokerJ(BrokerConfig(heap="512m", protocols=("AMQP_0_10", "AMQP_0_9_1")))
+
+
 def _rabbitmq() -> MortalBroker:
     from tests.support.rabbitmq import RabbitMQNode  # noqa: PLC0415 - the others need none
 
@@ -87,7 +91,7 @@ SERVERS: Final = {
     server.name: server
     for server in (
         BROKER_J,
-        Server("brokerj-0-9-1", _broker_j, "0-9-1", guarantees=(ALO, AMO)),
+        Server("brokerj-0-9-1", _broker_j_0_9_1, "0-9-1", guarantees=(ALO, AMO)),
         Server(
             "rabbitmq-classic",
             _rabbitmq,
