@@ -18,6 +18,7 @@ from tests.support.taking import bodies as bodies_0_10
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from amqp_core import api
     from amqp_core.api import Client
     from tests.matrix.brokers import MortalBroker
     from tests.matrix.cases import Case
@@ -138,10 +139,12 @@ def take_all(client: Client, queue: str) -> list[bytes]:
         return found
     flow = client.subscribe(queue, max_unsettled=max(_PREFETCH, count))
     deadline = time.monotonic() + _TAKE_TIMEOUT_S
-    found = []
-    while len(found) < count and time.monotonic() < deadline:
+    messages: list[api.Message] = []
+    while len(messages) < count and time.monotonic() < deadline:
         message = flow.take_one(timeout=1.0)
         if message is not None:
-            found.append(message.body)
+            messages.append(message)
     flow.cancel()
-    return found
+    # Broker-J counts unsettled messages for the whole channel: the next subscription would get less.
+    client.release([(message.transfer_id, message.transfer_id) for message in messages])
+    return [message.body for message in messages]
