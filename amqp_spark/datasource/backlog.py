@@ -58,12 +58,12 @@ class BacklogSurvey:
         waited = 0.0
         while not self._ended.wait(SERVICE_SECONDS):
             waited += SERVICE_SECONDS
-            if waited < SURVEY_SECONDS:
-                self._try(_service)
-            elif self._held.last_call > self._seen_call:
+            if waited >= SURVEY_SECONDS and self._held.last_call > self._seen_call:
                 waited = 0.0
                 self._seen_call = self._held.last_call
                 self._try(self._survey)
+            else:  # also while Spark does not call because a batch takes long
+                self._try(_service)
         self._close()
 
     def _try(self, what: Callable[[Client | None], None]) -> None:

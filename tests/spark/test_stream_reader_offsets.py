@@ -258,3 +258,23 @@ def test_the_report_comes_from_memory_and_a_query_now_and_then(
     for _ in range(50):
         driver.reader.reportLatestOffset()
     assert fake.queries == queries
+
+
+def test_the_connection_that_counts_is_kept_alive_while_a_batch_takes_long(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark makes no call meanwhile; without heartbeats the broker would drop the connection."""
+    monkeypatch.setattr(backlog_survey, "SURVEY_SECONDS", 0.0)
+    monkeypatch.setattr(backlog_survey, "SERVICE_SECONDS", 0.01)
+    fake.publish("q", *numbers(5))
+    driver = Driver(readers())
+    driver.rows(5)
+
+    def is_counted() -> bool:
+        driver.latest()
+        return fake.connects == 2
+
+    fake.wait(is_counted)
+    (client,) = (each for each in fake.clients if each.subscription is None)
+    seen = client.services
+    fake.wait(lambda: client.services >= seen + 5)
