@@ -298,7 +298,7 @@ class Client(PublishingClient):
         )
 
     def earlier_deliveries(self, block: AnyBlock) -> int:
-        """Return the greatest ``x-delivery-count`` of the first and the last message of a block (quorum queues)."""
+        """Return the greatest ``x-delivery-count`` of a sample of the messages of a block (quorum queues)."""
         return earlier_deliveries(block)
 
     def _refusals(self, ranges: Sequence[tuple[int, int]], *, requeue: bool) -> list[spec.Method]:

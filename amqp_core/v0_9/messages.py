@@ -12,6 +12,7 @@ from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import DecodeError, ProtocolError, UndecodableMessage, UsageError
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method
+from amqp_core.v0_9._scan import parts
 from amqp_core.v0_9.channel import basic_properties
 from amqp_core.v0_9.framing import BODY, FRAME_HEADER, HEADER, METHOD, parse_frame
 
@@ -25,6 +26,9 @@ _ANY_FRAME_SIZE = 1 << 33
 _CONSUMER_TAG = FRAME_HEADER + 4
 """Offset of the consumer tag in the frame of basic.deliver: behind the class and the method."""
 _DELIVERY_TAG_SIZE = 8
+_DELIVERY_COUNT = b"x-delivery-count"
+SAMPLE = 32
+"""Most deliveries of a block whose count is looked at, besides the first."""
 
 
 @dataclass(slots=True)
@@ -70,22 +74,27 @@ class Message:
 
 
 def earlier_deliveries(block: AnyBlock) -> int:
-    """Greatest header ``x-delivery-count`` of the first and the last delivery of a block; 0 if they have none.
+    """Greatest header ``x-delivery-count`` of a sample of the deliveries of a block; 0 if they have none.
 
-    Only a message that is marked as redelivered is decoded. It raises no AmqpError.
+    The sample is even, has the first and the last one, and is bounded. Of its messages, only the content headers of
+    those that are marked as redelivered are decoded. It raises no AmqpError.
     """
     ends = block.ends
-    bounds = {(0, ends[0]), (ends[-2] if len(ends) > 1 else 0, ends[-1])}
-    return max(_delivery_count(block.frames, start, end) for start, end in bounds)
+    last = len(ends) - 1
+    step = last // SAMPLE + 1
+    starts = ((index, ends[index - 1] if index else 0) for index in {0, *range(last, 0, -step)})
+    return max(_delivery_count(block.frames, start, ends[index]) for index, start in starts)
 
 
 def _delivery_count(frames: bytes, start: int, end: int) -> int:
-    tag_size = frames[start + _CONSUMER_TAG]
-    if not frames[start + _CONSUMER_TAG + 1 + tag_size + _DELIVERY_TAG_SIZE] & 1:  # the bit redelivered
-        return 0
     try:
-        headers = _message(frames, start, end).properties.headers
-    except ProtocolError:
+        flags = start + _CONSUMER_TAG + 1 + frames[start + _CONSUMER_TAG] + _DELIVERY_TAG_SIZE
+        if not frames[flags] & 1:  # the bit redelivered
+            return 0
+        _, (begin, end), _ = parts(frames, start, end)
+        header = frames[begin:end]
+        headers = basic_properties(header).headers if _DELIVERY_COUNT in header else None
+    except (ProtocolError, IndexError):  # a message behind a frame of another channel is left out
         return 0
     count = headers.get("x-delivery-count") if headers else None
     return count if isinstance(count, int) else 0

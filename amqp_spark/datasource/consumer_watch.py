@@ -25,6 +25,9 @@ LONGEST_QUIET_SECONDS: Final = 600.0
 DELIVERY_LIMIT: Final = 20
 """Returns after which RabbitMQ from 4.0 on drops a message of a quorum queue, or dead-letters it, by default."""
 WARNING_SECONDS: Final = 60.0
+LOOK_SECONDS: Final = 1.0
+"""Least time between two looks at counts of deliveries in one session. A look at 33 messages takes 0.2 ms if all of
+them were redelivered, and 0.01 ms if none was."""
 
 
 class ConsumerWatch:
@@ -73,15 +76,21 @@ class DeliveryCountWatch:
     def __init__(self, queue: str, clock: Callable[[], float]) -> None:
         self._queue = queue
         self._clock = clock
-        self._next = clock()
+        self._next_look = self._next_warning = clock()
+
+    def restart(self) -> None:
+        """Record a new session: what the one before held comes first."""
+        self._next_look = self._clock()
 
     def arrived(self, client: Client, block: Block) -> None:
-        """Look at a block, unless a warning was just given."""
-        if not client.capabilities.counts_deliveries or self._clock() < self._next:
+        """Look at a block, unless another one was looked at just before."""
+        now = self._clock()
+        if now < self._next_look or not client.capabilities.counts_deliveries:
             return
+        self._next_look = now + LOOK_SECONDS
         count = client.earlier_deliveries(block)
-        if count >= DELIVERY_LIMIT // 2:
-            self._next = self._clock() + WARNING_SECONDS
+        if count >= DELIVERY_LIMIT // 2 and now >= self._next_warning:
+            self._next_warning = now + WARNING_SECONDS
             _log.warning(
                 "queue %r: messages were delivered %d times before. Unless the queue has no limit, RabbitMQ drops or "
                 "dead-letters them after %d returns: set a policy with delivery-limit=-1, or declare the queue with "

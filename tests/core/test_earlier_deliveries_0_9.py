@@ -35,13 +35,29 @@ def block(*deliveries: tuple[bool, bytes]) -> Block:
         ([(True, THREE), (False, TEN), (True, TEN)], 10),
         ([(True, TEN), (True, THREE)], 10),
         ([(False, TEN)], 0),
-        ([(True, THREE), (True, TEN), (True, THREE)], 3),
+        ([(True, THREE), (True, TEN), (True, THREE)], 10),
         ([(True, b"\0\0")], 0),
         ([(True, counted(b"S" + wire.long(b"10")))], 0),
         ([(True, counted(b"?"))], 0),
     ],
 )
-def test_the_greatest_count_of_the_first_and_the_last_message(
-    deliveries: list[tuple[bool, bytes]], expected: int
-) -> None:
+def test_the_greatest_count_of_redelivered_messages(deliveries: list[tuple[bool, bytes]], expected: int) -> None:
     assert earlier_deliveries(block(*deliveries)) == expected
+
+
+@pytest.mark.parametrize("count", [1, 2, 31, 32, 33, 34, 65, 1000])
+def test_a_large_block_is_looked_at_evenly(count: int) -> None:
+    """The first and the last message, and one of each 32 between."""
+    deliveries = [(True, THREE)] * count
+    for place in {0, count - 1}:
+        assert earlier_deliveries(block(*deliveries[:place], (True, TEN), *deliveries[place + 1 :])) == 10
+    for place in range(0, count - 31, 100):
+        several = [(True, TEN)] * 32
+        assert earlier_deliveries(block(*deliveries[:place], *several, *deliveries[place + 32 :])) == 10
+
+
+def test_a_frame_of_another_channel_before_the_last_message_does_no_harm() -> None:
+    first, last = (wire.delivery(tag, b"", redelivered=True, properties=TEN) for tag in (1, 2))
+    between = wire.frame(1, bytes((0, 10, 0, 61)), channel=0)  # connection.unblocked
+    frames = first + between + last
+    assert earlier_deliveries(Block(frames, [len(first), len(frames)], 1)) == 10  # type: ignore[arg-type]
