@@ -112,7 +112,7 @@ class SparkCondition(Condition):
         "while another one is active (x-single-active-consumer) looks the same.")
     CONSUMER_CANCELLED_BY_BROKER = (
         "The broker cancelled the consumer of queue {queue!r}, which still exists.",
-        "If it repeats, read the broker's log, and raise option consumerTimeout.",
+        "If it repeats, read the broker's log, and raise option consumerTimeout, or the broker's consumer_timeout.",
         "RabbitMQ does so when the queue moves to another node, and when messages are not settled in time. The source "
         "subscribes again.")
     BATCH_NOT_HELD = (

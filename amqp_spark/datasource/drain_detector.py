@@ -8,6 +8,9 @@ the lost session: the messages which that session holds are not sent and, on qpi
 Without credit nothing is flushed, and the count of a broker may be late (on RabbitMQ's quorum queues it is 0 for a
 moment although confirmed messages are there). There the count is asked again some time after the start, and silence
 must last as long (:data:`SETTLING_SECONDS`).
+
+Where only messages that no consumer holds are counted, a consumer that gets none of them is replaced once: the broker
+may have forgotten it (see :mod:`.consumer_watch`). Only if the next one gets nothing either, the query ends.
 """
 
 from __future__ import annotations
@@ -26,6 +29,8 @@ HELD_ELSEWHERE_SECONDS: Final = 5.0
 """How long empty flush rounds go on while the broker counts messages that other consumers hold."""
 HELD_BY_UNKNOWN_SECONDS: Final = 30.0
 """The same where the broker knows of no other consumer: it is busy, or a transaction or a dying session holds them."""
+STALLED_SECONDS: Final = 5.0
+"""How long a broker may count messages that no consumer holds, and send none, until the consumer is replaced."""
 SETTLING_SECONDS: Final = 1.0
 """How long a count may be late."""
 _UNCOUNTED: Final = 1 << 62
@@ -39,7 +44,9 @@ early, and an answer of qpidd may give the message count before a session ended 
 class DrainDetector:
     """Detects the end of one queue. ``selector``: the subscription selects only a part of it, while the broker counts
     the rest, too. ``target``: the position to stop at, None before the first incarnation; ``alone``: the broker
-    reported no other consumer when it was last asked; ``settling_s``: seconds for which its count may be too low."""
+    reported no other consumer when it was last asked; ``settling_s``: seconds for which its count may be too low;
+    ``replaces``: whether a consumer that gets nothing is replaced; ``stalled``: number of messages that the broker does
+    not send to it, now that it should be."""
 
     def __init__(self, queue: str, *, selector: bool, clock: Callable[[], float]) -> None:
         self.target: int | None = None
@@ -48,6 +55,10 @@ class DrainDetector:
         self._selector = selector
         self._clock = clock
         self.settling_s = 0.0
+        self.replaces = False
+        self.stalled = 0
+        self._replaced = False
+        """Whether the consumer before was replaced, and nothing has arrived since."""
         self._there = 0
         self._counted = True
         self._settles_at: float | None = None
@@ -55,6 +66,8 @@ class DrainDetector:
         self._lost_until: float | None = None
         self._last_arrival = 0.0
         self._empty_since: float | None = None
+        self._unsent_since: float | None = None
+        """Since when each count found messages."""
         self._empty_rounds = 0
         self._rounds_alone = 0
         self._next_flush = 0.0
@@ -83,13 +96,18 @@ class DrainDetector:
         self.target = received + there
         self._settles_at = now + self.settling_s if self.settling_s and self._counted else None
         self._next_flush = now
-        self.arrived()
+        self.stalled = 0
+        self._end_silence()
         return self.target
 
     def arrived(self) -> None:
         """Record that transfers arrived."""
+        self._replaced = False
+        self._end_silence()
+
+    def _end_silence(self) -> None:
         self._last_arrival = self._clock()
-        self._empty_since = None
+        self._empty_since = self._unsent_since = None
         self._empty_rounds = 0
         self._rounds_alone = 0
 
@@ -126,7 +144,7 @@ class DrainDetector:
         return self.is_quiet() and self._clock() >= self._next_flush
 
     def empty_round(self, left: Callable[[], int | None], *, received: int) -> bool:
-        """Record a flush that brought nothing; return whether that is the end.
+        """Record a flush that brought nothing; return whether that is the end, and set ``stalled``.
 
         ``left`` asks the broker for its count of messages that are not held here, and sets ``alone``; ``received`` is
         the position now.
@@ -141,12 +159,30 @@ class DrainDetector:
         settling = self.settling_s
         if count and not self._selector:
             settling = HELD_BY_UNKNOWN_SECONDS if self.alone else HELD_ELSEWHERE_SECONDS
+        if self._looks_stalled(count, now):
+            return self._go_on(now)
         until = self._empty_since + settling
         if now < (until if self._lost_until is None else max(until, self._lost_until)):
-            self._next_flush = now + min(_LONGEST_PAUSE_SECONDS, QUIET_SECONDS * 2**self._empty_rounds)
-            return False
+            return self._go_on(now)
         self._warn_of_rest(count or 0, received)
         return True
+
+    def _looks_stalled(self, count: int | None, now: float) -> bool:
+        """Whether the consumer should be replaced before the query ends; set ``stalled`` when it is time."""
+        if not count:
+            self._unsent_since = None
+        elif self._unsent_since is None:
+            self._unsent_since = now
+        if self._unsent_since is None or not self.replaces or self._replaced:
+            return False
+        if now >= self._unsent_since + STALLED_SECONDS:
+            self.stalled, self._replaced = count or 0, True
+        return True
+
+    def _go_on(self, now: float) -> bool:
+        """Choose when the next flush follows; return that this is not the end."""
+        self._next_flush = now + min(_LONGEST_PAUSE_SECONDS, QUIET_SECONDS * 2**self._empty_rounds)
+        return False
 
     def _look_for_lost_session(self, count: int | None, received: int) -> None:
         """Detect the end of the previous session, which hides messages; from then on the broker's count is complete."""
@@ -171,6 +207,11 @@ class DrainDetector:
             _log.warning(
                 "queue %r: the broker counts %d message(s) that it does not send: %s; this AvailableNow query ends "
                 "without them",
-                self._queue, count, "a transaction or a dying session holds them" if self.alone
-                else "other consumers hold them",
+                self._queue, count, self._reason(),
             )  # fmt: skip
+
+    def _reason(self) -> str:
+        """Why the broker does not send what it counts."""
+        if self._replaced:
+            return "a new consumer got none either, or another one is active alone"
+        return "a transaction or a dying session holds them" if self.alone else "other consumers hold them"

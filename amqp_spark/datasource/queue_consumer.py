@@ -109,6 +109,8 @@ class QueueConsumer:
         self._retries = Retries(queue, options, held.clock)
         self._watch = ConsumerWatch(held.clock)
         self._counts = DeliveryCountWatch(queue, held.clock)
+        self._ended_in_order = False
+        """Whether the session before was alive when it was closed, so that the broker keeps nothing of it."""
         self._excess: list[tuple[int, int]] = []
         """Ids of messages beyond the end, which go back to the queue."""
         self._dying_s = 0.0
@@ -177,6 +179,7 @@ class QueueConsumer:
                 if delay is None:
                     self._fail(error)
                     return
+                self._ended_in_order = isinstance(error, ConsumerStalled)
                 self._end_incarnation(keep_waiting=not self._options.accepts)
                 self._wait(delay)
             except Exception as error:  # noqa: BLE001  every error must reach the query
@@ -203,6 +206,7 @@ class QueueConsumer:
             _log.info("queue %r: receiving, incarnation %d", self.queue, self.buffer.incarnation)
             self._flow.restart()
             self._watch.restart()
+            self._counts.restart()
             with self._lock:
                 self.connected = True
                 self._lock.notify_all()
@@ -252,6 +256,7 @@ class QueueConsumer:
         """Take the kind of flow control that the protocol has; it keeps what earlier sessions have learned."""
         self._protocol = client.protocol
         credit = client.capabilities.credit
+        self._ending.replaces = not credit and not client.capabilities.counts_held_messages
         if credit == self._has_credit:
             return
         self._has_credit = credit
@@ -388,7 +393,8 @@ class QueueConsumer:
         there = 0 if info is None else info.message_count
         others = info is not None and info.subscriber_count != 0
         # With accept-mode none, sessions hold no messages, and none is redelivered.
-        lost_for = self._dying_s if others and self._options.accepts else 0.0
+        may_hold = others and self._options.accepts and not self._ended_in_order
+        lost_for = self._dying_s if may_hold else 0.0
         with self._lock:
             confirmed = self._confirmed if self._owner is None else self.buffer.accepted
             if not self._options.accepts:
@@ -414,8 +420,12 @@ class QueueConsumer:
         if blocks:
             self._store(blocks)
         self._flow.leave_turn()
-        if not blocks and self._ending.empty_round(lambda: self._ask_end(client), received=self.buffer.received):
+        if blocks:
+            return
+        if self._ending.empty_round(lambda: self._ask_end(client), received=self.buffer.received):
             self._exhaust(client, subscription)
+        elif self._ending.stalled:
+            raise ConsumerStalled(SparkCondition.CONSUMER_STALLED(queue=self.queue, count=self._ending.stalled))
 
     def _recount(self, client: Client) -> None:
         """Count the queue again, before anything else arrives: while messages arrive, on another connection."""

@@ -51,6 +51,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(drain_detector, "SETTLING_SECONDS", 0.2)
     monkeypatch.setattr("amqp_spark.datasource.queue_consumer.SETTLING_SECONDS", 0.2)
     monkeypatch.setattr(consumer_watch, "QUIET_SECONDS", 0.05)
+    monkeypatch.setattr(drain_detector, "STALLED_SECONDS", 0.3)
     monkeypatch.setattr(consumer_watch, "CERTAIN_SECONDS", 0.05)
     monkeypatch.setattr(module, "IDLE_SECONDS", 0.02)
 
@@ -313,12 +314,70 @@ def test_a_consumer_that_gets_nothing_although_there_are_messages_is_replaced(
     fake.publish("q", b"a")
     fake.wait(lambda: receiver.report()["q"][0] == 1)
     with fake.changed:
-        fake.stalls.add("q")
+        fake.stalls["q"] = 1
         fake.publish("q", b"b")
     fake.wait(lambda: fake.connects == 2)
     fake.wait(lambda: receiver.report()["q"][0] == 2)
     assert any("AMQP_CONSUMER_STALLED" in record.getMessage() for record in caplog.records)
     assert receiver.failure() is None
+
+
+@pytest.mark.usefixtures("_fast")
+@pytest.mark.parametrize("others", [0, 1])
+def test_available_now_replaces_a_consumer_that_gets_nothing(
+    fake: FakeBroker, readers: Readers, caplog: pytest.LogCaptureFixture, others: int
+) -> None:
+    """Each time after some messages have come. Nothing waits for the sessions before, which were closed in order."""
+    sent = [number + bytes(1000) for number in numbers(500)]
+    fake.publish("q", *sent)
+    fake.consumers["q"] = others
+
+    def stall(name: str) -> None:
+        if name == "accept" and len(fake.subscriptions) in (1, 2):
+            fake.stalls["q"] = 1
+
+    fake.on_command = stall
+    driver = Driver(readers(bufferBytes="64k", maxBytesPerTrigger="16k"), available_now=True)
+    assert set(drained(driver)) == set(sent)
+    fake.wait(lambda: fake.depth("q") == 0)
+    assert len(fake.subscriptions) == 3
+    assert "AMQP_CONSUMER_STALLED" in caplog.text
+    assert "ends without them" not in caplog.text
+
+
+@pytest.mark.usefixtures("_fast")
+@pytest.mark.parametrize("others", [0, 1])
+def test_available_now_ends_when_a_second_consumer_gets_nothing_either(
+    fake: FakeBroker,
+    readers: Readers,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    others: int,
+) -> None:
+    monkeypatch.setattr(drain_detector, "HELD_BY_UNKNOWN_SECONDS", 1e6 if others else 0.3)
+    monkeypatch.setattr(drain_detector, "HELD_ELSEWHERE_SECONDS", 0.3 if others else 1e6)
+    fake.publish("q", *numbers(100))
+    fake.consumers["q"] = others
+    fake.stalls["q"] = 4
+    assert drained(Driver(readers(), available_now=True)) == []
+    assert len(fake.subscriptions) == 2
+    reason = "a new consumer got none either, or another one is active alone"
+    text = f"the broker counts 100 message(s) that it does not send: {reason}; this AvailableNow query ends without"
+    assert text in caplog.text
+    assert fake.depth("q") == 100
+
+
+@pytest.mark.usefixtures("_fast")
+def test_available_now_does_not_replace_a_consumer_for_messages_that_may_be_held(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Broker-J counts them, too, and does not say whether they are ready."""
+    monkeypatch.setattr(drain_detector, "HELD_ELSEWHERE_SECONDS", 0.6)
+    fake.counts_held = True
+    fake.publish("q", *numbers(100))
+    fake.held_elsewhere["q"] = 5
+    assert drained(Driver(readers(), available_now=True)) == numbers(100)
+    assert len(fake.subscriptions) == 1
 
 
 def test_sessions_that_bring_nothing_are_replaced_less_and_less_often() -> None:
@@ -416,16 +475,47 @@ def test_a_queue_that_is_missing_after_a_lost_connection_may_come_back(
 
 @pytest.mark.parametrize(("count", "warnings"), [(9, 0), (10, 1)])
 def test_messages_that_come_near_the_limit_of_deliveries_are_a_warning(
-    fake: FakeBroker, readers: Readers, caplog: pytest.LogCaptureFixture, count: int, warnings: int
+    fake: FakeBroker,
+    readers: Readers,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    count: int,
+    warnings: int,
 ) -> None:
     fake.earlier_deliveries = count
     driver = Driver(readers())
+    monkeypatch.setattr(consumer_watch, "LOOK_SECONDS", 0.0)
     for round_ in range(3):  # once a minute
         fake.publish("q", *numbers(10, 10 * round_))
         driver.rows(10 * round_ + 10)
     found = [record.getMessage() for record in caplog.records if "x-delivery-limit=-1" in record.getMessage()]
     assert len(found) == warnings
     assert all(f"queue 'q': messages were delivered {count} times before" in text for text in found)
+
+
+def test_counts_of_deliveries_are_looked_at_once_in_a_while_and_when_a_session_begins() -> None:
+    clock = Clock()
+    watch = consumer_watch.DeliveryCountWatch("q", clock)
+    client: Any = FakeBroker(protocol="0-9-1").connect(None)  # type: ignore[arg-type]
+    looks = 0
+
+    def look(_block: object) -> int:
+        nonlocal looks
+        looks += 1
+        return 0
+
+    client.earlier_deliveries = look
+    block: Any = None
+    for _ in range(10):
+        watch.arrived(client, block)
+    assert looks == 1
+    watch.restart()
+    watch.arrived(client, block)
+    watch.arrived(client, block)
+    assert looks == 2
+    clock.now += consumer_watch.LOOK_SECONDS
+    watch.arrived(client, block)
+    assert looks == 3
 
 
 # --- options

@@ -147,8 +147,8 @@ class FakeBroker:
         self.counts_held = counts_held and protocol == "0-10"
         self.counts: list[int] = []
         """Message counts of the next answers: they may be late."""
-        self.stalls: set[str] = set()
-        """Queues of which the present consumers get nothing more."""
+        self.stalls: Counter[str] = Counter()
+        """How many consumers of a queue, one after the other from the present one on, get nothing more."""
         self.earlier_deliveries = 0
         """Number of earlier deliveries that blocks report."""
         self.cancels: list[AmqpError] = []
@@ -514,7 +514,7 @@ class FakeClient:
             assert not self.capabilities.credit or (max_unsettled, arguments) == (None, None)
             subscription = FakeSubscription(self, queue, accept=accept, acquire=acquire)
             if not self.capabilities.credit:
-                self.broker.stalls.discard(queue)
+                self.broker.stalls[queue] = max(0, self.broker.stalls[queue] - 1)
                 assert max_unsettled is None or 1 <= max_unsettled <= 65535
                 assert (max_unsettled is None) is not accept
                 subscription.limit(max_unsettled)
@@ -747,7 +747,7 @@ class FakeSubscription:
     def _room(self) -> int:
         """Messages that the limit of unsettled ones allows now."""
         assert self.most is not None
-        stalled = self.queue in self.client.broker.stalls
+        stalled = self.client.broker.stalls[self.queue] > 0
         return 0 if stalled else max(0, int(min(self.most - len(self.client.held), 1 << 30)))
 
     def send_block(self) -> bool:
