@@ -60,6 +60,7 @@ def place() -> Iterator[Place]:
 # A few cases on RabbitMQ, with every kind of process that runs there: the whole matrix is for `make crash-matrix`.
 ON_RABBITMQ = [
     [Case.parse(f"source:at-least-once:{crashpoints.COMMIT_LOGGED}@reader#0")],
+    [Case.parse(f"source:at-least-once:{crashpoints.ACCEPT_UNSENT}@freeze#0")],
     [Case.parse(f"sink-stream:at-least-once:{crashpoints.BLOCK_SENT}@worker#0")],
     [
         Case.parse(f"source:at-least-once:{crashpoints.PARTITIONS_RETURNED}@broker#0"),

@@ -160,6 +160,19 @@ def test_messages_of_readers_that_were_killed_often_are_a_warning(
         assert "messages were delivered 10 times before" in caplog.text
 
 
+def test_messages_of_a_queue_that_a_query_declared_survive_all_deaths_of_their_readers(rabbitmq: RabbitMQNode) -> None:
+    """RabbitMQ drops a message of another quorum queue after 20 returns."""
+    options: dict[str, Any] = {"declare": "ifMissing", "queueType": "quorum"}
+    with closing(Place(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password, "quorum")) as place:
+        assert place.driver(**options).trigger() is None
+        place.stop()
+        place.publish(numbers(50))
+        for _ in range(25):
+            place.driver(**options).rows(1)
+            kill(place)
+        assert sorted(drained(place.driver(available_now=True, **options))) == numbers(50)
+
+
 @pytest.mark.parametrize("queue_type", ["classic", "quorum"])
 def test_declare_and_bind(rabbitmq: RabbitMQNode, queue_type: str) -> None:
     place = Place(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password, queue_type)
