@@ -1,8 +1,8 @@
 """Connect with the protocol of the options: AMQP 0-10, 0-9-1 or 0-9; or with the one that the broker speaks.
 
 With ``protocol=auto`` a connection starts with the header of 0-10. A broker that answers with another header of AMQP
-is dialled again with 0-9-1. What a host speaks is remembered in this process, and forgotten when it refuses that.
-Thread-safe: each step on the memory is one operation of a dict.
+is dialled again with 0-9-1, and with 0-9 if it offers that and refuses 0-9-1. What a host speaks is remembered in this
+process, and forgotten when it refuses that. Thread-safe: each step on the memory is one operation of a dict.
 """
 
 from __future__ import annotations
@@ -32,6 +32,8 @@ class _Connect(Protocol):
 
 #: Protocols in the order in which ``auto`` tries them.
 _AUTOMATIC: Final = ("0-10", "0-9-1")
+#: The protocol that ``auto`` tries after them, if the broker offers it: RabbitMQ serves it, but offers others.
+_ON_OFFER: Final = "0-9"
 _CLIENTS: Final[dict[str, _Connect]] = {
     "0-10": Client010.connect,
     "0-9-1": Client09.connect,
@@ -66,9 +68,12 @@ def _connect_either(options: ConnectOptions, call_timeout_s: float) -> Client:
     """Connect to the one host of ``options``: with the protocol that it spoke last, else with the first it takes."""
     address = options.hosts[0]
     before = _found.get(address)
-    protocols = sorted(_AUTOMATIC, key=lambda protocol: protocol != before)
+    protocols = sorted((*_AUTOMATIC, _ON_OFFER), key=lambda protocol: protocol != before)
     refusals: list[VersionRefused] = []
     for protocol in protocols:
+        offered = any(refused.offered == f"AMQP {protocol}" for refused in refusals)
+        if protocol == _ON_OFFER and not offered and protocol != before:
+            continue
         try:
             client = _CLIENTS[protocol](replace(options, protocol=protocol), call_timeout_s=call_timeout_s)
         except VersionRefused as refused:

@@ -50,7 +50,8 @@ _EXCLUSIVE: Final = re.compile("exclusive", re.IGNORECASE)
 # RabbitMQ: home node 'r@h' of durable queue 'q' in vhost '/' is down or inaccessible; failed to perform operation on
 # queue 'q' in vhost '/' due to timeout; queue 'q' in vhost '/' has crashed and failed to restart
 _UNAVAILABLE: Final = re.compile(r"down or inaccessible|due to timeout|has crashed|stopped by supervisor")
-_TIMED_OUT: Final = re.compile(r"delivery acknowledgement on channel \d+ timed out", re.IGNORECASE)
+# RabbitMQ: delivery acknowledgement on channel 1 timed out; LavinMQ: consumer timeout
+_TIMED_OUT: Final = re.compile(r"delivery acknowledgement on channel \d+ timed out|consumer timeout", re.IGNORECASE)
 
 
 def command_failure(code: int, text: str, class_id: int, method_id: int) -> errors.CommandFailed:

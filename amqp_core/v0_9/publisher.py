@@ -57,7 +57,8 @@ class Publisher(RunPublisher):
     the first :meth:`send`.
 
     Args:
-        blocked_timeout_s: seconds for which a broker is waited for that has blocked the connection.
+        blocked_timeout_s: seconds for which a broker is waited for that has blocked the connection, or stopped the
+            channel (channel.flow).
 
     Attributes:
         accept_mode: 0; it has no meaning here.
@@ -164,7 +165,7 @@ class Publisher(RunPublisher):
         """Process a method of the publishing channel: basic.ack, basic.nack, basic.return.
 
         Raises:
-            ProtocolError: it confirms a message twice, or one that was not sent.
+            ProtocolError: it confirms a message twice, one that was not sent, or does not say which.
             ReturnedUnexpectedly: it returns a message that is not in flight.
         """
         if isinstance(method, spec.BasicAck):
@@ -210,15 +211,16 @@ class Publisher(RunPublisher):
 
     def _answered(self, name: str, tag: int, *, multiple: bool) -> list[tuple[int, int]]:
         """Return the ranges of messages that a confirm confirms; none was confirmed before."""
-        high = self._last if multiple and not tag else tag
-        low = 1 if multiple else high
-        if not 1 <= high <= self._last and (tag or not multiple):
+        if multiple and not tag:  # all that the broker has read, and only it knows how much that is
+            raise ProtocolError(f"{name} with delivery tag 0 does not say which of {self._last} messages it confirms")
+        if not 1 <= tag <= self._last:
             raise ProtocolError(f"{name} confirms message {tag}; {self._last} were sent")
+        low, high = 1 if multiple else tag, tag
         new = RangeSet([(low, high)])
         for known in (self._confirmed, self._nacked):
             for start, end in known.within(low, high):
                 new.discard(start, end)
-        if not new and tag:
+        if not new and not multiple:
             raise ProtocolError(f"{name} confirms message {tag} a second time")
         return new.ranges()
 
@@ -246,8 +248,12 @@ class Publisher(RunPublisher):
 
     def _prove_no_return(self, deadline: float) -> None:
         """Ask a question behind the last confirm: a return that follows its ack arrives before the answer, and is an
-        error. A broker that blocks the connection does not answer; RabbitMQ does that, and returns before it acks."""
+        error. A broker that blocks the connection does not answer; RabbitMQ does that, and returns before it acks.
+
+        A return that is lost with the connection before that stays unknown: what is confirmed is not sent again.
+        """
         self._check()
+        deadline = min(deadline, monotonic() + self._driver.call_timeout_s)
         question = self._driver.request(PUBLISHING, spec.ChannelFlow(active=True))
         endpoint = self._driver.endpoint
         self._wait(
@@ -298,7 +304,8 @@ class Publisher(RunPublisher):
 
     def _wait_for_room(self, transfers: Transfers, start: int, deadline: float) -> int:
         while True:
-            self._wait(self._may_publish, "the broker to allow publishing again", deadline)
+            allowed_by = min(deadline, monotonic() + self._blocked_timeout_s)
+            self._wait(self._may_publish, "the broker to allow publishing again", allowed_by)
             stop = self._room(transfers, start)
             if stop > start:
                 return stop

@@ -17,6 +17,7 @@ from amqp_core.errors import (
     OutcomeUnknown,
     ProtocolError,
     PublishingBlocked,
+    ReturnedUnexpectedly,
 )
 from amqp_core.publisher_window import Window
 from amqp_core.publishing import MAX_BYTES_IN_FLIGHT, MAX_IN_FLIGHT
@@ -97,6 +98,7 @@ class PublishingClient(Topology):
             MessageRejected: the broker rejected some: unroutable (code 312), or no queue has taken them (code 0).
             OutcomeUnknown: the connection ended before the broker confirmed them, or the broker blocks it or is silent
                 for too long; they may or may not be enqueued.
+            ReturnedUnexpectedly: the broker returned a message as unroutable that it had confirmed.
             CommandFailed: the broker refused one (unknown exchange, too large); messages published after it, and
                 perhaps before, are not enqueued. The next call of :meth:`publish` works again.
         """
@@ -105,6 +107,8 @@ class PublishingClient(Topology):
             publisher.finish(timeout_s=self._driver.call_timeout_s)
         except CommandFailed:
             self._replace()
+            raise
+        except ReturnedUnexpectedly:
             raise
         except (ConnectionFailed, ProtocolError, DeadlineExceeded, PublishingBlocked) as error:
             if publisher.in_flight:

@@ -62,8 +62,9 @@ def prepare(client: Client, queue: str, options: SourceOptions) -> QueueInfo | N
     if info is None:
         if options.declare != "ifMissing":
             alternative = ", or set declare=ifMissing"
+            default = "(default)" if client.protocol == "0-10" else "/"
             text = SparkCondition.QUEUE_NOT_FOUND(
-                queue=queue, vhost=options.virtual_host or "(default)", alternative=alternative
+                queue=queue, vhost=options.virtual_host or default, alternative=alternative
             )
             raise NotFound(404, None, text, "queue.query")
         client.declare_queue(queue, durable=True, arguments=queue_arguments(client, options))
@@ -87,7 +88,9 @@ def _check_capabilities(client: Client, options: SourceOptions) -> None:
     if not client.capabilities.credit:
         require(client, "The source", "max_unsettled")
     if options.exactly_once:
-        require(client, "deliveryGuarantee=exactly-once", "local_transactions", "binding_queries")
+        for capability in ("local_transactions", "binding_queries"):
+            allowed = "at-least-once, at-most-once"
+            require_for_option(client, "deliveryGuarantee", "exactly-once", capability, allowed)
     seconds = None if options.consumer_timeout is None else f"{options.consumer_timeout:g}s"
     for name, value, capability, allowed in (
         ("selector", options.selector, "selectors", "no selector; filter the rows in Spark"),

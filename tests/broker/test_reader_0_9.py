@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_core.errors import PreconditionFailed, ResourceLocked
+from amqp_core.errors import (
+    AuthenticationFailed,
+    NotFound,
+    PreconditionFailed,
+    ResourceDeleted,
+    ResourceLocked,
+    VirtualHostRefused,
+)
 from amqp_spark.datasource import consumer_watch
 from amqp_spark.datasource import unsettled as module
 from amqp_spark.datasource.credit import SLACK_BYTES
@@ -204,6 +211,61 @@ def test_an_exclusive_consumer_is_refused_or_named(rabbit: Place, caplog: pytest
             wait_until(lambda: "x-single-active-consumer" in caplog.text, "the warning")
 
 
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"password": "s3cret-and-wrong"}, AuthenticationFailed, "Check user name"),
+        ({"url": "/no-such-host"}, VirtualHostRefused, "no-such-host"),
+        ({"queue": "no-such-queue"}, NotFound, r"'no-such-queue' does not exist on virtual host 'durable'.*declare="),
+    ],
+    ids=["password", "virtual host", "queue"],
+)
+def test_what_cannot_be_read_is_named(
+    rabbit: Place, changes: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    if "url" in changes:
+        changes = {"url": rabbit.address.rsplit("/", 1)[0] + changes["url"]}
+    rabbit.publish(numbers(1))
+    with pytest.raises(error, match=text) as raised:
+        rabbit.driver(**changes).trigger_until_rows()
+    assert "s3cret" not in str(raised.value)
+    assert rabbit.count() == (1, 0), "nothing was received"
+
+
+def test_a_queue_in_exclusive_use_is_named(rabbitmq: RabbitMQNode) -> None:
+    place = Place(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password)
+    with place.connect() as owner:
+        owner.declare_queue(place.queue, exclusive=True)
+        with pytest.raises(ResourceLocked, match=place.queue):
+            place.driver(retry__maxAttempts=0, heartbeat=1).trigger_until_rows()
+        place.stop()
+
+
+def test_a_queue_deleted_under_a_query_is_named_after_all_that_it_sent(place: Place) -> None:
+    place.publish(numbers(10))
+    driver = place.driver()
+    assert bodies(driver.trigger_until_rows()) == numbers(10)
+    with place.connect() as client:
+        client.delete_queue(place.queue)
+    # Broker-J does not tell its consumers: the connection that counts the backlog notices it
+    with pytest.raises((ResourceDeleted, NotFound), match=place.queue):
+        wait_until(lambda: driver.trigger() is not None, "the error of the consumer", 40.0)
+
+
+def test_returned_messages_of_a_quorum_queue_say_how_often_they_were_delivered(rabbitmq: RabbitMQNode) -> None:
+    place = Place(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password, "quorum")
+    place.declare()
+    try:
+        place.publish(numbers(1))
+        for earlier in range(3):
+            with place.connect() as client:
+                subscription = client.subscribe(place.queue)
+                block = subscription.take_blocks(10.0)[0]
+                assert client.earlier_deliveries(block) == earlier
+    finally:
+        place.close()
+
+
 def test_consumer_priority(rabbit: Place) -> None:
     with rabbit.connect() as client:
         other = client.subscribe(rabbit.queue)
@@ -218,7 +280,10 @@ def test_consumer_priority(rabbit: Place) -> None:
     ("options", "named"),
     [
         ({"selector": "a = 1"}, "Option 'selector' has the value 'a = 1', and AMQP 0-9-1 of .* has no selectors"),
-        ({"deliveryGuarantee": "exactly-once", "consumerId": "c"}, "exactly-once needs local transactions"),
+        (
+            {"deliveryGuarantee": "exactly-once", "consumerId": "c"},
+            "'deliveryGuarantee' has the value 'exactly-once'.*Allowed: at-least-once, at-most-once",
+        ),
     ],
 )
 def test_what_0_9_1_does_not_have_is_refused(place: Place, tmp_path: Path, options: dict[str, Any], named: str) -> None:

@@ -331,11 +331,15 @@ def test_a_difference_whose_text_was_cut_names_the_argument() -> None:
     assert error.condition == "AMQP_COMMAND_REFUSED"
 
 
-def test_a_delivery_timeout_names_the_setting() -> None:
-    text = (
-        "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1800000 ms. "
-        "This timeout value can be configured, see consumers doc guide to learn more"
-    )
+@pytest.mark.parametrize(
+    "text",
+    [
+        "PRECONDITION_FAILED - delivery acknowledgement on channel 1 timed out. Timeout value used: 1800000 ms.",
+        "PRECONDITION_FAILED - consumer timeout",
+    ],
+    ids=["RabbitMQ", "LavinMQ"],
+)
+def test_a_delivery_timeout_names_the_setting(text: str) -> None:
     error = command_failure(406, text, 0, 0)
     assert isinstance(error, errors.DeliveryTimedOut)
     assert error.retryable

@@ -40,7 +40,7 @@ class Hosts:
             answer = self.speaks[host]
             if isinstance(answer, Exception):
                 raise answer
-            if (protocol == "0-10") != (answer == BROKER_J):
+            if protocol not in {BROKER_J: ("0-10",), "AMQP 0-9": ("0-9",)}.get(answer, ("0-9-1", "0-9")):
                 raise VersionRefused(answer, f"AMQP {protocol}", "offers", f"{host}:{port}")
             return cast("Client", f"{protocol} at {host}")
 
@@ -63,7 +63,7 @@ def at(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Hosts]:
     return at
 
 
-@pytest.mark.parametrize("answer", [RABBITMQ, RABBITMQ_3, "AMQP 0-9", "AMQP with the header bytes 00 00 09 02"])
+@pytest.mark.parametrize("answer", [RABBITMQ, RABBITMQ_3, "AMQP with the header bytes 00 00 09 02"])
 def test_a_broker_that_answers_with_another_header_is_dialled_with_0_9_1(
     at: Callable[..., Hosts], caplog: pytest.LogCaptureFixture, answer: str
 ) -> None:
@@ -74,6 +74,16 @@ def test_a_broker_that_answers_with_another_header_is_dialled_with_0_9_1(
     assert hosts.connect("rabbit") == "0-9-1 at rabbit"
     assert hosts.tried == [("rabbit", "0-9-1")]  # remembered
     assert caplog.messages == [f"rabbit:1 speaks AMQP 0-9-1: it answered with {answer} before"]
+
+
+def test_a_broker_that_offers_0_9_alone_is_dialled_with_it(at: Callable[..., Hosts]) -> None:
+    hosts = at(old="AMQP 0-9")
+    assert hosts.connect("old") == "0-9 at old"
+    assert hosts.tried == [("old", "0-10"), ("old", "0-9-1"), ("old", "0-9")]
+    assert hosts.connect("old") == "0-9 at old"
+    assert hosts.tried == [("old", "0-9")]
+    hosts.speaks["old"] = RABBITMQ
+    assert hosts.connect("old") == "0-9 at old", "RabbitMQ serves it, too"
 
 
 def test_a_broker_of_0_10_is_dialled_once(at: Callable[..., Hosts], caplog: pytest.LogCaptureFixture) -> None:
