@@ -1,7 +1,8 @@
-"""Whether a queue that exists has the arguments that the options name.
+"""Compare the arguments of an existing queue with those that the options name.
 
-The broker is asked by a declaration, which changes nothing where the queue exists: it names the first difference. What
-the options do not name may differ, so it is taken over from the answer, and the question repeated.
+The source declares the queue again. That changes nothing: the broker refuses the declaration and names the first
+argument that differs. If the options do not name that argument, the source copies its current value from the answer
+and declares again.
 """
 
 from __future__ import annotations

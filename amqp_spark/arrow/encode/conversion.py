@@ -24,7 +24,7 @@ _LETTERS: Final = {
     code.UINT64: letter.INT64,
     code.DEC64: letter.DECIMAL,
 }
-"""The letter of 0-9-1 that holds the values of a type, by type code of 0-10; texts and bytes are told by the value."""
+"""Type code of 0-10 -> type letter of 0-9-1. Texts and bytes are missing: the Python type of a value decides there."""
 
 
 def convert_maps(column: Array, protocol: str) -> tuple[Array, dict[int, str]]:
