@@ -93,20 +93,20 @@ def test_held_bytes_stay_within_the_bound_that_the_documents_name(rabbitmq: Rabb
 
 @pytest.mark.thorough
 def test_a_large_message_that_waits_for_a_long_batch_is_not_delivered_too_often(rabbitmq: RabbitMQNode) -> None:
-    """RabbitMQ closes a connection that is not read for 30 s; each time counts as a delivery of the message."""
+    """RabbitMQ closes a connection that is not read for 45 s; each time counts as a delivery of the message."""
     place = Place(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password, "quorum")
     other = f"{place.queue}-other"
     large = bytes(15_000_000)
     with closing(place):
         place.declare()
-        place.declare(other, x_delivery_limit=2)
+        place.declare(other, x_delivery_limit=1)
         try:
             place.publish([large])
             driver = place.driver(queue=f"{place.queue},{other}", bufferBytes=BUFFER, maxBytesPerTrigger=BUFFER // 2)
             driver.trigger_until_rows()
             place.publish([large], other)
-            ends = time.monotonic() + 130
-            wait_until(lambda: time.monotonic() > ends, "the batch ends", 140)
+            ends = time.monotonic() + 105
+            wait_until(lambda: time.monotonic() > ends, "the batch ends", 120)
             driver.until(lambda rows: len(rows) == 2)
             driver.trigger()
             place.stop()
