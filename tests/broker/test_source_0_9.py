@@ -10,7 +10,7 @@ import pytest
 from amqp_core.v0_9.messages import Message
 from amqp_core.v0_9.spec import BasicProperties
 from amqp_spark.errors import UnsupportedModeError
-from tests.broker.source_0_9_support import Place, numbers
+from tests.broker.source_0_9_support import PLACES, Place, numbers, requested
 from tests.broker.stream_support import Stream
 from tests.support.dial import address, by_way_of
 from tests.support.process import wait_until
@@ -27,15 +27,10 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-@pytest.fixture(params=["classic", "quorum", "brokerj"])
+@pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    name = "brokerj_0_9" if request.param == "brokerj" else "rabbitmq"
-    broker = request.getfixturevalue(name)
-    queue_type = None if request.param == "brokerj" else request.param
-    found = Place(broker.url("durable"), broker.username, broker.password, queue_type)
-    found.declare()
-    yield found
-    found.close()
+    with requested(request) as place:
+        yield place
 
 
 @pytest.fixture
