@@ -122,9 +122,9 @@ def test_a_query_goes_on_with_a_node_that_was_frozen(
         place.declare()
         place.publish(numbers(200))
         stream = Stream(spark, place, tmp_path)
-        options = {"url": by_way_of(proxy.port, place.address), "protocol": "0-9-1", "maxMessagesPerTrigger": 50}
-        limits = {"heartbeat": 1, "connectTimeout": 1, "retry__maxAttempts": 500, "retry__maxDelay": 0.2}
-        frame = stream.frame(place.queue, "body BINARY", **options, **limits)
+        options: dict[str, Any] = {"url": by_way_of(proxy.port, place.address), "maxMessagesPerTrigger": 50}
+        limits: dict[str, Any] = {"heartbeat": 1, "connectTimeout": 1, "retry__maxAttempts": 500}
+        frame = stream.frame(place.queue, "body BINARY", protocol="0-9-1", retry__maxDelay=0.2, **options, **limits)
         before = 0
 
         def freeze_once(rows: DataFrame, batch: int) -> None:
