@@ -82,7 +82,9 @@ class CoreCondition(Condition):
     TLS_FILES_UNUSABLE = (
         "The TLS files {files} cannot be used: {reason}.",
         "Give PEM files, and a key without a passphrase.")
-    LOGIN_REFUSED = "The broker refused the login ({mechanism}): {reason}.", "Check user name and password."
+    LOGIN_REFUSED = (
+        "The broker refused the login ({mechanism}): {reason}.",
+        "Check user name and password, or with EXTERNAL the client certificate and the user that it names.")
     NO_SASL_MECHANISM = (
         "No SASL mechanism suits both sides: the broker offers {offered}; allowed are {allowed}{reasons}.",
         "Change the allowed mechanisms, the login or the URL.",

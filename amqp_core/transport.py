@@ -314,6 +314,11 @@ def _explain_alert(reason: str, where: str) -> TlsError:
     if any(sign in reason for sign in ("certificate required", "handshake failure", "bad certificate")):
         action = "Give the client certificate that the broker requires, and its key"
         return _tls_error(where, f"the peer refused our handshake: {reason}", action)
+    if any(
+        sign in reason for sign in ("unknown ca", "certificate unknown", "certificate expired", "certificate revoked")
+    ):
+        action = "Give a client certificate that the broker trusts"
+        return _tls_error(where, f"the peer refused our client certificate: {reason}", action)
     return _tls_error(where, reason, "Look into the log of the broker")
 
 

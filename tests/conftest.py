@@ -140,6 +140,13 @@ def rabbitmq310() -> Iterator[RabbitMQNode]:
         yield _started(node)
 
 
+@pytest.fixture(scope="module")
+def rabbitmq_tls() -> Iterator[RabbitMQNode]:
+    """A node with a TLS listener, for the tests of one module."""
+    with closing(RabbitMQNode(RabbitMQConfig(listeners=("tls",)))) as node:
+        yield _started(node)
+
+
 @pytest.fixture(scope="session")
 def _victim() -> Iterator[RabbitMQNode]:
     with closing(RabbitMQNode()) as node:

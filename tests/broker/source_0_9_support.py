@@ -5,8 +5,11 @@ from __future__ import annotations
 import struct
 import uuid
 from array import array
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
+
+import pytest
 
 from amqp_core.address import ConnectOptions, parse_url
 from amqp_core.blocks import Block
@@ -20,9 +23,19 @@ from tests.spark.driver import Driver
 from tests.spark.reader_support import BodyPlan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from amqp_spark.arrow.decode import Chunk, ColumnPlan
+
+
+RABBITMQ = [
+    "classic",
+    "quorum",
+    pytest.param("classic 3.10", marks=pytest.mark.thorough),
+    pytest.param("quorum 3.10", marks=pytest.mark.thorough),
+]
+"""Types of queues and releases of RabbitMQ, for :func:`requested`."""
+PLACES = [*RABBITMQ, "brokerj"]
 
 
 def numbers(count: int, begin: int = 0) -> list[bytes]:
@@ -139,3 +152,14 @@ def drained(driver: Driver) -> list[bytes]:
     while driver.trigger() is not None:
         pass
     return [row[2] for batch in driver.batches for row in batch]
+
+
+@contextmanager
+def requested(request: pytest.FixtureRequest) -> Iterator[Place]:
+    """The declared queue that the parameter of a fixture asks for, one of ``PLACES``."""
+    kind, _, old = request.param.partition(" ")
+    broker = request.getfixturevalue("brokerj_0_9" if kind == "brokerj" else "rabbitmq310" if old else "rabbitmq")
+    queue_type = None if kind == "brokerj" else kind
+    with closing(Place(broker.url("durable"), broker.username, broker.password, queue_type)) as place:
+        place.declare()
+        yield place

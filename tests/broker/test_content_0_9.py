@@ -1,10 +1,11 @@
 """Rows with many properties through sink and source over AMQP 0-9-1, compared field by field.
 
-``make test`` writes 12,000 of them to one kind of queue, ``make test-all`` 100,000 to each.
+``make test`` writes 12,000 of them to one kind of queue, ``make test-all`` 100,000 to each. And the largest rows.
 """
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ import pytest
 from tests.broker.sink_0_9_support import Kind, Place
 from tests.broker.sink_rows import EPOCH_MS, HEADERS_TYPE, bodies, headers, some
 from tests.broker.sink_support import login, same, write
+from tests.broker.stream_support import Stream
 from tests.support.choice import all_cases
 from tests.support.process import wait_until
 
@@ -105,3 +107,29 @@ def test_every_row_comes_back_as_it_was_written(
     changed = ["exchange", "redelivered", "expiration"] + ["ttl"] * (place.kind == "brokerj")
     same(found.drop_columns(changed), rows, "message_id")
     wait_until(lambda: place.count(queue) == 0, "the queue to be empty")
+
+
+@pytest.mark.parametrize(
+    ("server", "kind", "mebibytes"),
+    [
+        ("brokerj_0_9", "brokerj", 64),
+        ("rabbitmq", "quorum", 15),  # it takes 16
+        pytest.param("rabbitmq310", "quorum", 64, marks=pytest.mark.thorough),
+        pytest.param("rabbitmq310", "classic", 64, marks=pytest.mark.thorough),
+    ],
+)
+def test_one_large_row(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, server: str, kind: Kind, mebibytes: int
+) -> None:
+    body = np.random.default_rng(3).bytes(mebibytes << 20)
+    pq.write_table(pa.table({"body": [body]}), tmp_path / "row.parquet")
+    with ExitStack() as stack:
+        place = Place(request.getfixturevalue(server), kind, stack)
+        queue = place.queue()
+        options = login(place.broker, protocol="0-9-1", routingKey=queue)
+        write(spark.read.parquet(str(tmp_path / "row.parquet")), options)
+        stream = Stream(spark, place.broker, tmp_path)
+        frame = stream.frame(queue, "body BINARY", protocol="0-9-1")
+        stream.drain(frame.selectExpr("length(body)", "sha2(body, 256)"))
+        assert [tuple(row) for row in stream.rows] == [(len(body), hashlib.sha256(body).hexdigest())]
+        wait_until(lambda: place.count(queue) == 0, "the queue to be empty")

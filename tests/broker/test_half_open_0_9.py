@@ -1,9 +1,10 @@
-"""RabbitMQ vanishes without FIN or reset: heartbeats end the connection, nothing is lost."""
+"""RabbitMQ vanishes without FIN or reset, or is frozen: heartbeats end the connection, nothing is lost."""
 
 from __future__ import annotations
 
+import threading
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
+    from tests.broker.sink_0_9_support import Kind
     from tests.support.rabbitmq import RabbitMQNode
 
 pytestmark = pytest.mark.broker
@@ -74,3 +76,38 @@ def test_the_sink_sends_again_what_is_not_confirmed(rabbitmq: RabbitMQNode, prox
         count = place.count(queue)
         assert 200 + hears <= count <= 200 + statistics.resent
         assert set(place.bodies(queue, count)) == set(range(200))
+
+
+@pytest.mark.parametrize("kind", [pytest.param("classic", marks=pytest.mark.thorough), "quorum"])
+def test_a_task_of_the_sink_goes_on_with_a_node_that_was_frozen(rabbitmq_private: RabbitMQNode, kind: Kind) -> None:
+    node = rabbitmq_private
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        yield rows(100)
+        node.pause()
+        yield rows(100, 100)
+
+    with ExitStack() as stack:
+        proxy = stack.enter_context(FaultProxy(address(node), record=False))
+        place = SinkPlace(node, kind, stack)
+        queue = place.queue()
+
+        def resume() -> None:
+            try:
+                proxy.wait_for_connections(3, 60)  # the first was given up, and another one was not answered
+            finally:
+                node.resume()
+
+        thread = threading.Thread(target=resume)
+        thread.start()
+        limits: dict[str, Any] = {"heartbeat": 1, "connectTimeout": 1, "retry__maxAttempts": 100}
+        statistics = place.run(batches(), routingKey=queue, url=by_way_of(proxy.port, node.url()), **limits)
+        thread.join()
+        assert statistics.messages == 200
+        assert 100 <= statistics.resent <= 200
+        subscription = place.client.subscribe(queue)
+        found: set[int] = set()
+        while found != set(range(200)):
+            more = subscription.take(1000, timeout=30)
+            assert more, f"only {sorted(found)} came"
+            found.update(int(message.body) for message in more)

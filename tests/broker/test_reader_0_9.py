@@ -21,7 +21,7 @@ from amqp_spark.datasource import consumer_watch
 from amqp_spark.datasource import unsettled as module
 from amqp_spark.datasource.credit import SLACK_BYTES
 from amqp_spark.errors import UnsupportedModeError
-from tests.broker.source_0_9_support import Place, drained, numbers
+from tests.broker.source_0_9_support import PLACES, RABBITMQ, Place, drained, numbers, requested
 from tests.spark.driver import Driver, bodies
 from tests.support.process import wait_until
 
@@ -34,25 +34,16 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.broker
 
 
-@pytest.fixture(params=["classic", "quorum", "brokerj"])
+@pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    if request.param == "brokerj":
-        broker = request.getfixturevalue("brokerj_0_9")
-        found = Place(broker.url("durable"), broker.username, broker.password)
-    else:
-        broker = request.getfixturevalue("rabbitmq")
-        found = Place(broker.url("durable"), broker.username, broker.password, request.param)
-    found.declare()
-    yield found
-    found.close()
+    with requested(request) as place:
+        yield place
 
 
-@pytest.fixture(params=["classic", "quorum"])
-def rabbit(request: pytest.FixtureRequest, rabbitmq: RabbitMQNode) -> Iterator[Place]:
-    found = Place(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password, request.param)
-    found.declare()
-    yield found
-    found.close()
+@pytest.fixture(params=RABBITMQ)
+def rabbit(request: pytest.FixtureRequest) -> Iterator[Place]:
+    with requested(request) as place:
+        yield place
 
 
 def test_a_query_reads_commits_and_accepts(place: Place) -> None:
@@ -296,10 +287,19 @@ def test_what_0_9_1_does_not_have_is_refused(place: Place, tmp_path: Path, optio
     assert place.count() == (1, 0)
 
 
-def test_consumer_timeout_is_for_quorum_queues_only(rabbit: Place) -> None:
+@pytest.mark.parametrize(
+    ("rabbit", "taken"),
+    [
+        ("quorum", True),
+        ("classic", False),
+        pytest.param("classic 3.10", True, marks=pytest.mark.thorough),  # it ignores the argument
+    ],
+    indirect=["rabbit"],
+)
+def test_consumer_timeout_is_for_quorum_queues_only(rabbit: Place, taken: bool) -> None:
     rabbit.publish([b"a"])
     driver = rabbit.driver(consumerTimeout="2h")
-    if rabbit.queue_type == "quorum":
+    if taken:
         assert bodies(driver.rows(1)) == [b"a"]
         return
     with pytest.raises(PreconditionFailed) as raised:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,28 +10,27 @@ import pytest
 from amqp_core.v0_9.messages import Message
 from amqp_core.v0_9.spec import BasicProperties
 from amqp_spark.errors import UnsupportedModeError
-from tests.broker.source_0_9_support import Place, numbers
+from tests.broker.source_0_9_support import PLACES, Place, numbers, requested
 from tests.broker.stream_support import Stream
+from tests.support.dial import address, by_way_of
 from tests.support.process import wait_until
+from tests.support.proxy import FaultProxy
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+    from tests.support.rabbitmq import RabbitMQNode
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-@pytest.fixture(params=["classic", "quorum", "brokerj"])
+@pytest.fixture(params=PLACES)
 def place(request: pytest.FixtureRequest) -> Iterator[Place]:
-    name = "brokerj_0_9" if request.param == "brokerj" else "rabbitmq"
-    broker = request.getfixturevalue(name)
-    queue_type = None if request.param == "brokerj" else request.param
-    found = Place(broker.url("durable"), broker.username, broker.password, queue_type)
-    found.declare()
-    yield found
-    found.close()
+    with requested(request) as place:
+        yield place
 
 
 @pytest.fixture
@@ -86,3 +86,65 @@ def test_a_batch_read_is_refused(spark: SparkSession, place: Place) -> None:
     with pytest.raises(Exception, match="A batch read is not supported: with AMQP 0-9-1") as raised:
         frame.collect()
     assert UnsupportedModeError.__name__ in str(raised.value)
+
+
+@pytest.mark.parametrize("release", ["rabbitmq", pytest.param("rabbitmq310", marks=pytest.mark.thorough)])
+def test_delivery_count_says_how_often_a_message_was_returned(
+    request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path, release: str
+) -> None:
+    node: RabbitMQNode = request.getfixturevalue(release)
+    with closing(Place(node.url("durable"), node.username, node.password, "quorum")) as place:
+        place.declare()
+        place.publish([b"returned twice", b"returned once"])
+        for held in (2, 1):
+            with place.connect() as client:
+                subscription = client.subscribe(place.queue, max_unsettled=held)
+                found = [message.body for message in subscription.take(held, timeout=30)]
+            assert found == [b"returned twice", b"returned once"][:held]
+        place.publish([b"new"])
+        wait_until(lambda: place.count() == (3, 0), "what was returned")
+        stream = Stream(spark, place, tmp_path)
+        stream.drain(stream.frame(place.queue, "body STRING, delivery_count BIGINT, redelivered BOOLEAN"))
+    assert {tuple(row) for row in stream.rows} == {
+        ("returned twice", 2, True), ("returned once", 1, True), ("new", None, False),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("queue_type", [pytest.param("classic", marks=pytest.mark.thorough), "quorum"])
+def test_a_query_goes_on_with_a_node_that_was_frozen(
+    rabbitmq_private: RabbitMQNode, spark: SparkSession, tmp_path: Path, queue_type: str
+) -> None:
+    node = rabbitmq_private
+    with (
+        closing(Place(node.url("durable"), node.username, node.password, queue_type)) as place,
+        FaultProxy(address(node), record=False) as proxy,
+    ):
+        place.declare()
+        place.publish(numbers(200))
+        stream = Stream(spark, place, tmp_path)
+        options: dict[str, Any] = {"url": by_way_of(proxy.port, place.address), "maxMessagesPerTrigger": 50}
+        limits: dict[str, Any] = {"heartbeat": 1, "connectTimeout": 1, "retry__maxAttempts": 500}
+        frame = stream.frame(place.queue, "body BINARY", protocol="0-9-1", retry__maxDelay=0.2, **options, **limits)
+        before = 0
+
+        def freeze_once(rows: DataFrame, batch: int) -> None:
+            nonlocal before
+            stream.collect(rows, batch)
+            if batch == 1:
+                before = len(proxy.connections)
+                node.pause()
+
+        query = stream.start(frame, freeze_once)
+        try:
+            wait_until(lambda: before > 0, "the node to be frozen", 60)
+            proxy.wait_for_connections(before + 3, 60)  # one at least of source and count was given up twice
+            node.resume()
+            place.publish(numbers(50, 200))
+            wait_until(lambda: set(stream.bodies()) == set(numbers(250)), "every row", 60)
+            assert query.isActive
+        finally:
+            node.resume()
+            query.stop()
+        stream.drain(frame)  # what was not accepted when the query stopped
+        assert set(stream.bodies()) == set(numbers(250))
+        wait_until(lambda: place.count() == (0, 0), "nothing is left")
