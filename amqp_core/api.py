@@ -401,6 +401,10 @@ class Client(Protocol):
     def service(self) -> None:
         """Read arrived data and send a heartbeat if one is due, without waiting."""
 
+    @property
+    def under_way_bytes(self) -> int:
+        """Bytes of the message of which a large part has arrived, as many as are known of; 0 if there is none."""
+
     def pause_reading(self, paused: bool) -> None:  # noqa: FBT001 - a switch, named by its method
         """Stop or resume reading transfers from the socket, which slows down the broker; heartbeats are still sent."""
 

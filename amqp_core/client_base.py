@@ -15,6 +15,9 @@ class _Connection(Protocol):
     @property
     def heartbeat_s(self) -> int: ...
 
+    @property
+    def under_way_bytes(self) -> int: ...
+
 
 class _Driver(Protocol):
     reading: bool
@@ -57,6 +60,14 @@ class BaseClient(Generic[DriverT]):
     def server_properties(self) -> dict[str, object]:
         """The broker's properties from connection.start."""
         return self._driver.connection.peer_properties
+
+    @property
+    def under_way_bytes(self) -> int:
+        """Bytes of the message of which a large part has arrived, as many as are known of; 0 if there is none.
+
+        AMQP 0-9-1 announces the size of a body (section 2.3.5.2); of 0-10 only the bytes that have arrived count.
+        """
+        return self._driver.connection.under_way_bytes
 
     def __enter__(self) -> Self:
         return self

@@ -119,6 +119,15 @@ class BlockScanner(ABC):
         """The first bytes of an incomplete transfer that the latest call found to be large."""
         self._announced = False  # whether the message set aside was ``begun`` in some call
 
+    @property
+    def under_way_bytes(self) -> int:
+        """Bytes of the message under way, as many as are known of, once a large part has arrived; 0 otherwise."""
+        return self._aside.nbytes + self._lacking() if self._announced else 0
+
+    def _lacking(self) -> int:
+        """Bytes that the message set aside is known to lack."""
+        return 0
+
     @abstractmethod
     def _walk(self, data: bytes, start: int, inside: int, max_frame_size: int) -> Scan:
         """Find transfers and other frames from ``start`` on; up to there the frame is one that was passed by."""

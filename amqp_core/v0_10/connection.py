@@ -391,6 +391,11 @@ class Connection:
         finally:
             self._tail = buffer[pos:]
 
+    @property
+    def under_way_bytes(self) -> int:
+        """See :attr:`.BlockScanner.under_way_bytes`; 0 where messages are not scanned."""
+        return 0 if self._scan is None else self._scan.under_way_bytes
+
     def _scan_frames(self, data: bytes, events: list[Event]) -> None:
         scanner = self._scan
         assert scanner is not None

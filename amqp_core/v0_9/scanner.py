@@ -94,10 +94,12 @@ class Scanner(BlockScanner):
     def _ends_block(self, data: bytes, at: int) -> bool:
         return not self.amid
 
+    def _lacking(self) -> int:
+        return max(0, self._left) + (self._missing if self._passing else 0)
+
     def _check_aside(self) -> None:
         super()._check_aside()
-        coming = self._left + (self._missing if self._passing else 0)
-        if self.error is None and self._aside.nbytes + coming > self._max_message_bytes:
+        if self.error is None and self._aside.nbytes + self._lacking() > self._max_message_bytes:
             self.error = self._too_large()  # before all of it has come
 
 

@@ -101,16 +101,20 @@ class Subscription(Arrivals[Message]):
     def take_blocks(self, timeout: float) -> list[Block]:
         """Return the blocks that have arrived; wait at most ``timeout`` seconds for some. A wake-up ends the wait.
 
+        A large message whose first part arrives ends it, too, so that the program can pause reading before it has all.
+
         Raises:
             AmqpError: the connection, channel or consumer has ended, and all blocks that arrived before were returned.
         """
         client = self._client
         deadline = monotonic() + timeout
+        known = client.connection.under_way_bytes > 0
         self._check_if_empty()
         while not self._blocks:
             woken = client.pump(deadline, reading=client.reading)
             self._check_if_empty()
-            if woken or monotonic() >= deadline:
+            begins = not known and client.connection.under_way_bytes > 0
+            if woken or begins or monotonic() >= deadline:
                 break
         return self.take_arrived()
 

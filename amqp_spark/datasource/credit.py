@@ -90,6 +90,9 @@ class CreditFlowControl:
     def most_unsettled(self, _at_most: int | None = None) -> None:
         """Only credit limits a subscription."""
 
+    def before_session(self) -> None:
+        """Nothing comes without credit."""
+
     def restart(self) -> None:
         """Reset for a new session."""
         self.paused = False

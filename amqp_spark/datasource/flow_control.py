@@ -31,6 +31,9 @@ class FlowControl(Protocol):
     def most_unsettled(self, at_most: int | None = None) -> int | None:
         """Choose the limit of unsettled messages for the next subscription, at most ``at_most``; None: none."""
 
+    def before_session(self) -> None:
+        """Wait before the connection is made, if what comes first would have to wait for long."""
+
     def restart(self) -> None:
         """Reset for a new session, which has subscribed."""
 

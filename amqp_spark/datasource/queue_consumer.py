@@ -188,6 +188,7 @@ class QueueConsumer:
 
     def _serve(self) -> None:
         self._life = Incarnation()
+        self._flow.before_session()
         client = self._open()
         if client is None:
             return
@@ -303,7 +304,7 @@ class QueueConsumer:
             self._look_for_stall(client)
 
     def _look_for_stall(self, client: Client) -> None:
-        if not self._flow.has_room():
+        if not self._flow.has_room() or client.under_way_bytes:
             self._watch.restart()
         elif self._watch.is_due() and not client.capabilities.counts_held_messages:
             left = self._ask_end(client)
@@ -417,6 +418,9 @@ class QueueConsumer:
     def _look_for_end(self, client: Client, subscription: Subscription) -> None:
         if self._life.ending:
             self._exhaust(client, subscription)
+            return
+        if client.under_way_bytes:
+            self._ending.arrived()  # a part of a message has
             return
         if self._ending.wants_count():
             self._recount(client)

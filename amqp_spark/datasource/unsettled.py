@@ -5,10 +5,16 @@ share of the budget and the message sizes that are known by then. Larger message
 the limit is reached; then the socket is not read until Spark has committed a batch. A broker that cannot send for long
 closes the connection (RabbitMQ after 30 s). So the limit shrinks after such a loss, until all that it allows fits into
 the share: then the socket is never paused, and the batch is accepted however long it takes.
+
+A message that is larger than the rest of its queue's share needs a turn: of all queues, one at a time receives such a
+message, and only while the others hold little more than their shares. So one message at most exceeds the budget. Where
+the wait for a turn has cost a connection, the next session begins with its turn: each lost one counts as a delivery,
+and a quorum queue drops a message that was delivered too often.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark.datasource.flow_control import Room
@@ -27,6 +33,9 @@ FIRST_GUESS_BYTES: Final = 2048
 """Assumed size of a message before the first one arrives."""
 LONG_PAUSE_SECONDS: Final = 10.0
 """A connection that was not read for so long, and is lost, may be lost for this reason."""
+EXCESS_BYTES: Final = 4 << 20
+"""Bytes by which queues may together exceed their shares while another one receives a large message. Each exceeds its
+share by what one read brings, however small its messages are."""
 IDLE_SECONDS: Final = 5.0
 """Longest wait for messages; requests of other threads end the wait."""
 
@@ -56,6 +65,8 @@ class UnsettledFlowControl:
         """Number of messages that filled the share when the socket was last paused."""
         self._losses = 0
         """Connections lost after a long pause."""
+        self._keeps_turn_until = -math.inf
+        """Until when the session keeps a turn although no large message has begun to arrive."""
 
     def most_unsettled(self, at_most: int | None = None) -> int | None:
         """See :meth:`.FlowControl.most_unsettled`."""
@@ -70,16 +81,28 @@ class UnsettledFlowControl:
         self.most = max(1, min(limit, HIGHEST if at_most is None else min(HIGHEST, at_most)))
         return self.most
 
+    def before_session(self) -> None:
+        """See :meth:`.FlowControl.before_session`."""
+        if not self._losses or self._largest <= self._share or len(self._held.buffers) == 1:
+            return
+        with self._lock:
+            while not self._held.stopping and not self._has_turn():
+                self._lock.wait(IDLE_SECONDS)
+        self._keeps_turn_until = math.inf
+
     def restart(self) -> None:
         """See :meth:`.FlowControl.restart`."""
         self.paused = False
         self._longest_pause_s = 0.0
+        if self._keeps_turn_until == math.inf:
+            self._keeps_turn_until = self._clock() + IDLE_SECONDS
         with self._lock:
             self._begin = self._buffer.received
             self._held.rooms[self._queue] = Room(self.most, self._share)
 
     def end(self) -> None:
         """See :meth:`.FlowControl.end`."""
+        self._leave_turn()
         if self.paused:
             self._resumed()
         if self._longest_pause_s >= LONG_PAUSE_SECONDS:
@@ -91,6 +114,7 @@ class UnsettledFlowControl:
         self._count += len(block.ends)
         self._bytes += len(block.frames)
         self._largest = max(self._largest, block.largest)
+        self._keeps_turn_until = -math.inf
 
     def announce(self, subscription: Subscription) -> None:
         """Nothing is reserved: the limit bounds what may arrive."""
@@ -100,9 +124,18 @@ class UnsettledFlowControl:
         return IDLE_SECONDS
 
     def regulate(self, client: Client, _subscription: Subscription, *, left: int, idles: bool) -> None:
-        """Stop reading the socket while the queue's share of the budget is used up."""
+        """Stop reading the socket while the share of the queue is used up, or its next message waits for its turn."""
+        keeps = left > 0 or not self._settles
+        under_way = client.under_way_bytes
         with self._lock:
-            paused = self._buffer.held_bytes >= self._share and (left > 0 or not self._settles)
+            held = self._buffer.held_bytes
+            paused = keeps and held >= self._share
+            needs_turn = not paused and under_way > 0 and held + under_way > self._share
+            if needs_turn:
+                self._largest = max(self._largest, under_way)
+                paused = not self._has_turn()
+        if not needs_turn and self._clock() >= self._keeps_turn_until:
+            self._leave_turn()
         if paused == self.paused:
             return
         client.pause_reading(paused)
@@ -112,6 +145,20 @@ class UnsettledFlowControl:
             self._filled = self._unsettled()
         else:
             self._resumed()
+
+    def _has_turn(self) -> bool:
+        """Take a turn, or wait in line for it; return whether a message of any size may be received now."""
+        if self._held.turns.take(self._queue) != self._queue:
+            return False
+        others = (each for each in self._held.buffers.values() if each is not self._buffer)
+        return sum(max(0, each.held_bytes - self._share) for each in others) <= EXCESS_BYTES
+
+    def _leave_turn(self) -> None:
+        self._keeps_turn_until = -math.inf
+        with self._lock:
+            following = self._held.turns.leave(self._queue)
+        if following is not None:
+            self._held.wake[following]()
 
     def _resumed(self) -> None:
         self.paused = False
@@ -130,4 +177,4 @@ class UnsettledFlowControl:
         return subscription.take_blocks(0) if self.has_room() else None
 
     def leave_turn(self) -> None:
-        """Nothing is reserved."""
+        """A probe takes no turn; a message under way keeps the one that it has."""

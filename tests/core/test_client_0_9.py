@@ -26,6 +26,7 @@ from amqp_core.v0_9.connection import CONSUMING
 from amqp_core.v0_9.driver import ASKING
 from amqp_core.v0_9.framing import METHOD, encode_frame
 from amqp_core.v0_9.messages import Message, each_message
+from tests.support import wire_0_9 as wire
 from tests.support.fakepeer_0_9 import RABBITMQ, FakePeer, Peer
 
 if TYPE_CHECKING:
@@ -272,6 +273,32 @@ def test_a_message_larger_than_allowed() -> None:
         _, subscription = script.subscribe(server, max_message_bytes=65536)
         with pytest.raises(LimitExceeded):
             subscription.take()
+
+
+def test_a_large_message_that_begins_to_arrive_ends_the_wait() -> None:
+    """So the program can pause reading before it has all of it."""
+    body = bytes(range(256)) * 4000
+    frames = wire.delivery(2, body, consumer=b"s1", channel=CONSUMING)
+    rest = threading.Event()
+
+    def part(peer: Peer) -> None:
+        peer.raw(frames[:200_000])
+        assert rest.wait(15)
+        peer.raw(frames[200_000:])
+
+    script = Server(deliver(b"small"), part)
+    with FakePeer(script) as server:
+        client, subscription = script.subscribe(server)
+        assert client.under_way_bytes == 0
+        taken = subscription.take_blocks(10)
+        while not client.under_way_bytes:
+            taken += subscription.take_blocks(10)
+        assert [len(block.ends) for block in taken] == [1], "the wait ended without the message"
+        assert len(body) <= client.under_way_bytes <= len(frames)
+        rest.set()
+        (block,) = subscription.take_blocks(10)
+        assert len(block.frames) == len(frames)
+        assert client.under_way_bytes == 0
 
 
 def test_reading_is_paused() -> None:

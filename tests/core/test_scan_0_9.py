@@ -352,8 +352,10 @@ def test_a_large_message_costs_what_it_weighs(size: int, limit: int, monkeypatch
     for start in range(0, len(data), size):
         seen += drain(tested, [data[start : start + size]])
         begun += [consumer_tag_of(tested.begun, 0)] if tested.begun else []
+        assert tested.under_way_bytes == 0 or len(body) < tested.under_way_bytes < len(data)
     assert seen == [("c1", 1, b"first"), ("c1", 2, body), ("c1", 3, b"last")]
     assert begun == ["c1"]
+    assert tested.under_way_bytes == 0
     assert sum(scanned) < 3 * len(data)
 
 

@@ -20,7 +20,7 @@ from amqp_core.v0_9._scan import parts, scan
 from amqp_spark.arrow.decode import DEFAULT_SCHEMA, Chunk, ColumnPlan, decode_maps, joined
 from amqp_spark.arrow.v0_9.decode.located import locate
 from amqp_spark.errors import MessageFormatError
-from tests.support import wire
+from tests.support import damaged_streams_0_9, wire
 from tests.support import wire_0_9 as wire9
 from tests.support.choice import examples
 from tests.support.received import chunk_of as chunk_of_0_10
@@ -452,3 +452,11 @@ def test_encoded_map_bodies_are_those_of_0_10() -> None:
     body = wire.map_([(b"n", 0x21, I32(7))])
     some = message(1, body, content_type=wire9.short(b"amqp/map"))
     assert rows_of(schema(("body", schema(("n", LONG)))), some) == [{"body": {"n": 7}}]
+
+
+def test_damaged_streams_give_rows_or_documented_errors() -> None:
+    """From the bytes of the socket to the columns."""
+    outcome = damaged_streams_0_9.run(examples(1500), seed=4)
+    assert outcome.read > 100
+    assert outcome.refused > 100
+    assert outcome.rows > 1000

@@ -69,6 +69,8 @@ class Clock:
 class Socket:
     """Notes whether it is read."""
 
+    under_way_bytes = 0
+
     def __init__(self) -> None:
         self.paused: list[bool] = []
 
@@ -188,7 +190,7 @@ def test_held_bytes_stay_within_the_buffer_with_messages_of_all_sizes(
         return len(fake.accepted) == queues * len(sizes)
 
     fake.wait(goes_on, 30.0)
-    assert most <= budget + queues * (large + 1000)
+    assert most <= budget + queues * (large + 1000)  # messages come whole: test_unsettled_turns.py has parts of them
 
 
 @pytest.mark.parametrize("transfer", ["inline", "pull"])

@@ -598,6 +598,10 @@ class FakeClient:
         self.on_service()
         self.command("service")
 
+    @property
+    def under_way_bytes(self) -> int:
+        return 0  # messages come whole
+
     def pause_reading(self, paused: bool) -> None:
         with self.broker.changed:
             self.paused = paused
