@@ -153,7 +153,7 @@ def test_delivery_timeouts_shorter_than_a_batch_are_no_failures(
     fake: FakeBroker, readers: Readers, error: AmqpError, *, ends: bool
 ) -> None:
     fake.publish("q", *numbers(3))
-    reader = readers(retry__maxAttempts=3, retry__maxDelay=0.01)
+    reader = readers(retry__maxAttempts=3, retry__maxDelay="0.01")
     driver = Driver(reader)
     driver.trigger_until_rows()
     stream = reader._stream
