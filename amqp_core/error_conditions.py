@@ -78,6 +78,7 @@ class CoreCondition(Condition):
         "Look into the log of the broker.",
         "A broker that expects TLS or another protocol often closes a connection without an answer.")
     CONNECTION_CLOSED = "The broker closed the connection: {code} {text}.", "Look into the log of the broker."
+    CHANNEL_CLOSED = "The broker closed the channel{command}: {code} {description}.", "Look into the log of the broker."
     TLS_FAILED = "TLS with {peer} failed: {reason}.", "{action}."
     TLS_FILES_UNUSABLE = (
         "The TLS files {files} cannot be used: {reason}.",
@@ -138,7 +139,8 @@ class CoreCondition(Condition):
         "Create the queue again.")
     CHANNELS_EXHAUSTED = (
         "The broker allows {most} channel(s) on a connection, so channel {channel} cannot be opened.",
-        "Raise channel_max of the broker.")
+        "Raise the limit of channels of the broker (RabbitMQ and LavinMQ: channel_max), or of the user, to 3 or more.",
+        "A client consumes on channel 1, publishes on channel 2, and asks on channel 3; it opens those that it uses.")
     NOT_SUPPORTED = "{what} is not possible with AMQP {protocol}: {reason}.", "{action}."
     DEADLINE_EXCEEDED = "{peer} did not answer in time: waited for {what}.", "See what the broker is doing."
     PUBLISHING_BLOCKED = (

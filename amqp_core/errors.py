@@ -406,6 +406,16 @@ class InternalError(CommandFailed):
     retryable: ClassVar[bool] = True
 
 
+class ChannelClosed(CommandFailed):
+    """The broker closed the channel for a reason of its own: a new one may work (0-9-1)."""
+
+    _condition = CoreCondition.CHANNEL_CLOSED
+    retryable: ClassVar[bool] = True
+
+    def _fields(self) -> dict[str, object]:
+        return super()._fields() | {"command": f" at {self.command}" if self.command else ""}
+
+
 class InvalidArgument(CommandFailed):
     """An argument is not valid."""
 

@@ -59,7 +59,7 @@ _HEADER_SIZE = 8
 # Reply codes to connection.open that concern the virtual host; 541 (it is down) may pass.
 _ABOUT_VIRTUAL_HOST = frozenset({402, 403, 404, 530})
 # Reply codes that may pass, so that the same method may be taken on a new connection.
-_MAY_PASS = frozenset({spec.ReplyCode.CONNECTION_FORCED, spec.ReplyCode.INTERNAL_ERROR})
+_MAY_PASS = frozenset({spec.ReplyCode.CONNECTION_FORCED, spec.ReplyCode.CHANNEL_ERROR, spec.ReplyCode.INTERNAL_ERROR})
 
 
 class Role(Enum):

@@ -1,4 +1,18 @@
-"""Error classes by the reply codes of channel.close and connection.close (0-9-1 section constants)."""
+"""Error classes by the reply codes of channel.close and connection.close (0-9-1 section constants).
+
+Worth a retry on a new connection, as often as the program allows:
+
+- a close that names no method, unless its code says something of a queue, an exchange or a message (a soft error): it
+  answers nothing that the client sent, so the broker had a reason of its own. The specification says so of 320
+  (connection-forced: "may retry at some later date"), and 0-10's detached sessions are retried, too;
+- 320 and 541 (internal-error), whatever they name;
+- 504 (channel-error): the broker does not know the channel any more, and a new connection begins with new ones. A
+  broker that has just closed the channel answers so to an ack that was under way;
+- 405 (resource-locked), a delivery timeout, and queues that are unavailable for a while.
+
+Not 311 (content-too-large), although the specification allows it: the same message would come, or be sent, again. Nor
+403, 404, 406 and the faults of a method that is named: it would be refused again.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +34,7 @@ ERRORS: Final[dict[int, type[errors.CommandFailed]]] = {
     Code.CONTENT_TOO_LARGE: errors.ResourceLimitExceeded,
     Code.NO_ROUTE: errors.NotFound,
     Code.NO_CONSUMERS: errors.NotFound,
+    Code.CONNECTION_FORCED: errors.ChannelClosed,
     Code.INVALID_PATH: errors.NotFound,
     Code.ACCESS_REFUSED: errors.UnauthorizedAccess,
     Code.NOT_FOUND: errors.NotFound,
@@ -27,7 +42,7 @@ ERRORS: Final[dict[int, type[errors.CommandFailed]]] = {
     Code.PRECONDITION_FAILED: errors.PreconditionFailed,
     Code.SYNTAX_ERROR: errors.IllegalArgument,
     Code.COMMAND_INVALID: errors.CommandInvalid,
-    Code.CHANNEL_ERROR: errors.IllegalState,
+    Code.CHANNEL_ERROR: errors.ChannelClosed,
     Code.UNEXPECTED_FRAME: errors.CommandInvalid,
     Code.RESOURCE_ERROR: errors.ResourceLimitExceeded,
     Code.NOT_ALLOWED: errors.NotAllowed,
@@ -52,6 +67,8 @@ _EXCLUSIVE: Final = re.compile("exclusive", re.IGNORECASE)
 _UNAVAILABLE: Final = re.compile(r"down or inaccessible|due to timeout|has crashed|stopped by supervisor")
 # RabbitMQ: delivery acknowledgement on channel 1 timed out; LavinMQ: consumer timeout
 _TIMED_OUT: Final = re.compile(r"delivery acknowledgement on channel \d+ timed out|consumer timeout", re.IGNORECASE)
+# Where no method is named: RabbitMQ 3.8: consumer ack timed out on channel 1; other brokers have words of their own.
+_SOME_TIMEOUT: Final = re.compile(r"timed?[ -]?out", re.IGNORECASE)
 
 
 def command_failure(code: int, text: str, class_id: int, method_id: int) -> errors.CommandFailed:
@@ -69,11 +86,15 @@ def command_failure(code: int, text: str, class_id: int, method_id: int) -> erro
     remedy = ""
     if code == Code.ACCESS_REFUSED:
         remedy = "Let the broker's administrator grant the login the right (RabbitMQ: rabbitmqctl set_permissions)"
-    return ERRORS.get(code, errors.UnknownError)(code, None, text, command, remedy)
+    kind = ERRORS.get(code, errors.UnknownError)
+    if not (class_id or method_id or code in spec.SOFT_ERRORS or kind.retryable):
+        kind = errors.ChannelClosed
+    return kind(code, None, text, command, remedy)
 
 
-def _is_timeout(code: int, text: str, _: str | None) -> bool:
-    return code == Code.PRECONDITION_FAILED and _TIMED_OUT.search(text) is not None
+def _is_timeout(code: int, text: str, command: str | None) -> bool:
+    words = _SOME_TIMEOUT if command is None else _TIMED_OUT
+    return code == Code.PRECONDITION_FAILED and words.search(text) is not None
 
 
 def _timeout(code: int, text: str, command: str | None) -> errors.CommandFailed:

@@ -21,7 +21,8 @@ _TAG_SIZE = FRAME_HEADER + 4
 class Scanner(BlockScanner):
     """The :class:`~amqp_core.scanning.BlockScanner` of basic.deliver on one channel. Not thread-safe.
 
-    The first id of a block is the delivery tag of its first delivery; the tags of the others follow it.
+    The first id of a block is the delivery tag of its first delivery; the tags of the others follow it. Every known
+    broker counts deliveries by one; the specification does not promise it, so that a block is cut at a gap.
     """
 
     frame_header = FRAME_HEADER
@@ -45,10 +46,31 @@ class Scanner(BlockScanner):
                 item.first_id = delivery_tag(frames, 0)
                 last = delivery_tag(frames, ends[-2]) if len(ends) > 1 else item.first_id
                 if last - item.first_id != len(ends) - 1:
-                    why = f"delivery tags {item.first_id} to {last} are not those of {len(ends)} deliveries in a row"
-                    self.error = DecodeError(why)
-                    return
+                    yield from self._cut_at_gaps(item)
+                    if self.error is not None:
+                        return
+                    continue
             yield item
+
+    def _cut_at_gaps(self, block: Block) -> Iterator[Block]:
+        """Cut a block into parts whose delivery tags follow each other, up to one that is not above those before."""
+        frames, ends = block.frames, block.ends
+        first = begin = 0  # of the part
+        first_id = tag = block.first_id
+        for index, start in enumerate(ends[:-1], 1):
+            before, tag = tag, delivery_tag(frames, start)
+            if tag == before + 1:
+                continue
+            part = block.part(first, index, begin, start)
+            part.first_id = first_id
+            yield part
+            if tag <= before:
+                self.error = DecodeError(f"delivery tag {tag} follows {before}: the deliveries cannot be told apart")
+                return
+            first, begin, first_id = index, start, tag
+        part = block.part(first, len(ends), begin, ends[-1])
+        part.first_id = first_id
+        yield part
 
     def _walk(self, data: bytes, start: int, inside: int, max_frame_size: int) -> Scan:
         if self._passing and data[start - 1] != FRAME_END:

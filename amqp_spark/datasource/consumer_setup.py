@@ -6,6 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import (
+    ConnectionClosed,
+    ConnectionFailed,
     DeliveryTimedOut,
     IllegalArgument,
     InvalidArgument,
@@ -34,6 +36,8 @@ DYING_SECONDS: Final = 5.0
 """How long a broker may keep a lost session beyond two heartbeats, after which it should give the session up."""
 
 
+NOT_FOUND: Final = 404
+"""Reply code of 0-9-1."""
 RECOVERY_SECONDS: Final = 10.0
 """How long a queue that was consumed may be unknown on the next connection: RabbitMQ may restart."""
 
@@ -49,16 +53,31 @@ def longest_seconds(options: SourceOptions) -> float:
     return options.connect_timeout * len(options.hosts) + waits
 
 
-def prepare(client: Client, queue: str, options: SourceOptions) -> QueueInfo | None:
+class AskedInVain(ConnectionFailed):
+    """The broker has closed the connection because a queue that ``declare=ifMissing`` asks for does not exist.
+
+    It should close the channel only (0-9-1 section queue.declare). On the next connection the queue is declared without
+    a question.
+    """
+
+
+def prepare(client: Client, queue: str, options: SourceOptions, *, is_missing: bool = False) -> QueueInfo | None:
     """Check that the queue exists, or declare it if configured; bind it. Return the broker's answer from before.
 
+    Args:
+        client: the client, on which nothing was done before.
+        queue: the queue.
+        options: the options.
+        is_missing: the queue did not exist on the connection before, which has answered nothing: declare it.
+
     Raises:
+        AskedInVain: connect again, and set ``is_missing``.
         UnsupportedModeError: the broker lacks a capability that the options need; nothing was sent.
         NotFound: the queue, or the exchange of a binding, does not exist.
         PreconditionFailed: the queue exists without the arguments that the options name.
     """
     _check_capabilities(client, options)
-    info = client.query_queue(queue)
+    info = None if is_missing else _question(client, queue, options)
     if info is None:
         if options.declare != "ifMissing":
             alternative = ", or set declare=ifMissing"
@@ -72,6 +91,18 @@ def prepare(client: Client, queue: str, options: SourceOptions) -> QueueInfo | N
         compare(client, queue, options, queue_arguments(client, options))
     _bind(client, queue, options)
     return info
+
+
+def _question(client: Client, queue: str, options: SourceOptions) -> QueueInfo | None:
+    """Ask for a queue; some brokers answer by closing the connection."""
+    try:
+        return client.query_queue(queue)
+    except (NotFound, ConnectionClosed) as error:
+        if isinstance(error, ConnectionClosed) and error.reply_code != NOT_FOUND:
+            raise
+        if options.declare == "ifMissing":
+            raise AskedInVain(str(error)) from error
+        return None
 
 
 def _bind(client: Client, queue: str, options: SourceOptions) -> None:

@@ -3,6 +3,11 @@
 RabbitMQ 4.3 takes messages back that were not settled within its ``consumer_timeout``, and sends that consumer nothing
 more until all of them are settled, which it does not say. A consumer on a busy quorum queue may be forgotten, too. So
 while nothing arrives and there is room, the queue is counted now and then; the next session gets the messages.
+
+Not every count proves that: a broker may count the messages that consumers hold, too, or send fewer than the prefetch
+allows. Then a new session gets the same messages again, and no batch that is longer than the silence is ever accepted.
+So a consumer that holds messages is replaced only for more than it holds, unless an earlier count has shown that those
+are not counted; and not where the consumer before held as many when it was replaced. One that holds none is replaced.
 """
 
 from __future__ import annotations
@@ -34,8 +39,14 @@ class ConsumerWatch:
     """Watches one consumer, on its thread. Sessions that bring nothing are replaced less and less often: a consumer may
     also wait because another one is active alone (``x-single-active-consumer``)."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, queue: str, clock: Callable[[], float]) -> None:
+        self._queue = queue
         self._clock = clock
+        self._counts_ready_only = False
+        """Whether a count was less than what the consumer held."""
+        self._most_held = 0
+        """Most messages that a consumer held when it was replaced."""
+        self._has_warned = False
         self._quiet_s = QUIET_SECONDS
         self._next = clock() + QUIET_SECONDS
         self._suspected = False
@@ -54,17 +65,39 @@ class ConsumerWatch:
         """Whether to count the messages of the queue."""
         return self._clock() >= self._next
 
-    def is_stalled(self, left: int | None) -> bool:
-        """Record the count of the messages that no consumer holds; return whether the session should be replaced."""
-        if not left:
+    def is_stalled(self, left: int | None, *, held: int) -> bool:
+        """Record the count of the messages of the queue; return whether the session, which holds ``held`` messages,
+        should be replaced."""
+        if left is not None and left < held:
+            self._counts_ready_only = True
+        if not left or (left <= held and not self._counts_ready_only):
             self.restart()
             return False
         if not self._suspected:
             self._suspected = True
             self._next = self._clock() + CERTAIN_SECONDS
             return False
+        if not self.may_help(left, held=held):
+            self.restart()
+            return False
         self._quiet_s = min(LONGEST_QUIET_SECONDS, 2 * self._quiet_s)
         return True
+
+    def may_help(self, left: int, *, held: int) -> bool:
+        """Whether another session may get more than this one, which gets none of ``left`` messages; it is replaced
+        then. Else warn once."""
+        if not held or held > self._most_held:
+            self._most_held = max(self._most_held, held)
+            return True
+        if not self._has_warned:
+            self._has_warned = True
+            _log.warning(
+                "queue %r: the broker counts %d message(s) and sends none of them, and a new consumer got no more than "
+                "this one, which holds %d: it may count these, or send fewer than the prefetch allows. While Spark "
+                "works on them the consumer is not replaced again",
+                self._queue, left, held,
+            )  # fmt: skip
+        return False
 
 
 class DeliveryCountWatch:

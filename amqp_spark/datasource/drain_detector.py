@@ -10,7 +10,8 @@ moment although confirmed messages are there). There the count is asked again so
 must last as long (:data:`SETTLING_SECONDS`).
 
 Where only messages that no consumer holds are counted, a consumer that gets none of them is replaced once: the broker
-may have forgotten it (see :mod:`.consumer_watch`). Only if the next one gets nothing either, the query ends.
+may have forgotten it (see :mod:`.consumer_watch`). Only if the next one gets nothing either, the query ends. Neither
+happens while Spark processes a batch: a broker that sends less than the prefetch allows waits until that is accepted.
 """
 
 from __future__ import annotations
@@ -143,17 +144,20 @@ class DrainDetector:
         """Whether the queue has been silent long enough for a flush."""
         return self.is_quiet() and self._clock() >= self._next_flush
 
-    def empty_round(self, left: Callable[[], int | None], *, received: int) -> bool:
+    def empty_round(self, left: Callable[[], int | None], *, received: int, busy: bool = False) -> bool:
         """Record a flush that brought nothing; return whether that is the end, and set ``stalled``.
 
         ``left`` asks the broker for its count of messages that are not held here, and sets ``alone``; ``received`` is
-        the position now.
+        the position now; ``busy``: Spark processes a batch of this queue.
         """
         self._empty_rounds += 1
         if (self._selector or not self._counted) and self._lost_until is None:
             return self._empty_rounds >= _EMPTY_ROUNDS
         now = self._clock()
         count = left()
+        if count and busy and self.replaces:
+            self._empty_since = self._unsent_since = None
+            return self._go_on(now)
         self._empty_since = now if self._empty_since is None else self._empty_since
         self._look_for_lost_session(count, received)
         settling = self.settling_s

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.errors import ConnectionFailed
+from amqp_core.errors import ConnectionFailed, DeliveryTimedOut
 from amqp_spark.errors import ConsumerStalled
 
 if TYPE_CHECKING:
@@ -44,9 +44,12 @@ class Incarnation:
         """Whether to start the next incarnation as after success: this one was useful, was cut off, or was idle.
 
         Else it counts as a failed attempt: an incarnation that a message ends would be retried forever, and so would
-        one whose messages are redelivered at once each time and end it before any can be settled.
+        one whose messages are redelivered at once each time and end it before any can be settled. A delivery timeout
+        is neither: a batch took longer than the broker waits, which may be less than a batch lasts, again and again.
         """
         if self.lasted(now) or isinstance(error, ConsumerStalled):
+            return True
+        if isinstance(error, DeliveryTimedOut) and received > self.begun_at:
             return True
         if isinstance(error, ConnectionFailed) and self.served and now - self.since >= CALM_SECONDS:
             return True

@@ -107,7 +107,7 @@ class QueueConsumer:
         """Whether the broker may know of a consumer of an earlier incarnation."""
         self._life = Incarnation()
         self._retries = Retries(queue, options, held.clock)
-        self._watch = ConsumerWatch(held.clock)
+        self._watch = ConsumerWatch(queue, held.clock)
         self._counts = DeliveryCountWatch(queue, held.clock)
         self._ended_in_order = False
         """Whether the session before was alive when it was closed, so that the broker keeps nothing of it."""
@@ -223,6 +223,7 @@ class QueueConsumer:
 
     def _open(self) -> Client | None:
         """Return a client that may receive; None if the query ended before."""
+        is_missing = False
         while not self._held.stopping:
             asked = now()
             client = self._connector(self._options.connect_options())
@@ -231,7 +232,7 @@ class QueueConsumer:
             self._dying_s = consumer_setup.dying_seconds(client)
             entered = False
             try:
-                info = consumer_setup.prepare(client, self.queue, self._options)
+                info = consumer_setup.prepare(client, self.queue, self._options, is_missing=is_missing)
                 if self._owner is None or self._owner.enter(client):
                     if self._owner is not None:  # do not warn of the previous holder of the lock
                         info = client.query_queue(self.queue)
@@ -247,6 +248,11 @@ class QueueConsumer:
                         self.surveyed(info, counts_held=client.capabilities.counts_held_messages)
                     entered = True
                     return client
+            except consumer_setup.AskedInVain as error:
+                _log.info(
+                    "queue %r: the broker answers by closing the connection, so it is declared: %s", self.queue, error
+                )
+                is_missing = True
             finally:
                 if not entered:
                     self._close(client)
@@ -302,8 +308,13 @@ class QueueConsumer:
             self._watch.restart()
         elif self._watch.is_due() and not client.capabilities.counts_held_messages:
             left = self._ask_end(client)
-            if self._watch.is_stalled(left):
+            if self._watch.is_stalled(left, held=self._unsettled()):
                 raise ConsumerStalled(SparkCondition.CONSUMER_STALLED(queue=self.queue, count=left))
+
+    def _unsettled(self) -> int:
+        """Number of messages that the broker holds for this session."""
+        with self._lock:
+            return self.buffer.held_by_session if self._options.accepts else 0
 
     def _waits_for_broker(self) -> bool:
         """Whether a request of another thread needs an answer of the broker."""
@@ -426,9 +437,10 @@ class QueueConsumer:
         self._flow.leave_turn()
         if blocks:
             return
-        if self._ending.empty_round(lambda: self._ask_end(client), received=self.buffer.received):
+        busy = self.buffer.planned > self.buffer.accepted
+        if self._ending.empty_round(lambda: self._ask_end(client), received=self.buffer.received, busy=busy):
             self._exhaust(client, subscription)
-        elif self._ending.stalled:
+        elif self._ending.stalled and self._watch.may_help(self._ending.stalled, held=self._unsettled()):
             raise ConsumerStalled(SparkCondition.CONSUMER_STALLED(queue=self.queue, count=self._ending.stalled))
 
     def _recount(self, client: Client) -> None:

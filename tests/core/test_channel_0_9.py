@@ -183,7 +183,7 @@ def test_a_channel_that_is_refused_when_it_is_opened() -> None:
     channel = Channel(connection, 3)
     request = channel.open()
     receive(channel, spec.ChannelClose(504, "CHANNEL_ERROR - no", 20, 10))
-    assert isinstance(request.error, errors.IllegalState)
+    assert isinstance(request.error, errors.ChannelClosed)
 
 
 def test_content_under_way_when_the_channel_ends_is_forgotten() -> None:
@@ -243,6 +243,15 @@ def test_a_server_opens_a_channel_when_it_is_asked() -> None:
         ),
         (405, "RESOURCE_LOCKED", spec.QueueDeclare, errors.ResourceLocked),
         (406, "PRECONDITION_FAILED - unknown delivery tag 7", spec.BasicAck, errors.PreconditionFailed),
+        (320, "CONNECTION_FORCED - closed by an administrator", spec.BasicConsume, errors.ChannelClosed),
+        (
+            406,
+            "PRECONDITION_FAILED - inequivalent arg 'x-timeout' for queue 'q' in vhost '/': timed out",
+            spec.QueueDeclare,
+            errors.DeclaredDifferently,
+        ),
+        (504, "CHANNEL_ERROR - expected 'channel.open'", spec.BasicAck, errors.ChannelClosed),
+        (506, "RESOURCE_ERROR - too many queues", spec.QueueDeclare, errors.ResourceLimitExceeded),
         (530, "NOT_ALLOWED", spec.ExchangeDeclare, errors.NotAllowed),
         (541, "INTERNAL_ERROR", spec.BasicConsume, errors.InternalError),
         (999, "", spec.BasicConsume, errors.UnknownError),
@@ -255,6 +264,20 @@ def test_a_reply_code_has_its_error(
     assert type(error) is kind
     assert (error.wire_code, error.command) == (code, method.NAME)
     assert method.NAME in str(error)
+
+
+@pytest.mark.parametrize("code", [311, 313, 320, 403, 404, 405, 406, 501, 504, 505, 506, 530, 540, 541, 999])
+def test_a_channel_that_is_closed_for_no_method_of_ours_is_tried_again(code: int) -> None:
+    """Unless the code says something of a queue or a message."""
+    assert command_failure(code, "because", 0, 0).retryable is (code not in (311, 313, 403, 404, 406))
+
+
+@pytest.mark.parametrize(
+    "text", ["delivery acknowledgement on channel 1 timed out", "consumer ack timed out on channel 1", "Ack timeout"]
+)
+def test_a_delivery_timeout_in_words_of_other_brokers(text: str) -> None:
+    assert isinstance(command_failure(406, text, 0, 0), errors.DeliveryTimedOut)
+    assert isinstance(command_failure(406, "PRECONDITION_FAILED - consumer timeout", 60, 20), errors.DeliveryTimedOut)
 
 
 def test_a_method_that_is_not_named_or_not_known() -> None:

@@ -182,6 +182,15 @@ def test_a_server_that_stops_during_the_login_has_not_refused_it() -> None:
     assert isinstance(error_of(us.receive_data(method(spec.ConnectionClose(320, "shutdown")))), ConnectionClosed)
 
 
+@pytest.mark.parametrize("code", [320, 504, 541])
+def test_a_broker_that_ends_the_connection_for_what_may_pass(code: int) -> None:
+    """Although it names a method: the same one may be taken on a new connection."""
+    us = at(Role.CLIENT, State.OPEN)
+    error = error_of(us.receive_data(method(spec.ConnectionClose(code, "because", 60, 80))))
+    assert isinstance(error, ConnectionClosed)
+    assert error.retryable
+
+
 @pytest.mark.parametrize("code", [402, 403, 404, 530])
 def test_a_refused_virtual_host(code: int) -> None:
     us = at(Role.CLIENT, State.OPEN_OK)

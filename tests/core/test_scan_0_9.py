@@ -399,13 +399,30 @@ def test_the_end_octet_of_a_frame_that_is_not_scanned_is_checked() -> None:
     assert "ends with the octet 0xcf instead of 0xce" in str(tested.error)
 
 
-def test_delivery_tags_that_are_not_in_a_row_are_an_error() -> None:
+@given(
+    st.lists(st.tuples(st.integers(1, 3), st.sampled_from([b"a", b"b"]), st.integers(0, 90)), min_size=1, max_size=40),
+    st.integers(1, 4000),
+)
+@settings(max_examples=examples(300))
+def test_a_block_is_cut_where_delivery_tags_have_a_gap(chosen: list[tuple[int, bytes, int]], size: int) -> None:
+    """Ids of a block are its first one and those that follow; ids of other messages would be settled otherwise."""
+    tags = list(itertools.accumulate(gap for gap, _, _ in chosen))
+    bodies = [b"%d" % number + bytes(length) for number, (_, _, length) in enumerate(chosen)]
+    data = b"".join(
+        wire.delivery(tag, body, consumer=name) for tag, body, (_, name, _) in zip(tags, bodies, chosen, strict=True)
+    )
     tested = Scanner(1)
-    assert drain(tested, [run(2), wire.delivery(3, b"x") + wire.delivery(5, b"x")]) == [
-        ("c1", 1, b"x" * 40),
-        ("c1", 2, b"x" * 40),
-    ]
-    assert "delivery tags 3 to 5 are not those of 2 deliveries in a row" in str(tested.error)
+    expected = [(name.decode(), tag, body) for (_, name, _), tag, body in zip(chosen, tags, bodies, strict=True)]
+    assert drain(tested, [data[start : start + size] for start in range(0, len(data), size)]) == expected
+    assert tested.error is None
+
+
+@pytest.mark.parametrize("tag", [5, 3])
+def test_delivery_tags_that_do_not_ascend_are_an_error(tag: int) -> None:
+    tested = Scanner(1)
+    data = run(2) + wire.delivery(5, b"x") + wire.delivery(tag, b"y")
+    assert drain(tested, [data]) == [("c1", 1, b"x" * 40), ("c1", 2, b"x" * 40), ("c1", 5, b"x")]
+    assert f"delivery tag {tag} follows 5" in str(tested.error)
 
 
 @pytest.mark.parametrize(

@@ -145,6 +145,10 @@ class FakeBroker:
         self.lacks: frozenset[str] = frozenset()
         """Capabilities that it does not have."""
         self.counts_held = counts_held and protocol == "0-10"
+        self.counts_all = False
+        """Whether its counts include messages that consumers hold, although no capability says so."""
+        self.cap: float = float("inf")
+        """Most unsettled messages that it sends to a consumer, whatever limit that has asked for."""
         self.counts: list[int] = []
         """Message counts of the next answers: they may be late."""
         self.stalls: Counter[str] = Counter()
@@ -426,7 +430,7 @@ class FakeClient:
             if queue not in self.broker.queues:
                 return None
             count = len(self.broker.queues[queue])
-            if self.broker.counts_held:
+            if self.broker.counts_held or self.broker.counts_all:
                 count = self.broker.depth(queue) + self.broker.held_elsewhere[queue]
             self.read_all()
             if self.broker.counts:
@@ -752,7 +756,8 @@ class FakeSubscription:
         """Messages that the limit of unsettled ones allows now."""
         assert self.most is not None
         stalled = self.client.broker.stalls[self.queue] > 0
-        return 0 if stalled else max(0, int(min(self.most - len(self.client.held), 1 << 30)))
+        most = min(self.most, self.client.broker.cap)
+        return 0 if stalled else max(0, int(min(most - len(self.client.held), 1 << 30)))
 
     def send_block(self) -> bool:
         """Send a block of messages, if there are any and they may be sent."""
