@@ -98,7 +98,15 @@ class CoreCondition(Condition):
         "The password file {file!r} cannot be used: {reason}.",
         "Give a file with the password in UTF-8.")
     VIRTUAL_HOST_REFUSED = "The broker refused virtual host {vhost!r}: {code} {text}.", "Check the path of the URL."
-    PROTOCOL_MISMATCH = "{peer} does not speak {expected}; it {how} {offered}.", "Give the port for {expected}."
+    PROTOCOL_MISMATCH = (
+        "{peer} does not speak {expected}; it {how} {offered}.",
+        "Give the port for {expected}{alternative}.")
+    PORT_SPEAKS_NO_AMQP = (
+        "{peer} closes every connection when the protocol header of AMQP arrives: it speaks another protocol, or "
+        "expects TLS.",
+        "Give the port for AMQP, or amqps:// for TLS.",
+        "The connector has connected twice. The second connection stayed open until the header was sent: a proxy whose "
+        "broker is only starting would have closed it before.")
 
     # --- use of the client
     URL_INVALID = (

@@ -15,6 +15,16 @@ from amqp_core.error_conditions import CoreCondition, condition_of
 if TYPE_CHECKING:
     from amqp_core.error_conditions import Condition
 
+# By the protocol that a client expects and the answer of the port: the client that may suit it. RabbitMQ answers the
+# header of 0-10 with that of 0-9-1 (before version 4) or 1.0 with SASL.
+_RABBITMQ = ", or speak AMQP 0-9-1 (RabbitMQ) with amqp_core.amqp_0_9_1.Client or option protocol=auto"
+_QPID = ", or speak AMQP 0-10 with amqp_core.Client or option protocol=auto"
+_ALTERNATIVES = {
+    "AMQP 0-10": dict.fromkeys(("AMQP 0-9-1", "AMQP 0-9", "AMQP 0-8", "AMQP 1.0 with SASL"), _RABBITMQ),
+    "AMQP 0-9-1": {"AMQP 0-10": _QPID},
+    "AMQP 0-9": {"AMQP 0-10": _QPID},
+}
+
 
 def given(text: str) -> str:
     """The text of a broker as a part of a sentence; it may be empty."""
@@ -146,8 +156,9 @@ class VersionRefused(ProtocolError):
         return VersionRefused(self.offered, self.expected, self.how, peer)
 
     def __str__(self) -> str:
+        alternative = _ALTERNATIVES.get(self.expected, {}).get(self.offered, "")
         return CoreCondition.PROTOCOL_MISMATCH(
-            peer=self.peer, expected=self.expected, how=self.how, offered=self.offered
+            peer=self.peer, expected=self.expected, how=self.how, offered=self.offered, alternative=alternative
         )
 
 
@@ -159,6 +170,23 @@ class ConnectionFailed(AmqpError):
 
 class ConnectionLost(ConnectionFailed):
     """The transport ended: end of file, reset, or a peer silent for two heartbeat intervals."""
+
+
+class SpeaksNoAmqp(ConnectionFailed):
+    """The peer closes each connection at the protocol header of AMQP: it speaks another protocol, or expects TLS.
+
+    Attributes:
+        peer: its address.
+    """
+
+    retryable: ClassVar[bool] = False
+
+    def __init__(self, peer: str) -> None:
+        super().__init__(peer)
+        self.peer = peer
+
+    def __str__(self) -> str:
+        return CoreCondition.PORT_SPEAKS_NO_AMQP(peer=self.peer)
 
 
 class ConnectionClosed(ConnectionFailed):

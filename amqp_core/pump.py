@@ -288,7 +288,7 @@ class Pump:
             return ""
         if self.transport.is_tls:
             return " after the TLS handshake: it may want another client certificate"
-        return ": it may want TLS (amqps://) on this port"
+        return ": it may want TLS (amqps://) on this port, or speak another protocol than AMQP"
 
     def _break_after_reading(self, error: AmqpError) -> None:
         """Process data that arrived before the transport failed: transfers, and perhaps the peer's reason to close."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from amqp_core.address import ConnectOptions
+from amqp_core.address import ConnectOptions, format_address
+from amqp_core.errors import ConnectionLost, SpeaksNoAmqp
+from amqp_core.port_check import closes_at_header
 from amqp_core.protocols import DEFAULT_CALL_TIMEOUT_S
 from amqp_core.protocols import connect as connect_core
 from amqp_spark.error_conditions import SparkCondition
@@ -15,9 +17,28 @@ if TYPE_CHECKING:
     from amqp_core.api import Client
 
 
+_brokers: Final[set[tuple[tuple[str, int], ...]]] = set()
+"""The hosts to which this process has connected before. Each use is one operation of a set: any thread may do it."""
+
+
 def connect(options: ConnectOptions, *, call_timeout_s: float = DEFAULT_CALL_TIMEOUT_S) -> Client:
-    """Return a connected client, for use on the caller's thread; see :func:`amqp_core.protocols.connect`."""
-    return connect_core(options, call_timeout_s=call_timeout_s)
+    """Return a connected client, for use on the caller's thread; see :func:`amqp_core.protocols.connect`.
+
+    Raises:
+        SpeaksNoAmqp: the only host has closed the connection without an answer, and does so because of what we send
+            (:mod:`amqp_core.port_check`). A host to which this process has connected before is not suspected.
+    """
+    try:
+        client = connect_core(options, call_timeout_s=call_timeout_s)
+    except ConnectionLost as error:
+        if len(options.hosts) > 1 or options.tls or options.hosts in _brokers:
+            raise
+        [(host, port)] = options.hosts
+        if closes_at_header(host, port, timeout=options.connect_timeout):
+            raise SpeaksNoAmqp(format_address(host, port)) from error
+        raise
+    _brokers.add(options.hosts)
+    return client
 
 
 def require(client: Client, purpose: str, *capabilities: str) -> None:
@@ -42,6 +63,16 @@ def require_prepared_transactions(client: Client) -> None:
     """
     if not client.capabilities.distributed_transactions:
         raise UnsupportedModeError(SparkCondition.EXACTLY_ONCE_NOT_OFFERED(peer=client.peer, protocol=client.protocol))
+
+
+def require_kept_state(client: Client) -> None:
+    """Check that a broker can have the state of exactly-once and its transactions, which AMQP 0-9-1 does not have.
+
+    Raises:
+        UnsupportedModeError: it has none; the text names the alternative.
+    """
+    if not client.capabilities.distributed_transactions:
+        raise UnsupportedModeError(SparkCondition.STATE_NOT_KEPT(peer=client.peer, protocol=client.protocol))
 
 
 def require_for_option(client: Client, option: str, value: object, capability: str, allowed: str) -> None:

@@ -97,6 +97,10 @@ class SparkCondition(Condition):
         "Let the option ask for what the queue has, or delete the queue, or name another one.",
         "With declare=ifMissing the source compares what queueType and queueArguments name, and nothing else, with a "
         "queue that exists on RabbitMQ. It skips that if the login may not configure the queue.")
+    CONSUMER_TIMEOUT_REFUSED = (
+        "The broker refused to consume queue {queue!r} with option 'consumerTimeout' set to {seconds}s.",
+        "Remove consumerTimeout, and raise the broker's consumer_timeout; or read a quorum queue.",
+        "RabbitMQ 4.3 takes a timeout of the consumer for quorum queues only.")
     BIND_TARGET_NOT_FOUND = (
         "Option 'bind' has {binding!r}, and the broker did not find its exchange or the queue {queue!r}: {reason}.",
         "Create the exchange, or correct the option.")
@@ -279,6 +283,11 @@ class SparkCondition(Condition):
         "(dropDuplicatesWithinWatermark).",
         "AMQP 0-9-1 cannot prepare a transaction, and a commit of RabbitMQ may be applied in part. docs/delivery.md "
         "shows how a message id that is the same in every attempt takes the place of it.")
+    STATE_NOT_KEPT = (
+        "{peer} speaks AMQP {protocol}, with which there are no transactions and no state of exactly-once.",
+        "Use this command with AMQP 0-10; with AMQP {protocol} the guarantee is at-least-once, with "
+        "stableMessageId=true in the sink.",
+        "Exactly-once needs AMQP 0-10 for now. A broker that speaks both may have its state there: use protocol=0-10.")
     OPTION_NOT_SERVED = (
         "Option {option!r} has the value {value!r}, and AMQP {protocol} of the broker {peer} has no {capability}.",
         "Allowed: {allowed}.")

@@ -6,6 +6,7 @@
 Takes the messages that are on the queues at the start, except those that other consumers hold, and ends. Each message
 is accepted after its file is written. The report on standard output has the number of messages, the first and last of
 their timestamps, and the sizes of their bodies. --dry-run browses: the same report, nothing consumed, nothing written.
+It needs a broker that speaks AMQP 0-10; one of AMQP 0-9-1 (RabbitMQ) cannot browse.
 
 With --exact the files hold every property in the types that lose nothing, and jobs/publish.py --input /data/ticks puts
 the same messages on an exchange again.
@@ -137,6 +138,15 @@ def check_files(arguments: argparse.Namespace) -> None:
         )
 
 
+def check_browsing(protocol: str) -> None:
+    """Check that messages can be read without being consumed, before Spark is started for it."""
+    if protocol != "0-10":
+        raise cli.CommandLineError(
+            f"--dry-run browses, and with AMQP {protocol} messages cannot be read without being consumed",
+            "Ask the broker (rabbitmqctl list_queues), or drain with --exact and put the messages back with publish.py",
+        )
+
+
 def metrics_of(schema: StructType, unit: str) -> list[Column]:
     """The aggregates of a report; times as numbers, which pass through JSON unchanged.
 
@@ -219,6 +229,8 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     check_files(arguments)
     given = validate(options)
     cli.check_files(options)
+    if arguments.dry_run:
+        check_browsing(cli.protocol_of(given, signals))
     report = Report()
     with cli.session("drain", arguments) as spark:
         signals.install()

@@ -39,7 +39,7 @@ from amqp_spark.arrow.layout import {names}
 # What the body may name of each module.
 IMPORTED = {
     "dataclasses": ("dataclass", "field"),
-    "enum": ("IntEnum",),
+    "enum": ("IntEnum", "StrEnum"),
     "typing": ("ClassVar", "Final", "TypeAlias"),
     "uuid": ("UUID",),
 }

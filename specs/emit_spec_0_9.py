@@ -95,7 +95,18 @@ def _constants(model: Model) -> list[str]:
     soft = [code for code in codes if code.severity == "soft-error"]
     hard = [code for code in codes if code.severity == "hard-error"]
     lines += ["", *_severity("SOFT_ERRORS", "Reply codes that close a channel.", soft)]
-    return lines + _severity("HARD_ERRORS", "Reply codes that close the connection.", hard)
+    lines += _severity("HARD_ERRORS", "Reply codes that close the connection.", hard)
+    return lines + _capabilities(model)
+
+
+def _capabilities(model: Model) -> list[str]:
+    names = {capability.name: snake(capability.name.replace(".", "-")).upper() for capability in model.capabilities}
+    lines = ["", "", "class Capability(StrEnum):"]
+    lines += ['    """What a peer announces in the table ``capabilities`` of its properties (rabbitmq)."""', ""]
+    lines += [f'    {names[capability.name]} = "{capability.name}"' for capability in model.capabilities]
+    lines += ["", "", "CLIENT_CAPABILITIES: Final = ("]
+    lines += [f"    Capability.{names[capability.name]}," for capability in model.capabilities if capability.client]
+    return [*lines, ")", '"""Those that our client announces."""']
 
 
 def emit_spec(model: Model, *, apart: bool = False) -> str:

@@ -138,11 +138,20 @@ class Constant:
 
 
 @dataclass
+class Capability:
+    """A name that a server announces; ``client``: our client announces it, too."""
+
+    name: str
+    client: bool
+
+
+@dataclass
 class Model:
     """Everything, in the order of the specification."""
 
     protocol: dict[str, int]
     constants: list[Constant]
+    capabilities: list[Capability]
     methods: list[Method]
     properties: list[Properties]
 
@@ -160,7 +169,7 @@ class Model:
             )
             for inside in (False, True)
         )
-        return rest, replace(part, protocol={}, constants=[])
+        return rest, replace(part, protocol={}, constants=[], capabilities=[])
 
 
 class _Loader:
@@ -234,6 +243,9 @@ class _Loader:
             for entry in self.top["constants"]
         ]
 
+    def capabilities(self) -> list[Capability]:
+        return [Capability(entry["name"], entry.get("client", False)) for entry in self.top["capabilities"]]
+
 
 def load(folder: Path) -> Model:
     """Read and check the facts."""
@@ -243,4 +255,4 @@ def load(folder: Path) -> Model:
     missing = set(loader.secrets) - loader.found
     if missing:
         raise FactError(f"no field {min(missing)}, which is said to be secret")
-    return Model(loader.top["protocol"], loader.constants(), methods, properties)
+    return Model(loader.top["protocol"], loader.constants(), loader.capabilities(), methods, properties)

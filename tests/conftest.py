@@ -19,9 +19,10 @@ from hypothesis import HealthCheck, settings
 from tests.support import ports, quick_spark
 from tests.support.broker_process import started
 from tests.support.brokerj import BrokerConfig, BrokerJ
-from tests.support.choice import all_cases, examples, in_ci
+from tests.support.choice import all_cases, examples
 from tests.support.external import ExternalBroker
-from tests.support.rabbitmq import OLD, RabbitMQConfig, RabbitMQMissing, RabbitMQNode
+from tests.support.rabbitmq import OLD, RabbitMQConfig, RabbitMQNode
+from tests.support.rabbitmq_needed import put_together, start_or_skip
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -115,29 +116,18 @@ def brokerj_0_9() -> Iterator[BrokerJ]:
         yield broker
 
 
-def _started(node: RabbitMQNode) -> RabbitMQNode:
-    """Start a node; without a RabbitMQ on this machine skip the test, or fail it in the continuous integration."""
-    try:
-        node.start()
-    except RabbitMQMissing as error:
-        if in_ci():
-            raise
-        pytest.skip(str(error))
-    return node
-
-
 @pytest.fixture(scope="session")
 def rabbitmq() -> Iterator[RabbitMQNode]:
     """The RabbitMQ node that tests of this process share. Use names of your own on it, and leave it running."""
     with closing(RabbitMQNode()) as node:
-        yield _started(node)
+        yield start_or_skip(node)
 
 
 @pytest.fixture(scope="session")
 def rabbitmq310() -> Iterator[RabbitMQNode]:
     """The same of an old release. Only ``make test-all`` runs tests that take it."""
     with closing(RabbitMQNode(RabbitMQConfig(release=OLD))) as node:
-        yield _started(node)
+        yield start_or_skip(node)
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +149,7 @@ def rabbitmq_private(_victim: RabbitMQNode) -> RabbitMQNode:
     if _victim.running:
         _victim.resume()
         return _victim
-    return _started(_victim)
+    return start_or_skip(_victim)
 
 
 @pytest.fixture
@@ -168,7 +158,7 @@ def own_rabbitmq() -> Iterator[OwnRabbitMQ]:
     with ExitStack() as stack:
 
         def start(**config: Any) -> RabbitMQNode:
-            return _started(stack.enter_context(closing(RabbitMQNode(RabbitMQConfig(**config)))))
+            return start_or_skip(stack.enter_context(closing(RabbitMQNode(RabbitMQConfig(**config)))))
 
         yield start
 
@@ -278,8 +268,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the end of the logs of the brokers to the report of a failed test."""
+    """Add the end of the logs of the brokers to the report of a failed test; give skips without a RabbitMQ one place."""
     report = yield
+    put_together(report)
     if report.failed:
         report.sections += [(f"{broker.title} log", broker.log()) for broker in started()]
     return report

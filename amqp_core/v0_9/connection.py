@@ -249,7 +249,7 @@ class Connection:
 
     @property
     def peer_capabilities(self) -> dict[str, object]:
-        """The table ``capabilities`` in the properties of the peer, such as ``basic.nack`` (an extension)."""
+        """The table ``capabilities`` in the properties of the peer (an extension); names: :class:`spec.Capability`."""
         capabilities = self.peer_properties.get("capabilities")
         return capabilities if isinstance(capabilities, dict) else {}
 
@@ -299,7 +299,8 @@ class Connection:
     def explain_loss(self, state: State | None = None) -> AmqpError | None:
         """The error that the end of the connection in this state means, without a word of the peer; often ``None``."""
         product = str(self.peer_properties.get("product", ""))
-        silent = product == "RabbitMQ" and not self.peer_capabilities.get("authentication_failure_close")
+        told = self.peer_capabilities.get(spec.Capability.AUTHENTICATION_FAILURE_CLOSE)
+        silent = product == "RabbitMQ" and not told
         if (state or self.state) is not State.SECURE_OR_TUNE or not silent:
             return None
         reason = "it closed the connection without a word, as this server does then"

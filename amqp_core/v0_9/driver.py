@@ -48,17 +48,6 @@ PUBLISHING: Final = 2
 ASKING: Final = 3
 """The channel of questions and topology: a passive declaration of what does not exist closes it."""
 
-CLIENT_CAPABILITIES: Final[dict[str, object]] = {
-    "authentication_failure_close": True,
-    "basic.nack": True,
-    "connection.blocked": True,
-    "consumer_cancel_notify": True,
-    "exchange_exchange_bindings": True,
-    "per_consumer_qos": True,
-    "publisher_confirms": True,
-}
-"""What the client announces in connection.start-ok (extensions of RabbitMQ)."""
-
 # Less than the 4,096 bytes that RabbitMQ and frame-min-size allow for connection.start-ok.
 _MOST_NAME_BYTES = 1024
 
@@ -202,7 +191,7 @@ class Driver(Pump):
                     "product": name,
                     "platform": "Python",
                     "connection_name": f"{name}:{os.getpid()}",
-                    "capabilities": dict(CLIENT_CAPABILITIES),
+                    "capabilities": dict.fromkeys(spec.CLIENT_CAPABILITIES, True),
                 },
                 scan_deliveries=True,
             )

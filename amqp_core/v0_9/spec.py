@@ -9,7 +9,7 @@ Thread-safety: the objects do not change; any thread may use them as long as a `
 """
 
 from dataclasses import dataclass, field
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import ClassVar, Final, TypeAlias
 
 MAJOR: Final = 0
@@ -87,6 +87,32 @@ HARD_ERRORS: Final = frozenset(
     }
 )
 """Reply codes that close the connection."""
+
+
+class Capability(StrEnum):
+    """What a peer announces in the table ``capabilities`` of its properties (rabbitmq)."""
+
+    PUBLISHER_CONFIRMS = "publisher_confirms"
+    EXCHANGE_EXCHANGE_BINDINGS = "exchange_exchange_bindings"
+    BASIC_NACK = "basic.nack"
+    CONSUMER_CANCEL_NOTIFY = "consumer_cancel_notify"
+    CONNECTION_BLOCKED = "connection.blocked"
+    CONSUMER_PRIORITIES = "consumer_priorities"
+    AUTHENTICATION_FAILURE_CLOSE = "authentication_failure_close"
+    PER_CONSUMER_QOS = "per_consumer_qos"
+    DIRECT_REPLY_TO = "direct_reply_to"
+
+
+CLIENT_CAPABILITIES: Final = (
+    Capability.PUBLISHER_CONFIRMS,
+    Capability.EXCHANGE_EXCHANGE_BINDINGS,
+    Capability.BASIC_NACK,
+    Capability.CONSUMER_CANCEL_NOTIFY,
+    Capability.CONNECTION_BLOCKED,
+    Capability.AUTHENTICATION_FAILURE_CLOSE,
+    Capability.PER_CONSUMER_QOS,
+)
+"""Those that our client announces."""
 
 
 @dataclass(frozen=True, slots=True)

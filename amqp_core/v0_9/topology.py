@@ -191,7 +191,7 @@ class Topology(BaseClient[Driver]):
 
     def _check_exchange_bindings(self) -> None:
         """Refuse what Broker-J answers with the end of the connection."""
-        if not self._driver.connection.peer_capabilities.get("exchange_exchange_bindings"):
+        if not self._driver.connection.peer_capabilities.get(spec.Capability.EXCHANGE_EXCHANGE_BINDINGS):
             raise not_supported("A binding between exchanges", self._driver.connection.version, "Bind a queue instead")
 
     def query_routes(self, targets: Sequence[Target]) -> RouteQueries:

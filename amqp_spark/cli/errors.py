@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from amqp_core import errors as core_errors
 from amqp_core.errors import AmqpError
 from amqp_spark.error_conditions import SparkCondition
-from amqp_spark.errors import AmqpSparkError, OptionError, PublishFailed, SchemaError
+from amqp_spark.errors import AmqpSparkError, OptionError, PublishFailed, SchemaError, UnsupportedModeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -96,7 +96,7 @@ def _code(cls: object) -> int:
     if not (isinstance(cls, type) and issubclass(cls, AmqpError)) or cls is core_errors.UsageError:
         return EXIT_FAILED
     if issubclass(cls, AmqpSparkError) and not issubclass(cls, PublishFailed):
-        return EXIT_OPTIONS if issubclass(cls, (OptionError, SchemaError)) else EXIT_FAILED
+        return EXIT_OPTIONS if issubclass(cls, (OptionError, SchemaError, UnsupportedModeError)) else EXIT_FAILED
     return EXIT_BROKER
 
 

@@ -188,10 +188,10 @@ def subscribe(
         raise
     except PreconditionFailed as error:
         if options.consumer_timeout is not None and "x-consumer-timeout" in str(error):
-            error.add_note(
-                f"option 'consumerTimeout' has the value {options.consumer_timeout:g} s, which this broker takes for "
-                "quorum queues only: remove it, and raise consumer_timeout of the broker"
-            )
+            text = SparkCondition.CONSUMER_TIMEOUT_REFUSED(queue=queue, seconds=f"{options.consumer_timeout:g}")
+            refused = PreconditionFailed(error.wire_code, error.command_id, text, error.command)
+            refused.add_note(f"the broker's answer to 'consumerTimeout': {given(error.description)}")
+            raise refused from error
         raise
     if options.exclusive and others and not client.capabilities.credit:
         _log.warning(

@@ -14,7 +14,7 @@ from amqp_core.errors import AmqpError, ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.connect import require_prepared_transactions
 from amqp_spark.error_conditions import SparkCondition
-from amqp_spark.errors import StateError
+from amqp_spark.errors import StateError, UnsupportedModeError
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 from amqp_spark.sink.commit_protocol import CommitProtocol
 from amqp_spark.sink.connections import shared
@@ -108,8 +108,10 @@ class CommitCoordinator:
 
     def abort(
         self, tasks: Sequence[PreparedBranch], batch: int, *, query_id: str | None = None, run: Run | None = None
-    ) -> None:
+    ) -> bool:
         """Roll back the branches of all runs of a batch, unless it is decided: then finish it. Errors are only logged.
+
+        Returns ``False`` if the broker has no prepared transactions, so that no task has published anything.
 
         Spark also calls this after a partly failed commit. The next run rolls back branches prepared later
         (:meth:`sweep_before`). If no task has reported, only one connection attempt is made. Tasks that have not
@@ -125,6 +127,8 @@ class CommitCoordinator:
                 if not failed.xids:
                     raise
                 self._roll_back_unlisted(failed, attempts)
+        except UnsupportedModeError:
+            return False
         except AmqpError as error:
             _log.warning(
                 "batch %d: its transactions were not rolled back (%s); the next batch of transactionalId %r or their "
@@ -132,6 +136,7 @@ class CommitCoordinator:
                 failed.batch, error, self._options.transactional_id,
                 f": {' '.join(failed.xids[:MOST_NAMED])}" if failed.xids else "",
             )  # fmt: skip
+        return True
 
     def _roll_back_unlisted(self, failed: FailedBatch, attempts: int) -> None:
         """Roll back the branches one by one; an unknown branch costs a session but does not count as an attempt."""
@@ -166,13 +171,14 @@ class CommitCoordinator:
         """Roll back the branches of earlier runs of a batch when a run begins; called by one of its tasks.
 
         Does nothing while another process holds the lock: that process sweeps as well, or decides. Errors are only
-        logged, because the commit meets them again, except TooManyPrepared: the batch could not be committed.
+        logged, because the commit meets them again, except TooManyPrepared and UnsupportedModeError: the batch could
+        not be committed.
         """
         pool = self._connections.apart()  # a worker needs it only once
         one = CommitCoordinator(self._options, connections=pool, sleep=self._sleep, clock=self._clock)
         try:
             one._under_lock(lambda protocol: protocol.sweep_before(query_id, batch, run), lock_timeout=0.0, attempts=1)
-        except TooManyPrepared:
+        except (TooManyPrepared, UnsupportedModeError):
             raise
         except AmqpError as error:
             _log.info("batch %d: the search for transactions of its earlier runs failed (%s)", batch, error)

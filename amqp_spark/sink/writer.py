@@ -7,7 +7,7 @@ they appear in no plan, log or ``repr``.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from amqp_spark.arrow.encode import MessagePlan
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.prepared_transactions import PreparedBranch
+
+
+NOTHING_PUBLISHED: Final = "nothing was published"
 
 
 class Published(Portable, WriterCommitMessage):
@@ -152,8 +155,9 @@ def undo(
     from amqp_spark.sink.commit_coordinator import CommitCoordinator  # noqa: PLC0415 - nothing that other guarantees need
 
     assert batch_id is not None
-    log_failure(batch_id, "its prepared transactions are rolled back unless it was decided")
-    CommitCoordinator(options).abort(tasks, batch_id, query_id=query_id, run=run)
+    transactional = CommitCoordinator(options).abort(tasks, batch_id, query_id=query_id, run=run)
+    fate = "its prepared transactions are rolled back unless it was decided" if transactional else NOTHING_PUBLISHED
+    log_failure(batch_id, fate)
 
 
 def current_task_id(batch_id: int | None = None, query_id: str | None = None) -> TaskId:

@@ -15,8 +15,8 @@ first.
 first, and need --yes without a terminal.
 
 exit codes: 0 done; 1 failed: a branch is not prepared, a state is in use, the answer was no; 2 the command line or
-an option is wrong; 3 the broker could not be used (unreachable, login refused), or refused the action; 130 stopped by
-SIGINT (Ctrl-C).
+an option is wrong, or the broker has no exactly-once; 3 the broker could not be used (unreachable, login refused), or
+refused the action; 130 stopped by SIGINT (Ctrl-C).
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from amqp_spark import cli
 from amqp_spark.connect import connect as connect_to
-from amqp_spark.connect import require
-from amqp_spark.errors import OptionError, StateError
+from amqp_spark.connect import require, require_kept_state
+from amqp_spark.errors import OptionError, StateError, UnsupportedModeError
 from amqp_spark.options.connection import CONNECTION, ConnectionSettings
 from amqp_spark.options.kinds import directory_uri, identity
 from amqp_spark.options.parsing import Given
@@ -167,7 +167,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     def connect() -> Client:
         client = connect_to(options, call_timeout_s=_CALL_SECONDS)
-        require(client, "This command", "browse", "credit", "binding_queries", "distributed_transactions")
+        try:
+            require_kept_state(client)
+            require(client, "This command", "browse", "credit", "binding_queries")
+        except UnsupportedModeError:
+            client.close()
+            raise
         client.transactions.silence_timeout_s = branch_timeout(_MOST_ROWS if wanted else 0)
         return client
 

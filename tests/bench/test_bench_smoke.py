@@ -15,6 +15,7 @@ from amqp_spark.options import SinkOptions
 from tests.bench import __main__ as bench
 from tests.bench import bench_encode, preload, rawpublish
 from tests.bench.environment import Environment, Sizes
+from tests.bench.rabbitmq import RabbitMQEnvironment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_10.messages import Message
     from tests.support.fixtures import Broker, Connect
+    from tests.support.rabbitmq import RabbitMQNode
 
 EXPLICIT = spec.MessageAcceptMode.EXPLICIT
 UNITS = {
@@ -41,6 +43,14 @@ UNITS = {
     "eo_source_ratio": ("ratio", True),
     "eo_sink_ratio": ("ratio", True),
     "recovery_s": ("s", False),
+}
+
+RABBITMQ_UNITS = {
+    "rabbitmq_quorum_drain_ratio": ("ratio", True),
+    "rabbitmq_publish_ratio": ("ratio", True),
+    "rabbitmq_latency_ratio": ("ratio", False),
+    "rabbitmq_reader_rss_mixed_mb": ("MB", False),
+    "rabbitmq_peer_ratio": ("ratio", True),
 }
 
 
@@ -64,6 +74,24 @@ def test_a_benchmark_runs(env: Environment, name: str, tmp_path: Path) -> None:
     assert name in bench.table(results)
     if name == "reader_rss_mb":
         assert found["detail"]["bufferBytes"] == 128 << 20
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.sampled("name", every=5)
+@pytest.mark.parametrize("name", RABBITMQ_UNITS)
+def test_a_benchmark_of_rabbitmq_runs(rabbitmq: RabbitMQNode, spark: SparkSession, name: str) -> None:
+    guarantees = ("at-least-once",)
+    with RabbitMQEnvironment(
+        sizes=Sizes.quick(), given_broker=rabbitmq, given_spark=spark, quiet=True, guarantees=guarantees
+    ) as env:
+        (found,) = bench.run(name, env)
+    assert (found["name"], found["unit"], found["higher_is_better"]) == (name, *RABBITMQ_UNITS[name])
+    assert isinstance(found["value"], float)
+
+
+def test_every_benchmark_of_rabbitmq_that_needs_it_runs() -> None:
+    assert list(RABBITMQ_UNITS) == [name for name in bench.RABBITMQ if name not in bench.ALONE]
 
 
 @pytest.mark.spark

@@ -102,6 +102,19 @@ def is_rabbitmq(client: Client) -> bool:
     return client.server_properties["product"] == "RabbitMQ"
 
 
+def announced(node: RabbitMQNode) -> object:
+    with dial_0_9(node) as client:
+        return client.server_properties["capabilities"]
+
+
+def test_rabbitmq_announces_the_capabilities_of_the_facts(rabbitmq: RabbitMQNode) -> None:
+    assert announced(rabbitmq) == dict.fromkeys(spec.Capability, True)
+
+
+def test_rabbitmq_3_10_announces_the_capabilities_of_the_facts(rabbitmq310: RabbitMQNode) -> None:
+    assert announced(rabbitmq310) == dict.fromkeys(spec.Capability, True)
+
+
 # --------------------------------------------------------------------------------------------------- what it is for
 @pytest.mark.parametrize("protocol", ["0-9-1", "0-9"])
 def test_messages_are_declared_published_consumed_and_settled(connect: Connect, queue: str, protocol: str) -> None:

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from amqp_core import protocols
+from amqp_core import amqp_0_9_1, protocols
 from amqp_core.address import ConnectOptions
 from amqp_core.errors import AuthenticationFailed, ConnectionFailed, ConnectionLost, UsageError, VersionRefused
+from amqp_core.v0_9.client import Client as Client09
+from amqp_core.v0_10.client import Client as Client010
 from tests.support.fakepeer import HOST, FakePeer, Peer, serve
 
 if TYPE_CHECKING:
@@ -192,6 +194,30 @@ def test_a_peer_of_0_10() -> None:
             with protocols.connect(replace(options_of(server), protocol=protocol)) as client:
                 assert client.protocol == "0-10"
         assert server.connections == 2
+
+
+@pytest.mark.parametrize(
+    ("connect", "answer", "advice"),
+    [
+        (Client010.connect, b"AMQP\0\0\x09\x01", "AMQP 0-10, or speak AMQP 0-9-1 (RabbitMQ) with {client_0_9}"),
+        (Client010.connect, b"AMQP\x03\x01\0\0", "AMQP 0-10, or speak AMQP 0-9-1 (RabbitMQ) with {client_0_9}"),
+        (Client010.connect, b"AMQP\0\x01\0\0", "AMQP 0-10."),
+        (Client09.connect, b"AMQP\x01\x01\0\x0a", "AMQP 0-9-1, or speak AMQP 0-10 with amqp_core.Client"),
+        (Client09.connect, b"AMQP\x03\x01\0\0", "AMQP 0-9-1."),
+    ],
+)
+def test_the_client_of_one_protocol_names_that_of_the_other_if_it_may_help(
+    connect: Callable[[ConnectOptions], Client], answer: bytes, advice: str
+) -> None:
+    def script(peer: Peer) -> None:
+        peer.read_raw(8)
+        peer.raw(answer)
+
+    with FakePeer(script) as server, pytest.raises(VersionRefused) as raised:
+        connect(options_of(server))
+    named = f"{amqp_0_9_1.__name__}.{amqp_0_9_1.Client.__name__}"
+    assert f"Give the port for {advice.format(client_0_9=named)}" in str(raised.value)
+    assert ("protocol=auto" in str(raised.value)) is (not advice.endswith("."))
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import rabbitmq_install
+from tests.support import rabbitmq_install, rabbitmq_needed
+from tests.support.rabbitmq import RabbitMQConfig, RabbitMQNode
 from tests.support.rabbitmq_install import OLD, REFERENCE, RabbitMQMissing, find, is_fetched
+from tests.support.rabbitmq_needed import put_together, start_or_skip
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,6 +78,43 @@ def test_without_debians_tools_the_error_says_what_to_install() -> None:
     with pytest.raises(RabbitMQMissing, match=r"no apt-get.*install rabbitmq-server, or set RABBITMQ_HOME") as caught:
         find()
     assert "\n" not in str(caught.value)
+
+
+def test_where_there_is_none_tests_are_skipped_and_fetch_only_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CI", raising=False)
+    monkeypatch.setattr(rabbitmq_needed, "_missing", {})
+    reasons = []
+    for config in (RabbitMQConfig(), RabbitMQConfig(), RabbitMQConfig(release=OLD)):
+        with closing(RabbitMQNode(config)) as node, pytest.raises(pytest.skip.Exception) as caught:
+            start_or_skip(node)
+        reasons.append(str(caught.value))
+        monkeypatch.setenv("RABBITMQ_HOME", "/changed")  # another reason, if it were looked for again
+    assert reasons[0] == reasons[1]
+    assert "RabbitMQ 4 is missing" in reasons[0]
+    assert "install rabbitmq-server, or set RABBITMQ_HOME" in reasons[0]
+    assert "\n" not in reasons[0]
+    assert "RabbitMQ 3.10 is missing" in reasons[2]
+
+
+def test_the_summary_has_one_line_for_all_skips(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rabbitmq_needed, "_missing", {REFERENCE: "there is none"})
+
+    def place(line: int, reason: str) -> object:
+        report = pytest.TestReport(
+            "test", ("test.py", line, "test"), {}, "skipped", ("test.py", line, f"Skipped: {reason}"), "setup"
+        )
+        put_together(report)
+        return report.longrepr
+
+    assert place(1, "there is none") == place(2, "there is none")
+    assert place(1, "another reason") == ("test.py", 1, "Skipped: another reason")
+
+
+def test_in_ci_a_missing_one_fails_the_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CI", "true")
+    monkeypatch.setattr(rabbitmq_needed, "_missing", {REFERENCE: "skipped before"})
+    with closing(RabbitMQNode()) as node, pytest.raises(RabbitMQMissing, match="install rabbitmq-server"):
+        start_or_skip(node)
 
 
 def test_mirrors_are_those_of_this_machine_and_are_tried_again(programs: Path, tmp_path: Path) -> None:

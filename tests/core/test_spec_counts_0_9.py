@@ -120,6 +120,15 @@ def test_generated_classes_have_the_expected_counts() -> None:
     assert len(spec.HARD_ERRORS) == total["hard_error"] + 1  # unexpected-frame of 0-9-1
 
 
+def test_capabilities_are_those_of_rabbitmq() -> None:
+    facts = TOP["capabilities"]
+    assert {entry["origin"] for entry in facts} == {"rabbitmq"}
+    assert [str(capability) for capability in spec.Capability] == [entry["name"] for entry in facts]
+    announced = [entry["name"] for entry in facts if entry.get("client")]
+    assert [str(capability) for capability in spec.CLIENT_CAPABILITIES] == announced
+    assert EXPECTED["rabbitmq"] == {"capability": len(spec.Capability), "client_capability": len(announced)}
+
+
 def test_classes_that_no_broker_serves_stand_apart() -> None:
     codes = {FACTS[name]["class"]["code"] for name in APART}
     assert not [code for code in spec.METHOD_TYPES if code >> 16 in codes]

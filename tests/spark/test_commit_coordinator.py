@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,6 +15,7 @@ from amqp_spark.sink.prepared_transactions import BATCH_WRITES, PreparedBranch
 from amqp_spark.state.names import query_key
 from amqp_spark.state.queue import StateQueue
 from amqp_spark.state.records import DONE, OPEN, WriterState
+from amqp_spark.state.xids import Run
 from tests.spark.commit_support import WriterBroker, driver
 
 if TYPE_CHECKING:
@@ -321,6 +323,15 @@ def test_abort_only_logs(fake: WriterBroker, caplog: pytest.LogCaptureFixture) -
     assert "batch 4: its transactions were not rolled back" in caplog.text
     driver(fake).abort([task], 4)
     assert (fake.prepared, fake.states) == ({}, {})
+
+
+def test_a_broker_without_prepared_transactions_has_none_to_roll_back(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    fake = WriterBroker(protocol="0-9-1")
+    assert not driver(fake).abort([], 4)
+    with pytest.raises(UnsupportedModeError, match="no prepared transactions"):
+        driver(fake).sweep_before("q", 4, Run.new())
+    assert caplog.messages == []
 
 
 def test_the_points_of_a_driver_are_passed_in_order(fake: WriterBroker, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,7 @@ from amqp_spark.errors import (
     RowError,
     SchemaError,
     Unroutable,
+    UnsupportedModeError,
 )  # fmt: skip
 from amqp_spark.options import CONNECTION, SOURCE
 from amqp_spark.state.xids import ListLost, TooManyPrepared
@@ -160,6 +161,7 @@ Traceback (most recent call last):
         (OptionError(["option 'a' is wrong"]), 2),
         (OptionError(["option 'a' is wrong", "option 'b' is wrong"]), 2),
         (SchemaError(["column 'x' is not known", "column 'y' is not known"]), 2),
+        (UnsupportedModeError("the broker has no transactions"), 2),
         (AuthenticationFailed("the login was refused"), 3),
         (ConnectionFailed("cannot connect to h:1"), 3),
         (NotFound(404, None, "there is no queue 'q'"), 3),

@@ -16,7 +16,7 @@ from pyspark.sql.types import IntegerType, MapType, StringType, StructType
 from amqp_spark import AmqpDataSource
 from amqp_spark.arrow.encode import TaskId
 from amqp_spark.errors import OptionError, SchemaError, UnsupportedModeError
-from amqp_spark.sink import AmqpBatchSink, Statistics, at_least_once
+from amqp_spark.sink import AmqpBatchSink, Statistics, at_least_once, commit_coordinator
 from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.writer import Published, current_task_id
 from tests.spark.driver import dumps, through_pickle
@@ -165,6 +165,16 @@ def test_one_line_tells_that_a_batch_failed(caplog: pytest.LogCaptureFixture) ->
         "batch 12: failed; 1 of 2 tasks had published 5 messages, 2.0 kB, 0.0 s, 0",
         "batch write: failed; 0 of 1 tasks had published 0 messages, 0.0 kB, 0.0 s, 0",
     ]
+
+
+def test_what_a_broker_without_prepared_transactions_refused_was_not_rolled_back(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = Connections(FakeBroker(protocol="0-9-1").connect)
+    monkeypatch.setattr(commit_coordinator, "shared", lambda _: pool)
+    stream_writer(deliveryGuarantee="exactly-once", transactionalId="w").abort([None], 12)
+    assert caplog.messages == ["batch 12: failed; nothing was published"]
+    pool.close()
 
 
 _COMMIT = """

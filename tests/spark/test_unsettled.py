@@ -585,7 +585,8 @@ def test_a_refused_consumer_timeout_names_the_option(fake: FakeBroker, readers: 
     fake.on_command = refuse
     with pytest.raises(PreconditionFailed) as raised:
         Driver(readers(consumerTimeout="1h")).rows(1)
-    assert any("'consumerTimeout' has the value 3600 s" in note for note in raised.value.__notes__)
+    assert "option 'consumerTimeout' set to 3600s. Remove consumerTimeout" in str(raised.value)
+    assert any("invalid arg 'x-consumer-timeout'" in note for note in raised.value.__notes__)
 
 
 def test_exclusive_without_effect_is_a_warning(

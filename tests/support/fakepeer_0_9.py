@@ -35,12 +35,7 @@ _M = TypeVar("_M", bound=spec.Method)
 RABBITMQ: dict[str, object] = {
     "product": "RabbitMQ",
     "version": "4.3.6",
-    "capabilities": {
-        "publisher_confirms": True,
-        "basic.nack": True,
-        "connection.blocked": True,
-        "authentication_failure_close": True,
-    },
+    "capabilities": dict.fromkeys(spec.Capability, True),
 }
 
 

@@ -114,6 +114,11 @@ class RabbitMQNode(BrokerProcess):
         return self.ports["login"]
 
     @property
+    def epmd_port(self) -> int:
+        """The port of Erlang's port mapper, which speaks no AMQP."""
+        return self._epmd_port
+
+    @property
     def tls(self) -> TlsMaterial:
         """Certificates of the TLS listener and for clients."""
         if self.config.tls is None:

@@ -1,0 +1,97 @@
+"""Publishers and connection.blocked of RabbitMQ: waited for, and given up after a while."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from functools import partial
+
+import pytest
+
+from amqp_core.errors import OutcomeUnknown, PublishingBlocked
+from amqp_core.v0_9 import spec
+from amqp_core.v0_9.messages import Message
+from tests.core.publisher_support_0_9 import BLOCKED, reading_until
+from tests.support.fakepeer_0_9 import FakePeer, Peer
+from tests.support.runs_0_9 import numbered, numbers_of
+
+
+def test_a_blocked_connection_is_waited_for_with_one_warning(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "amqp_core")
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        for _ in range(2):
+            peer.published(2)
+            peer.send(BLOCKED, channel=0)
+            go_on.wait(10)
+            go_on.clear()
+            peer.send(spec.ConnectionUnblocked(), channel=0)
+            peer.ack(len(peer.messages), multiple=True)
+        peer.serve()
+
+    go_on = threading.Event()
+    with FakePeer(script) as server:
+        client = server.connect()
+        publisher = client.publisher(blocked_timeout_s=60)
+        for first in (0, 2):
+            publisher.send(numbered(2, first))
+            reading_until(client, lambda: client._driver.endpoint.blocked is not None, "connection.blocked")
+            timer = threading.Timer(0.1, go_on.set)
+            timer.start()
+            publisher.finish()
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert len(warnings) == 2
+    assert "has blocked its publishers (low on memory): 2 message(s) are not confirmed" in warnings[0]
+    assert "waiting for at most 60 s" in warnings[0]
+    assert sum("accepts messages again" in text for text in caplog.messages) == 2
+
+
+def test_a_broker_that_blocks_the_connection_behind_the_last_ack_need_not_answer() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published(2)
+        peer.ack(2, multiple=True)
+        peer.send(BLOCKED, channel=0)
+        peer.silent()
+
+    with FakePeer(script) as server:
+        publisher = server.connect().publisher(blocked_timeout_s=60.0)
+        publisher.send(numbered(2))
+        publisher.finish()
+        assert publisher.completed == publisher.sent
+
+
+@pytest.mark.parametrize("waiting", ["send", "finish"])
+def test_a_connection_that_stays_blocked_is_given_up(waiting: str) -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published(2)
+        peer.send(BLOCKED, channel=0)
+        peer.silent()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        publisher = client.publisher(blocked_timeout_s=0.2)
+        publisher.send(numbered(2))
+        reading_until(client, lambda: client._driver.endpoint.blocked is not None, "connection.blocked")
+        wait = publisher.finish if waiting == "finish" else partial(publisher.send, numbered(2, 2))
+        with pytest.raises(PublishingBlocked, match=r"AMQP_PUBLISHING_BLOCKED.*low on memory") as raised:
+            wait()
+        assert not raised.value.retryable
+        left = [0, 1, 2, 3] if waiting == "send" else [0, 1]
+        assert numbers_of(publisher.unfinished()) == left
+
+
+def test_confirm_of_a_blocked_connection_leaves_the_outcome_unknown() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published()
+        peer.send(BLOCKED, channel=0)
+        peer.silent()
+
+    with FakePeer(script) as server:
+        client = server.connect(call_timeout_s=0.5)
+        client.publish(Message(b"body", routing_key="q"))
+        with pytest.raises(OutcomeUnknown, match="blocked its publishers"):
+            client.confirm()

@@ -1,0 +1,106 @@
+"""How long the publisher of 0-9-1 waits for scripted peers that say nothing, and how it gives them up."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp_core.errors import DeadlineExceeded
+from amqp_core.v0_9 import spec
+from amqp_core.v0_9._codec import decode_method
+from amqp_core.v0_9.framing import METHOD, Frame
+from tests.core.publisher_support_0_9 import reading_until
+from tests.support.fakepeer_0_9 import FakePeer, Peer
+from tests.support.runs_0_9 import numbered, numbers_of
+
+
+def test_a_broker_that_confirms_nothing_is_given_up() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.silent()
+
+    def after_select(peer: Peer) -> None:
+        peer.open()
+        peer.published(3)
+        peer.silent()
+
+    with FakePeer(script) as server:
+        publisher = server.connect(call_timeout_s=0.2).publisher()
+        with pytest.raises(DeadlineExceeded, match=r"channel\.open"):
+            publisher.send(numbered(1))
+        assert numbers_of(publisher.unfinished()) == [0]
+    with FakePeer(after_select) as server:
+        publisher = server.connect().publisher()
+        publisher.send(numbered(3))
+        with pytest.raises(DeadlineExceeded, match="the confirmation of what is published"):
+            publisher.finish(timeout_s=0.2)
+        assert numbers_of(publisher.unfinished()) == [0, 1, 2]
+
+
+def test_a_broker_that_does_not_answer_behind_the_last_ack_is_given_up() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published()
+        peer.ack(1)
+        peer.silent()
+
+    with FakePeer(script) as server:
+        publisher = server.connect(call_timeout_s=0.2).publisher()
+        publisher.send(numbered(1))
+        with pytest.raises(DeadlineExceeded, match="behind the last confirm"):
+            publisher.finish()
+
+
+def test_a_channel_that_stays_stopped_is_given_up() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published()
+        peer.ack(1)
+        peer.flow(active=False)
+        peer.silent()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        publisher = client.publisher(blocked_timeout_s=0.1)
+        publisher.send(numbered(1))
+        reading_until(client, lambda: not publisher._channel.active, "channel.flow")
+        with pytest.raises(DeadlineExceeded, match="allow publishing again"):
+            publisher.send(numbered(1, 1))
+
+
+def test_without_heartbeats_the_broker_is_asked_whether_it_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_core.publishing._ASK_EVERY_S", 0.02)
+    asked = 0
+
+    def count(frame: Frame) -> None:
+        nonlocal asked
+        if frame.type == METHOD and isinstance(decode_method(frame.payload), spec.ChannelFlow):
+            asked += 1
+
+    def script(peer: Peer) -> None:
+        peer.on_frame = count  # the channel itself answers
+        peer.open()
+        peer.published()
+        peer.until(lambda: asked > 2, "questions")
+        peer.ack(1)
+        peer.serve()
+
+    with FakePeer(script) as server:
+        publisher = server.connect().publisher()
+        publisher.send(numbered(1))
+        publisher.finish()
+
+
+def test_without_heartbeats_a_silent_broker_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("amqp_core.publishing._ASK_EVERY_S", 0.02)
+    monkeypatch.setattr("amqp_core.publishing._SILENCE_S", 0.2)
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.published()
+        peer.silent()
+
+    with FakePeer(script) as server:
+        publisher = server.connect().publisher()
+        publisher.send(numbered(1))
+        with pytest.raises(DeadlineExceeded):
+            publisher.finish()
