@@ -268,7 +268,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the end of the logs of the brokers to the report of a failed test; give skips without a RabbitMQ one place."""
+    """Add the end of the logs of the brokers to the report of a failed test; put skips without a RabbitMQ together."""
     report = yield
     put_together(report)
     if report.failed:
