@@ -134,7 +134,7 @@ def rabbitmq310() -> Iterator[RabbitMQNode]:
 def rabbitmq_tls() -> Iterator[RabbitMQNode]:
     """A node with a TLS listener, for the tests of one module."""
     with closing(RabbitMQNode(RabbitMQConfig(listeners=("tls",)))) as node:
-        yield _started(node)
+        yield start_or_skip(node)
 
 
 @pytest.fixture(scope="session")
