@@ -175,8 +175,12 @@ class Subscription(Protocol):
     def renew(self, messages: int, nbytes: int | None = None) -> None:
         """Replace the credit, without waiting: ``messages`` messages of ``nbytes`` bytes in total, or of any size."""
 
-    def take_blocks(self, timeout: float) -> Sequence[Block]:
-        """Wait until transfers arrive, ``timeout`` seconds pass, or the client is woken; may return no block."""
+    def take_blocks(self, timeout: float, *, begun: bool = False) -> Sequence[Block]:
+        """Wait until transfers arrive, ``timeout`` seconds pass, or the client is woken; may return no block.
+
+        ``begun``: a large message of which the first part arrives ends the wait, too; see
+        :attr:`Client.under_way_bytes`.
+        """
 
     def take_arrived(self) -> Sequence[Block]:
         """Return the transfers that arrived during other calls; do not wait."""

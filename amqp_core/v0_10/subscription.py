@@ -229,12 +229,16 @@ class Subscription(Arrivals[Message]):
         self._changed_at = monotonic()
         yield self._flow(spec.MessageCreditUnit.MESSAGE, messages)
 
-    def take_blocks(self, timeout: float) -> list[Block]:
+    def take_blocks(self, timeout: float, *, begun: bool = False) -> list[Block]:
         """Return the blocks that have arrived; wait at most ``timeout`` seconds for some.
 
         A wake-up ends the wait, and so does the answer to a stop if no credit is left. The caller must renew credit
         that brings nothing for long, since a broker may have forgotten it; with a limit of unsettled messages the
         client does, and this call may return early.
+
+        Args:
+            timeout: in seconds.
+            begun: a large message of which the first part arrives ends the wait, too (:attr:`Client.under_way_bytes`).
 
         Raises:
             AmqpError: the connection or session has ended, and all blocks that arrived before were returned.
@@ -243,11 +247,12 @@ class Subscription(Arrivals[Message]):
         self._before_wait()
         if self._limit is not None:
             deadline = min(deadline, monotonic() + _FORGOTTEN_SECONDS)
-        return self._wait_for_blocks(deadline, until_answered=False)
+        return self._wait_for_blocks(deadline, until_answered=False, begun=begun)
 
-    def _wait_for_blocks(self, deadline: float, *, until_answered: bool) -> list[Block]:
+    def _wait_for_blocks(self, deadline: float, *, until_answered: bool, begun: bool = False) -> list[Block]:
         """As :meth:`take_blocks`; ``until_answered``: any answer to a stop ends the wait, as credit may be missing."""
         client = self._client
+        known = client.connection.under_way_bytes > 0
         if not self._blocks:
             client.check()
         while not self._blocks:
@@ -257,7 +262,8 @@ class Subscription(Arrivals[Message]):
                 client.check()
                 self._look_for_answer()
                 answered = stopping and self._stop_id is None and (until_answered or not self._given)
-                if woken or answered or monotonic() >= deadline:
+                begins = begun and not known and client.connection.under_way_bytes > 0
+                if woken or answered or begins or monotonic() >= deadline:
                     break
         return self.take_arrived()
 

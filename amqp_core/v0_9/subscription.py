@@ -98,10 +98,13 @@ class Subscription(Arrivals[Message]):
         """
         _no_credit("probe()")
 
-    def take_blocks(self, timeout: float) -> list[Block]:
+    def take_blocks(self, timeout: float, *, begun: bool = False) -> list[Block]:
         """Return the blocks that have arrived; wait at most ``timeout`` seconds for some. A wake-up ends the wait.
 
-        A large message whose first part arrives ends it, too, so that the program can pause reading before it has all.
+        Args:
+            timeout: in seconds.
+            begun: a large message of which the first part arrives ends the wait, too, so that the program can pause
+                reading before it has all of it (:attr:`Client.under_way_bytes`).
 
         Raises:
             AmqpError: the connection, channel or consumer has ended, and all blocks that arrived before were returned.
@@ -113,7 +116,7 @@ class Subscription(Arrivals[Message]):
         while not self._blocks:
             woken = client.pump(deadline, reading=client.reading)
             self._check_if_empty()
-            begins = not known and client.connection.under_way_bytes > 0
+            begins = begun and not known and client.connection.under_way_bytes > 0
             if woken or begins or monotonic() >= deadline:
                 break
         return self.take_arrived()

@@ -297,7 +297,8 @@ class QueueConsumer:
         self._flow.regulate(client, subscription, left=left, idles=not self.bounded)
         self._life.asked = True
         # A wake-up during one of the previous calls may have ended a wait inside it: it must not be lost.
-        self._store(subscription.take_blocks(self._take_timeout() if wakes == self._wakes else 0))
+        timeout = self._take_timeout() if wakes == self._wakes else 0
+        self._store(subscription.take_blocks(timeout, begun=True))
         if self.bounded and not self.exhausted:
             self._look_for_end(client, subscription)
         elif not self._has_credit and not self.exhausted:

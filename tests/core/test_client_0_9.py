@@ -290,12 +290,12 @@ def test_a_large_message_that_begins_to_arrive_ends_the_wait() -> None:
     with FakePeer(script) as server:
         client, subscription = script.subscribe(server)
         assert client.under_way_bytes == 0
-        taken = subscription.take_blocks(10)
+        taken = subscription.take_blocks(10, begun=True)
         while not client.under_way_bytes:
-            taken += subscription.take_blocks(10)
+            taken += subscription.take_blocks(10, begun=True)
         assert [len(block.ends) for block in taken] == [1], "the wait ended without the message"
         assert len(body) <= client.under_way_bytes <= len(frames)
-        rest.set()
+        threading.Timer(0.2, rest.set).start()
         (block,) = subscription.take_blocks(10)
         assert len(block.frames) == len(frames)
         assert client.under_way_bytes == 0

@@ -679,7 +679,7 @@ class FakeSubscription:
             self.granted.append(messages)
             self.client.broker.changed.notify_all()
 
-    def take_blocks(self, timeout: float) -> list[FakeBlock]:
+    def take_blocks(self, timeout: float, *, begun: bool = False) -> list[FakeBlock]:
         broker, client = self.client.broker, self.client
         deadline = time.monotonic() + timeout
         with broker.changed:
