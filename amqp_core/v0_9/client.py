@@ -106,12 +106,12 @@ class Client(PublishingClient):
             selectors=False,
             exchange_queries=True,
             binding_queries=False,
-            confirms=bool(announced.get("publisher_confirms")) or _says(properties, "qpid.confirmed_publish_supported"),
+            confirms=bool(announced.get(spec.Capability.PUBLISHER_CONFIRMS)) or _says(properties, "qpid.confirmed_publish_supported"),
             local_transactions=False,
             distributed_transactions=False,
             counts_held_messages=is_brokerj,
             rejects_unroutable=True,
-            consumer_priorities=bool(announced.get("consumer_priorities")),
+            consumer_priorities=bool(announced.get(spec.Capability.CONSUMER_PRIORITIES)),
             counts_deliveries=is_rabbitmq,
             unlimited_deliveries=is_rabbitmq and version is not None and int(version[0]) >= 4,
             queue_types=is_rabbitmq,
@@ -130,7 +130,7 @@ class Client(PublishingClient):
             ConnectionClosed, DeadlineExceeded, ...: the broker refuses it: the connection has ended.
         """
         # no capability names it; a broker without RabbitMQ's other extensions drops the connection
-        if not self._driver.connection.peer_capabilities.get("connection.blocked"):
+        if not self._driver.connection.peer_capabilities.get(spec.Capability.CONNECTION_BLOCKED):
             raise not_supported("To replace a secret", self.protocol, "Connect again with the new one")
         self._driver.update_secret(secret.encode(), reason)
 
@@ -304,7 +304,7 @@ class Client(PublishingClient):
     def _refusals(self, ranges: Sequence[tuple[int, int]], *, requeue: bool) -> list[spec.Method]:
         """The methods that settle without accepting; basic.nack only if the broker knows it (an extension)."""
         methods: list[spec.Method] = []
-        if self._driver.connection.peer_capabilities.get("basic.nack"):
+        if self._driver.connection.peer_capabilities.get(spec.Capability.BASIC_NACK):
             methods += [spec.BasicNack(tag, multiple, requeue) for tag, multiple in self._unsettled.settle(ranges)]
         else:
             methods += [spec.BasicReject(tag, requeue) for tag in self._unsettled.take(ranges)]

@@ -21,6 +21,7 @@ from tests.spark.matrix_support import EXACTLY_ONCE, FORGETFUL, result_of
 from tests.support.brokerj import BrokerFailed, BrokerJ
 from tests.support.dial import by_way_of, dial
 from tests.support.fakepeer import FakePeer, serve
+from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,6 +31,7 @@ BROKER_CASE = "source:exactly-once:tx-sent@broker#0"
 SERVER = """
 import sys, threading
 from tests.support.fakepeer import FakePeer, serve
+from tests.support.process import wait_until
 with FakePeer(serve, port=int(sys.argv[1]), mechanisms=("PLAIN",)):
     print("listening", flush=True)
     threading.Event().wait()
@@ -78,11 +80,11 @@ def test_a_broker_is_started_killed_with_its_children_and_started_again(broker: 
         assert not runs(broker)
         with pytest.raises(ConnectionFailed):
             dial(broker)
-    assert servers(tmp_path) == [False, False]
+    wait_until(lambda: servers(tmp_path) == [False, False], "both are gone")
     assert broker.log().count("listening") == 2
     broker.start()
     broker.close()
-    assert servers(tmp_path) == [False] * 3
+    wait_until(lambda: servers(tmp_path) == [False] * 3, "all are gone")
 
 
 def test_a_broker_that_is_there_before_its_command_is_not_ours_to_kill(broker: GivenBroker, free_port: int) -> None:
