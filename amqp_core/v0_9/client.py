@@ -106,7 +106,8 @@ class Client(PublishingClient):
             selectors=False,
             exchange_queries=True,
             binding_queries=False,
-            confirms=bool(announced.get(spec.Capability.PUBLISHER_CONFIRMS)) or _says(properties, "qpid.confirmed_publish_supported"),
+            confirms=bool(announced.get(spec.Capability.PUBLISHER_CONFIRMS))
+            or _says(properties, "qpid.confirmed_publish_supported"),
             local_transactions=False,
             distributed_transactions=False,
             counts_held_messages=is_brokerj,
