@@ -52,6 +52,7 @@ class Capabilities:
         returns_unroutable: unroutable messages come back to their publisher before they are confirmed, whatever the
             type of the exchange: nothing has to be queried.
         rejections: a consumer can reject a message for good: to the alternate or dead-letter exchange, or dropped.
+        logs: a queue may be a log: a subscription has the argument ``x-stream-offset``, and removes nothing.
         expiration_is_absolute: the expiration of a message is a time in milliseconds since 1970, not a duration.
     """
 
@@ -76,6 +77,7 @@ class Capabilities:
     consumer_timeouts: bool = False
     returns_unroutable: bool = False
     rejections: bool = True
+    logs: bool = False
     expiration_is_absolute: bool = False
 
 
@@ -129,6 +131,18 @@ class Block(Protocol):
     @property
     def largest(self) -> int:
         """Bytes of the largest transfer."""
+
+
+class LogEntry(NamedTuple):
+    """The place of a message in a log.
+
+    Attributes:
+        offset: its number there; the numbers of one log are consecutive.
+        digest: 16 bytes of its content, by which a log that was deleted and made again is recognised.
+    """
+
+    offset: int
+    digest: bytes
 
 
 class Message(Protocol):
@@ -379,6 +393,9 @@ class Client(Protocol):
 
     def reject(self, ranges: Sequence[tuple[int, int]], *, text: str = "", silence_timeout_s: float = 0.0) -> None:
         """Reject transfers: they go to the queue's alternate exchange, if it has one. A long ``text`` is cut."""
+
+    def log_entry(self, block: Block, index: int) -> LogEntry | None:
+        """Return the place of a message of a block in its log; ``None`` if it comes from no log."""
 
     def earlier_deliveries(self, block: Block) -> int:
         """Number of earlier deliveries that messages of the block report, of a sample; 0 if there is no report."""

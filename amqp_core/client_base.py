@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
 if TYPE_CHECKING:
-    from amqp_core.api import Block
+    from amqp_core.api import Block, LogEntry
     from amqp_core.transport import Transport
 
 
@@ -92,6 +92,9 @@ class BaseClient(Generic[DriverT]):
         Raises no error of the broker.
         """
         self._driver.discard()
+
+    def log_entry(self, block: Block, index: int) -> LogEntry | None:
+        """Return ``None``: there are no logs."""
 
     def earlier_deliveries(self, block: Block) -> int:
         """Return 0: messages do not report how often they were delivered."""

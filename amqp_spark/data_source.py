@@ -9,6 +9,8 @@ from pyspark.sql.datasource import DataSource
 from amqp_spark.arrow.decode import schema_with
 from amqp_spark.arrow.encode import identity_problems
 from amqp_spark.datasource.batch_reader import AmqpBatchReader
+from amqp_spark.datasource.log.batch_reader import AmqpLogBatchReader
+from amqp_spark.datasource.log.stream_reader import AmqpLogStreamReader
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OptionError, UnsupportedModeError
@@ -76,7 +78,7 @@ class AmqpDataSource(Portable, DataSource):
         options = SourceOptions.parse(self.options)
         return schema_with(options.corrupt_column)
 
-    def reader(self, schema: StructType) -> AmqpBatchReader:
+    def reader(self, schema: StructType) -> AmqpBatchReader | AmqpLogBatchReader:
         """Return a reader that browses the messages that the queues hold now.
 
         Args:
@@ -92,9 +94,9 @@ class AmqpDataSource(Portable, DataSource):
             problem = SparkCondition.OPTION_INVALID(option="mode", value=repr(REJECT), reason=reason, allowed=allowed)
             raise OptionError([problem])
         self._redacted = True
-        return AmqpBatchReader(options, columns)
+        return AmqpLogBatchReader(options, columns) if options.reads_streams else AmqpBatchReader(options, columns)
 
-    def streamReader(self, schema: StructType) -> AmqpStreamReader:  # noqa: N802  Spark's name
+    def streamReader(self, schema: StructType) -> AmqpStreamReader | AmqpLogStreamReader:  # noqa: N802  Spark's name
         """Return the reader of a streaming query.
 
         Args:
@@ -106,7 +108,7 @@ class AmqpDataSource(Portable, DataSource):
         """
         options, columns = check_source(self.options, schema)
         self._redacted = True
-        return AmqpStreamReader(options, columns)
+        return AmqpLogStreamReader(options, columns) if options.reads_streams else AmqpStreamReader(options, columns)
 
     def writer(self, schema: StructType, overwrite: bool) -> AmqpBatchWriter:  # noqa: FBT001  Spark's signature
         """Return the writer of a static frame.

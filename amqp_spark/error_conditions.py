@@ -90,6 +90,39 @@ class SparkCondition(Condition):
         "Read the same queues, or use a new checkpoint location.",
         "Messages that were not accepted are still on the broker.")
 
+    OFFSET_OF_QUEUE = (
+        "The checkpoint has positions of queue {queue!r}, and with queueType=stream the query reads offsets of a "
+        "stream.",
+        "Use a new checkpoint location.")
+    OFFSET_OF_LOG = (
+        "The checkpoint has offsets of the stream {queue!r}, and without queueType=stream the query reads a queue.",
+        "Set queueType=stream, or use a new checkpoint location.")
+
+    # --- reading: streams, which are logs
+    LOG_IS_QUEUE = (
+        "{queue!r} is no stream: its messages have no offsets.",
+        "Remove queueType=stream, startingOffsets and endingOffsets to read it as a queue.")
+    QUEUE_IS_LOG = (
+        "{queue!r} is a stream, which is not read as a queue.",
+        "Set queueType=stream; startingOffsets says where to begin.")
+    LOG_OFFSET_OUTSIDE = (
+        "Option {option!r} asks for {wanted} of stream {stream!r}, which has offsets from {first} to {end}.",
+        "Give an offset from {first} to {end} (the next message gets {end}), earliest, or latest.")
+    LOG_RANGE_REVERSED = (
+        "endingOffsets is {end} for stream {stream!r}, and startingOffsets is {begin}.",
+        "Give an end that is not before the beginning.")
+    LOG_DATA_LOST = (
+        "Messages {begin} to {end} (not included) of stream {stream!r} are gone: the broker has removed them before "
+        "they were read.",
+        "Let the stream keep more (x-max-age, x-max-length-bytes), or set failOnDataLoss=false to go on without them.")
+    LOG_REPLACED = (
+        "Stream {stream!r} has another message before offset {offset} than the one that was read: it was deleted and "
+        "made again.",
+        "Use a new checkpoint location, or set failOnDataLoss=false to begin with the first message of the new one.")
+    LOG_ENDS_EARLY = (
+        "Stream {stream!r} has sent nothing from offset {at} on for {seconds:g} s, and the batch ends at {end}.",
+        "Was the stream deleted and made again? Then use a new checkpoint location; else start the query again.")
+
     # --- reading: queues, offsets, batches
     QUEUE_NOT_FOUND = "Queue {queue!r} does not exist on virtual host {vhost!r}.", "Create it{alternative}."
     QUEUE_DECLARED_DIFFERENTLY = (

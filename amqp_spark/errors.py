@@ -54,6 +54,10 @@ class OffsetError(AmqpSparkError, ValueError):
     """An offset from the checkpoint that this source did not write: another format, version or queue."""
 
 
+class LogError(AmqpSparkError):
+    """A stream of RabbitMQ cannot be read as asked: it is none, messages are gone, or it was made again."""
+
+
 class StateError(AmqpSparkError):
     """The state of exactly-once is missing, in use, foreign, or does not match the checkpoint or the batch."""
 

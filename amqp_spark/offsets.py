@@ -69,6 +69,8 @@ def parse_offsets(value: object, queues: Sequence[str]) -> dict[str, QueueOffset
 
 def _parse_entry(queue: str, entry: object) -> QueueOffset:
     where = f"queue {queue!r}"
+    if isinstance(entry, dict) and "offset" in entry:
+        raise OffsetError(SparkCondition.OFFSET_OF_LOG(queue=queue))
     if not isinstance(entry, dict) or "position" not in entry or "version" not in entry:
         raise _invalid(where, f"it is {_shown(entry)}")
     version, position, epoch = entry["version"], entry["position"], entry.get("epoch")

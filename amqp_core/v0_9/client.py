@@ -14,6 +14,7 @@ from amqp_core.transport import tls_context
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.connection import CONSUMING, HEADERS
 from amqp_core.v0_9.driver import Driver
+from amqp_core.v0_9.log_messages import log_entry
 from amqp_core.v0_9.messages import Message, earlier_deliveries
 from amqp_core.v0_9.no_transactions import NoTransactions
 from amqp_core.v0_9.publishing_client import PublishingClient
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from amqp_core.address import ConnectOptions
     from amqp_core.api import Block as AnyBlock
+    from amqp_core.api import LogEntry
     from amqp_core.blocks import Block
     from amqp_core.v0_9.channel import Content
 
@@ -120,6 +122,7 @@ class Client(PublishingClient):
             consumer_timeouts=is_rabbitmq,
             returns_unroutable=True,
             rejections=not is_brokerj,
+            logs=is_rabbitmq,
             expiration_is_absolute=is_brokerj,
         )
 
@@ -297,6 +300,10 @@ class Client(PublishingClient):
         self._driver.call(
             CONSUMING, spec.ChannelFlow(active=True), spec.ChannelFlowOk, silence_timeout_s=silence_timeout_s
         )
+
+    def log_entry(self, block: AnyBlock, index: int) -> LogEntry | None:
+        """Return offset and digest of a message of a block from a stream of RabbitMQ; ``None`` if it is from none."""
+        return log_entry(block, index)
 
     def earlier_deliveries(self, block: AnyBlock) -> int:
         """Return the greatest ``x-delivery-count`` of a sample of the messages of a block (quorum queues)."""

@@ -7,17 +7,16 @@ Memory is bounded: transfers stream through in rounds of credit.
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from amqp_core.errors import AmqpError, NotFound
+from amqp_core.errors import NotFound
 from amqp_spark.arrow.decode import Chunk
 from amqp_spark.connect import connect, require, require_for_option
 from amqp_spark.datasource.credit import CreditWindow
+from amqp_spark.datasource.kept_alive import KeptAlive
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import UnsupportedModeError
 
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 QUIET_SECONDS: Final = 0.1
 ROUND_BYTES: Final = 16 << 20
 """Bytes of transfers that a browser requests before it decodes those received."""
-SERVICES_PER_HEARTBEAT: Final = 4
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,11 @@ class AmqpBatchReader(DataSourceReader):
                 partition.queue, accept=False, acquire=False, exclusive=False, selector=self._options.selector
             )
             position = 0
-            with Resting(client) as resting:
+            with KeptAlive(client) as kept:
                 for blocks in _browse(subscription, partition.count):
                     chunks = [Chunk.of(block.frames, block.ends, protocol=client.protocol) for block in blocks]
                     for batch in self._columns.batches(chunks, queue=partition.queue, first_position=position):
-                        with resting.rest():  # Spark may work on it for long
+                        with kept.rest():  # Spark may work on it for long
                             yield batch
                     position += sum(len(block.ends) for block in blocks)
         finally:
@@ -130,45 +128,3 @@ def _browse(subscription: Subscription, count: int | None) -> Iterator[Sequence[
                 left -= sum(len(block.ends) for block in blocks)
             yield blocks
             blocks = subscription.take_blocks(QUIET_SECONDS) if subscription.credit > 0 else ()
-
-
-class Resting:
-    """Services a client on a thread while its user does not use it (:meth:`rest`): the broker sees heartbeats. An error
-    that ends its connection meanwhile is raised by its next use."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._in_use = threading.Lock()
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="amqp-browse-heartbeats", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._in_use.acquire()
-        if self._client.heartbeat_s:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-        self._in_use.release()
-        if self._thread.ident is not None:
-            self._thread.join()
-
-    @contextlib.contextmanager
-    def rest(self) -> Iterator[None]:
-        """Context in which the caller does not use the client."""
-        self._in_use.release()
-        try:
-            yield
-        finally:
-            self._in_use.acquire()
-
-    def _run(self) -> None:
-        while not self._over.wait(self._client.heartbeat_s / SERVICES_PER_HEARTBEAT):
-            with self._in_use:
-                if self._over.is_set():
-                    return
-                try:
-                    self._client.service()
-                except AmqpError:
-                    return

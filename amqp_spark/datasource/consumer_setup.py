@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import (
@@ -19,7 +20,7 @@ from amqp_core.errors import (
 from amqp_spark.connect import require, require_for_option
 from amqp_spark.datasource.queue_comparison import compare
 from amqp_spark.error_conditions import SparkCondition
-from amqp_spark.errors import ConsumerStalled
+from amqp_spark.errors import ConsumerStalled, LogError
 from amqp_spark.options import FAILFAST, PERMISSIVE, QUORUM, REJECT
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_STREAM: Final = re.compile("rabbit_stream_queue|stream queue|prefetch count is not set")
+"""In the text with which RabbitMQ refuses a consumer of a stream that has no prefetch, or a priority."""
 DYING_SECONDS: Final = 5.0
 """How long a broker may keep a lost session beyond two heartbeats, after which it should give the session up."""
 
@@ -162,8 +165,8 @@ def subscribe(
     """Subscribe according to the options; errors name the option that causes them. ``others``: consumers of the queue
     before, if an exclusive subscription may be let in beside them."""
     arguments: dict[str, object] = {}
-    if options.consumer_priority is not None:
-        arguments["x-priority"] = options.consumer_priority
+    if options.consumer_priority is not None or client.capabilities.logs:  # a stream refuses any priority
+        arguments["x-priority"] = options.consumer_priority or 0
     if options.consumer_timeout is not None:
         arguments["x-consumer-timeout"] = round(options.consumer_timeout * 1000)
     try:
@@ -187,6 +190,8 @@ def subscribe(
             error.add_note(f"option 'selector' has the value {options.selector!r}: can the broker read it?")
         raise
     except PreconditionFailed as error:
+        if _STREAM.search(str(error)):
+            raise LogError(SparkCondition.QUEUE_IS_LOG(queue=queue)) from error
         if options.consumer_timeout is not None and "x-consumer-timeout" in str(error):
             text = SparkCondition.CONSUMER_TIMEOUT_REFUSED(queue=queue, seconds=f"{options.consumer_timeout:g}")
             refused = PreconditionFailed(error.wire_code, error.command_id, text, error.command)

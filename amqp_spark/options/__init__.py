@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqp_spark.options.connection import CONNECTION
-from amqp_spark.options.parsing import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, Option
+from amqp_spark.options.parsing import AT_LEAST_ONCE, AT_MOST_ONCE, EXACTLY_ONCE, STREAM, Option
 from amqp_spark.options.sink import DISCARD, FAIL, SINK, SinkOptions
 from amqp_spark.options.source import CLASSIC, FAILFAST, PERMISSIVE, QUORUM, REJECT, SOURCE, SourceOptions
 
@@ -21,6 +21,7 @@ __all__ = [
     "REJECT",
     "SINK",
     "SOURCE",
+    "STREAM",
     "Option",
     "SinkOptions",
     "SourceOptions",

@@ -23,6 +23,8 @@ T = TypeVar("T")
 AT_LEAST_ONCE = "at-least-once"
 EXACTLY_ONCE = "exactly-once"
 AT_MOST_ONCE = "at-most-once"
+STREAM = "stream"
+"""``queueType`` of streams of RabbitMQ."""
 
 _PASSWORD_MECHANISMS = {"SCRAM-SHA-256", "SCRAM-SHA-1", "CRAM-MD5", "PLAIN", "AMQPLAIN"}
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from amqp_spark.errors import OptionError
 from amqp_spark.options import kinds
 from amqp_spark.options.connection import CONNECTION, ConnectionSettings
-from amqp_spark.options.parsing import AT_LEAST_ONCE, EXACTLY_ONCE, Given, option, options_of
+from amqp_spark.options.parsing import AT_LEAST_ONCE, EXACTLY_ONCE, STREAM, Given, option, options_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -104,6 +104,12 @@ class SinkOptions(ConnectionSettings):
         "Treatment of a column that is not NULL and for which the protocol has no property, such as `type` with 0-10 "
         "and `resume_id` with 0-9-1 (docs/columns.md), and of a text `message_id` that is no UUID, with 0-10: `fail` "
         "the task, or `drop` the value.",
+    )
+    queue_type: str | None = option(
+        "queueType", kinds.choice(STREAM), None,
+        "RabbitMQ only: `stream` says that the messages go to streams, which keep less than queues: decimals, arrays, "
+        "structs and maps in headers, VARIANT headers, and `cluster_id` are refused. With `onUnsupported=drop` they "
+        "are sent and the broker leaves them out, except decimals, for which it closes the connection.",
     )
     max_in_flight: int = option(
         "maxInFlight", kinds.integer(1, 1_000_000), 10_000,

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any, cast
 from amqp_spark.errors import OptionError
 from amqp_spark.options import kinds
 from amqp_spark.options.connection import CONNECTION, ConnectionSettings
+from amqp_spark.options.log_positions import LogPositions, log_positions
 from amqp_spark.options.parsing import (
     AT_LEAST_ONCE,
     AT_MOST_ONCE,
     DERIVED,
     EXACTLY_ONCE,
     REQUIRED,
+    STREAM,
     Given,
     option,
     options_of,
@@ -122,9 +124,26 @@ class SourceOptions(ConnectionSettings):
         "compares a queue that exists with what `queueType` and `queueArguments` name: a difference is an error.",
     )
     queue_type: str | None = option(
-        "queueType", kinds.choice(CLASSIC, QUORUM), None,
+        "queueType", kinds.choice(CLASSIC, QUORUM, STREAM), None,
         "RabbitMQ only: type of a queue that `declare=ifMissing` declares; without it the virtual host's default, "
-        "which is classic at first. A quorum queue gets no limit of deliveries, where the server knows that.",
+        "which is classic at first. A quorum queue gets no limit of deliveries, where the server knows that. `stream`: "
+        "the queues are streams, which are read by offsets (docs/rabbitmq.md).",
+    )
+    starting_offsets: LogPositions | None = option(
+        "startingOffsets", log_positions(), None,
+        "Streams only: where a query without a checkpoint begins, and a stream that joins one: `earliest`, `latest`, "
+        "an offset, a time (the messages that were stored together with the first one of that time, and all after "
+        "them), or a JSON object with one of them for each stream. Without it `latest`; in a batch read `earliest`.",
+    )
+    ending_offsets: LogPositions | None = option(
+        "endingOffsets", log_positions(), None,
+        "Streams only, batch reads only: where to end, as `startingOffsets`; the offset itself is not read. Without it "
+        "`latest`: what is there when the query begins.",
+    )
+    fail_on_data_loss: bool = option(
+        "failOnDataLoss", kinds.boolean(), True,
+        "Streams only: whether it is an error that messages were removed before they were read, or that a stream was "
+        "deleted and made again. Otherwise the query warns and goes on with what is there.",
     )
     queue_arguments: tuple[tuple[str, object], ...] = option(
         "queueArguments", kinds.arguments(), (),
@@ -191,14 +210,20 @@ class SourceOptions(ConnectionSettings):
         _check_delay(given)
         _check_guarantee(given)
         _check_queue(given)
+        _check_streams(given)
         if given.problems:
             raise OptionError(given.problems)
         return cls(**cast("dict[str, Any]", given.values))
 
     @property
+    def reads_streams(self) -> bool:
+        """Whether the queues are streams of RabbitMQ, which are read by offsets."""
+        return self.queue_type == STREAM
+
+    @property
     def exactly_once(self) -> bool:
         """Whether batches are stored in a spool when they are accepted."""
-        return self.delivery_guarantee == EXACTLY_ONCE
+        return self.delivery_guarantee == EXACTLY_ONCE and not self.reads_streams
 
     @property
     def accepts(self) -> bool:
@@ -242,7 +267,7 @@ def _check_delay(given: Given) -> None:
 def _check_guarantee(given: Given) -> None:
     guarantee = given.values["delivery_guarantee"]
     setting = f"deliveryGuarantee={guarantee}"
-    if guarantee == EXACTLY_ONCE:
+    if guarantee == EXACTLY_ONCE and given.values["queue_type"] != STREAM:
         for name, allowed in (
             ("consumerId", "a name for this consumer that never changes"),
             ("spoolLocation", "a directory as durable as the checkpoint"),
@@ -252,14 +277,17 @@ def _check_guarantee(given: Given) -> None:
         given.refuse_no_heartbeat()
     else:
         given.refuse_unused(setting, f"set deliveryGuarantee={EXACTLY_ONCE}", "spoolLocation", "adoptState")
-    if given.values["mode"] == REJECT and guarantee != AT_LEAST_ONCE:
+    if given.values["mode"] == REJECT and given.values["queue_type"] == STREAM:
+        given.refuse("mode", repr(REJECT), f"{FAILFAST}, {PERMISSIVE}", " with queueType=stream: nothing is rejected")
+    elif given.values["mode"] == REJECT and guarantee != AT_LEAST_ONCE:
         reason = f" with {setting}, which accepts a message before its rows are decoded"
         given.refuse("mode", repr(REJECT), f"{FAILFAST}, {PERMISSIVE}", reason)
 
 
 def _check_queue(given: Given) -> None:
     if given.values["declare"] == "never":
-        given.refuse_unused("declare=never", "set declare=ifMissing", "queueType", "queueArguments")
+        unused = ("queueArguments",) if given.values["queue_type"] == STREAM else ("queueType", "queueArguments")
+        given.refuse_unused("declare=never", "set declare=ifMissing", *unused)
     arguments = given.values["queue_arguments"]
     assert isinstance(arguments, tuple)
     if "queueType" in given and "x-queue-type" in dict(arguments):
@@ -267,3 +295,27 @@ def _check_queue(given: Given) -> None:
     if given.values["delivery_guarantee"] == AT_MOST_ONCE:
         remedy = f"set deliveryGuarantee={AT_LEAST_ONCE}"
         given.refuse_unused(f"deliveryGuarantee={AT_MOST_ONCE}", remedy, "consumerTimeout")
+
+
+_OF_STREAMS = ("startingOffsets", "endingOffsets", "failOnDataLoss")
+_OF_QUEUES = (
+    "exclusive", "consumerPriority", "consumerTimeout", "selector", "bufferBytes", "transfer", "transferHost",
+    "transferPort", "queryCheckpoint", "consumerId", "spoolLocation", "adoptState",
+)  # fmt: skip
+
+
+def _check_streams(given: Given) -> None:
+    if given.values["queue_type"] != STREAM:
+        given.refuse_unused("a queue that is no stream", "set queueType=stream", *_OF_STREAMS)
+        return
+    given.refuse_unused("queueType=stream", "read a queue of another type", *_OF_QUEUES)
+    guarantee = given.values["delivery_guarantee"]
+    if guarantee == AT_MOST_ONCE:
+        reason = " with queueType=stream: nothing is removed by reading it, and each batch can be read again"
+        given.refuse("deliveryGuarantee", repr(guarantee), f"{AT_LEAST_ONCE}, {EXACTLY_ONCE}", reason)
+    queues = given.values["queues"]
+    for name, positions in (("startingOffsets", "starting_offsets"), ("endingOffsets", "ending_offsets")):
+        found = given.values[positions]
+        named = [log for log, _ in found.by_name] if isinstance(found, LogPositions) else []
+        if unknown := sorted(set(named) - set(queues if isinstance(queues, tuple) else ())):
+            given.refuse(name, repr(unknown[0]), "names of streams that option 'queue' has", " as the name of a stream")

@@ -48,6 +48,8 @@ RABBITMQ: dict[str, str] = {
     "rabbitmq_latency_ratio": "bench_latency",
     "rabbitmq_reader_rss_mixed_mb": "bench_memory_mixed",
     "rabbitmq_peer_ratio": "bench_peer",
+    "rabbitmq_stream_drain_ratio": "bench_stream_drain",
+    "rabbitmq_stream_scale": "bench_stream_scale",
 }
 ALONE = ("decode_rate", "encode_rate", "rabbitmq_decode_rate", "rabbitmq_encode_rate")
 """Those that need neither broker nor Spark."""
@@ -77,6 +79,8 @@ BOUNDS: dict[str, str] = {
     "rabbitmq_latency_ratio": "<= 1.1",
     "rabbitmq_reader_rss_mixed_mb": "<= 158",
     "rabbitmq_peer_ratio": ">= 1.7",
+    "rabbitmq_stream_drain_ratio": ">= 0.9",
+    "rabbitmq_stream_scale": ">= 0.9",
 }
 
 

@@ -47,6 +47,19 @@ class RabbitMQEnvironment(Environment):
             with self.client() as client:
                 client.delete_queue(name)
 
+    @contextmanager
+    def stream(self, count: int, *, body_bytes: int) -> Iterator[str]:
+        """A new stream with ``count`` messages, deleted afterwards."""
+        name = f"bench-{uuid.uuid4().hex[:12]}"
+        with self.client() as client:
+            client.declare_queue(name, durable=True, arguments={"x-queue-type": "stream"})
+        try:
+            raw_0_9.fill(self.connect_options, name, count, body_bytes=body_bytes, told=lambda _: None)
+            yield name
+        finally:
+            with self.client() as client:
+                client.delete_queue(name)
+
     def depth(self, queue: str) -> int:
         """How many messages the broker has ready in a queue."""
         with self.client() as client:

@@ -100,8 +100,9 @@ class RawConnection:
                 return method
 
 
-def drain(options: ConnectOptions, queue: str, count: int) -> float:
-    """Receive and acknowledge ``count`` messages of a queue; return seconds from basic.consume to the last ack.
+def drain(options: ConnectOptions, queue: str, count: int, *, arguments: dict[str, object] | None = None) -> float:
+    """Receive and acknowledge ``count`` messages of a queue, whose consumer has ``arguments``; return seconds from
+    basic.consume to the last ack.
 
     The clock stops when the broker has answered a method that follows the last ack on the same channel.
 
@@ -114,7 +115,8 @@ def drain(options: ConnectOptions, queue: str, count: int) -> float:
         received = acked = 0
         data, start, inside, left = b"", 0, OUTSIDE, NO_HEADER
         begin = time.perf_counter()
-        connection.call(CHANNEL, spec.BasicConsume(queue=queue, consumer_tag="raw"), spec.BasicConsumeOk)
+        consume = spec.BasicConsume(queue=queue, consumer_tag="raw", arguments=arguments or {})
+        connection.call(CHANNEL, consume, spec.BasicConsumeOk)
         rest, connection.rest = connection.rest, b""
         while received < count:
             more = sock.recv(_READ_BYTES)

@@ -51,6 +51,8 @@ RABBITMQ_UNITS = {
     "rabbitmq_latency_ratio": ("ratio", False),
     "rabbitmq_reader_rss_mixed_mb": ("MB", False),
     "rabbitmq_peer_ratio": ("ratio", True),
+    "rabbitmq_stream_drain_ratio": ("ratio", True),
+    "rabbitmq_stream_scale": ("ratio", True),
 }
 
 

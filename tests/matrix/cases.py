@@ -100,6 +100,13 @@ SINK_POINTS: Final = _named(
     Point(at.ABORT_ENTERED, "committer", (EO,)),
 )
 POINTS: Final = SOURCE_POINTS | SINK_POINTS
+LOG_POINTS: Final = frozenset(
+    {
+        at.END_RETURNED_UNLOGGED, at.LOGGED_BEFORE_PARTITIONS, at.PARTITIONS_RETURNED, at.READ_STARTED, at.READ_MID,
+        at.BATCH_DONE_UNCOMMITTED,
+    }
+)  # fmt: skip
+"""Points that a query over a log passes: it accepts nothing, and has no spool."""
 ELSEWHERE: Final = frozenset({at.COMMIT_DENIED})
 """None of our code runs at this point, so no process can be struck; tests of the sink cause it by speculation."""
 

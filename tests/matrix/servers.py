@@ -11,7 +11,7 @@ from amqp_core.address import ConnectOptions, parse_url
 from amqp_core.v0_10.client import Client as Client010
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import DeliveryProperties
-from tests.matrix.cases import ALO, AMO, EO, MEMORY_BROKER
+from tests.matrix.cases import ALO, AMO, END, EO, LOG_POINTS, MEMORY_BROKER, SOURCE
 from tests.support.brokerj import BrokerConfig, BrokerJ
 from tests.support.taking import bodies as bodies_0_10
 
@@ -39,6 +39,7 @@ class Server:
         arguments: of queue.declare.
         always_durable: whether every queue is durable.
         guarantees: that it can give.
+        log: whether its queues are logs, which are read by offsets.
         settles_s: seconds after which a new queue survives a kill of the server (quorum: 3).
     """
 
@@ -49,11 +50,14 @@ class Server:
     always_durable: bool = False
     guarantees: tuple[str, ...] = (EO, ALO, AMO)
     settles_s: float = 0.0
+    log: bool = False
 
     def left_out(self, case: Case) -> str | None:
         """Why a case is not run on this server; ``None`` if it is run."""
         if case.guarantee not in self.guarantees:
             return f"{self.name} does not give {case.guarantee}"
+        if self.log and (case.kind != SOURCE or not {step.point for step in case.steps} <= LOG_POINTS | {END}):
+            return f"a query over {self.name} does not pass it"
         if MEMORY_BROKER in case.victims and self.always_durable:
             return f"the queues of {self.name} are durable"
         return None
@@ -109,6 +113,15 @@ SERVERS: Final = {
             always_durable=True,
             guarantees=(ALO, AMO),
             settles_s=3.0,
+        ),
+        Server(
+            "rabbitmq-stream",
+            _rabbitmq,
+            "0-9-1",
+            {"x-queue-type": "stream"},
+            always_durable=True,
+            guarantees=(EO,),
+            log=True,
         ),
     )
 }

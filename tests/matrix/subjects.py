@@ -168,7 +168,7 @@ class Subject:
     @property
     def exactly_once(self) -> bool:
         """Whether there is exactly-once state to check besides the messages."""
-        return self.case.guarantee == EO
+        return self.case.guarantee == EO and not self.server.log
 
     @property
     def spool(self) -> Path:
@@ -214,8 +214,10 @@ class Subject:
             "queue": self.source_queue,
             "maxMessagesPerTrigger": str(self.plan.per_batch),
             "numPartitions": str(self.plan.partitions),
-            "transfer": self.plan.transfer,
         }
+        if self.server.log:
+            return options | {"queueType": "stream", "startingOffsets": "earliest"}
+        options["transfer"] = self.plan.transfer
         if self.exactly_once:
             options |= {"consumerId": self.name, "spoolLocation": str(self.spool)}
         return options
@@ -317,7 +319,7 @@ class Subject:
         """Leftovers on the broker and in the spool."""
         found: list[str] = []
         if self.case.reads:
-            left = depth(client, self.source_queue)
+            left = 0 if self.server.log else depth(client, self.source_queue)
             if left:
                 found.append(f"{left} messages are left on the queue")
             if self.exactly_once:

@@ -405,7 +405,7 @@ def test_bad_queue_arguments_are_refused(text: str) -> None:
         ({"queueType": "quorum"}, "'queueType' has no effect with declare=never"),
         ({"queueArguments": "a=1"}, "'queueArguments' has no effect with declare=never"),
         ({"declare": "ifMissing", "queueType": "quorum", "queueArguments": "x-queue-type=classic"}, "with queueType"),
-        ({"declare": "ifMissing", "queueType": "stream"}, "Allowed: classic, quorum"),
+        ({"declare": "ifMissing", "queueType": "super"}, "Allowed: classic, quorum, stream"),
         ({"consumerTimeout": "1h", "deliveryGuarantee": "at-most-once"}, "'consumerTimeout' has no effect"),
         ({"consumerPriority": "high"}, "'consumerPriority' has the value 'high'"),
         ({"prefetch": "10"}, "Use 'bufferBytes' instead"),

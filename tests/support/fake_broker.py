@@ -549,6 +549,9 @@ class FakeClient:
             self.broker.rejected += [(self.held.pop(each)[1].body, text) for each in _ids(ranges)]
             self.broker.changed.notify_all()
 
+    def log_entry(self, block: FakeBlock, index: int) -> None:
+        return None
+
     def earlier_deliveries(self, block: FakeBlock) -> int:
         return self.broker.earlier_deliveries
 

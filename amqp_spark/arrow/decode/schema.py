@@ -130,6 +130,22 @@ COLUMNS: Final = {
         meaning=_ABSENT,
         elsewhere="How often it was returned to its queue: the header `x-delivery-count`; NULL where it is absent.",
     ),
+    "stream": Column(
+        t.StringType(),
+        "STRING",
+        "STRING",
+        (t.StringType,),
+        meaning=_ABSENT,
+        elsewhere="The queue that the message came from, if that is a stream of RabbitMQ; else NULL.",
+    ),
+    "offset": Column(
+        t.LongType(),
+        "BIGINT",
+        "BIGINT",
+        (t.LongType,),
+        meaning=_ABSENT,
+        elsewhere="Offset of the message in its stream: the header `x-stream-offset`; NULL where it is absent.",
+    ),
     "body": Column(
         t.BinaryType(),
         "BINARY",

@@ -166,6 +166,8 @@ def schema_problems(schema: t.StructType, options: SinkOptions) -> list[str]:
         if name == MESSAGE_ID and options.stable_message_id:
             problems.append(SparkCondition.COLUMN_CONFLICT(column=field.name, option="stableMessageId"))
         problems += type_problems(field, COLUMNS[name].types.replace("`", ""), sent=True)
+        if options.queue_type is not None:
+            problems += _stream_problems(field, drops=options.drops_unsupported)
         if name == "body":
             problems += _content_type_problems(field.dataType, options)
     if "body" not in seen:
@@ -183,6 +185,33 @@ def _content_type_problems(kind: t.DataType, options: SinkOptions) -> Iterator[s
     if possible and options.content_type is not None and options.content_type not in possible:
         sql, sent = kind.simpleString().upper(), " or ".join(possible)
         yield SparkCondition.BODY_TYPE_CONFLICT(type=sql, sent=sent, content_type=options.content_type)
+
+
+def _stream_problems(field: t.StructField, *, drops: bool) -> Iterator[str]:
+    """What a stream of RabbitMQ does not keep, or refuses: it stores messages in the format of AMQP 1.0."""
+    name, kind = field.name.lower(), field.dataType
+    if name == "cluster_id" and not drops:
+        yield _lost_in_streams(field.name)
+    if name != "application_headers":
+        return
+    if isinstance(kind, t.StructType):
+        values = {f"{field.name}.{each.name}": each.dataType for each in kind.fields}
+    elif isinstance(kind, t.MapType):
+        values = {f"{field.name}.value": kind.valueType}
+    else:
+        values = {field.name: kind} if isinstance(kind, t.VariantType) else {}
+    for part, of in values.items():
+        if isinstance(of, t.DecimalType):
+            reason = "RabbitMQ closes the connection for a decimal on its way to a stream"
+            yield SparkCondition.COLUMN_PART_UNSUPPORTED(part=part, reason=reason, allowed="DOUBLE or STRING")
+        elif isinstance(of, t.ArrayType | t.MapType | t.StructType | t.VariantType) and not drops:
+            yield _lost_in_streams(part)
+
+
+def _lost_in_streams(part: str) -> str:
+    reason = "a stream of RabbitMQ leaves it out (queueType=stream)"
+    allowed = "a scalar in application_headers, such as STRING with JSON, or onUnsupported=drop"
+    return SparkCondition.COLUMN_PART_UNSUPPORTED(part=part, reason=reason, allowed=allowed)
 
 
 def _unknown(name: str) -> str:

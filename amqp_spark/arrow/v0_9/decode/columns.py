@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import types as t
 
 from amqp_core.v0_9.framing import FRAME_HEADER
@@ -36,6 +37,7 @@ _PROPERTIES: Final = {each.name: each for each in PROPERTIES}
 _PLAN: Final = FieldPlan(Layout("content header", 60, PROPERTIES))
 _HEADERS: Final = _PROPERTIES["application_headers"]
 _DELIVERY_COUNT: Final = b"x-delivery-count"
+_OFFSET: Final = b"x-stream-offset"
 _NUMBER: Final = re.compile(r"\d{1,18}", re.ASCII)
 
 
@@ -180,12 +182,17 @@ def _content_length(batch: batches.Batch, arrow: pa.DataType) -> Column:
     return arrays.unsigned(numbers, absent if absent.any() else None, arrow)
 
 
-def _delivery_count(batch: batches.Batch, target: headers.Target) -> Column:
-    """The broker's count of returns; NULL where the header is no integer that fits."""
+def _header(batch: batches.Batch, name: bytes, target: headers.Target) -> Column:
+    """A header that the broker sets; NULL where it is absent, or no value that fits."""
     spans = batch.fields_of(_HEADERS).sized(_HEADERS)
-    (at,) = headers.pick(batch.wire, spans, [_DELIVERY_COUNT], batch.broken)
+    (at,) = headers.pick(batch.wire, spans, [name], batch.broken)
     column, _ = headers.typed(batch.wire, at, target)
     return column, {}
+
+
+def _stream(batch: batches.Batch) -> Column:
+    offsets, _ = _header(batch, _OFFSET, headers.Target(t.LongType(), pa.int64(), "auto"))
+    return pc.if_else(offsets.is_null(), pa.scalar(None, pa.string()), pa.scalar(batch.queue, pa.string())), {}
 
 
 def builder(field: t.StructField, arrow: pa.DataType, unit: str) -> Build:
@@ -218,6 +225,10 @@ _OWN: Final[dict[str, Callable[[t.DataType, pa.DataType, str], Build]]] = {
     "ttl": lambda _kind, arrow, _unit: partial(_ttl, arrow=arrow),
     "expiration": lambda kind, arrow, _unit: partial(_expiration, arrow=arrow, as_sent=isinstance(kind, t.LongType)),
     "content_length": lambda _kind, arrow, _unit: partial(_content_length, arrow=arrow),
-    "delivery_count": lambda kind, arrow, unit: partial(_delivery_count, target=headers.Target(kind, arrow, unit)),
+    "delivery_count": lambda kind, arrow, unit: partial(
+        _header, name=_DELIVERY_COUNT, target=headers.Target(kind, arrow, unit)
+    ),
+    "offset": lambda kind, arrow, unit: partial(_header, name=_OFFSET, target=headers.Target(kind, arrow, unit)),
+    "stream": lambda _kind, _arrow, _unit: _stream,
 }
 """Columns that are not one property as it was sent."""

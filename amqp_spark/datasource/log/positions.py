@@ -1,0 +1,82 @@
+"""Where a query begins and ends in a log, and whether the log is still the one of the checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from amqp_spark.datasource.log.offsets import LogOffset
+from amqp_spark.datasource.log.probe import FIRST, SURE_SECONDS
+from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.errors import LogError
+from amqp_spark.options.log_positions import Edge, Since
+
+if TYPE_CHECKING:
+    from amqp_spark.datasource.log.probe import LogProbe
+    from amqp_spark.options.log_positions import Position
+
+_log = logging.getLogger(__name__)
+
+
+def resolve(probe: LogProbe, log: str, wanted: Position, option: str) -> int:
+    """The offset of a position that an option gives.
+
+    Raises:
+        LogError: it is before the beginning or behind the end.
+    """
+    if wanted is Edge.EARLIEST:
+        return first_of(probe, log)
+    if wanted is Edge.LATEST:
+        return probe.end(log, certain=True)
+    if isinstance(wanted, Since):
+        found = probe.since(log, wanted.seconds)
+        return probe.end(log, certain=True) if found is None else found.offset
+    assert isinstance(wanted, int)
+    first, end = first_of(probe, log), probe.end(log, certain=True)
+    if not first <= wanted <= end:
+        text = SparkCondition.LOG_OFFSET_OUTSIDE(option=option, wanted=wanted, stream=log, first=first, end=end)
+        raise LogError(text)
+    return wanted
+
+
+def first_of(probe: LogProbe, log: str) -> int:
+    """The offset of the first message; 0 if there is none."""
+    found = probe.entry(log, FIRST)
+    return 0 if found is None else found.offset
+
+
+def marked(probe: LogProbe, log: str, offset: int) -> LogOffset:
+    """The offset for the checkpoint, with the digest of the message before it."""
+    before = probe.entry(log, offset - 1) if offset else None
+    if before is None or before.offset != offset - 1:
+        return LogOffset(offset)
+    return LogOffset(offset, before.digest.hex())
+
+
+def checked(probe: LogProbe, log: str, start: LogOffset, *, fail_on_data_loss: bool) -> LogOffset:
+    """Where to go on: the start, if the log still has what follows it.
+
+    Raises:
+        LogError: messages are gone, or the log was made again; unless ``fail_on_data_loss`` is false.
+    """
+    first = first_of(probe, log)
+    if start.offset:
+        before = probe.entry(log, start.offset - 1, SURE_SECONDS)
+        if before is None or (before.offset == start.offset - 1 and start.digest not in (None, before.digest.hex())):
+            text = SparkCondition.LOG_REPLACED(stream=log, offset=start.offset)
+            if fail_on_data_loss:
+                raise LogError(text)
+            _log.warning("%s", text)
+            return LogOffset(first)
+    if first > start.offset:
+        lost(log, start.offset, first, fail=fail_on_data_loss)
+        return LogOffset(first)
+    return start
+
+
+def lost(log: str, begin: int, end: int, *, fail: bool) -> None:
+    """Report that messages were removed before they were read: warn, or raise LogError."""
+    text = SparkCondition.LOG_DATA_LOST(stream=log, begin=begin, end=end)
+    if fail:
+        raise LogError(text)
+    _log.warning("%s", text)

@@ -1,0 +1,154 @@
+"""Questions about logs over one connection: where they begin and end, and which message has an offset.
+
+AMQP 0-9-1 has no such questions: a short subscription answers each. The broker sends at once what the log has, and
+nothing if the offset is beyond its end.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.errors import CommandFailed
+from amqp_core.typed_values import Datetime
+from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.errors import LogError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from amqp_core.api import Block, Client, LogEntry, Subscription
+
+OFFSET_ARGUMENT: Final = "x-stream-offset"
+FIRST: Final = "first"
+LAST: Final = "last"
+"""The beginning of the last chunk: of the messages that were stored together."""
+EMPTY_SECONDS: Final = 2.0
+"""A log that sends nothing for so long has nothing from there on."""
+SURE_SECONDS: Final = 20.0
+"""The same, where it would be an error, so that a slow broker is not taken for an empty log."""
+QUIET_SECONDS: Final = 0.1
+"""A log that has sent some messages, and then nothing for so long, has no more."""
+CHUNK_MESSAGES: Final = 10_000
+"""Prefetch while the last chunk is read."""
+GUESSED_BYTES: Final = 1024
+"""Assumed size of a message before one was seen."""
+MOST_SECONDS: Final = 5.0
+"""Longest time for which the end of a log is followed that is written meanwhile."""
+
+
+def subscribe(client: Client, log: str, since: str | int, prefetch: int) -> Subscription:
+    """Subscribe to a log from an offset, or from ``first`` or ``last`` on.
+
+    Raises:
+        LogError: the queue is no log.
+        NotFound: it does not exist.
+    """
+    try:
+        return client.subscribe(log, max_unsettled=prefetch, arguments={OFFSET_ARGUMENT: since})
+    except CommandFailed as error:
+        if OFFSET_ARGUMENT in str(error):
+            raise LogError(SparkCondition.LOG_IS_QUEUE(queue=log)) from error
+        raise
+
+
+class LogProbe:
+    """Asks about logs; not thread-safe. After an error of its client it is of no use."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._watched: dict[str, tuple[int, Subscription]] = {}
+        self._news: dict[str, Sequence[Block]] = {}
+        """Messages that have arrived for watched logs. They are settled when the watch ends, lest more arrive."""
+        self._seen = self._seen_bytes = 0
+
+    def since(self, log: str, seconds: int) -> LogEntry | None:
+        """The first message of the chunk with which the messages begin that were stored at a time or later."""
+        return self.entry(log, Datetime(seconds))
+
+    def entry(self, log: str, since: str | int, patience_s: float = EMPTY_SECONDS) -> LogEntry | None:
+        """The first message from an offset on; ``None`` if none comes within ``patience_s``."""
+        subscription = subscribe(self._client, log, since, 1)
+        try:
+            self._client.sync()
+            blocks = self._take(subscription, patience_s)
+            return self._entry(log, blocks[0], 0) if blocks else None
+        finally:
+            self._end(subscription)
+
+    def end(self, log: str, *, certain: bool) -> int:
+        """The offset behind the last message; ``certain``: of all that were there when this was called, else there may
+        be more."""
+        subscription = subscribe(self._client, log, LAST, CHUNK_MESSAGES)
+        end = found = 0
+        wait, deadline = EMPTY_SECONDS, monotonic() + MOST_SECONDS
+        try:
+            self._client.sync()  # the broker sends what there is before it answers
+            while blocks := self._take(subscription, wait):
+                end = self._entry(log, blocks[-1], len(blocks[-1].ends) - 1).offset + 1
+                found += sum(len(block.ends) for block in blocks)
+                if not certain or (found > CHUNK_MESSAGES and monotonic() > deadline):
+                    break
+                wait = QUIET_SECONDS
+                self._client.sync()
+        finally:
+            self._end(subscription)
+        return end
+
+    def has_news(self, log: str, end: int) -> bool:
+        """Whether the message with the offset ``end`` has arrived; a subscription waits for it from now on."""
+        before = self._watched.get(log)
+        if before is None or before[0] != end:
+            if before is not None:
+                self._end(before[1])
+                self._settle(self._news.pop(log, ()))
+            self._watched[log] = end, subscribe(self._client, log, end, 1)
+            self._client.sync()
+        self._hear(log, 0)
+        return log in self._news
+
+    def wait_for_news(self, seconds: float) -> None:
+        """Wait for a message of a log that is watched, most times not longer than until one of any has arrived."""
+        for log in self._watched:
+            self._hear(log, seconds)
+            return
+
+    def _hear(self, log: str, seconds: float) -> None:
+        blocks = self._watched[log][1].take_blocks(seconds)  # raises if the broker has ended the subscription
+        if blocks:
+            self._news[log] = [*self._news.get(log, ()), *blocks]
+
+    @property
+    def mean_bytes(self) -> int:
+        """Mean size of the messages that were seen."""
+        return max(1, self._seen_bytes // self._seen) if self._seen else GUESSED_BYTES
+
+    def _take(self, subscription: Subscription, seconds: float) -> Sequence[Block]:
+        """Blocks that have arrived; their messages are settled, which only lets more arrive."""
+        blocks = list(subscription.take_arrived())
+        deadline = monotonic() + seconds
+        while not blocks and monotonic() < deadline:
+            blocks += subscription.take_blocks(max(0.0, deadline - monotonic()))
+            if self._client.under_way_bytes:
+                deadline = monotonic() + seconds
+        for block in blocks:
+            self._seen += len(block.ends)
+            self._seen_bytes += len(block.frames)
+        self._settle(blocks)
+        return blocks
+
+    def _end(self, subscription: Subscription) -> None:
+        """End a subscription, and settle what has arrived: an ack covers all before it only if nothing is left."""
+        subscription.cancel()
+        self._settle(subscription.take_arrived())
+
+    def _settle(self, blocks: Sequence[Block]) -> None:
+        ranges = [(block.first_id, block.first_id + len(block.ends) - 1) for block in blocks]
+        if ranges:
+            self._client.accept(ranges)
+
+    def _entry(self, log: str, block: Block, index: int) -> LogEntry:
+        found = self._client.log_entry(block, index)
+        if found is None:
+            raise LogError(SparkCondition.LOG_IS_QUEUE(queue=log))
+        return found

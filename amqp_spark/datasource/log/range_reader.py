@@ -1,0 +1,178 @@
+"""Read a range of a log, on an executor: the same rows however often it is read."""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from pyspark.sql.datasource import InputPartition
+
+from amqp_core.errors import AmqpError
+from amqp_spark.arrow.decode import Chunk
+from amqp_spark.datasource.kept_alive import KeptAlive
+from amqp_spark.datasource.log.positions import first_of, lost
+from amqp_spark.datasource.log.probe import LogProbe, subscribe
+from amqp_spark.datasource.log.retries import LogRetries
+from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.errors import LogError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import pyarrow as pa
+
+    from amqp_core.api import Block, Client
+    from amqp_spark.arrow.decode import ColumnPlan
+    from amqp_spark.connect import Connector
+    from amqp_spark.datasource.log.planner import LogRange
+    from amqp_spark.options import SourceOptions
+
+PREFETCH: Final = 10_000
+"""Messages that the broker sends ahead. What is not read waits in the socket, so their size does not matter."""
+SILENT_SECONDS: Final = 60.0
+"""A range whose messages do not come for so long is not in the log."""
+
+
+@dataclass(frozen=True)
+class LogPartition(InputPartition):
+    """The messages ``[begin, end)`` of a log."""
+
+    log: str
+    begin: int
+    end: int
+
+    value = None
+
+
+class _Run(NamedTuple):
+    """The messages ``[low, high)`` of a block, which have consecutive offsets; ``offset``: that of the first."""
+
+    block: Block
+    low: int
+    high: int
+    offset: int
+
+
+class RangeReader:
+    """Reads one range, with a connection of its own; after a loss it goes on behind the last row."""
+
+    def __init__(self, part: LogPartition, options: SourceOptions, columns: ColumnPlan, connector: Connector) -> None:
+        self._log = part.log
+        self._at = part.begin
+        self._end = part.end
+        self._options = options
+        self._columns = columns
+        self._connector = connector
+        self._pending: _Run | None = None
+        """What follows a gap."""
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The rows of the range.
+
+        Raises:
+            LogError: messages of the range are gone, and failOnDataLoss is true; or the queue is no log.
+            AmqpError: the broker cannot be reached within the allowed attempts.
+        """
+        retries = LogRetries(f"stream {self._log!r}", self._options, known=True)
+        while self._at < self._end:
+            before = self._at
+            try:
+                client = self._connector(self._options.connect_options())
+                try:
+                    yield from self._session(client)
+                finally:
+                    client.close()
+            except AmqpError as error:
+                delay = retries.pause_after(error, worked=self._at > before)
+                if delay is None:
+                    raise
+                time.sleep(delay)
+
+    def _session(self, client: Client) -> Iterator[pa.RecordBatch]:
+        runs = self._runs(client)
+        self._pending = None
+        with KeptAlive(client) as kept:
+            while self._at < self._end:
+                rows = self._columns.batches(self._chunks(client, runs), queue=self._log, first_position=self._at)
+                for batch in rows:
+                    with kept.rest():  # Spark may work on it for long
+                        yield batch
+                    self._at += batch.num_rows
+                self._skip_gap()
+
+    def _chunks(self, client: Client, runs: Iterator[_Run]) -> Iterator[Chunk]:
+        """Chunks of consecutive messages, up to the end of the range or a gap."""
+        at = self._at
+        while at < self._end:
+            run, self._pending = self._pending or next(runs), None
+            if run.offset > at:
+                self._pending = run
+                return
+            low, high = run.low + at - run.offset, min(run.high, run.low + self._end - run.offset)
+            if low >= high:
+                continue
+            ends = run.block.ends
+            begin = ends[low - 1] if low else 0
+            yield Chunk.of(
+                run.block.frames[begin : ends[high - 1]],
+                [end - begin for end in ends[low:high]],
+                protocol=client.protocol,
+            )
+            at = run.offset + high - run.low
+
+    def _runs(self, client: Client) -> Iterator[_Run]:
+        """Cut what arrives where offsets are left out."""
+        for block in self._blocks(client):
+            low, count = 0, len(block.ends)
+            while low < count:
+                first = self._offset(client, block, low)
+                high = count
+                if self._offset(client, block, count - 1) != first + count - 1 - low:
+                    high = low + bisect_left(range(count - low), first + 1, key=self._shift(client, block, low))
+                yield _Run(block, low, high, first)
+                low = high
+
+    def _shift(self, client: Client, block: Block, low: int) -> Callable[[int], int]:
+        """By how much the offset of a message, counted from ``low`` on, exceeds its number: it never decreases."""
+        return lambda index: self._offset(client, block, low + index) - index
+
+    def _blocks(self, client: Client) -> Iterator[Block]:
+        subscription = subscribe(client, self._log, self._at, PREFETCH)
+        heard = time.monotonic()
+        while True:
+            blocks = subscription.take_blocks(SILENT_SECONDS)
+            if blocks:
+                heard = time.monotonic()
+                client.accept([(blocks[0].first_id, blocks[-1].first_id + len(blocks[-1].ends) - 1)])
+                yield from blocks
+            elif client.under_way_bytes:
+                heard = time.monotonic()
+            elif time.monotonic() - heard >= SILENT_SECONDS:
+                raise LogError(
+                    SparkCondition.LOG_ENDS_EARLY(stream=self._log, at=self._at, end=self._end, seconds=SILENT_SECONDS)
+                )
+
+    def _skip_gap(self) -> None:
+        """Go on behind a gap. Messages are gone if the log begins behind the place where it begins: else there never
+        were any, since a broker may use offsets for records of its own."""
+        if self._pending is None:
+            return
+        following = min(self._pending.offset, self._end)
+        with self._connector(self._options.connect_options()) as other:  # here the answer comes behind the prefetch
+            first = first_of(LogProbe(other), self._log)
+        if first > self._at:
+            lost(self._log, self._at, min(first, following), fail=self._options.fail_on_data_loss)
+        self._at = following
+
+    def _offset(self, client: Client, block: Block, index: int) -> int:
+        found = client.log_entry(block, index)
+        if found is None:
+            raise LogError(SparkCondition.LOG_IS_QUEUE(queue=self._log))
+        return found.offset
+
+
+def partition_of(part: LogRange) -> LogPartition:
+    """The partition that reads a range."""
+    return LogPartition(part.log, part.begin, part.end)

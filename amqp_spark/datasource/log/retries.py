@@ -1,0 +1,53 @@
+"""When a log is asked again after an error."""
+
+from __future__ import annotations
+
+import logging
+from time import monotonic
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.errors import NotFound, PreconditionFailed, ResourceDeleted
+from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
+
+if TYPE_CHECKING:
+    from amqp_core.errors import AmqpError
+    from amqp_spark.options import SourceOptions
+
+_log = logging.getLogger(__name__)
+
+
+RECOVERY_SECONDS: Final = 30.0
+"""How long a log that was there may be unknown, or without a replica on the node that is asked."""
+_NOT_YET: Final = "running replica"
+"""In the text of a node on which a stream has not started yet, or not any more."""
+
+
+def _may_come_back(error: AmqpError) -> bool:
+    if isinstance(error, PreconditionFailed):
+        return _NOT_YET in str(error)
+    return isinstance(error, NotFound | ResourceDeleted)
+
+
+class LogRetries:
+    """Attempts of one user of logs. A log that was there may be unknown for some seconds: RabbitMQ restarts, or another
+    of its nodes becomes the leader, for which it also cancels consumers.
+
+    ``known``: whether the logs were there before.
+    """
+
+    def __init__(self, user: str, options: SourceOptions, *, known: bool) -> None:
+        self.known = known
+        self._user = user
+        self._policy = RetryPolicy(user, options.retry_max_attempts, options.retry_max_delay, _log)
+        self._missing_since: float | None = None
+
+    def pause_after(self, error: AmqpError, *, worked: bool = False) -> float | None:
+        """The seconds until the next attempt; ``None``: give up. ``worked``: something was received before."""
+        if not self.known or not _may_come_back(error):
+            self._missing_since = None
+            return self._policy.pause_after(error, worked=worked)
+        now = monotonic()
+        if self._missing_since is None or worked:
+            self._missing_since = now
+            _log.warning("%s: %s; trying again for %.0f s", self._user, error, RECOVERY_SECONDS)
+        return LOCK_RETRY_SECONDS if now - self._missing_since < RECOVERY_SECONDS else None

@@ -1,0 +1,210 @@
+"""Calls of Spark for a streaming query over logs.
+
+In the reader process on the driver offsets are planned; executors read their ranges themselves. Nothing is accepted: a
+batch is replayed by reading its ranges again, so that the query is exactly-once with any sink that is.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+
+from amqp_spark import crashpoints
+from amqp_spark.compat import ReadAllAvailable, ReadLimit, ReadMaxBytes, ReadMaxRows, SupportsTriggerAvailableNow
+from amqp_spark.connect import connect
+from amqp_spark.datasource import driver_env
+from amqp_spark.datasource.log.broker import LogBroker
+from amqp_spark.datasource.log.offsets import LogOffset, dump_log_offsets, parse_log_offsets
+from amqp_spark.datasource.log.pace import Pace
+from amqp_spark.datasource.log.planner import LogRange, cut, shares
+from amqp_spark.datasource.log.positions import checked, marked, resolve
+from amqp_spark.datasource.log.range_reader import LogPartition, RangeReader, partition_of
+from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.errors import UnsupportedModeError
+from amqp_spark.options.log_positions import Edge, position_of
+from amqp_spark.python_workers import spare_collections
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    import pyarrow as pa
+
+    from amqp_spark.arrow.decode import ColumnPlan
+    from amqp_spark.connect import Connector
+    from amqp_spark.datasource.log.probe import LogProbe
+    from amqp_spark.options import SourceOptions
+
+T = TypeVar("T")
+
+IDLE_SECONDS: Final = 0.025
+"""How long a call waits for messages while there are none."""
+
+
+class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of one streaming query over logs."""
+
+    def __init__(self, options: SourceOptions, columns: ColumnPlan, *, connector: Connector = connect) -> None:
+        self._options = options
+        self._columns = columns
+        self._connector = connector
+        self._broker: LogBroker | None = None
+        self._watch: driver_env.ParentWatch | None = None
+        self._ends: dict[str, int] = {}
+        """Per log, the latest known offset behind its last message."""
+        self._bounded = False
+        self._verified = 0
+        """The connection over which the logs were found to be those of the checkpoint."""
+        self._last_batch = time.monotonic()
+        self._pace = Pace(time.monotonic)
+        self._turn = 0
+
+    def __repr__(self) -> str:
+        return f"AmqpLogStreamReader(streams={', '.join(self._options.queues)})"
+
+    def __getstate__(self) -> dict[str, object]:
+        """State for executors, which connect to the broker."""
+        return {**self.__dict__, "_broker": None, "_watch": None, "_pace": None}
+
+    # --- in the reader process
+
+    def initialOffset(self) -> dict:  # type: ignore[type-arg]  # noqa: N802  Spark's name and type
+        """The constant start of every query: all streams join with its first batch, which has no rows.
+
+        So it is logged once where the query begins (``startingOffsets``), even if no message comes before a restart.
+        """
+        return {}
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """One of the two bounds; Spark takes only one, for display."""
+        if self._options.max_messages_per_trigger is not None:
+            return ReadMaxRows(self._options.max_messages_per_trigger)
+        return ReadMaxBytes(self._options.max_bytes_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read the messages that are there now, then end."""
+        self._bounded = True
+        self._ends = self._ask(lambda probe: {log: probe.end(log, certain=True) for log in self._options.queues})
+
+    def latestOffset(self, start: dict, limit: ReadLimit) -> dict:  # type: ignore[type-arg]  # noqa: N802
+        """Plan the next batch; return ``start`` if there is none."""
+        if isinstance(limit, ReadAllAvailable):
+            raise UnsupportedModeError(
+                SparkCondition.MODE_UNSUPPORTED(
+                    mode="Trigger.Once",
+                    reason="the first batch of a query over streams only records where it begins",
+                    alternative="Trigger.AvailableNow (availableNow=True)",
+                )
+            )
+        starts = parse_log_offsets(start, self._options.queues)
+        ends = self._ask(lambda probe: self._plan(probe, starts))
+        if ends == starts:
+            return start
+        self._last_batch = time.monotonic()
+        self._pace.planned({log: end.offset for log, end in ends.items()})
+        crashpoints.reached(crashpoints.END_RETURNED_UNLOGGED)
+        return dump_log_offsets(ends)
+
+    def partitions(self, start: dict, end: dict) -> Sequence[InputPartition]:  # type: ignore[type-arg]
+        """Return the ranges of the batch, each for one task. A log that is not in ``start`` joins with this batch."""
+        crashpoints.reached(crashpoints.LOGGED_BEFORE_PARTITIONS)
+        starts, ends = (parse_log_offsets(each, self._options.queues) for each in (start, end))
+        self._ask(lambda probe: self._verify(probe, starts))
+        ranges = [LogRange(log, starts[log].offset, ends[log].offset) for log in starts if log in ends]
+        found = [piece for each in ranges if each.messages > 0 for piece in cut(each, self._options.num_partitions)]
+        crashpoints.reached(crashpoints.PARTITIONS_RETURNED)
+        return [partition_of(each) for each in found]
+
+    def commit(self, end: dict) -> None:  # type: ignore[type-arg]
+        """Nothing is accepted."""
+
+    def reportLatestOffset(self) -> dict | None:  # type: ignore[type-arg]  # noqa: N802
+        """Per log the latest known end, how many messages wait there, and the recent rows per second; shown as
+        ``sources[].latestOffset``."""
+        rates = self._pace.rates()
+        return {
+            log: {"lag": self._pace.lag(log, end), "offset": end, "rowsPerSecond": rates.get(log, 0.0)}
+            for log, end in sorted(self._ends.items())
+        } or None
+
+    def stop(self) -> None:
+        """Close the connection."""
+        if self._broker is not None:
+            self._broker.close()
+            self._broker = None
+
+    def _ask(self, question: Callable[[LogProbe], T]) -> T:
+        if self._broker is None:
+            self._watch = driver_env.watch_parent()
+            self._broker = LogBroker(self._options, self._connector)
+        return self._broker.ask(question)
+
+    def _starts(self, probe: LogProbe, logs: Sequence[str]) -> dict[str, LogOffset]:
+        positions = self._options.starting_offsets
+        return {
+            log: marked(probe, log, resolve(probe, log, position_of(positions, log, Edge.LATEST), "startingOffsets"))
+            for log in logs
+        }
+
+    def _verify(self, probe: LogProbe, starts: dict[str, LogOffset]) -> dict[str, LogOffset]:
+        """Where to go on in each log; looked at for each connection, since the stream may be another one now."""
+        assert self._broker is not None
+        if self._verified == self._broker.sessions:
+            return starts
+        fail = self._options.fail_on_data_loss
+        found = {log: checked(probe, log, start, fail_on_data_loss=fail) for log, start in starts.items()}
+        self._verified = self._broker.sessions
+        return found
+
+    def _plan(self, probe: LogProbe, starts: dict[str, LogOffset]) -> dict[str, LogOffset]:
+        joining = [log for log in self._options.queues if log not in starts]
+        if joining:  # where they begin is logged before any of their messages is read
+            return starts | self._starts(probe, joining)
+        begins = self._verify(probe, starts)
+        if begins != starts:  # as is where a log goes on that has lost messages
+            return begins
+        self._look(probe, begins)
+        waiting = {log: max(0, self._ends.get(log, 0) - begin.offset) for log, begin in begins.items()}
+        total = sum(waiting.values())
+        if not total or not self._is_due(total):
+            return starts
+        self._turn += 1
+        taken = shares(waiting, self._most(probe), self._turn)
+        return begins | {log: marked(probe, log, begins[log].offset + count) for log, count in taken.items()}
+
+    def _look(self, probe: LogProbe, begins: dict[str, LogOffset]) -> None:
+        """Look for messages behind the known ends, unless many wait, or only what was there at the start is read."""
+        if self._bounded:
+            return
+        known = {log: max(begin.offset, self._ends.get(log, 0)) for log, begin in begins.items()}
+        if sum(known.values()) - sum(begin.offset for begin in begins.values()) >= self._most(probe):
+            return
+        news = [log for log, end in known.items() if probe.has_news(log, end)]
+        if not news and known == {log: begin.offset for log, begin in begins.items()}:
+            probe.wait_for_news(IDLE_SECONDS)
+            news = [log for log, end in known.items() if probe.has_news(log, end)]
+        self._ends = known | {log: max(known[log] + 1, probe.end(log, certain=False)) for log in news}
+
+    def _most(self, probe: LogProbe) -> int:
+        """Most messages of a batch; its bytes are estimated from the messages that were seen."""
+        by_bytes = max(1, self._options.max_bytes_per_trigger // probe.mean_bytes)
+        return min(by_bytes, self._options.max_messages_per_trigger or by_bytes)
+
+    def _is_due(self, waiting: int) -> bool:
+        options = self._options
+        if self._bounded or waiting >= options.min_messages_per_trigger:
+            return True
+        return time.monotonic() - self._last_batch >= options.max_trigger_delay
+
+    # --- on executors
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a range; the same rows however often it is called."""
+        crashpoints.reached(crashpoints.READ_STARTED)
+        if not isinstance(partition, LogPartition):
+            raise TypeError(f"a partition of another source: {type(partition).__name__}")
+        for batch in RangeReader(partition, self._options, self._columns, self._connector).batches():
+            yield batch
+            crashpoints.reached(crashpoints.READ_MID)
+        spare_collections()

@@ -1,0 +1,197 @@
+"""Streams of RabbitMQ in a real Spark: every process and the node are killed, and every row comes exactly once."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqp_spark import crashpoints
+from tests.broker.log_support import Streams
+from tests.broker.source_0_9_support import numbers
+from tests.broker.stream_support import Stream
+from tests.support.process import wait_until
+from tests.support.query_process import CrashPoints, Query, QueryProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from tests.support.rabbitmq import RabbitMQNode
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+MESSAGES = 200
+PER_BATCH = 40
+SCHEMA = "stream STRING, offset BIGINT, body STRING"
+IN_READER = {
+    crashpoints.END_RETURNED_UNLOGGED: 2,
+    crashpoints.LOGGED_BEFORE_PARTITIONS: 2,
+    crashpoints.PARTITIONS_RETURNED: 2,
+}
+"""Points that the reader passes, and how often before it is killed there: a batch shall have been committed before."""
+IN_WORKER = (crashpoints.READ_STARTED, crashpoints.READ_MID)
+
+
+@pytest.fixture
+def streams(rabbitmq: RabbitMQNode) -> Iterator[Streams]:
+    found = Streams(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password)
+    found.declare()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def points() -> Iterator[CrashPoints]:
+    found = CrashPoints()
+    yield found
+    found.close()
+
+
+@pytest.fixture(scope="module")
+def _process(points: CrashPoints) -> Iterator[QueryProcess]:
+    process = QueryProcess(points=points, settings={"spark.master": "local[16,4]"})
+    yield process
+    process.close()
+
+
+@pytest.fixture
+def driver(_process: QueryProcess) -> QueryProcess:
+    """A driver that runs: that of the test before unless it was killed."""
+    if not _process.running:
+        _process.start()
+    return _process
+
+
+@pytest.fixture
+def query(streams: Streams, tmp_path: Path) -> Callable[..., Query]:
+    """A function that makes a query over the streams; the sink writes each batch again when it is replayed."""
+
+    def make(**options: str) -> Query:
+        name = f"log-{uuid.uuid4().hex[:6]}"
+        given = {
+            "url": streams.address, "username": streams.username, "password": streams.password,
+            "queue": streams.queue, "queueType": "stream", "startingOffsets": "earliest",
+            "maxMessagesPerTrigger": str(PER_BATCH), "retry.maxDelay": "0.2",
+        }  # fmt: skip
+        how = {"skip_written": False}
+        return Query(name=name, options=given | options, directory=tmp_path / name, schema=SCHEMA, sink_options=how)
+
+    return make
+
+
+def judge(each: Query, expected: dict[str, list[bytes]], before: dict[int, pa.Table]) -> None:
+    """Every message is there once, in order; batches that were written before have the same rows."""
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    for row in each.rows():
+        found.setdefault(row["stream"], []).append((row["offset"], row["body"].encode()))
+    assert {log: sorted(rows) for log, rows in found.items()} == {
+        log: list(enumerate(bodies)) for log, bodies in expected.items()
+    }
+    for batch, table in before.items():
+        assert each.tables()[batch].equals(table), f"batch {batch} has other rows than before"
+
+
+def test_a_batch_read_counts_exactly(spark: SparkSession, streams: Streams) -> None:
+    streams.publish(numbers(12_000))
+    options = {
+        "url": streams.address, "username": streams.username, "password": streams.password, "queue": streams.queue,
+        "queueType": "stream", "endingOffsets": "11900",
+    }  # fmt: skip
+    frame = spark.read.format("amqp").options(**options, startingOffsets="100").schema(SCHEMA).load()
+    assert frame.count() == 11_800
+    assert frame.rdd.getNumPartitions() == 2
+    assert frame.selectExpr("min(offset)", "max(offset)", "count(distinct body)").first() == (100, 11_899, 11_800)
+
+
+def test_a_running_query_gets_what_arrives_and_reports_where_it_is(
+    spark: SparkSession, streams: Streams, tmp_path: Path
+) -> None:
+    stream = Stream(spark, streams, tmp_path)
+    streams.publish(numbers(100))
+    query = stream.start(stream.frame(streams.queue, queueType="stream", startingOffsets="earliest"))
+    try:
+        wait_until(lambda: len(stream.rows) == 100, "what was there")
+        streams.publish(numbers(50, 100))
+        wait_until(lambda: len(stream.rows) == 150, "what arrives")
+        wait_until(lambda: reached(query) == 150, "progress")
+    finally:
+        query.stop()
+    assert stream.bodies() == numbers(150)
+    assert [row["offset"] for row in stream.rows] == list(range(150))
+    assert {row["stream"] for row in stream.rows} == {streams.queue}
+
+
+def reached(query: StreamingQuery) -> int:
+    """The offset up to which Spark reports a query to have read its stream."""
+    progress = query.lastProgress
+    assert progress is not None
+    (offset,) = json.loads(progress["sources"][0]["endOffset"]).values()
+    found: int = offset["offset"]
+    return found
+
+
+@pytest.mark.parametrize("victim", ["driver", "reader"])
+def test_rows_come_exactly_once_although_the_reader_dies_at_each_point(
+    streams: Streams, query: Callable[..., Query], driver: QueryProcess, points: CrashPoints, victim: str
+) -> None:
+    streams.publish(numbers(MESSAGES))
+    queries = {}
+    for point, after in (IN_READER | {crashpoints.BATCH_DONE_UNCOMMITTED: 1}).items():
+        readers = set(driver.readers())
+        queries[point] = query()
+        held = driver.run_to_point(queries[point], point, after=after)
+        if victim == "reader":
+            (reader,) = set(driver.readers()) - readers
+            driver.kill(reader)
+            if held != reader:
+                points.release(point, held)
+            assert driver.wait(queries[point]) is not None, "a query without its reader must fail"
+    before = {point: each.tables() for point, each in queries.items()}
+    assert any(before.values())
+    if victim == "driver":
+        assert driver.kill_driver() == [], "these outlived their driver"
+        driver.start()
+    points.disarm()
+    streams.publish(numbers(30, MESSAGES))
+    driver.drain(queries.values())
+    for point, each in queries.items():
+        judge(each, {streams.queue: numbers(MESSAGES + 30)}, before[point])
+
+
+def test_a_killed_worker_is_replaced_and_reads_the_same_rows(
+    streams: Streams, query: Callable[..., Query], driver: QueryProcess, points: CrashPoints
+) -> None:
+    streams.publish(numbers(MESSAGES))
+    for point in IN_WORKER:
+        each = query()
+        driver.kill(driver.run_to_point(each, point, after=1, availableNow=True))
+        points.disarm()
+        assert driver.wait(each) is None, "a lost worker is Spark's to replace"
+        judge(each, {streams.queue: numbers(MESSAGES)}, {})
+
+
+def test_the_node_is_killed_while_tasks_read_and_offsets_are_planned(
+    rabbitmq_private: RabbitMQNode, query: Callable[..., Query], driver: QueryProcess, points: CrashPoints
+) -> None:
+    node = rabbitmq_private
+    place = Streams(node.url("durable"), node.username, node.password)
+    place.declare()
+    place.publish(numbers(MESSAGES))
+    each = query(url=place.address, queue=place.queue, heartbeat="2", **{"retry.maxAttempts": "200"})
+    held = driver.run_to_point(each, crashpoints.READ_MID, after=1)
+    node.kill9()
+    points.disarm()
+    assert held
+    node.start()
+    place.publish(numbers(100, MESSAGES))
+    wait_until(lambda: len(each.rows()) == MESSAGES + 100, "all rows", 120)
+    driver.stop_query(each)
+    judge(each, {place.queue: numbers(MESSAGES + 100)}, {})
+    place.close()
