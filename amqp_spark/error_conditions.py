@@ -109,7 +109,7 @@ class SparkCondition(Condition):
         "Option {option!r} asks for {wanted} of stream {stream!r}, which has offsets from {first} to {end}.",
         "Give an offset from {first} to {end} (the next message gets {end}), earliest, or latest.")
     LOG_RANGE_REVERSED = (
-        "endingOffsets is {end} for stream {stream!r}, and startingOffsets is {begin}.",
+        "Option 'endingOffsets' has {end} for stream {stream!r}, and 'startingOffsets' has {begin}.",
         "Give an end that is not before the beginning.")
     LOG_DATA_LOST = (
         "Messages {begin} to {end} (not included) of stream {stream!r} are gone: the broker has removed them before "

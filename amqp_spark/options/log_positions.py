@@ -48,7 +48,7 @@ def log_positions() -> Kind[LogPositions]:
     """``earliest``, ``latest``, an offset, a time, or a JSON object with one of them for each stream."""
     allowed = (
         "earliest, latest, an offset of at least 0, a time such as 2026-11-24T09:30:00Z, or a JSON object with one of "
-        'them for each stream ({"ticks": 1200, "quotes": "latest"}; -2 is earliest, -1 latest)'
+        'them for each stream ({"ticks": 1200, "quotes": -1}; -2 is earliest, -1 latest)'
     )
 
     def parse(value: str) -> LogPositions:

@@ -176,7 +176,7 @@ def expected(schema: pa.Schema, queue: str, *, durable: bool, typed: bool) -> pa
     # Broker-J does not pass on: discard-unroutable, immediate, resume-id, resume-ttl.
     for name in ("discard_unroutable", "immediate"):
         columns[name] = [False] * COUNT
-    for name in ("resume_id", "resume_ttl", "ttl", "type", "cluster_id", "delivery_count"):
+    for name in ("resume_id", "resume_ttl", "ttl", "type", "cluster_id", "delivery_count", "stream", "offset"):
         columns[name] = [None] * COUNT
     columns["delivery_mode"] = [2 if durable else None] * COUNT
     columns["routing_key"] = [f"k.{n}" for n in numbers]

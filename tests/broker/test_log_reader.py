@@ -100,7 +100,7 @@ def test_a_large_range_is_cut_into_partitions_that_read_by_themselves(
     [
         ({"startingOffsets": "31"}, r"AMQP_LOG_OFFSET_OUTSIDE.*startingOffsets.*asks for 31.*offsets from 0 to 30"),
         ({"endingOffsets": "31"}, r"endingOffsets.*asks for 31"),
-        ({"startingOffsets": "9", "endingOffsets": "8"}, "endingOffsets is 8 for stream .*startingOffsets is 9"),
+        ({"startingOffsets": "9", "endingOffsets": "8"}, "'endingOffsets' has 8 for stream .*'startingOffsets' has 9"),
     ],
 )
 def test_offsets_outside_of_the_stream_are_refused(streams: Streams, given: dict[str, str], text: str) -> None:

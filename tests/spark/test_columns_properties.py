@@ -95,7 +95,17 @@ def expected(delivery: spec.DeliveryProperties | None, message: spec.MessageProp
 
 
 def comparable(row: dict[str, Any]) -> dict[str, Any]:
-    other = ("queue", "position", "body", "application_headers", "type", "cluster_id", "delivery_count")
+    other = (
+        "queue",
+        "position",
+        "body",
+        "application_headers",
+        "type",
+        "cluster_id",
+        "delivery_count",
+        "stream",
+        "offset",
+    )
     return {name: value for name, value in row.items() if name not in other}
 
 

@@ -14,7 +14,7 @@ import pytest
 from amqp_core.errors import AmqpError, ConnectionFailed
 from tests.matrix import __main__ as program
 from tests.matrix.brokers import GivenBroker
-from tests.matrix.cases import ALO, AMO, BROKER, EO, MEMORY_BROKER, Case, all_cases
+from tests.matrix.cases import ALO, AMO, BROKER, END, EO, LOG_POINTS, MEMORY_BROKER, Case, all_cases
 from tests.matrix.results import how_to_repeat
 from tests.matrix.servers import BROKER_J, SERVERS
 from tests.spark.matrix_support import EXACTLY_ONCE, FORGETFUL, result_of
@@ -145,7 +145,7 @@ def test_without_a_url_each_job_has_a_broker_of_its_own() -> None:
     assert [given.left_out(case) for case in all_cases()] == [None] * len(all_cases())
 
 
-@pytest.mark.parametrize("name", [name for name in SERVERS if SERVERS[name] is not BROKER_J])
+@pytest.mark.parametrize("name", [name for name, server in SERVERS.items() if server.guarantees == (ALO, AMO)])
 def test_servers_of_0_9_1_run_what_needs_no_transaction(name: str) -> None:
     options, given = program.parsed(["--broker", name])
     assert options.output.name == f"crash-matrix-{name}.jsonl"
@@ -155,6 +155,14 @@ def test_servers_of_0_9_1_run_what_needs_no_transaction(name: str) -> None:
     result = result_of(EXACTLY_ONCE)
     result.broker = name
     assert f"--broker {name}" in how_to_repeat(result)
+
+
+def test_a_server_of_streams_runs_the_source_exactly_once() -> None:
+    _, given = program.parsed(["--broker", "rabbitmq-stream"])
+    run = [case for case in all_cases() if given.left_out(case) is None]
+    assert {(case.kind, case.guarantee) for case in run} == {("source", EO)}
+    assert {step.point for case in run for step in case.steps} == LOG_POINTS | {END}
+    assert {"driver", "reader", "worker", "connection", "broker"} <= {victim for case in run for victim in case.victims}
 
 
 def test_what_a_given_broker_cannot_show_is_left_out() -> None:
