@@ -408,6 +408,8 @@ class Group:
     def _has_left(self, subject: Subject) -> bool:
         if not subject.case.reads:
             return subject.behind
+        if subject.server.log:  # reading it removes nothing
+            return subject.copies(self._place.client(subject.vhost)).total() < subject.sent
         info = self._place.client(subject.vhost).query_queue(subject.source_queue)
         return bool(info is not None and info.message_count)
 
