@@ -82,8 +82,8 @@ def files(directory: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("arguments", "columns"),
     [
-        ([], 27),
-        (["--exact"], 27),
+        ([], 29),
+        (["--exact"], 29),
         (["--schema", "routing_key STRING"], 1),
         (["--schema", "`Body` BINARY, routing_key STRING", "--option", "maxMessagesPerTrigger=1"], 2),
     ],
