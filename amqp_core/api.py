@@ -145,6 +145,20 @@ class LogEntry(NamedTuple):
     digest: bytes
 
 
+class Identity(NamedTuple):
+    """What identifies a message in all of its deliveries, on queues that count these.
+
+    Attributes:
+        digest: 16 bytes of all that its publisher has set.
+        deliveries: how often it was delivered before.
+        named: whether it has a message id.
+    """
+
+    digest: bytes
+    deliveries: int
+    named: bool
+
+
 class Message(Protocol):
     """A received message."""
 
@@ -399,6 +413,22 @@ class Client(Protocol):
 
     def earlier_deliveries(self, block: Block) -> int:
         """Number of earlier deliveries that messages of the block report, of a sample; 0 if there is no report."""
+
+    def redelivered(self, block: Block) -> list[int]:
+        """Indices of the transfers of the block that the broker has marked as delivered before."""
+
+    def identities(self, block: Block, indices: Sequence[int] | None = None) -> list[Identity | None]:
+        """Identities of transfers of a block, of all or of those with ``indices``; ``None`` if one cannot be decoded.
+
+        Only if the broker counts deliveries (:attr:`Capabilities.counts_deliveries`).
+        """
+
+    def pass_barrier(self, queue: str) -> bool | None:
+        """Wait until the queue has processed for good what this session has sent to it, and survives a crash with it.
+
+        Only for queues of type quorum. For this the first message that is ready is received and returned. ``None``: the
+        queue had none; else whether that message was marked as delivered before.
+        """
 
     def release(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False) -> None:
         """Return transfers to their queue."""

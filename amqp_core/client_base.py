@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
+from amqp_core.error_conditions import CoreCondition
+from amqp_core.errors import UsageError
+
 if TYPE_CHECKING:
-    from amqp_core.api import Block, LogEntry
+    from collections.abc import Sequence
+
+    from amqp_core.api import Block, Identity, LogEntry
     from amqp_core.transport import Transport
 
 
@@ -100,6 +105,26 @@ class BaseClient(Generic[DriverT]):
         """Return 0: messages do not report how often they were delivered."""
         return 0
 
+    def redelivered(self, _block: Block) -> list[int]:
+        """Return nothing: not asked of this protocol."""
+        return []
+
+    def identities(self, _block: Block, _indices: Sequence[int] | None = None) -> list[Identity | None]:
+        """Refused: messages do not report how often they were delivered.
+
+        Raises:
+            UsageError: always.
+        """
+        raise _not_counted("Identities of messages")
+
+    def pass_barrier(self, queue: str) -> bool | None:
+        """Refused, as :meth:`identities`.
+
+        Raises:
+            UsageError: always.
+        """
+        raise _not_counted(f"A barrier of queue {queue!r}")
+
     def service(self) -> None:
         """Read arrived data and send a heartbeat if one is due, without waiting; for a client that is not in use.
 
@@ -118,3 +143,8 @@ class BaseClient(Generic[DriverT]):
         While paused, a silent peer is not taken for lost. Calls that wait for an answer still read.
         """
         self._driver.reading = not paused
+
+
+def _not_counted(what: str) -> UsageError:
+    reason = "no queue counts its deliveries"
+    return UsageError(CoreCondition.NOT_SUPPORTED(what=what, protocol="0-10", reason=reason, action="Use transactions"))

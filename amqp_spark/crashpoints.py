@@ -62,6 +62,14 @@ SPOOL_PARTIAL: Final = "spool-partial"  # some bytes of a batch were written to 
 # All bytes of the file are written, on a local path also synced; it does not have its final name.
 SPOOL_SYNCED: Final = "spool-synced"
 SPOOL_RENAMED: Final = "spool-renamed"  # the file is in the spool under its name; no transaction owns it
+# Quorum queues only, which have no transaction: the state owns the batch, whose acknowledgement is not sent.
+SPOOLED_UNACKED: Final = "spooled-unacked"
+ACKED_WITHOUT_BARRIER: Final = "acked-without-barrier"  # it was sent; whether the queue has it is not known
+BARRIER_UNNOTED: Final = "barrier-unnoted"  # the queue has it for good, which the state does not say
+RECOGNISED_UNACKED: Final = "recognised-unacked"  # a batch has come again, which is noted; it is not acknowledged again
+REACKED_WITHOUT_BARRIER: Final = (
+    "reacked-without-barrier"  # it was acknowledged again; whether the queue has it is not known
+)
 
 EXACTLY_ONCE_POINTS: Final = (
     LOCK_TAKEN, RECOVERY_MID, EPOCH_RAISED, SPOOL_PARTIAL, SPOOL_SYNCED, SPOOL_RENAMED, TX_SENT, TX_COMMITTED,
@@ -69,6 +77,9 @@ EXACTLY_ONCE_POINTS: Final = (
     FINISH_SENT, FINISH_CONFIRMED, SPOOL_DELETED,
 )  # fmt: skip
 """Every point of the source with exactly-once, in the order of a batch's life; some apply to every guarantee."""
+
+QUORUM_POINTS: Final = (SPOOLED_UNACKED, ACKED_WITHOUT_BARRIER, BARRIER_UNNOTED)
+"""Further points of the source with exactly-once, on quorum queues, between ``TX_SENT`` and ``TX_COMMITTED``."""
 
 # ---- tasks of a writer ----------------------------------------------------------------------------------------------
 

@@ -147,6 +147,29 @@ class SparkCondition(Condition):
         "RabbitMQ 4.3 sends nothing to a consumer whose messages were not settled within consumer_timeout (30 minutes) "
         "until it has settled them. The source subscribes again, and the messages come again. A consumer that waits "
         "while another one is active (x-single-active-consumer) looks the same.")
+    MESSAGES_ALIKE = (
+        "Queue {queue!r}: {count} redelivered message(s) look like accepted ones, but cannot be told from others; they "
+        "are read, perhaps for the second time.",
+        "Let the publishers set a unique message_id.",
+        "RabbitMQ does not say whether it still knows an acknowledgement. Messages that are equal in every byte are "
+        "rather read twice than lost. The source subscribes again.")
+    MESSAGES_HELD_LONG = (
+        "Queue {queue!r}: messages that were received {seconds} s ago are not accepted yet, and the broker may take "
+        "them back.",
+        "If it repeats, make batches shorter, or raise option consumerTimeout.",
+        "RabbitMQ takes messages back that were not settled within consumer_timeout, and 4.3 does not say so. The "
+        "source subscribes again, and gets them again.")
+    QUEUE_TYPE_REFUSED = (
+        "Queue {queue!r} is {found}, and deliveryGuarantee=exactly-once needs a quorum queue or a stream of RabbitMQ.",
+        "Declare the queue with x-queue-type quorum, read a stream with its offsets, or use at-least-once.",
+        "A classic queue may forget an acknowledgement in part, and marks all messages as redelivered after a crash.")
+    QUEUE_TYPE_UNKNOWN = (
+        "The login may not learn the type of queue {queue!r}, which exactly-once needs: {reason}.",
+        "Give it the right to configure the queue; an existing queue is not changed.")
+    QUEUE_SHARED = (
+        "{owner}: the queue has {count} other consumer(s).",
+        "Stop them: exactly-once needs to be the only consumer of a quorum queue.",
+        "Messages that come again after a crash could go to the other consumer, so that they are processed twice.")
     CONSUMER_CANCELLED_BY_BROKER = (
         "The broker cancelled the consumer of queue {queue!r}, which still exists.",
         "If it repeats, read the broker's log, and raise option consumerTimeout, or the broker's consumer_timeout.",
@@ -214,6 +237,9 @@ class SparkCondition(Condition):
     SPOOL_CLAIMED = (
         "Another consumer claims the spool {spool} at this moment.",
         "Give each consumerId its own spoolLocation; if no query runs, delete {claim}.")
+    SPOOL_OTHER_PROTOCOL = (
+        "The spool {spool} has messages of AMQP {found}, and the broker speaks AMQP {protocol}.",
+        "Use the broker of this consumer, or another spoolLocation with another consumerId.")
     SPOOL_OWNER_UNREADABLE = (
         "The spool {spool} has no readable file {file}, which names its owner.",
         "Restore that file, or use an empty directory as spoolLocation.")

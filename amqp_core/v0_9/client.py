@@ -18,6 +18,7 @@ from amqp_core.v0_9.log_messages import log_entry
 from amqp_core.v0_9.messages import Message, earlier_deliveries
 from amqp_core.v0_9.no_transactions import NoTransactions
 from amqp_core.v0_9.publishing_client import PublishingClient
+from amqp_core.v0_9.redelivery import identities, redelivered
 from amqp_core.v0_9.routing import by_consumer_tag
 from amqp_core.v0_9.settlement import Unsettled
 from amqp_core.v0_9.subscription import Subscription
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from amqp_core.address import ConnectOptions
     from amqp_core.api import Block as AnyBlock
-    from amqp_core.api import LogEntry
+    from amqp_core.api import Identity, LogEntry
     from amqp_core.blocks import Block
     from amqp_core.v0_9.channel import Content
 
@@ -308,6 +309,30 @@ class Client(PublishingClient):
     def earlier_deliveries(self, block: AnyBlock) -> int:
         """Return the greatest ``x-delivery-count`` of a sample of the messages of a block (quorum queues)."""
         return earlier_deliveries(block)
+
+    def redelivered(self, block: AnyBlock) -> list[int]:
+        """Return the indices of the messages of a block that are marked as redelivered."""
+        return redelivered(block)
+
+    def identities(self, block: AnyBlock, indices: Sequence[int] | None = None) -> list[Identity | None]:
+        """Return what identifies messages of a block (quorum queues): see :mod:`amqp_core.v0_9.redelivery`."""
+        return list(identities(block, indices))
+
+    def pass_barrier(self, queue: str) -> bool | None:
+        """Wait until a quorum queue has logged all settlements that this client has sent (basic.get).
+
+        The queue processes basic.get after everything that came before on the same channel, in one log that survives
+        kill -9. A message that it brings is returned at once, which marks it as redelivered.
+
+        Raises:
+            NotFound: no such queue: the client has ended.
+        """
+        method, _content = self._driver.ask(CONSUMING, spec.BasicGet(queue=queue))
+        if not isinstance(method, spec.BasicGetOk):
+            return None
+        self._unsettled.arrived(method.delivery_tag, 1)
+        self.release([(method.delivery_tag, method.delivery_tag)])
+        return method.redelivered
 
     def _refusals(self, ranges: Sequence[tuple[int, int]], *, requeue: bool) -> list[spec.Method]:
         """The methods that settle without accepting; basic.nack only if the broker knows it (an extension)."""

@@ -26,7 +26,8 @@ _ANY_FRAME_SIZE = 1 << 33
 _CONSUMER_TAG = FRAME_HEADER + 4
 """Offset of the consumer tag in the frame of basic.deliver: behind the class and the method."""
 _DELIVERY_TAG_SIZE = 8
-_DELIVERY_COUNT = "x-delivery-count"
+DELIVERY_COUNT = "x-delivery-count"
+"""Header of quorum queues: how often a message was returned."""
 SAMPLE = 32
 """Most deliveries of a block whose count is looked at, besides the first."""
 
@@ -93,10 +94,10 @@ def _delivery_count(frames: bytes, start: int, end: int) -> int:
             return 0
         _, (begin, end), _ = parts(frames, start, end)
         header = frames[begin:end]
-        headers = basic_properties(header).headers if _DELIVERY_COUNT.encode() in header else None
+        headers = basic_properties(header).headers if DELIVERY_COUNT.encode() in header else None
     except (ProtocolError, IndexError):  # a message behind a frame of another channel is left out
         return 0
-    count = headers.get(_DELIVERY_COUNT) if headers else None
+    count = headers.get(DELIVERY_COUNT) if headers else None
     return count if isinstance(count, int) else 0
 
 

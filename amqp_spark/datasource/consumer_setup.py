@@ -41,6 +41,8 @@ DYING_SECONDS: Final = 5.0
 
 NOT_FOUND: Final = 404
 """Reply code of 0-9-1."""
+CONSUMER_TIMEOUT_SECONDS: Final = 1800.0
+"""The consumer_timeout that exactly-once asks RabbitMQ for, so that it is known: RabbitMQ's default."""
 RECOVERY_SECONDS: Final = 10.0
 """How long a queue that was consumed may be unknown on the next connection: RabbitMQ may restart."""
 
@@ -121,9 +123,9 @@ def _bind(client: Client, queue: str, options: SourceOptions) -> None:
 def _check_capabilities(client: Client, options: SourceOptions) -> None:
     if not client.capabilities.credit:
         require(client, "The source", "max_unsettled")
-    if options.exactly_once:
+    if options.exactly_once and not client.capabilities.counts_deliveries:
         for capability in ("local_transactions", "binding_queries"):
-            allowed = "at-least-once, at-most-once"
+            allowed = "at-least-once, at-most-once; exactly-once with AMQP 0-10, or from a quorum queue of RabbitMQ"
             require_for_option(client, "deliveryGuarantee", "exactly-once", capability, allowed)
     seconds = None if options.consumer_timeout is None else f"{options.consumer_timeout:g}s"
     for name, value, capability, allowed in (
@@ -169,6 +171,8 @@ def subscribe(
         arguments["x-priority"] = options.consumer_priority or 0
     if options.consumer_timeout is not None:
         arguments["x-consumer-timeout"] = round(options.consumer_timeout * 1000)
+    elif options.exactly_once and client.capabilities.consumer_timeouts:
+        arguments["x-consumer-timeout"] = round(CONSUMER_TIMEOUT_SECONDS * 1000)
     try:
         subscription = client.subscribe(
             queue,

@@ -106,6 +106,12 @@ class DrainDetector:
         self._replaced = False
         self._end_silence()
 
+    def dropped(self, count: int) -> None:
+        """Record that so many of the messages that were counted are not received, since they were accepted before."""
+        self._there = max(0, self._there - count)
+        if self.target is not None:
+            self.target -= count
+
     def _end_silence(self) -> None:
         self._last_arrival = self._clock()
         self._empty_since = self._unsent_since = None

@@ -51,8 +51,25 @@ def now() -> float:
 class Owner(Protocol):
     """Steps that exactly-once adds on the thread of a consumer; :class:`.TransactionalState` implements it."""
 
-    def enter(self, client: Client) -> bool:
-        """Take ownership on a new session; False if that is not yet possible: try again on another session."""
+    @property
+    def in_doubt(self) -> bool:
+        """Whether messages may arrive that are to be dropped, or are withheld for this reason."""
+
+    def enter(self, client: Client, *, declared: bool = False) -> bool:
+        """Take ownership on a new session; False if that is not yet possible: try again on another session.
+        ``declared``: the queue was declared just now."""
+
+    def most_unsettled(self, most: int | None) -> int | None:
+        """Change the limit of unsettled messages of a subscription."""
+
+    def sift(self, blocks: Sequence[Block]) -> Sequence[Block]:
+        """Return the transfers that are received, of those that arrived."""
+
+    def take_dropped(self) -> int:
+        """Number of transfers that were dropped since the last call."""
+
+    def surveyed(self, consumers: int | None) -> None:
+        """Take the number of consumers of the queue; from any thread."""
 
     def is_asked(self) -> bool:
         """Whether a requested change waits for the broker."""
@@ -149,7 +166,10 @@ class QueueConsumer:
             # it may be another broker of the host list, so this session asks again
             self._looks_deleted = True
             self.wake()
-        elif info.message_count is not None:
+            return
+        if self._owner is not None and self.connected:
+            self._owner.surveyed(info.subscriber_count)
+        if info.message_count is not None:
             with self._lock:
                 self._estimate(info.message_count, counts_held=counts_held)
 
@@ -197,6 +217,8 @@ class QueueConsumer:
                 self._begin_ending(client)
             others, self._subscribed = None if self._subscribed else self._others, True
             most = self._flow.most_unsettled(max(self._life.there, LEAST_UNSETTLED) if self.bounded else None)
+            if self._owner is not None:
+                most = self._owner.most_unsettled(most)
             subscription = consumer_setup.subscribe(
                 client, self.queue, self._options, max_unsettled=most, others=others
             )
@@ -233,7 +255,7 @@ class QueueConsumer:
             entered = False
             try:
                 info = consumer_setup.prepare(client, self.queue, self._options, is_missing=is_missing)
-                if self._owner is None or self._owner.enter(client):
+                if self._owner is None or self._owner.enter(client, declared=info is None):
                     if self._owner is not None:  # do not warn of the previous holder of the lock
                         info = client.query_queue(self.queue)
                     self._choose_flow(client)
@@ -299,6 +321,8 @@ class QueueConsumer:
         # A wake-up during one of the previous calls may have ended a wait inside it: it must not be lost.
         timeout = self._take_timeout() if wakes == self._wakes else 0
         self._store(subscription.take_blocks(timeout, begun=True))
+        if self._owner is not None and self._owner.in_doubt:
+            return
         if self.bounded and not self.exhausted:
             self._look_for_end(client, subscription)
         elif not self._has_credit and not self.exhausted:
@@ -324,7 +348,7 @@ class QueueConsumer:
             return asked or self._looks_deleted or self.sync_wanted != self.sync_done
 
     def _take_timeout(self) -> float:
-        if self.bounded and not self.exhausted:
+        if (self.bounded and not self.exhausted) or (self._owner is not None and self._owner.in_doubt):
             return QUIET_SECONDS / 2
         return self._flow.take_timeout()
 
@@ -342,6 +366,7 @@ class QueueConsumer:
             if self._owner.run(finish=wanted != self.sync_done or self._held.stopping):
                 self._life.settled = True
                 self.answered = asked
+            self._ending.dropped(self._owner.take_dropped())
             accepted = self.buffer.accepted
         if wanted != self.sync_done:
             asked = now()
@@ -354,6 +379,8 @@ class QueueConsumer:
                 self._lock.notify_all()
 
     def _store(self, blocks: Sequence[Block]) -> None:
+        if blocks and self._owner is not None:
+            blocks = self._owner.sift(blocks)
         if not blocks:
             return
         with self._lock:

@@ -3,7 +3,7 @@
 All numbers little-endian; every byte is covered by the checksum or compared::
 
     "AMQPSPOL" | version u32 | length of the header u32 | CRC-32 of the header u32
-    header     JSON, UTF-8: consumerId, queue, epoch, sequence, begin, count, bytes
+    header     JSON, UTF-8: consumerId, queue, epoch, sequence, begin, count, bytes, and protocol unless it is 0-10
     frames     the transfers
     ends       count times u64: the offset in the frames where each transfer ends
     footer     length of the frames u64 | count u64 | CRC-32 of everything before u32 | "SPOLEND."
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 VERSION: Final = 1
+FIRST_PROTOCOL: Final = "0-10"
+"""Protocol of the transfers of a file, and of a whole spool, that names none."""
 
 _MAGIC: Final = b"AMQPSPOL"
 _CLOSING: Final = b"SPOLEND."
@@ -50,7 +52,8 @@ class OtherVersion(Unreadable):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Header of a file: the batch has transfers ``[begin, begin + count)`` of an epoch, ``nbytes`` bytes in total."""
+    """Header of a file: the batch has transfers ``[begin, begin + count)`` of an epoch, ``nbytes`` bytes in total, as
+    they were received with ``protocol``."""
 
     consumer_id: str
     queue: str
@@ -59,10 +62,13 @@ class Header:
     begin: int
     count: int
     nbytes: int
+    protocol: str = FIRST_PROTOCOL
 
     def dump(self) -> bytes:
         """The start of the file, up to the frames."""
         values = {name: getattr(self, field) for name, (field, _kind) in _FIELDS.items()}
+        if self.protocol == FIRST_PROTOCOL:  # so that versions without this field can read the file
+            del values[_PROTOCOL]
         text = json.dumps(values, separators=(",", ":")).encode()
         return _HEAD.pack(_MAGIC, VERSION, len(text), zlib.crc32(text)) + text
 
@@ -72,6 +78,7 @@ class Header:
         return len(self.dump()) + self.nbytes + self.count * END_BYTES + FOOT_BYTES
 
 
+_PROTOCOL: Final = "protocol"
 _FIELDS: Final = {
     "consumerId": ("consumer_id", str),
     "queue": ("queue", str),
@@ -80,6 +87,7 @@ _FIELDS: Final = {
     "begin": ("begin", int),
     "count": ("count", int),
     "bytes": ("nbytes", int),
+    _PROTOCOL: ("protocol", str),
 }
 
 
@@ -135,6 +143,8 @@ def load_header(head: Bytes, text: Bytes) -> Header:
         values: Any = json.loads(data)
     except ValueError:
         values = None
+    if isinstance(values, dict):
+        values = {_PROTOCOL: FIRST_PROTOCOL} | values
     if not isinstance(values, dict) or set(values) != set(_FIELDS):
         raise Unreadable("has a header with other fields")
     for name, (_field, kind) in _FIELDS.items():

@@ -89,6 +89,8 @@ class Spool:
         self.instance = ""
         """Hexadecimal suffix of the names of written files. It identifies the state they belong to: there may be
         consumers of the same name on several brokers."""
+        self.protocol = spool_format.FIRST_PROTOCOL
+        """Protocol of the transfers in all files; set it before :meth:`open`."""
 
     def open(self) -> None:
         """Create the directory if it is missing; check that it belongs to this consumer and is writable."""
@@ -97,12 +99,12 @@ class Spool:
             place.create()
             content = self._identity.content(place)
         if content is not None:
-            self._identity.check(content)
+            self._identity.check(content, self.protocol)
         with self.location.spool_errors("cannot be used"):
             self._prove_writable(place)
             if content is None:
-                content = self._identity.claim(place)
-        self._identity.check(content)
+                content = self._identity.claim(place, self.protocol)
+        self._identity.check(content, self.protocol)
         self._directory = place
 
     def look(self) -> None:
@@ -111,7 +113,7 @@ class Spool:
             place = self._resolved()
             place.names()
             content = self._identity.content(place)
-        self._identity.check(content)
+        self.protocol = self._identity.check(content)
         self._directory = place
 
     def write(
@@ -124,7 +126,7 @@ class Spool:
         offsets = np.ascontiguousarray(ends, dtype="<u8")
         if (int(offsets[-1]) if len(offsets) else 0) != nbytes:
             raise ValueError(f"the ends say {offsets[-1:]} bytes, the parts have {nbytes}")
-        header = Header(self._consumer_id, self._queue, epoch, sequence, begin, len(offsets), nbytes)
+        header = Header(self._consumer_id, self._queue, epoch, sequence, begin, len(offsets), nbytes, self.protocol)
         own = f"{secrets.token_hex(4)}{self.instance}"
         name = f"{self._prefix}{epoch:010d}-{sequence:012d}-{own}{_ENDING}"
         checksum = Checksum()
@@ -225,6 +227,11 @@ class Spool:
         with self.location.spool_errors(f"cannot be cleaned of {name}", "the file is not needed, but its space is"):
             self._place.delete(name)
 
+    @property
+    def place(self) -> Directory:
+        """The open directory, for the state that AMQP 0-9-1 keeps there (:mod:`.state_files`)."""
+        return self._place
+
     # --- one file
 
     @contextlib.contextmanager
@@ -254,6 +261,8 @@ class Spool:
             raise Unreadable(f"is of consumer {header.consumer_id!r}, not of {self._consumer_id!r}")
         if header.queue != self._queue:
             raise Unreadable(f"is of queue {header.queue!r}, not of {self._queue!r}")
+        if header.protocol != self.protocol:
+            raise Unreadable(f"has messages of AMQP {header.protocol}, not of {self.protocol}")
         return header
 
     def _check_name(self, file: str) -> None:

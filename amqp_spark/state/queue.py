@@ -73,6 +73,10 @@ class StateQueue:
         with self._allowed("ask for the queue"):
             return self._client.query_queue(self.names.state) is not None
 
+    def has(self, names: Names) -> bool:
+        """Whether the broker has the state queue of other names (queue.query)."""
+        return StateQueue(self._client, names).exists()
+
     def take(self, *, timeout: float = TAKE_SECONDS) -> bytes | None:
         """Acquire the state message and return its body; ``None`` if there never was one.
 

@@ -72,7 +72,8 @@ def load(batch: OwnedBatch, spool: Spool) -> QueueBuffer:
     spooled = spool.read(batch.file, batch.checksum)
     held = QueueBuffer(spooled.header.queue, accepted=batch.begin, planned=batch.end, received=batch.end)
     held.ranges[batch.end] = batch.begin
-    held.blocks.append(HeldBlock(batch.begin, batch.count, 0, 0, spooled.frames, spooled.ends))
+    protocol = spooled.header.protocol
+    held.blocks.append(HeldBlock(batch.begin, batch.count, 0, 0, spooled.frames, spooled.ends, protocol))
     held.held_bytes = len(spooled.frames)
     return held
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark import crashpoints
+from amqp_spark.datasource.consumer_setup import CONSUMER_TIMEOUT_SECONDS
 from amqp_spark.datasource.exactly_once.lookahead import Lookahead
 from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry, load
 from amqp_spark.datasource.exactly_once.recovery import Consumer, mismatch, shown
@@ -85,6 +86,7 @@ class ExactlyOncePolicy:
             spool=options.spool_location,
             adopt=options.adopt_state,
             heartbeat=options.heartbeat,
+            consumer_timeout=options.consumer_timeout or CONSUMER_TIMEOUT_SECONDS,
         )
         spool = Spool(options.spool_location, consumer_id=options.consumer_id, queue=queue)
         owner = TransactionalState(consumer, spool, held, held.buffers[queue], self._owners.get(queues[0]))

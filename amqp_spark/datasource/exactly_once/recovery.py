@@ -8,21 +8,22 @@ from __future__ import annotations
 import logging
 import secrets
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Protocol
 
 from amqp_spark import crashpoints
+from amqp_spark.datasource.consumer_setup import CONSUMER_TIMEOUT_SECONDS
+from amqp_spark.datasource.exactly_once.waiting import meanwhile
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import OffsetError, SpoolError, StateError
 from amqp_spark.options.kinds import shown_location
 from amqp_spark.spool.spool import BatchLostError
 from amqp_spark.state.names import CONSUMER, Names
-from amqp_spark.state.queue import StateQueue, loaded
+from amqp_spark.state.queue import loaded
 from amqp_spark.state.records import ConsumerState, OwnedBatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from amqp_core.api import Client
     from amqp_spark.offsets import QueueOffset
@@ -31,16 +32,33 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-T = TypeVar("T")
 
-KEEP_ALIVE_SECONDS: Final = 0.5
-"""Interval between two keep-alives: a quarter of the shortest time after which a broker gives up a silent client."""
+class StateStore(Protocol):
+    """Where the state is, and its lock: a :class:`.StateQueue` on the broker, or a :class:`.QuorumState`."""
+
+    def lock(self) -> None:
+        """Acquire the lock, without waiting."""
+
+    def take(self) -> bytes | None:
+        """Return the state; ``None`` if there never was one."""
+
+    def has(self, names: Names) -> bool:
+        """Whether there is the state of another queue."""
+
+    def create(self, body: bytes) -> None:
+        """Store the first state."""
+
+    def swap(
+        self, body: bytes, *, accept: Sequence[tuple[int, int]] = (), sent: Callable[[], None] | None = None
+    ) -> None:
+        """Replace the state, and accept transfers of the session."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumer:
     """The consumer that a state belongs to, and the options for taking it. ``index``: of the queue among its ``count``
-    queues, sorted; ``heartbeat`` (seconds) determines how long a suspended process may hold the lock."""
+    queues, sorted; ``heartbeat`` (seconds) determines how long a suspended process may hold the lock;
+    ``consumer_timeout`` (seconds), after which time RabbitMQ takes messages back."""
 
     consumer_id: str
     queue: str
@@ -49,6 +67,7 @@ class Consumer:
     spool: str
     adopt: bool
     heartbeat: int
+    consumer_timeout: float = CONSUMER_TIMEOUT_SECONDS
 
     @property
     def names(self) -> Names:
@@ -61,53 +80,44 @@ class Consumer:
         return f"consumerId {self.consumer_id!r}, queue {self.queue!r}"
 
 
-def recover(consumer: Consumer, client: Client, owner: StateQueue, spool: Spool) -> ConsumerState:
+def recover(consumer: Consumer, client: Client, owner: StateStore, spool: Spool) -> ConsumerState:
     """Take the state and raise its epoch; return it as stored on the broker. StateError: it belongs to another
     consumer, or is gone although the spool has batches. SpoolError: the spool cannot be used, or lacks batches of the
     state."""
-    _meanwhile(client, spool.open)
+    meanwhile(client, spool.open)
     body = owner.take()
-    _no_more_queues(consumer, client)
+    _no_more_queues(consumer, owner)
     if body is None:
-        state = _meanwhile(client, lambda: _first(consumer, spool))
+        state = meanwhile(client, lambda: _first(consumer, spool))
         spool.instance = state.instance
-        rubbish = _meanwhile(client, lambda: spool.rubbish((), ""))
+        rubbish = meanwhile(client, lambda: spool.rubbish((), ""))
         crashpoints.reached(crashpoints.RECOVERY_MID)
         owner.create(state.dump())
     else:
         found = loaded(consumer.names, ConsumerState.load, body)
         _check_ours(consumer, found)
-        _meanwhile(client, lambda: _check_files(consumer, found, spool))
-        state = _meanwhile(client, lambda: _with_files(consumer, found, spool))
+        meanwhile(client, lambda: _check_files(consumer, found, spool))
+        state = meanwhile(client, lambda: _with_files(consumer, found, spool))
         spool.instance = state.instance
         # Listed by the state from before this start gave up any batch: a damaged file stays until the next start.
         owned = {batch.file for batch in found.owned}
-        rubbish = _meanwhile(client, lambda: spool.rubbish(owned, found.instance))
+        rubbish = meanwhile(client, lambda: spool.rubbish(owned, found.instance))
         crashpoints.reached(crashpoints.RECOVERY_MID)
         state = replace(state, epoch=state.epoch + 1, spool=consumer.spool)
         owner.swap(state.dump())
     # The broker has answered on this session: so the lock was held while the rubbish was listed. From here on it may be
     # lost at any moment, and a successor may write files.
     crashpoints.reached(crashpoints.EPOCH_RAISED)
-    _meanwhile(client, lambda: _delete(rubbish, consumer, spool))
+    meanwhile(client, lambda: _delete(rubbish, consumer, spool))
     return state
 
 
-def _meanwhile(client: Client, work: Callable[[], T]) -> T:
-    """Run slow work on the spool while keeping the session alive: a silent client loses its session and the lock."""
-    with ThreadPoolExecutor(1, "amqp-spool") as pool:
-        working = pool.submit(work)
-        while not wait([working], KEEP_ALIVE_SECONDS).done:
-            client.sync()
-        return working.result()
-
-
-def _no_more_queues(consumer: Consumer, client: Client) -> None:
+def _no_more_queues(consumer: Consumer, owner: StateStore) -> None:
     if consumer.index:
         return
     beyond = Names(CONSUMER, consumer.consumer_id, consumer.count)
-    if StateQueue(client, beyond).exists():
-        reason = f"the broker has state of more than {consumer.count} queue(s) ({beyond.state!r})"
+    if owner.has(beyond):
+        reason = f"there is state of more than {consumer.count} queue(s) ({beyond.state!r})"
         raise _other_queues(consumer, reason)
 
 

@@ -1,5 +1,7 @@
 """Owned batches of one queue: the state on the broker, changed in the transactions that accept messages.
 
+Quorum queues of RabbitMQ have no such transactions: :mod:`.quorum_state` takes their place.
+
 The consumer's thread calls :meth:`TransactionalState.enter`, :meth:`~TransactionalState.run` and
 :meth:`~TransactionalState.left`; other threads submit a :class:`Change` and wait for its outcome. Everything goes
 through the session that receives: see :mod:`amqp_spark.state.queue`.
@@ -8,21 +10,28 @@ through the session that receives: see :mod:`amqp_spark.state.queue`.
 from __future__ import annotations
 
 import logging
+from collections import deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry, ends_of
-from amqp_spark.datasource.exactly_once.recovery import KEEP_ALIVE_SECONDS, Consumer, recover
+from amqp_spark.datasource.exactly_once.quorum_queue import check_quorum
+from amqp_spark.datasource.exactly_once.quorum_state import YOUNG_SECONDS, QuorumState
+from amqp_spark.datasource.exactly_once.recovery import Consumer, recover
 from amqp_spark.datasource.exactly_once.spool_cleaner import SpoolCleaner
+from amqp_spark.datasource.exactly_once.waiting import KEEP_ALIVE_SECONDS
 from amqp_spark.error_conditions import SparkCondition
-from amqp_spark.errors import SpoolError, StateError
+from amqp_spark.errors import ConsumerStalled, SpoolError, StateError
 from amqp_spark.state.queue import StateQueue, loaded
 from amqp_spark.state.records import ConsumerState, OwnedBatch
 
 if TYPE_CHECKING:
-    from amqp_core.api import Client
+    from collections.abc import Sequence
+
+    from amqp_core.api import Block, Client
+    from amqp_spark.datasource.exactly_once.recovery import StateStore
     from amqp_spark.datasource.receive_buffer import QueueBuffer, ReceiveBuffer
     from amqp_spark.spool.spool import Spool
 
@@ -30,6 +39,7 @@ _log = logging.getLogger(__name__)
 
 LOCK_SECONDS: Final = 5.0
 """How long to wait for a lock beyond the two heartbeats after which a broker gives up a silent holder."""
+WARNING_SECONDS: Final = 60.0
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,11 +76,16 @@ class TransactionalState:
         self._lock = held.changed
         self._clock = held.clock
         self._buffer = buffer
-        self._owner: StateQueue | None = None
+        self._owner: StateStore | None = None
+        self._quorum: QuorumState | None = None
         self._change: Change | None = None
         self._attempt: _Attempt | None = None
         self._drop_wanted = False
         self._refused_since: float | None = None
+        self._arrivals: deque[tuple[int, float]] = deque()
+        """Positions that were received at some times, from the last one before the first message that waits on."""
+        self._dropped_count = 0
+        self._next_warning = float("-inf")
 
     # --- from any thread, under the lock
 
@@ -95,16 +110,21 @@ class TransactionalState:
 
     # --- on the consumer's thread
 
-    def enter(self, client: Client) -> bool:
+    def enter(self, client: Client, *, declared: bool = False) -> bool:
         """Take lock and state on a new session; False if another session holds the lock: try again on another one.
-        StateError: the lock was not released in time, or the state is not valid for this consumer."""
+        ``declared``: the queue is new. StateError: the lock was not released in time, or the state is not valid for
+        this consumer."""
         if not self._first_has_recovered(client):
             return False
-        owner = StateQueue(client, self.consumer.names)
+        owner = self._store(client)
+        if self._quorum is not None and not self._is_old_enough(client, declared=declared):
+            return False
         try:
             owner.lock()
         except ResourceLocked as error:
             self._refused(error)
+            return False
+        if self._quorum is not None and not self._is_only_consumer(client):
             return False
         self._refused_since = None
         crashpoints.reached(crashpoints.LOCK_TAKEN)
@@ -116,8 +136,41 @@ class TransactionalState:
                 self._lock.notify_all()
         else:
             self._resume(owner)
+        if self._quorum is not None:
+            self._quorum.enter()
         self._owner = owner
         return True
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether messages are to be recognised that an earlier session has accepted."""
+        return self._quorum is not None and self._quorum.in_doubt
+
+    def most_unsettled(self, most: int | None) -> int | None:
+        """The limit of unsettled messages of the next subscription; ``most``: without the messages in doubt."""
+        return most if self._quorum is None else self._quorum.most_unsettled(most)
+
+    def sift(self, blocks: Sequence[Block]) -> Sequence[Block]:
+        """Return what arrived without messages that an earlier session may have accepted."""
+        return blocks if self._quorum is None else self._quorum.sift(blocks)
+
+    def take_dropped(self) -> int:
+        """Number of messages that were recognised since the last call."""
+        dropped, self._dropped_count = self._dropped_count, 0
+        return dropped
+
+    def surveyed(self, consumers: int | None) -> None:
+        """Take the number of consumers of the queue, from any thread; warn if another one has come."""
+        if self._quorum is None or self.state is None or consumers is None or consumers < 2:
+            return
+        now = self._clock()
+        if now >= self._next_warning:
+            self._next_warning = now + WARNING_SECONDS
+            _log.warning(
+                "%s: the queue has %d consumers, and exactly-once needs to be the only one: messages that come again "
+                "after a crash could go to another one, so that they are processed twice; stop the others",
+                self.consumer.shown, consumers,
+            )  # fmt: skip
 
     def is_asked(self) -> bool:
         """Whether there is a change to make, or a finished batch to drop. Under the lock."""
@@ -126,12 +179,17 @@ class TransactionalState:
     def run(self, *, finish: bool) -> bool:
         """Make the requested change; return whether there was any. ``finish``: drop finished batches in any case."""
         assert self._owner is not None
+        if self._quorum is not None:
+            self._dropped_count += self._quorum.resolve()
+            self._check_age()
+            if self._quorum.withholds:
+                return False
         with self._lock:
             change = self._change
             if change is not None and change.incarnation not in {None, self._buffer.incarnation}:
                 self._settle(change, committed=False)  # its ids belong to a session that is gone
                 change = None
-            finished = [entry for entry in self.entries if entry.finished]
+            finished = self._droppable()
             if change is None and not (finished and (finish or self._drop_wanted)):
                 return False
             self._drop_wanted = False
@@ -155,9 +213,67 @@ class TransactionalState:
     def left(self) -> None:
         """Handle the end of the session."""
         self._owner = None
+        self._arrivals.clear()
         self._refused_since = None
 
     # --- inside
+
+    def _store(self, client: Client) -> StateStore:
+        """Where the state is: on the broker if it has transactions, else in the spool."""
+        self.spool.protocol = client.protocol
+        if not client.capabilities.counts_deliveries:
+            return StateQueue(client, self.consumer.names)
+        check_quorum(client, self.consumer.queue)
+        if self._quorum is None:
+            self._quorum = QuorumState(self.consumer, self.spool, self._clock)
+        self._quorum.begin(client)
+        return self._quorum
+
+    def _is_old_enough(self, client: Client, *, declared: bool) -> bool:
+        """Wait until a queue that was just declared may be relied on; False when the query ends."""
+        until = self._clock() + YOUNG_SECONDS
+        while declared and (left := until - self._clock()) > 0:
+            with self._lock:
+                if self._held.stopping:
+                    return False
+                self._lock.wait(min(left, KEEP_ALIVE_SECONDS))
+            client.sync()
+        return True
+
+    def _is_only_consumer(self, client: Client) -> bool:
+        """Whether the queue has no consumer; StateError: it still has one after the time that a lost one needs."""
+        info = client.query_queue(self.consumer.queue)
+        count = 0 if info is None else info.subscriber_count or 0
+        if not count:
+            return True
+        now = self._clock()
+        if self._refused_since is None:
+            self._refused_since = now
+        if now - self._refused_since >= 2 * self.consumer.heartbeat + LOCK_SECONDS:
+            raise StateError(SparkCondition.QUEUE_SHARED(owner=self.consumer.shown, count=count))
+        return False
+
+    def _check_age(self) -> None:
+        """Replace the session before the broker takes messages back that wait here for long."""
+        with self._lock:
+            buffer, now = self._buffer, self._clock()
+            if not self._arrivals or now >= self._arrivals[-1][1] + 1.0:
+                self._arrivals.append((buffer.received, now))
+            while len(self._arrivals) > 1 and self._arrivals[1][0] <= buffer.planned:
+                self._arrivals.popleft()
+            age = now - self._arrivals[0][1] if buffer.waiting else 0.0
+        if age > self.consumer.consumer_timeout / 2:
+            queue, seconds = self.consumer.queue, f"{age:.0f}"
+            raise ConsumerStalled(SparkCondition.MESSAGES_HELD_LONG(queue=queue, seconds=seconds))
+
+    def _droppable(self) -> list[Entry]:
+        """Finished batches, up to the first one whose messages may come again."""
+        found = []
+        for entry in self.entries:
+            if not entry.finished or (self._quorum is not None and self._quorum.is_in_doubt(entry.batch.file)):
+                break
+            found.append(entry)
+        return found
 
     def _first_has_recovered(self, client: Client) -> bool:
         """Wait until the consumer's first queue has recovered; False when the query ends.
@@ -188,7 +304,7 @@ class TransactionalState:
             remedy, owner = "Stop it, or give one of them another id", self.consumer.shown
             raise StateError(SparkCondition.STATE_IN_USE(owner=owner, reason=reason, remedy=remedy)) from error
 
-    def _resume(self, owner: StateQueue) -> None:
+    def _resume(self, owner: StateStore) -> None:
         """Check after a reconnect that the state is unchanged, with or without the transaction that was under way."""
         body = owner.take()
         attempt, self._attempt = self._attempt, None
@@ -212,7 +328,7 @@ class TransactionalState:
     def _attempted(self, change: Change | None, finished: list[Entry]) -> _Attempt:
         before = self.state
         assert before is not None
-        kept = [entry for entry in self.entries if not entry.finished]
+        kept = self.entries[len(finished) :]
         epoch, sequence = before.epoch, before.sequence
         if change is not None and change.relabelled is not None:
             kept, epoch = change.relabelled, before.epoch + 1

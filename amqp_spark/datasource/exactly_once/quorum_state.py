@@ -1,0 +1,367 @@
+"""Exactly-once from a quorum queue of RabbitMQ: the state in the spool, and acknowledgements that may be in doubt.
+
+There is no transaction of acknowledgements and state. A batch is owned as soon as the state in the spool says so; then
+it is acknowledged (basic.ack, multiple), and a barrier follows: basic.get of the same queue on the same channel, which
+the log of the queue has behind the acknowledgement. Until it returns, the acknowledgement is *in doubt*: if connection,
+client or broker die, the messages come again, or not. :mod:`.recognition` finds those that come again; they are dropped
+and acknowledged again. The state records the doubt before the acknowledgement is sent, and its end with the next
+change: a doubt that has ended and is still recorded finds nothing.
+
+A doubt ends
+
+- with the barrier behind the acknowledgement, also behind the second one;
+- on a new session, when all that an earlier session was sent has come, and some of the batch has not. This is so when
+  (1) the queue says, after our own consumer is there, that there is no other one: the consumer of the earlier session
+  is gone, and all that it held is returned. The queue delivers what is returned before anything else. So (2) when a
+  barrier after that finds the queue empty, or with a message that was never delivered, everything that was returned
+  went to our consumer; and (3) a sync after that brings it here.
+
+While messages are withheld, no other batch is acknowledged: so every batch is acknowledged by one command, for all that
+the session has received up to some message, which the queue applies as a whole. If messages are kept after all, the
+session is replaced, so that they come in their order.
+
+The lock is on the connection that acknowledges. RabbitMQ releases it when that connection has died; a file of the state
+that was written before an acknowledgement is visible to the next owner of the lock in any case.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from array import array
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from amqp_core.blocks import Block
+from amqp_spark import crashpoints
+from amqp_spark.datasource.exactly_once.recognition import Recognition, Verdict
+from amqp_spark.datasource.exactly_once.spooled_record import SpooledRecord
+from amqp_spark.datasource.exactly_once.waiting import meanwhile
+from amqp_spark.datasource.receive_buffer import add_range
+from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.errors import ConsumerStalled, StateError
+from amqp_spark.spool.spool import BatchLostError
+from amqp_spark.spool.state_files import StateFiles
+from amqp_spark.state.queue import allowed, loaded
+from amqp_spark.state.records import ConsumerState
+from amqp_spark.timeouts import accept_timeout
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from amqp_core.api import Block as AnyBlock
+    from amqp_core.api import Client, Identity
+    from amqp_spark.datasource.exactly_once.recovery import Consumer
+    from amqp_spark.spool.spool import Spool
+    from amqp_spark.state.names import Names
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+SPARE_UNSETTLED: Final = 1000
+"""So many messages may be unsettled besides those that are withheld."""
+MOST_UNSETTLED: Final = 65_535
+"""The largest limit of unsettled messages (0-9-1 section basic.qos)."""
+LOOK_SECONDS: Final = 0.05
+LONGEST_LOOK_SECONDS: Final = 1.0
+"""First and longest pause between two looks whether all that was returned has come."""
+PATIENCE_SECONDS: Final = 60.0
+"""How long messages are withheld at most; then they are decided on with what has come."""
+FRESH_LOOKS: Final = 5000
+"""Most messages of a session that are compared with those in doubt although they are not marked as redelivered."""
+SAMPLE: Final = 32
+"""Messages that are compared with each other once a second, to warn of equal ones."""
+SAMPLED: Final = 1024
+"""Messages that the next sample is compared with."""
+YOUNG_SECONDS: Final = 3.0
+"""Age of a queue before anything rests on it: RabbitMQ 4 may lose what a new quorum queue has confirmed."""
+
+
+class QuorumState:
+    """The state of one queue in the spool; see the module. It has the calls of :class:`.StateQueue`, and lives as long
+    as the process: :meth:`begin` gives it the next session. On the thread of the consumer."""
+
+    def __init__(self, consumer: Consumer, spool: Spool, clock: Callable[[], float]) -> None:
+        self.body: bytes | None = None
+        self._consumer = consumer
+        self._names = consumer.names
+        self._spool = spool
+        self._clock = clock
+        self._files = StateFiles(spool, self._names.state)
+        self._token = secrets.token_hex(8)
+        self._epoch = self._serial = -1
+        self._read = False
+        self._doubts: dict[str, bool] = {}
+        self._recognition = Recognition()
+        self.recognised = self.alike = 0
+        self._untold = 0
+        self._client: Client | None = None
+        self._alone = self._due = self._past = self._last_was_redelivered = False
+        self._next_look = self._begun_at = self._last_arrival = 0.0
+        self._pause = LOOK_SECONDS
+        self._fresh_looks = 0
+        self._samples: dict[bytes, None] = {}
+        self._next_sample = 0.0
+
+    def begin(self, client: Client) -> None:
+        """Use a new session."""
+        self._client = client
+
+    # --- the calls of StateQueue
+
+    def lock(self) -> None:
+        """See :meth:`.StateQueue.lock`."""
+        with allowed(f"declare the queue {self._names.lock!r}", self._names.owner):
+            self._session.declare_queue(self._names.lock, exclusive=True, auto_delete=True)
+
+    def take(self) -> bytes | None:
+        """Read the state; ``None`` if there never was one."""
+        found = meanwhile(self._session, self._files.latest)
+        if found is None:
+            return None
+        record = loaded(self._names, SpooledRecord.load, found.content)
+        self._epoch, self._serial, self.body = found.epoch, found.serial, record.state
+        if not self._read:
+            self._doubts = dict(record.doubts)
+            self.recognised, self.alike = record.recognised, record.alike
+            self._read = True
+        return self.body
+
+    def has(self, names: Names) -> bool:
+        """Whether the spool has the state of another queue of the consumer."""
+        return meanwhile(self._session, StateFiles(self._spool, names.state).latest) is not None
+
+    def create(self, body: bytes) -> None:
+        """Write the first state."""
+        self._read = True
+        self._write(body, {})
+
+    def swap(
+        self, body: bytes, *, accept: Sequence[tuple[int, int]] = (), sent: Callable[[], None] | None = None
+    ) -> None:
+        """Replace the state, then acknowledge transfers of this session; the latest owned batch has them.
+
+        After an error of the connection the state is what :meth:`take` returns, and the acknowledgement is in doubt.
+        """
+        owned = [batch.file for batch in ConsumerState.load(body).owned]
+        doubts = {file: returning for file, returning in self._doubts.items() if file in owned}
+        if accept:
+            doubts[owned[-1]] = False
+        self._doubts = doubts  # before the file is written: it may be there although its writing fails
+        self._write(body, doubts)
+        for file in set(self._recognition.files) - set(doubts):
+            self._recognition.remove(file)
+        if accept:
+            crashpoints.reached(crashpoints.SPOOLED_UNACKED)
+            count = sum(last - first + 1 for first, last in accept)
+            self._session.accept(accept, silence_timeout_s=accept_timeout(count))
+        if sent is not None:
+            sent()
+        if accept:
+            crashpoints.reached(crashpoints.ACKED_WITHOUT_BARRIER)
+            self._session.pass_barrier(self._consumer.queue)
+            crashpoints.reached(crashpoints.BARRIER_UNNOTED)
+            del self._doubts[owned[-1]]
+
+    # --- doubts
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the acknowledgement of a batch may have been lost with an earlier session."""
+        return bool(self._recognition.files)
+
+    @property
+    def withholds(self) -> bool:
+        """Whether messages are withheld, so that nothing else may be acknowledged."""
+        return self._recognition.withheld > 0
+
+    def is_in_doubt(self, file: str) -> bool:
+        """Whether a batch must stay owned, since its messages may come again."""
+        return file in self._doubts
+
+    def most_unsettled(self, most: int | None) -> int | None:
+        """The limit of unsettled messages for a session that may have to withhold all messages in doubt."""
+        if most is None or not self.in_doubt:
+            return most
+        return max(most, min(MOST_UNSETTLED, self._recognition.count + SPARE_UNSETTLED))
+
+    def enter(self) -> None:
+        """Prepare to recognise messages, once the state was taken on a new session."""
+        assert self.body is not None
+        batches = {batch.file: batch for batch in ConsumerState.load(self.body).owned}
+        self._doubts = {file: returning for file, returning in self._doubts.items() if file in batches}
+        for file in set(self._doubts) - set(self._recognition.files):
+            batch = batches[file]
+            try:
+                found = meanwhile(self._session, lambda batch=batch: self._identities(batch.file, batch.checksum))  # type: ignore[misc]
+            except BatchLostError as error:  # adoptState=true gives it up
+                _log.warning("%s: it is not known which messages of file %r come again: %s", self._shown, file, error)
+                del self._doubts[file]
+                continue
+            self._recognition.add(file, found, returning=self._doubts[file])
+        self._recognition.restart()
+        self._alone = self._due = self._past = self._last_was_redelivered = False
+        self._begun_at = self._last_arrival = self._clock()
+        self._next_look, self._pause, self._fresh_looks = self._begun_at, LOOK_SECONDS, 0
+        if self._doubts:
+            _log.info(
+                "%s: whether %d message(s) are acknowledged is in doubt; those that come again are recognised",
+                self._shown, self._recognition.count,
+            )  # fmt: skip
+
+    def sift(self, blocks: Sequence[AnyBlock]) -> list[AnyBlock]:
+        """Return blocks without the messages that may be in doubt."""
+        self._look_for_equal(blocks)
+        if not self.in_doubt:
+            return list(blocks)
+        kept: list[AnyBlock] = []
+        for block in blocks:
+            flagged = self._session.redelivered(block)
+            found = zip(flagged, self._session.identities(block, flagged), strict=True)
+            withheld = [index for index, each in found if self._recognition.withholds(each, block.first_id + index)]
+            self._look_at_fresh(block, flagged)
+            self._last_was_redelivered = bool(flagged) and flagged[-1] == len(block.ends) - 1
+            kept += without(block, withheld) if withheld else [block]
+        self._last_arrival = self._clock()
+        return kept
+
+    def resolve(self) -> int:
+        """Decide on messages in doubt as far as possible; return how many were dropped.
+
+        Raises:
+            ConsumerStalled: some are kept: the session must be replaced.
+        """
+        if not self.in_doubt:
+            return 0
+        self._past = self._past or self._due
+        patient = self._clock() < self._begun_at + PATIENCE_SECONDS
+        crowded = self.withholds and (not patient or self._recognition.withheld >= MOST_UNSETTLED)
+        verdict = self._recognition.decide(past=self._past or crowded)
+        if verdict.ended:
+            return self._carry_out(verdict)
+        self._look()
+        return 0
+
+    # --- inside
+
+    @property
+    def _session(self) -> Client:
+        assert self._client is not None
+        return self._client
+
+    @property
+    def _shown(self) -> str:
+        return self._consumer.shown
+
+    def _write(self, body: bytes, doubts: dict[str, bool]) -> None:
+        epoch = ConsumerState.load(body).epoch
+        record = SpooledRecord(
+            state=body, doubts=doubts, recognised=self.recognised, alike=self.alike, token=self._token
+        )
+        content = record.dump()
+        if epoch == self._epoch:
+            meanwhile(self._session, lambda: self._files.write(epoch, self._serial + 1, content))
+            self._serial += 1
+        else:
+            if not meanwhile(self._session, lambda: self._files.begin(epoch, content)):
+                raise StateError(SparkCondition.CONSUMER_REPLACED(consumer=self._shown, found=epoch, ours=self._epoch))
+            self._epoch, self._serial = epoch, 0
+        self.body = body
+
+    def _identities(self, file: str, checksum: str) -> list[Identity | None]:
+        spooled = self._spool.read(file, checksum)
+        ends = array("I", spooled.ends)
+        return self._session.identities(Block(bytes(spooled.frames), ends, 1))
+
+    def _look(self) -> None:
+        """Look whether everything that was returned has come; see the module."""
+        now = self._clock()
+        if now < self._next_look or (self._last_was_redelivered and now < self._last_arrival + self._pause):
+            return
+        self._next_look = now + self._pause
+        self._pause = min(LONGEST_LOOK_SECONDS, 2 * self._pause)
+        if not self._alone:
+            info = self._session.query_queue(self._consumer.queue)
+            self._alone = info is not None and info.subscriber_count == 1
+            if not self._alone:
+                return
+        if self._session.pass_barrier(self._consumer.queue):
+            return
+        self._session.sync()
+        self._due = True  # what has come with the answer is sifted before the next decision
+
+    def _carry_out(self, verdict: Verdict) -> int:
+        queue = self._consumer.queue
+        if verdict.drop:
+            assert self.body is not None
+            self._recognition.mark_returning(verdict.ended)
+            self._doubts |= dict.fromkeys(verdict.ended, True)
+            self.recognised += len(verdict.drop)
+            self._write(self.body, self._doubts)
+            crashpoints.reached(crashpoints.RECOGNISED_UNACKED)
+            self._session.accept(_ranges(verdict.drop), silence_timeout_s=accept_timeout(len(verdict.drop)))
+            crashpoints.reached(crashpoints.REACKED_WITHOUT_BARRIER)
+            self._session.pass_barrier(queue)
+        for file in verdict.ended:
+            self._recognition.remove(file)
+            del self._doubts[file]
+        if verdict.drop:
+            _log.info("%s: %d accepted message(s) came again, and are dropped", self._shown, len(verdict.drop))
+        if verdict.keep:
+            self.alike += len(verdict.keep)
+            raise ConsumerStalled(SparkCondition.MESSAGES_ALIKE(queue=queue, count=len(verdict.keep)))
+        return len(verdict.drop)
+
+    def _look_at_fresh(self, block: AnyBlock, flagged: Sequence[int]) -> None:
+        """Learn from messages that were not delivered before whether messages in doubt have equals."""
+        if self._fresh_looks >= FRESH_LOOKS or len(flagged) == len(block.ends):
+            return
+        known = set(flagged)
+        fresh = [index for index in range(len(block.ends)) if index not in known][: FRESH_LOOKS - self._fresh_looks]
+        self._fresh_looks += len(fresh)
+        for each in self._session.identities(block, fresh):
+            self._recognition.arrived(each)
+
+    def _look_for_equal(self, blocks: Sequence[AnyBlock]) -> None:
+        """Warn once of equal messages without a message id, as far as a sample has them."""
+        now = self._clock()
+        if now < self._next_sample:
+            return
+        self._next_sample = now + 1.0
+        block = blocks[0]
+        known = set(self._session.redelivered(block))
+        fresh = [index for index in range(min(SAMPLE, len(block.ends))) if index not in known]
+        for each in self._session.identities(block, fresh):
+            if each is None or each.named:
+                continue
+            if each.digest in self._samples:
+                _log.warning(
+                    "%s: there are equal messages without a message_id: if one of them comes again after a crash, it "
+                    "cannot be recognised, and is read twice; let the publishers set a unique message_id",
+                    self._shown,
+                )  # fmt: skip
+                self._next_sample = float("inf")
+                return
+            self._samples[each.digest] = None
+        while len(self._samples) > SAMPLED:
+            del self._samples[next(iter(self._samples))]
+
+
+def without(block: AnyBlock, indices: Sequence[int]) -> list[AnyBlock]:
+    """The block without some transfers, as one block for each run that is left."""
+    assert isinstance(block, Block)
+    kept: list[AnyBlock] = []
+    begin = 0
+    for index in (*indices, len(block.ends)):
+        if begin < index:
+            start = block.ends[begin - 1] if begin else 0
+            kept.append(block.part(begin, index, start, block.ends[index - 1]))
+        begin = index + 1
+    return kept
+
+
+def _ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
+    ranges: list[tuple[int, int]] = []
+    for each in sorted(ids):
+        add_range(ranges, each, each)
+    return ranges

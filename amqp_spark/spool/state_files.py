@@ -1,0 +1,76 @@
+"""The state of exactly-once as files of the spool, for brokers without transactions: the newest file is the state.
+
+A file is never changed. Its name has the epoch and a serial number: of two files the later one counts. Each process
+raises the epoch, and creates the first file of an epoch only if no other process has: so a process that was suspended,
+and has lost its lock, cannot hide what its successor writes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from amqp_spark.state.names import hashed
+
+if TYPE_CHECKING:
+    from amqp_spark.spool.spool import Spool
+
+_ENDING: Final = ".json"
+
+
+class StateFile(NamedTuple):
+    """A file: its place in the order of all, and its content."""
+
+    epoch: int
+    serial: int
+    content: bytes
+
+
+class StateFiles:
+    """The files of one state, by its ``name``, in an open spool. Every failure raises a SpoolError."""
+
+    def __init__(self, spool: Spool, name: str) -> None:
+        self._spool = spool
+        self._name = name
+        self._pattern = re.compile(re.escape(name) + r"\.([0-9]{10,})-([0-9]{8,})" + re.escape(_ENDING))
+
+    def latest(self) -> StateFile | None:
+        """Read the newest file; ``None`` if there is none."""
+        with self._spool.location.spool_errors("cannot be read"):
+            places = self._places()
+            if not places:
+                return None
+            newest = max(places)
+            with self._spool.place.open(self._file(*newest)) as opened:
+                return StateFile(*newest, bytes(opened.read_at(0, opened.size)))
+
+    def begin(self, epoch: int, content: bytes) -> bool:
+        """Write the first file of an epoch; return whether it is ours. Then older files are deleted."""
+        name = self._file(epoch, 0)
+        with self._spool.location.spool_errors("cannot be written"):
+            self._spool.place.claim(name, content, hashed(self._name))
+            with self._spool.place.open(name) as opened:
+                ours = bytes(opened.read_at(0, opened.size)) == content
+            if ours:
+                for place in self._places():
+                    if place < (epoch, 0):
+                        self._delete(place)
+        return ours
+
+    def write(self, epoch: int, serial: int, content: bytes) -> None:
+        """Write the next file of an epoch, which this process has begun. Then the one before is deleted."""
+        with self._spool.location.spool_errors("cannot be written", "the broker keeps messages that are not accepted"):
+            self._spool.place.write(self._file(epoch, serial), (content,))
+        self._delete((epoch, serial - 1))
+
+    def _places(self) -> list[tuple[int, int]]:
+        found = (self._pattern.fullmatch(name) for name in self._spool.place.names())
+        return [(int(each[1]), int(each[2])) for each in found if each is not None]
+
+    def _file(self, epoch: int, serial: int) -> str:
+        return f"{self._name}.{epoch:010d}-{serial:08d}{_ENDING}"
+
+    def _delete(self, place: tuple[int, int]) -> None:
+        with contextlib.suppress(Exception):  # an old file is ignored, and deleted when the next epoch begins
+            self._spool.place.delete(self._file(*place))

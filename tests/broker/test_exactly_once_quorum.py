@@ -1,0 +1,219 @@
+"""Exactly-once from quorum queues of RabbitMQ: nothing lost, nothing twice, whatever dies."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from amqp_core.v0_9.messages import Message
+from amqp_core.v0_9.spec import BasicProperties
+from amqp_spark import crashpoints
+from amqp_spark.errors import SpoolError, StateError, UnsupportedModeError
+from tests.broker.exactly_once_support import Fate
+from tests.broker.source_0_9_support import Place, drained, numbers
+from tests.spark.driver import Driver, bodies
+from tests.support.process import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    from tests.support.rabbitmq import RabbitMQNode
+
+pytestmark = pytest.mark.broker
+
+
+class Consumer(Place):
+    """A place whose readers have one consumerId."""
+
+    directory: Path
+
+    def driver(self, checkpoint: Driver | None = None, *, available_now: bool = False, **options: Any) -> Driver:
+        given = {
+            "deliveryGuarantee": "exactly-once",
+            "consumerId": self.queue,
+            "spoolLocation": str(self.directory / "spool"),
+            "heartbeat": 1,
+        }
+        return super().driver(checkpoint, available_now=available_now, **(given | options))
+
+    def state(self) -> dict[str, Any]:
+        """The newest file of the state."""
+        files = sorted((self.directory / "spool").glob("amqp-spark.state.*.json"))
+        loaded: dict[str, Any] = json.loads(files[-1].read_text())
+        return loaded
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in (self.directory / "spool").glob("*.spool"))
+
+    def publish_named(self, names: Iterable[int]) -> None:
+        """Send messages with equal bodies and a message_id each."""
+        with self.connect() as client:
+            for name in names:
+                client.publish(
+                    Message(b"same", BasicProperties(delivery_mode=2, message_id=f"{name}")), routing_key=self.queue
+                )
+            client.confirm()
+
+
+@pytest.fixture
+def consumer(rabbitmq: RabbitMQNode, tmp_path: Path) -> Iterator[Consumer]:
+    with closing(Consumer(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password, "quorum")) as consumer:
+        consumer.directory = tmp_path
+        consumer.declare(x_delivery_limit=-1)
+        yield consumer
+
+
+@pytest.fixture
+def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
+    fate = Fate()
+    monkeypatch.setattr(crashpoints, "reached", fate)
+    return fate
+
+
+def test_a_queue_is_read_once_and_nothing_is_left(consumer: Consumer) -> None:
+    consumer.publish(numbers(1000))
+    driver = consumer.driver(available_now=True, maxMessagesPerTrigger=300)
+    assert drained(driver) == numbers(1000)
+    consumer.stop()
+    wait_until(lambda: consumer.count() == (0, 0), "all are accepted")
+    assert consumer.files() == []
+    assert consumer.state()["doubts"] == []
+
+
+@pytest.mark.parametrize("point", crashpoints.QUORUM_POINTS)
+def test_a_connection_is_lost_at_a_point(consumer: Consumer, fate: Fate, point: str) -> None:
+    consumer.publish(numbers(1000))
+    fate.cut_at(point)
+    driver = consumer.driver(available_now=True, maxMessagesPerTrigger=300)
+    assert drained(driver) == numbers(1000)
+    assert fate.point == "", "it came there"
+    consumer.stop()
+    wait_until(lambda: consumer.count() == (0, 0), "all are accepted")
+    assert consumer.files() == []
+    assert consumer.state()["recognised"] == (300 if point == crashpoints.SPOOLED_UNACKED else 0)
+
+
+@pytest.mark.parametrize("point", [crashpoints.RECOGNISED_UNACKED, crashpoints.REACKED_WITHOUT_BARRIER])
+def test_a_connection_is_lost_while_messages_are_recognised(consumer: Consumer, fate: Fate, point: str) -> None:
+    consumer.publish(numbers(1000))
+    fate.cut_at(crashpoints.SPOOLED_UNACKED)
+    driver = consumer.driver(available_now=True, maxMessagesPerTrigger=300)
+    fates = [point]
+
+    def next_fate() -> None:
+        if fates and not fate.point:
+            fate.cut_at(fates.pop())
+
+    found: list[bytes] = []
+    while (rows := driver.trigger()) is not None:
+        next_fate()
+        found += bodies(rows)
+    assert found == numbers(1000)
+    consumer.stop()
+    wait_until(lambda: consumer.count() == (0, 0), "all are accepted")
+
+
+def test_named_messages_with_equal_bodies_are_recognised(consumer: Consumer, fate: Fate) -> None:
+    consumer.publish_named(range(500))
+    fate.cut_at(crashpoints.SPOOLED_UNACKED)
+    driver = consumer.driver(available_now=True, maxMessagesPerTrigger=100)
+    assert len(drained(driver)) == 500
+    assert fate.point == ""
+
+
+@pytest.mark.parametrize("point", crashpoints.QUORUM_POINTS)
+def test_equal_messages_are_never_lost(
+    consumer: Consumer, fate: Fate, point: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer.publish([b"same"] * 500)
+    fate.cut_at(point)
+    driver = consumer.driver(available_now=True, maxMessagesPerTrigger=100)
+    assert len(drained(driver)) == (600 if point == crashpoints.SPOOLED_UNACKED else 500)
+    assert fate.point == ""
+    assert caplog.text.count("equal messages without a message_id") == 1
+
+
+def test_a_classic_queue_is_refused(consumer: Consumer) -> None:
+    with consumer.connect() as client:
+        client.delete_queue(consumer.queue)
+        client.declare_queue(consumer.queue, durable=True)
+    with pytest.raises(UnsupportedModeError, match=r"is a classic queue, and .* needs a quorum queue or a stream"):
+        consumer.driver().trigger_until_rows()
+
+
+def test_a_queue_with_a_single_active_consumer_is_refused(consumer: Consumer) -> None:
+    with consumer.connect() as client:
+        client.delete_queue(consumer.queue)
+    consumer.declare(x_single_active_consumer=True)
+    with pytest.raises(UnsupportedModeError, match="x-single-active-consumer"):
+        consumer.driver().trigger_until_rows()
+
+
+def test_a_queue_with_another_consumer_is_refused(consumer: Consumer) -> None:
+    consumer.publish(numbers(10))
+    with consumer.connect() as other:
+        other.subscribe(consumer.queue, max_unsettled=1)
+        with pytest.raises(StateError, match="the queue has 1 other consumer"):
+            consumer.driver().trigger_until_rows()
+
+
+def test_a_consumer_that_comes_later_is_noticed(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("amqp_spark.datasource.backlog.SURVEY_SECONDS", 0.5)
+    consumer.publish(numbers(10))
+    driver = consumer.driver()
+    driver.rows(10)
+    with consumer.connect() as other:
+        other.subscribe(consumer.queue, max_unsettled=1)
+
+        def noticed() -> bool:
+            driver.trigger()
+            return "has 2 consumers, and exactly-once needs to be the only one" in caplog.text
+
+        wait_until(noticed, "it is noticed")
+
+
+def test_two_queries_with_one_consumer_id(consumer: Consumer) -> None:
+    consumer.publish(numbers(10))
+    consumer.driver().rows(10)
+    with pytest.raises(StateError, match="another query has held the lock"):
+        consumer.driver().trigger_until_rows()
+
+
+def test_a_new_queue_is_given_time(consumer: Consumer) -> None:
+    with consumer.connect() as client:
+        client.delete_queue(consumer.queue)
+    driver = consumer.driver(declare="ifMissing", queueType="quorum", available_now=True)
+    assert drained(driver) == []
+
+
+def test_a_batch_is_replayed_after_a_restart(consumer: Consumer) -> None:
+    consumer.publish(numbers(200))
+    first = consumer.driver(maxMessagesPerTrigger=100)
+    while (rows := first.trigger(fail=True)) is None:
+        pass
+    consumer.stop()
+    second = consumer.driver(first, maxMessagesPerTrigger=7, numPartitions=3)
+    assert sorted(second.restart_batch() or []) == sorted(rows)
+
+
+def test_a_spool_of_the_other_protocol_is_refused(consumer: Consumer) -> None:
+    spool = consumer.directory / "spool"
+    spool.mkdir()
+    (spool / "amqp-spark-spool.json").write_text(json.dumps({"version": 1, "consumerId": consumer.queue}))
+    with pytest.raises(SpoolError, match="has messages of AMQP 0-10, and the broker speaks AMQP 0-9-1"):
+        consumer.driver().trigger_until_rows()
+
+
+def test_messages_that_wait_for_long_are_fetched_again(consumer: Consumer, caplog: pytest.LogCaptureFixture) -> None:
+    """The broker would take them back; their acknowledgement would be ignored, and they would come twice."""
+    consumer.publish(numbers(100))
+    driver = consumer.driver(consumerTimeout="12s", maxMessagesPerTrigger=30)
+    driver.rows(30)
+    wait_until(lambda: "AMQP_MESSAGES_HELD_LONG" in caplog.text, "the session is replaced")
+    assert sorted(bodies(driver.rows(70))) == numbers(100)[30:]
