@@ -7,6 +7,9 @@ With --consumer-id: the state of each queue of that consumer, its owned batches,
 spool. With --transactional-id: the last decision of that writer, its markers and its branches. Without: all prepared
 branches of the broker. The command takes no message, so it can be used while queries run.
 
+On RabbitMQ the state of a consumer is in its spool: --consumer-id and --spool together show it, with the
+acknowledgements that are in doubt, and how many messages came again and were recognised. The actions are not offered.
+
 --export shows one message of an owned batch, and writes it to the file of --to. --skip writes it there, too, and then
 removes it from its batch, so that a query continues after a message that stopped it (mode=FAILFAST). Stop the query
 first.
@@ -39,7 +42,7 @@ from amqp_spark.state.xids import TooManyPrepared, parse_xid
 from amqp_spark.timeouts import branch_timeout
 from amqp_spark.transactions import actions, report
 from amqp_spark.transactions.branch_status import look_at_branches, with_timeouts
-from amqp_spark.transactions.consumer_status import look_at_consumer
+from amqp_spark.transactions.consumer_status import look_at_consumer, look_at_spooled
 from amqp_spark.transactions.writer_status import look_at_state, look_at_writer
 
 if TYPE_CHECKING:
@@ -165,8 +168,13 @@ def run(arguments: argparse.Namespace) -> int:
     wanted = check(arguments)
     options = connection(arguments)
 
+    acts = wanted or arguments.forget or arguments.export is not None
+    only_shows = not acts and arguments.skip is None
+
     def connect() -> Client:
         client = connect_to(options, call_timeout_s=_CALL_SECONDS)
+        if client.capabilities.counts_deliveries and arguments.spool is not None and only_shows:
+            return client  # the state is in the spool
         try:
             require_kept_state(client)
             require(client, "This command", "browse", "credit", "binding_queries")
@@ -213,6 +221,10 @@ def look(client: Client, arguments: argparse.Namespace) -> tuple[list[str], Mapp
         writer = dataclasses.replace(writer, prepared=all_of_them[:mine], others=all_of_them[mine:])
         return report.writer_lines(writer, now), broker | report.writer_json(writer, now)
     queues = []
+    if arguments.consumer_id is not None and not client.capabilities.browse:
+        queues = look_at_spooled(client, arguments.consumer_id, arguments.spool)
+        found = report.consumer_json(arguments.consumer_id, queues)
+        return report.consumer_lines(arguments.consumer_id, queues), broker | found
     if arguments.consumer_id is not None:
         queues = look_at_consumer(client, arguments.consumer_id, spool=arguments.spool)
     prepared = with_timeouts(client, look_at_branches(client).prepared)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.errors import ResourceLocked
 from amqp_spark.errors import SpoolError
+from amqp_spark.spool.spooled_record import SpooledRecord
 from amqp_spark.state.names import CONSUMER, Names
-from amqp_spark.state.records import ConsumerState
+from amqp_spark.state.records import ConsumerState, RecordUnreadable
 from amqp_spark.transactions.browse import Found, find
 
 if TYPE_CHECKING:
@@ -42,6 +44,14 @@ class ConsumerQueue:
     found: Found[ConsumerState]
     location: str | None = None
     files: tuple[OwnedFile, ...] = ()
+    record: SpooledRecord | None = None
+    """Of a quorum queue: which acknowledgements are in doubt, and what was recognised."""
+
+    @property
+    def in_doubt(self) -> int:
+        """Number of messages whose acknowledgement is in doubt."""
+        doubts = {} if self.record is None else self.record.doubts
+        return sum(each.batch.count for each in self.files if each.batch.file in doubts)
 
 
 def look_at_consumer(client: Client, consumer_id: str, *, spool: str | None = None) -> list[ConsumerQueue]:
@@ -55,6 +65,41 @@ def look_at_consumer(client: Client, consumer_id: str, *, spool: str | None = No
             queues.append(_with_files(names, found, spool))
         index += 1
     return queues
+
+
+def look_at_spooled(client: Client, consumer_id: str, location: str) -> list[ConsumerQueue]:
+    """Read every state of a consumer from its spool, where a broker without transactions has it. SpoolError: the spool
+    cannot be read."""
+    from amqp_spark.spool.spool import Spool  # noqa: PLC0415 - as below
+    from amqp_spark.spool.state_files import StateFiles  # noqa: PLC0415
+
+    spool = Spool(location, consumer_id=consumer_id, queue="")
+    spool.look()
+    queues: list[ConsumerQueue] = []
+    index = 0
+    while index < _end_of(queues):
+        names = Names(CONSUMER, consumer_id, index)
+        index += 1
+        file = StateFiles(spool, names.state).latest()
+        if file is None:
+            continue
+        held = _is_held(client, names.lock)
+        try:
+            record = SpooledRecord.load(file.content)
+            state = ConsumerState.load(record.state)
+        except RecordUnreadable as error:
+            queues.append(ConsumerQueue(names, Found(names.state, True, held, None, str(error), file.content)))
+            continue
+        found = Found(names.state, True, held, state, body=file.content)
+        queues.append(ConsumerQueue(names, found, location, look_into_spool(state, location), record))
+    return queues
+
+
+def _is_held(client: Client, lock: str) -> bool:
+    try:
+        return client.query_queue(lock) is not None
+    except ResourceLocked:
+        return True
 
 
 def _end_of(queues: list[ConsumerQueue]) -> int:

@@ -99,6 +99,14 @@ def _consumer_queue(each: ConsumerQueue) -> list[str]:
         else f"everything before position {state.finished.position:,} of epoch {state.finished.epoch}"
     )
     lines += indented([f"epoch {state.epoch}, next sequence {state.sequence}, finished: {finished}"])
+    if each.record is not None:
+        lines += indented(
+            [
+                f"acknowledgements in doubt: of {each.in_doubt:,} message(s) in {len(each.record.doubts)} batch(es)",
+                f"messages that came again: {each.record.recognised:,} recognised and dropped",
+                f"messages that were read although they look like accepted ones: {each.record.alike:,}",
+            ]
+        )
     location = printable(each.location or "")
     if each.location not in {None, state.spool}:
         location += f" (the state says {printable(state.spool)})"
@@ -225,9 +233,20 @@ def consumer_json(consumer_id: str, queues: Sequence[ConsumerQueue]) -> dict[str
                     }
                     for file in each.files
                 ],
+                **_record_json(each),
             }
             for each in queues
         ],
+    }
+
+
+def _record_json(each: ConsumerQueue) -> dict[str, Any]:
+    if each.record is None:
+        return {}
+    return {
+        "in_doubt": {"messages": each.in_doubt, "files": list(each.record.doubts)},
+        "recognised": each.record.recognised,
+        "alike": each.record.alike,
     }
 
 

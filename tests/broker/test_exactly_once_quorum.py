@@ -12,7 +12,8 @@ from amqp_core.v0_9.messages import Message
 from amqp_core.v0_9.spec import BasicProperties
 from amqp_spark import crashpoints
 from amqp_spark.errors import SpoolError, StateError, UnsupportedModeError
-from tests.broker.exactly_once_support import Fate
+from amqp_spark.transactions.__main__ import main
+from tests.broker.exactly_once_support import Fate, Killed
 from tests.broker.source_0_9_support import Place, drained, numbers
 from tests.spark.driver import Driver, bodies
 from tests.support.process import wait_until
@@ -217,3 +218,27 @@ def test_messages_that_wait_for_long_are_fetched_again(consumer: Consumer, caplo
     driver.rows(30)
     wait_until(lambda: "AMQP_MESSAGES_HELD_LONG" in caplog.text, "the session is replaced")
     assert sorted(bodies(driver.rows(70))) == numbers(100)[30:]
+
+
+def test_the_command_shows_what_is_in_doubt(
+    consumer: Consumer, fate: Fate, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    consumer.publish(numbers(100))
+    fate.kill_at(crashpoints.SPOOLED_UNACKED)
+    driver = consumer.driver(maxMessagesPerTrigger=40)
+    with pytest.raises(Killed):
+        driver.trigger_until_rows()
+    consumer.stop()
+    password = tmp_path / "password"
+    password.write_text(consumer.password)
+    login = ["--username", consumer.username, "--password-file", str(password), "--option", "protocol=0-9-1"]
+    spool = ["--consumer-id", consumer.queue, "--spool", str(consumer.directory / "spool")]
+    assert main([consumer.address, *login, *spool]) == 0
+    shown = capsys.readouterr().out
+    assert "acknowledgements in doubt: of 40 message(s) in 1 batch(es)" in shown
+    assert "0 recognised and dropped" in shown
+    assert drained(consumer.driver(available_now=True, maxMessagesPerTrigger=40)) == numbers(100)
+    consumer.stop()
+    assert main([consumer.address, *login, *spool, "--json"]) == 0
+    (state,) = json.loads(capsys.readouterr().out)["states"]
+    assert (state["recognised"], state["in_doubt"]["messages"]) == (40, 0)

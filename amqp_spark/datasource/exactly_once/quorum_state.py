@@ -29,30 +29,32 @@ from __future__ import annotations
 import logging
 import secrets
 from array import array
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_core.blocks import Block
 from amqp_spark import crashpoints
 from amqp_spark.datasource.exactly_once.recognition import Recognition, Verdict
-from amqp_spark.datasource.exactly_once.spooled_record import SpooledRecord
 from amqp_spark.datasource.exactly_once.waiting import meanwhile
 from amqp_spark.datasource.receive_buffer import add_range
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import ConsumerStalled, StateError
 from amqp_spark.spool.spool import BatchLostError
+from amqp_spark.spool.spooled_record import SpooledRecord
 from amqp_spark.spool.state_files import StateFiles
 from amqp_spark.state.queue import allowed, loaded
 from amqp_spark.state.records import ConsumerState
 from amqp_spark.timeouts import accept_timeout
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from amqp_core.api import Block as AnyBlock
     from amqp_core.api import Client, Identity
     from amqp_spark.datasource.exactly_once.recovery import Consumer
     from amqp_spark.spool.spool import Spool
     from amqp_spark.state.names import Names
+    from amqp_spark.state.records import OwnedBatch
 
 _log = logging.getLogger(__name__)
 
@@ -69,6 +71,8 @@ PATIENCE_SECONDS: Final = 60.0
 """How long messages are withheld at most; then they are decided on with what has come."""
 FRESH_LOOKS: Final = 5000
 """Most messages of a session that are compared with those in doubt although they are not marked as redelivered."""
+OTHER_BATCHES: Final = 2
+"""So many other batches are compared with those in doubt."""
 SAMPLE: Final = 32
 """Messages that are compared with each other once a second, to warn of equal ones."""
 SAMPLED: Final = 1024
@@ -193,12 +197,13 @@ class QuorumState:
         for file in set(self._doubts) - set(self._recognition.files):
             batch = batches[file]
             try:
-                found = meanwhile(self._session, lambda batch=batch: self._identities(batch.file, batch.checksum))  # type: ignore[misc]
+                found = meanwhile(self._session, partial(self._identities, batch.file, batch.checksum))
             except BatchLostError as error:  # adoptState=true gives it up
                 _log.warning("%s: it is not known which messages of file %r come again: %s", self._shown, file, error)
                 del self._doubts[file]
                 continue
             self._recognition.add(file, found, returning=self._doubts[file])
+        self._look_at_owned(batches)
         self._recognition.restart()
         self._alone = self._due = self._past = self._last_was_redelivered = False
         self._begun_at = self._last_arrival = self._clock()
@@ -312,9 +317,22 @@ class QuorumState:
             raise ConsumerStalled(SparkCondition.MESSAGES_ALIKE(queue=queue, count=len(verdict.keep)))
         return len(verdict.drop)
 
+    def _look_at_owned(self, batches: Mapping[str, OwnedBatch]) -> None:
+        """Learn from the latest other batches whether messages in doubt have equals."""
+        others = [batch for file, batch in batches.items() if file not in self._doubts]
+        if not self.in_doubt or not self._recognition.has_unnamed:
+            return
+        for batch in others[-OTHER_BATCHES:]:
+            try:
+                found = meanwhile(self._session, partial(self._identities, batch.file, batch.checksum))
+            except BatchLostError:
+                continue
+            for each in found:
+                self._recognition.arrived(each)
+
     def _look_at_fresh(self, block: AnyBlock, flagged: Sequence[int]) -> None:
         """Learn from messages that were not delivered before whether messages in doubt have equals."""
-        if self._fresh_looks >= FRESH_LOOKS or len(flagged) == len(block.ends):
+        if not self._recognition.has_unnamed or self._fresh_looks >= FRESH_LOOKS or len(flagged) == len(block.ends):
             return
         known = set(flagged)
         fresh = [index for index in range(len(block.ends)) if index not in known][: FRESH_LOOKS - self._fresh_looks]

@@ -133,8 +133,13 @@ class Recognition:
         self._repeated.add(identity.digest)
         return False
 
+    @property
+    def has_unnamed(self) -> bool:
+        """Whether some messages in doubt have no message id, so that equal ones may be others."""
+        return any(len(doubt.named) < len(doubt.counts) for doubt in self._doubts.values())
+
     def arrived(self, identity: Identity | None) -> None:
-        """Take a message that is not marked as redelivered, so that it is not one of those in doubt."""
+        """Take a message that is not one of those in doubt: it is not marked as redelivered, or is in another batch."""
         if identity is not None and self._occurs[identity.digest]:
             self._repeated.add(identity.digest)
 

@@ -1,0 +1,219 @@
+"""A query over a quorum queue whose reader and broker are killed, again and again, and what its sink has then."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from amqp_core.errors import AmqpError
+from amqp_core.v0_9.messages import Message
+from amqp_core.v0_9.spec import BasicProperties
+from amqp_spark import crashpoints
+from tests.broker.source_0_9_support import Place
+from tests.support.process import die_with_us, wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from tests.support.rabbitmq import RabbitMQNode
+
+_ROOT = Path(__file__).parents[2]
+POINTS = (
+    *crashpoints.QUORUM_POINTS,
+    *crashpoints.QUORUM_POINTS,
+    crashpoints.ACKED_WITHOUT_BARRIER,
+    crashpoints.RECOGNISED_UNACKED,
+    crashpoints.REACKED_WITHOUT_BARRIER,
+    crashpoints.SPOOL_PARTIAL,
+    crashpoints.SPOOL_RENAMED,
+    crashpoints.TX_COMMITTED,
+    crashpoints.END_RETURNED_UNLOGGED,
+    crashpoints.LOGGED_BEFORE_PARTITIONS,
+    crashpoints.COMMIT_LOGGED,
+    crashpoints.FINISH_CONFIRMED,
+    crashpoints.EPOCH_RAISED,
+    crashpoints.LOCK_TAKEN,
+)
+
+
+@dataclass
+class Killing:
+    """A run with kills.
+
+    Args:
+        node: the broker, which may be killed.
+        directory: of the query's files.
+        body_of: the body of each message by its number.
+        named: whether messages have a message_id.
+        seed: of everything random.
+    """
+
+    node: RabbitMQNode
+    directory: Path
+    body_of: Callable[[int], bytes] = lambda number: b"%08d" % number
+    named: bool = False
+    seed: int = 0
+    per_batch: int = 40
+    published: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.place = Place(self.node.url("durable"), self.node.username, self.node.password, "quorum")
+        self.points = self.directory / "points"
+        self.points.mkdir(parents=True)
+        self.place.declare(x_delivery_limit=-1)
+        options = {
+            "url": self.place.address,
+            "username": self.node.username,
+            "password": self.node.password,
+            "protocol": "0-9-1",
+            "queue": self.place.queue,
+            "retry.maxDelay": "0.2",
+            "retry.maxAttempts": "1000",
+            "heartbeat": "1",
+            "deliveryGuarantee": "exactly-once",
+            "consumerId": self.place.queue,
+            "spoolLocation": str(self.directory / "spool"),
+            "maxMessagesPerTrigger": str(self.per_batch),
+        }
+        (self.directory / "options.json").write_text(json.dumps(options))
+        self.reader: subprocess.Popen[bytes] | None = None
+
+    def publish(self, count: int) -> None:
+        """Send messages, and wait until the broker has them: at least once, each with its number."""
+        with self.place.connect() as client:
+            for number in range(self.published, self.published + count):
+                properties = BasicProperties(delivery_mode=2, message_id=f"{number}" if self.named else None)
+                client.publish(Message(self.body_of(number), properties), routing_key=self.place.queue)
+            client.confirm()
+        self.published += count
+
+    def start(self) -> None:
+        """Start the reader."""
+        environment = {
+            **os.environ,
+            crashpoints.VARIABLE: str(self.points),
+            "PYTHONPATH": str(_ROOT),
+        }
+        with (self.directory / "log").open("ab") as log:
+            self.reader = subprocess.Popen(
+                [sys.executable, "-m", "tests.support._reader_process", str(self.directory)],
+                env=environment, cwd=_ROOT, stdout=log, stderr=log,
+            )  # fmt: skip
+        die_with_us(self.reader.pid)
+
+    def kill(self) -> None:
+        """Kill the reader."""
+        assert self.reader is not None
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.reader.pid, signal.SIGKILL)
+        self.reader.wait()
+
+    def kill_at(self, point: str, *, node: bool, after: int = 0) -> bool:
+        """Let the reader run to a point, and kill it there, the node, or both; False if it does not come there."""
+        for path in self.points.iterdir():
+            path.unlink(missing_ok=True)
+        (self.points / f"{point}.armed").write_text(f"pause {after}")
+
+        def there() -> bool:
+            assert self.reader is not None
+            assert self.reader.poll() is None, f"the reader has ended:\n{self.log()}"
+            return any(self.points.glob("*.reached"))
+
+        try:
+            wait_until(there, point, 6.0)
+        except TimeoutError:
+            return False
+        self.kills[point] += 1
+        if node:
+            self.node.kill9()
+            self.kills["node"] += 1
+        if not node or self.random.random() < 0.5:
+            self.kill()
+            self.kills["reader"] += 1
+        for path in self.points.iterdir():
+            path.unlink(missing_ok=True)
+        return True
+
+    def go_on(self) -> None:
+        """Start again what was killed."""
+        if not self.node.running:
+            self.node.start()
+            wait_until(self._serves, "the node serves the queue", 60)
+        if self.reader is None or self.reader.poll() is not None:
+            self.start()
+
+    def _serves(self) -> bool:
+        try:
+            return self.place.count() is not None
+        except (AmqpError, AssertionError):
+            return False
+
+    def rounds(self, count: int, *, nodes: float = 0.25, points: Sequence[str] = POINTS) -> None:
+        """Kill so often; new messages come in between."""
+        self.start()
+        done = 0
+        while done < count:
+            self.publish(self.random.randint(2, 5) * self.per_batch)
+            point = self.random.choice(points)
+            if not self.kill_at(point, node=self.random.random() < nodes, after=self.random.randint(0, 2)):
+                self.kill()  # at any moment
+                self.kills["anywhere"] += 1
+            done += 1
+            self.go_on()
+
+    def finish(self) -> Counter[bytes]:
+        """Read all that is left; return the bodies in the sink."""
+        (self.directory / "complete").touch()
+
+        def complete() -> bool:
+            assert self.reader is not None
+            assert self.reader.poll() is None, f"the reader has ended:\n{self.log()}"
+            idle = self.directory / "idle"
+            return idle.exists() and idle.read_text() == str(self.reader.pid) and self.sum() >= self.published
+
+        try:
+            wait_until(complete, "all are read", 60)
+        except TimeoutError:
+            pass
+        time.sleep(1.0)  # what comes twice may come late: it can only be waited for
+        self.kill()
+        return self.sink()
+
+    def sum(self) -> int:
+        """Number of rows in the sink."""
+        return self.sink().total()
+
+    def sink(self) -> Counter[bytes]:
+        """Bodies in the sink."""
+        found: Counter[bytes] = Counter()
+        for path in (self.directory / "sink").glob("*.json"):
+            found.update(base64.b64decode(each) for each in json.loads(path.read_text()))
+        return found
+
+    def log(self) -> str:
+        """End of the reader's log."""
+        return (self.directory / "log").read_text()[-4000:]
+
+    def recognised(self) -> tuple[int, int]:
+        """Messages that were recognised, and that were read as others."""
+        files = sorted((self.directory / "spool").glob("amqp-spark.state.*.json"))
+        record = json.loads(files[-1].read_text())
+        return record["recognised"], record["alike"]
+
+    def close(self) -> None:
+        """End what runs."""
+        if self.reader is not None:
+            self.kill()
