@@ -59,7 +59,7 @@ class SourceOptions(ConnectionSettings):
         "deliveryGuarantee", kinds.choice(AT_LEAST_ONCE, EXACTLY_ONCE, AT_MOST_ONCE), AT_LEAST_ONCE,
         "`at-least-once`: accepted after Spark logged the batch, redelivered after a crash. `at-most-once`: "
         "accepted on transfer. `exactly-once`: accepted into a spool, in one transaction with a record on the "
-        "broker (docs/delivery.md).",
+        "broker; from a quorum queue of RabbitMQ with a record in the spool (docs/delivery.md).",
     )
     spool_location: str | None = option(
         "spoolLocation", kinds.directory_uri(), None,

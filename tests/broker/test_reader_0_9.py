@@ -27,7 +27,6 @@ from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.support.rabbitmq import RabbitMQNode
 
@@ -271,16 +270,10 @@ def test_consumer_priority(rabbit: Place) -> None:
     ("options", "named"),
     [
         ({"selector": "a = 1"}, "Option 'selector' has the value 'a = 1', and AMQP 0-9-1 of .* has no selectors"),
-        (
-            {"deliveryGuarantee": "exactly-once", "consumerId": "c"},
-            "'deliveryGuarantee' has the value 'exactly-once'.*Allowed: at-least-once, at-most-once",
-        ),
     ],
 )
-def test_what_0_9_1_does_not_have_is_refused(place: Place, tmp_path: Path, options: dict[str, Any], named: str) -> None:
+def test_what_0_9_1_does_not_have_is_refused(place: Place, options: dict[str, Any], named: str) -> None:
     place.publish([b"a"])
-    if "consumerId" in options:
-        options = options | {"spoolLocation": str(tmp_path)}
     with pytest.raises(UnsupportedModeError, match=named):
         place.driver(**options).rows(1)
     place.stop()

@@ -422,3 +422,29 @@ def test_a_file_system_without_links_will_do(tmp_path: Path, monkeypatch: pytest
 
 def test_the_fakes_are_what_they_say(tmp_path: Path) -> None:
     assert Faulty(tmp_path, type_name="s3").resolve("")[0].type_name == "s3"
+
+
+def test_a_spool_without_a_protocol_is_of_0_10(tmp_path: Path) -> None:
+    """As it was written before files named one; the name of 0-10 is still left out."""
+    opened = LocalPlace(tmp_path).spool()
+    opened.open()
+    file, checksum, _ = write(opened, [b"one"])
+    assert "protocol" not in json.loads((tmp_path / IDENTITY).read_text())
+    assert b"protocol" not in (tmp_path / file).read_bytes()
+    assert opened.read(file, checksum).header.protocol == "0-10"
+
+
+def test_a_spool_keeps_its_protocol(tmp_path: Path) -> None:
+    opened = LocalPlace(tmp_path).spool()
+    opened.protocol = "0-9-1"
+    opened.open()
+    file, checksum, _ = write(opened, [b"one"])
+    assert opened.read(file, checksum).header.protocol == "0-9-1"
+    looking = LocalPlace(tmp_path).spool()
+    looking.look()
+    assert looking.protocol == "0-9-1"
+    with pytest.raises(SpoolError, match=r"has messages of AMQP 0-9-1, and the broker speaks AMQP 0-10"):
+        LocalPlace(tmp_path).spool().open()
+    opened.protocol = "0-10"
+    with pytest.raises(SpoolError, match=r"has messages of AMQP 0-9-1, not of 0-10"):
+        opened.read(file, checksum)

@@ -12,7 +12,7 @@ import pytest
 
 from amqp_spark import retry
 from amqp_spark.datasource import queue_consumer
-from amqp_spark.datasource.exactly_once import recovery
+from amqp_spark.datasource.exactly_once import waiting
 from amqp_spark.datasource.exactly_once.lookahead import Lookahead
 from amqp_spark.datasource.partitions import PlannedRanges
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
@@ -291,7 +291,7 @@ def test_a_wish_for_the_next_batch_is_kept_while_one_is_being_planned() -> None:
 def test_a_slow_spool_does_not_cost_the_session(
     fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recovery, "KEEP_ALIVE_SECONDS", 0.01)
+    monkeypatch.setattr(waiting, "KEEP_ALIVE_SECONDS", 0.01)
     real = spool.Spool.open
 
     def slow(self: spool.Spool) -> None:

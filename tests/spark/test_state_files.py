@@ -1,0 +1,81 @@
+"""The state of a quorum queue as files: the newest one counts, and a process that was replaced cannot hide it."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from amqp_spark.spool.spool import Spool
+from amqp_spark.spool.spooled_record import SpooledRecord
+from amqp_spark.spool.state_files import StateFiles
+from amqp_spark.state.records import RecordUnreadable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture
+def spool(tmp_path: Path) -> Spool:
+    spool = Spool(str(tmp_path), consumer_id="c", queue="q")
+    spool.open()
+    return spool
+
+
+def names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.glob("state*"))
+
+
+def test_the_newest_file_is_the_state(spool: Spool, tmp_path: Path) -> None:
+    files = StateFiles(spool, "state")
+    assert files.latest() is None
+    assert files.begin(7, b"a")
+    files.write(7, 1, b"b")
+    assert files.latest() == (7, 1, b"b")
+    assert files.begin(8, b"c")
+    assert files.latest() == (8, 0, b"c")
+    assert names(tmp_path) == ["state.0000000008-00000000.json"]
+
+
+def test_one_process_begins_an_epoch(spool: Spool) -> None:
+    ours, other = StateFiles(spool, "state"), StateFiles(spool, "state")
+    assert ours.begin(7, b"a")
+    assert not other.begin(7, b"b")
+    assert ours.latest() == (7, 0, b"a")
+
+
+def test_what_a_replaced_process_writes_is_not_the_state(spool: Spool) -> None:
+    replaced, ours = StateFiles(spool, "state"), StateFiles(spool, "state")
+    assert replaced.begin(7, b"a")
+    assert ours.begin(8, b"b")
+    replaced.write(7, 1, b"c")
+    assert ours.latest() == (8, 0, b"b")
+
+
+def test_states_of_other_queues_are_others(spool: Spool) -> None:
+    assert StateFiles(spool, "state.1").begin(7, b"a")
+    assert StateFiles(spool, "state").latest() is None
+
+
+def test_the_files_are_not_batches(spool: Spool) -> None:
+    StateFiles(spool, "state").begin(7, b"a")
+    assert spool.files() == []
+    assert spool.rubbish((), spool.instance) == []
+
+
+def test_a_record() -> None:
+    record = SpooledRecord(state=b'{"a":1}', doubts={"f": True, "g": False}, recognised=3, alike=4, token="t")
+    assert SpooledRecord.load(record.dump()) == record
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"version":2}', b'{"version":1}', b"\xff"])
+def test_a_foreign_record(content: bytes) -> None:
+    with pytest.raises(RecordUnreadable):
+        SpooledRecord.load(content)
+
+
+def test_another_version_is_named() -> None:
+    content = json.dumps({"version": 2}).encode()
+    with pytest.raises(RecordUnreadable, match="it has version 2, and 1 is known"):
+        SpooledRecord.load(content)
