@@ -74,7 +74,10 @@ class Killing:
         self.points = self.directory / "points"
         self.points.mkdir(parents=True)
         # RabbitMQ 3.10 takes -1 for a limit, and drops each message that comes back
-        self.place.declare(**({} if self.node.version.startswith("3.") else {"x_delivery_limit": -1}))
+        if self.node.version.startswith("3."):
+            self.place.declare()
+        else:
+            self.place.declare(x_delivery_limit=-1)
         options = {
             "url": self.place.address,
             "username": self.node.username,

@@ -15,12 +15,15 @@ from amqp_spark.errors import SpoolError, StateError, UnsupportedModeError
 from amqp_spark.transactions.__main__ import main
 from tests.broker.exactly_once_support import Fate
 from tests.broker.source_0_9_support import Place, drained, numbers
+from tests.broker.stream_support import Stream
 from tests.spark.driver import Driver, bodies
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
+
+    from pyspark.sql import SparkSession
 
     from tests.support.fixtures import Broker
     from tests.support.rabbitmq import RabbitMQNode
@@ -252,3 +255,22 @@ def test_the_command_shows_what_is_in_doubt(
     assert main([consumer.address, *login, *spool, "--json"]) == 0
     (state,) = json.loads(capsys.readouterr().out)["states"]
     assert (state["recognised"], state["in_doubt"]["messages"]) == (40, 0)
+
+
+@pytest.mark.spark
+def test_a_query_of_spark(spark: SparkSession, consumer: Consumer, tmp_path: Path) -> None:
+    consumer.publish(numbers(1000))
+    stream = Stream(spark, consumer, tmp_path)
+    options: dict[str, Any] = {
+        "protocol": "0-9-1",
+        "deliveryGuarantee": "exactly-once",
+        "consumerId": consumer.queue,
+        "spoolLocation": str(tmp_path / "spool"),
+        "maxMessagesPerTrigger": 300,
+    }
+    stream.drain(stream.frame(consumer.queue, **options))
+    assert stream.bodies() == numbers(1000)
+    wait_until(lambda: consumer.count() == (0, 0), "all are accepted")
+    consumer.publish(numbers(10, 1000))
+    stream.drain(stream.frame(consumer.queue, **options))
+    assert stream.bodies() == numbers(1010)
