@@ -55,6 +55,10 @@ class Owner(Protocol):
     def in_doubt(self) -> bool:
         """Whether messages may arrive that are to be dropped, or are withheld for this reason."""
 
+    @property
+    def withholds(self) -> bool:
+        """Whether messages were withheld: nothing is accepted, and no room becomes free, until all of them are here."""
+
     def enter(self, client: Client, *, declared: bool = False) -> bool:
         """Take ownership on a new session; False if that is not yet possible: try again on another session.
         ``declared``: the queue was declared just now."""
@@ -401,7 +405,7 @@ class QueueConsumer:
 
     def _left_to_take(self) -> int:
         """Number of messages still wanted from this queue."""
-        if self.exhausted or self._life.ending:
+        if self.exhausted or self._life.ending or (self._owner is not None and self._owner.withholds):
             return 0
         if self.bounded and self._has_credit and self._ending.target is not None:
             return max(0, self._ending.target - self.buffer.received)

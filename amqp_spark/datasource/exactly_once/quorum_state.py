@@ -30,7 +30,7 @@ import logging
 import secrets
 from array import array
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final
 
 from amqp_core.blocks import Block
 from amqp_spark import crashpoints
@@ -57,8 +57,6 @@ if TYPE_CHECKING:
     from amqp_spark.state.records import OwnedBatch
 
 _log = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 SPARE_UNSETTLED: Final = 1000
 """So many messages may be unsettled besides those that are withheld."""
@@ -96,9 +94,11 @@ class QuorumState:
         self._epoch = self._serial = -1
         self._read = False
         self._doubts: dict[str, bool] = {}
+        """Files of batches in doubt, oldest first; each with whether the batch is acknowledged again."""
+        self._recorded: dict[str, bool] = {}
+        """The same as the newest file of the state has it."""
         self._recognition = Recognition()
         self.recognised = self.alike = 0
-        self._untold = 0
         self._client: Client | None = None
         self._alone = self._due = self._past = self._last_was_redelivered = False
         self._next_look = self._begun_at = self._last_arrival = 0.0
@@ -126,7 +126,7 @@ class QuorumState:
         record = loaded(self._names, SpooledRecord.load, found.content)
         self._epoch, self._serial, self.body = found.epoch, found.serial, record.state
         if not self._read:
-            self._doubts = dict(record.doubts)
+            self._doubts, self._recorded = dict(record.doubts), dict(record.doubts)
             self.recognised, self.alike = record.recognised, record.alike
             self._read = True
         return self.body
@@ -169,6 +169,11 @@ class QuorumState:
 
     # --- doubts
 
+    def note(self) -> None:
+        """Record the doubts that have ended, if the state does not say so yet."""
+        if self.body is not None and self._recorded != self._doubts:
+            self._write(self.body, self._doubts)
+
     @property
     def in_doubt(self) -> bool:
         """Whether the acknowledgement of a batch may have been lost with an earlier session."""
@@ -194,7 +199,7 @@ class QuorumState:
         assert self.body is not None
         batches = {batch.file: batch for batch in ConsumerState.load(self.body).owned}
         self._doubts = {file: returning for file, returning in self._doubts.items() if file in batches}
-        for file in set(self._doubts) - set(self._recognition.files):
+        for file in [file for file in self._doubts if file not in self._recognition.files]:
             batch = batches[file]
             try:
                 found = meanwhile(self._session, partial(self._identities, batch.file, batch.checksum))
@@ -271,7 +276,7 @@ class QuorumState:
             if not meanwhile(self._session, lambda: self._files.begin(epoch, content)):
                 raise StateError(SparkCondition.CONSUMER_REPLACED(consumer=self._shown, found=epoch, ours=self._epoch))
             self._epoch, self._serial = epoch, 0
-        self.body = body
+        self.body, self._recorded = body, dict(doubts)
 
     def _identities(self, file: str, checksum: str) -> list[Identity | None]:
         spooled = self._spool.read(file, checksum)
@@ -287,7 +292,10 @@ class QuorumState:
         self._pause = min(LONGEST_LOOK_SECONDS, 2 * self._pause)
         if not self._alone:
             info = self._session.query_queue(self._consumer.queue)
-            self._alone = info is not None and info.subscriber_count == 1
+            count = 0 if info is None else info.subscriber_count or 0
+            self._alone = count == 1
+            if count > 1 and now >= self._begun_at + PATIENCE_SECONDS:  # it may hold messages in doubt
+                raise StateError(SparkCondition.QUEUE_SHARED(owner=self._shown, count=count - 1))
             if not self._alone:
                 return
         if self._session.pass_barrier(self._consumer.queue):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import ResourceLocked
@@ -146,6 +147,11 @@ class TransactionalState:
         """Whether messages are to be recognised that an earlier session has accepted."""
         return self._quorum is not None and self._quorum.in_doubt
 
+    @property
+    def withholds(self) -> bool:
+        """Whether messages are withheld until it is known whether they were accepted: nothing is accepted till then."""
+        return self._quorum is not None and self._quorum.withholds
+
     def most_unsettled(self, most: int | None) -> int | None:
         """The limit of unsettled messages of the next subscription; ``most``: without the messages in doubt."""
         return most if self._quorum is None else self._quorum.most_unsettled(most)
@@ -182,7 +188,7 @@ class TransactionalState:
         if self._quorum is not None:
             self._dropped_count += self._quorum.resolve()
             self._check_age()
-            if self._quorum.withholds:
+            if self.withholds:
                 return False
         with self._lock:
             change = self._change
@@ -190,15 +196,19 @@ class TransactionalState:
                 self._settle(change, committed=False)  # its ids belong to a session that is gone
                 change = None
             finished = self._droppable()
-            if change is None and not (finished and (finish or self._drop_wanted)):
-                return False
-            self._drop_wanted = False
-            attempt = self._attempted(change, finished)
+            attempt = None
+            if change is not None or (finished and (finish or self._drop_wanted)):
+                self._drop_wanted = False
+                attempt = self._attempted(change, finished)
+        if attempt is None:
+            if finish and self._quorum is not None:
+                self._quorum.note()
+            return False
         self._attempt = attempt
         begun = self._clock()
         try:
             self._owner.swap(
-                attempt.after.dump(), accept=() if change is None else change.accept, sent=lambda: _sent(attempt)
+                attempt.after.dump(), accept=() if change is None else change.accept, sent=partial(_sent, attempt)
             )
         except StateError:  # nothing was committed
             self._attempt = None
