@@ -568,6 +568,7 @@ def test_what_the_broker_cannot_serve_is_refused_before_anything_is_sent(
 ) -> None:
     fake.lacks = frozenset({lacks})
     if "consumerId" in options:
+        fake.lacks |= {"counts_deliveries"}  # quorum queues, from which exactly-once needs no transaction
         options = options | {"spoolLocation": str(tmp_path)}
     with pytest.raises(UnsupportedModeError, match=named):
         Driver(readers("new", **options)).rows(1)
