@@ -56,11 +56,17 @@ def compare(client: Client, queue: str, options: SourceOptions, declared: Mappin
                 _log.info("queue %r: not all of its arguments can be compared with the options: %s", queue, error)
                 return
             taken.add(name)
-            if name in flags:
-                flags[name] = bool(error.value)
-            elif error.value is None:
-                arguments.pop(name, None)
-            else:
-                arguments[name] = error.value
+            take_over(error, flags, arguments)
         else:
             return
+
+
+def take_over(error: DeclaredDifferently, flags: dict[str, bool], arguments: dict[str, object]) -> None:
+    """Change the flags and arguments of a declaration so that the argument that differs has its current value."""
+    name = error.argument
+    if name in flags:
+        flags[name] = bool(error.value)
+    elif error.value is None:
+        arguments.pop(name, None)
+    else:
+        arguments[name] = error.value

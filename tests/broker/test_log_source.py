@@ -62,14 +62,6 @@ def _process(points: CrashPoints) -> Iterator[QueryProcess]:
 
 
 @pytest.fixture
-def driver(_process: QueryProcess) -> QueryProcess:
-    """A driver that runs: that of the test before unless it was killed."""
-    if not _process.running:
-        _process.start()
-    return _process
-
-
-@pytest.fixture
 def query(streams: Streams, tmp_path: Path) -> Callable[..., Query]:
     """A function that makes a query over the streams; the sink writes each batch again when it is replayed."""
 

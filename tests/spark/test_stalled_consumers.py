@@ -26,7 +26,7 @@ def fake() -> FakeBroker:
 
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts are asked again, and consumers watched, after short times."""
+    """Shorten the times after which the source counts a queue again and replaces a stalled consumer."""
     monkeypatch.setattr(drain_detector, "SETTLING_SECONDS", 0.1)
     monkeypatch.setattr("amqp_spark.datasource.queue_consumer.SETTLING_SECONDS", 0.1)
     monkeypatch.setattr(drain_detector, "STALLED_SECONDS", 0.2)

@@ -47,7 +47,7 @@ def make(fake: FakeBroker) -> Iterator[Callable[..., Receiver]]:
 
 @pytest.fixture
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Counts are asked again, and consumers watched, after short times."""
+    """Shorten the times after which the source counts a queue again and replaces a stalled consumer."""
     monkeypatch.setattr(drain_detector, "SETTLING_SECONDS", 0.2)
     monkeypatch.setattr("amqp_spark.datasource.queue_consumer.SETTLING_SECONDS", 0.2)
     monkeypatch.setattr(consumer_watch, "QUIET_SECONDS", 0.05)

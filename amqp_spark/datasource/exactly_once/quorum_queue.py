@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.error_conditions import reason
 from amqp_core.errors import DeclaredDifferently, UnauthorizedAccess
-from amqp_spark.datasource.queue_comparison import MOST_TAKEN_OVER
+from amqp_spark.datasource.queue_comparison import MOST_TAKEN_OVER, take_over
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import UnsupportedModeError
 from amqp_spark.options import QUORUM
@@ -37,17 +37,11 @@ def check_quorum(client: Client, queue: str) -> None:
             why = reason(error)
             raise UnsupportedModeError(SparkCondition.QUEUE_TYPE_UNKNOWN(queue=queue, reason=why)) from error
         except DeclaredDifferently as error:
-            name = error.argument
-            if name == TYPE:
+            if error.argument == TYPE:
                 # RabbitMQ 3.10 knows no type of a queue that was declared without one
                 found = "a stream" if "stream" in str(error.value) else "a classic queue"
                 raise UnsupportedModeError(SparkCondition.QUEUE_TYPE_REFUSED(queue=queue, found=found)) from error
-            if name in flags:
-                flags[name] = bool(error.value)
-            elif error.value is None:
-                arguments.pop(name, None)
-            else:
-                arguments[name] = error.value
+            take_over(error, flags, arguments)
         else:
             break
     else:

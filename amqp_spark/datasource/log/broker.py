@@ -35,7 +35,7 @@ class LogBroker:
         """Connections so far."""
 
     def ask(self, question: Callable[[LogProbe], T]) -> T:
-        """Return what ``question`` returns; it is asked again if the connection is lost meanwhile.
+        """Call ``question`` with a probe and return its result; after a lost connection, connect and call it again.
 
         Raises:
             AmqpError: it cannot be answered, or the broker cannot be reached within the allowed attempts.

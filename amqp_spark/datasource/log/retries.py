@@ -1,4 +1,4 @@
-"""When a log is asked again after an error."""
+"""Which errors of a log are worth another attempt, and when that follows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 RECOVERY_SECONDS: Final = 30.0
-"""How long a log that was there may be unknown, or without a replica on the node that is asked."""
+"""Longest time for which attempts go on while the broker does not know a log, or the node has no replica of it."""
 _NOT_YET: Final = "running replica"
 """In the text of a node on which a stream has not started yet, or not any more."""
 
