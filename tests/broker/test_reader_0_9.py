@@ -72,7 +72,7 @@ def kill(place: Place) -> None:
 def test_a_killed_reader_loses_nothing(place: Place) -> None:
     place.publish(numbers(1000))
     first = place.driver(maxMessagesPerTrigger=300)
-    assert len(first.trigger_until_rows()) == 300
+    assert 0 < len(first.trigger_until_rows()) <= 300, "what has arrived, up to the limit"
     first.trigger_until_rows()
     kill(place)
     second = place.driver(Driver(place.reader()), available_now=True)
@@ -234,7 +234,7 @@ def test_a_queue_in_exclusive_use_is_named(rabbitmq: RabbitMQNode) -> None:
 def test_a_queue_deleted_under_a_query_is_named_after_all_that_it_sent(place: Place) -> None:
     place.publish(numbers(10))
     driver = place.driver()
-    assert bodies(driver.trigger_until_rows()) == numbers(10)
+    assert bodies(driver.rows(10)) == numbers(10)
     with place.connect() as client:
         client.delete_queue(place.queue)
     # Broker-J does not tell its consumers: the connection that counts the backlog notices it
