@@ -48,6 +48,7 @@ RABBITMQ: dict[str, str] = {
     "rabbitmq_latency_ratio": "bench_latency",
     "rabbitmq_reader_rss_mixed_mb": "bench_memory_mixed",
     "rabbitmq_peer_ratio": "bench_peer",
+    "rabbitmq_eo_ratio": "bench_eo_source",
     "rabbitmq_stream_drain_ratio": "bench_stream_drain",
     "rabbitmq_stream_scale": "bench_stream_scale",
 }
@@ -79,6 +80,7 @@ BOUNDS: dict[str, str] = {
     "rabbitmq_latency_ratio": "<= 1.1",
     "rabbitmq_reader_rss_mixed_mb": "<= 158",
     "rabbitmq_peer_ratio": ">= 1.7",
+    "rabbitmq_eo_ratio": ">= 0.85",
     "rabbitmq_stream_drain_ratio": ">= 0.9",
     "rabbitmq_stream_scale": ">= 0.9",
 }
@@ -134,7 +136,7 @@ def environment(broker: str, sizes: Sizes) -> Environment:
     if broker == "rabbitmq":
         from tests.bench.rabbitmq import RabbitMQEnvironment  # noqa: PLC0415 - the others need no RabbitMQ
 
-        return RabbitMQEnvironment(sizes=sizes, guarantees=("at-least-once",))
+        return RabbitMQEnvironment(sizes=sizes)
     return Environment(sizes=sizes)
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 BUFFER_BYTES = 8_000_000
 SMALL_BODY = 200
+_GUARANTEES = ("at-least-once", "exactly-once")
 _AT_LEAST_ONCE: dict[str, str] = {}  # no options, and nothing in a spool
 _MB = 1e6
 _TIMEOUT_S = 600.0
@@ -34,11 +35,11 @@ def run(env: Environment) -> list[Result]:
     count = sizes.mixed_small + sizes.mixed_large
     found: dict[str, float] = {}
     seconds: dict[str, float] = {}
-    with env.progress("reader_rss_mixed_mb", 1 + len(env.guarantees)) as step:
+    with env.progress("reader_rss_mixed_mb", 1 + len(_GUARANTEES)) as step:
         with env.queue() as queue:
             idle = idle_rss(env, queue)
         step(f"idle {idle / _MB:.0f} MB")
-        for guarantee in env.guarantees:
+        for guarantee in _GUARANTEES:
             with env.queue() as queue:
                 env.fill(queue, sizes.mixed_small, body_bytes=SMALL_BODY)
                 env.fill(queue, sizes.mixed_large, body_bytes=sizes.large_body)

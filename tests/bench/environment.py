@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, Self, TypedDict
 from tqdm import tqdm
 
 from amqp_core.address import ConnectOptions, parse_url
+from amqp_core.errors import ResourceLocked
 from amqp_core.transport import tls_context
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.client import Client
 from amqp_core.v0_10.driver import Driver
 from amqp_core.v0_10.messages import Message
+from amqp_spark.transactions.consumer_status import look_at_consumer
 from tests.bench import preload, rawloop, rawpublish
 from tests.support.brokerj import BrokerConfig, BrokerJ
 from tests.support.external import ExternalBroker
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from amqp_spark.state.records import ConsumerState
     from tests.support.fixtures import Broker
 
 HEAP = "3g"
@@ -109,7 +112,6 @@ class Environment:
         given_spark: to use instead of a session of our own.
         quiet: no progress.
         warms: whether the broker is filled and emptied a few times first, as one needs that compiles itself.
-        guarantees: delivery guarantees of a source on this protocol.
     """
 
     sizes: Sizes = field(default_factory=Sizes)
@@ -117,7 +119,6 @@ class Environment:
     given_spark: SparkSession | None = None
     quiet: bool = False
     warms: bool = True
-    guarantees: tuple[str, ...] = ("at-least-once", "exactly-once")
     _stack: ExitStack = field(default_factory=ExitStack, repr=False)
 
     def __enter__(self) -> Self:
@@ -199,6 +200,20 @@ class Environment:
         with self.client() as client:
             found = client.query_queue(queue)
             return -1 if found is None or found.message_count is None else found.message_count
+
+    def is_free(self, lock: str) -> bool:
+        """Whether no reader or writer of exactly-once has a lock."""
+        with self.client() as client:
+            try:
+                return client.query_queue(lock) is None
+            except ResourceLocked:
+                return False
+
+    def consumer_state(self, consumer_id: str, spool: str) -> ConsumerState | None:
+        """The state of a consumer of one queue, where its broker has it."""
+        with self.client() as client:
+            (found,) = look_at_consumer(client, consumer_id)
+            return found.found.state
 
     def fill(self, queue: str, count: int, *, body_bytes: int = 256) -> None:
         """Publish ``count`` messages to a queue."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amqp_spark.state.names import CONSUMER, WRITER, Names
-from amqp_spark.state.records import DONE, ConsumerState, WriterState
+from amqp_spark.state.records import DONE, WriterState
 from amqp_spark.transactions.browse import find
 from tests.support.process import wait_until
 
@@ -32,11 +32,10 @@ def consumer(env: Environment) -> Iterator[dict[str, str]]:
     names = Names(CONSUMER, identity)
     try:
         yield {**EXACTLY_ONCE, "consumerId": identity, "spoolLocation": str(spool)}
-        with env.client() as client:
-            wait_until(lambda: client.query_queue(names.lock) is None, "the end of the reader", 60.0)
-            found = find(client, names.state, names.lock, ConsumerState)
-        if found.state is None or found.state.owned:
-            raise RuntimeError(f"not clean at the end: {found}")
+        wait_until(lambda: env.is_free(names.lock), "the end of the reader", 60.0)
+        state = env.consumer_state(identity, str(spool))
+        if state is None or state.owned:
+            raise RuntimeError(f"not clean at the end: {state}")
         wait_until(lambda: not list(spool.glob("*.spool")), "an empty spool", 60.0)
     finally:
         _forget(env, names.state)

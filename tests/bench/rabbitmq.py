@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tqdm import tqdm
 
 from amqp_core.v0_9.client import Client
+from amqp_spark.transactions.consumer_status import look_at_spooled
 from tests.bench import raw_0_9
 from tests.bench.environment import Environment
 from tests.bench.preload import BLOCK_MESSAGES
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
+    from amqp_spark.state.records import ConsumerState
     from tests.support.fixtures import Broker
 
 
@@ -65,6 +67,12 @@ class RabbitMQEnvironment(Environment):
         with self.client() as client:
             found = client.query_queue(queue)
             return -1 if found is None or found.message_count is None else found.message_count
+
+    def consumer_state(self, consumer_id: str, spool: str) -> ConsumerState | None:
+        """The state of a consumer of one queue: it is in the spool."""
+        with self.client() as client:
+            (found,) = look_at_spooled(client, consumer_id, spool)
+            return found.found.state
 
     def fill(self, queue: str, count: int, *, body_bytes: int = 256) -> None:
         """Publish ``count`` more messages to a queue."""

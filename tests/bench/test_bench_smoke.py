@@ -51,6 +51,7 @@ RABBITMQ_UNITS = {
     "rabbitmq_latency_ratio": ("ratio", False),
     "rabbitmq_reader_rss_mixed_mb": ("MB", False),
     "rabbitmq_peer_ratio": ("ratio", True),
+    "rabbitmq_eo_ratio": ("ratio", True),
     "rabbitmq_stream_drain_ratio": ("ratio", True),
     "rabbitmq_stream_scale": ("ratio", True),
 }
@@ -83,10 +84,7 @@ def test_a_benchmark_runs(env: Environment, name: str, tmp_path: Path) -> None:
 @pytest.mark.sampled("name", every=5)
 @pytest.mark.parametrize("name", RABBITMQ_UNITS)
 def test_a_benchmark_of_rabbitmq_runs(rabbitmq: RabbitMQNode, spark: SparkSession, name: str) -> None:
-    guarantees = ("at-least-once",)
-    with RabbitMQEnvironment(
-        sizes=Sizes.quick(), given_broker=rabbitmq, given_spark=spark, quiet=True, guarantees=guarantees
-    ) as env:
+    with RabbitMQEnvironment(sizes=Sizes.quick(), given_broker=rabbitmq, given_spark=spark, quiet=True) as env:
         (found,) = bench.run(name, env)
     assert (found["name"], found["unit"], found["higher_is_better"]) == (name, *RABBITMQ_UNITS[name])
     assert isinstance(found["value"], float)

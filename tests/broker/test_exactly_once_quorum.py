@@ -137,7 +137,8 @@ def test_equal_messages_are_never_lost(
     consumer.publish([b"same"] * 500)
     fate.cut_at(point)
     driver = consumer.driver(available_now=True, maxMessagesPerTrigger=100)
-    assert len(drained(driver)) == (600 if point == crashpoints.SPOOLED_UNACKED else 500)
+    read = len(drained(driver))
+    assert 500 < read <= 600 if point == crashpoints.SPOOLED_UNACKED else read == 500
     assert fate.point == ""
     assert caplog.text.count("equal messages without a message_id") == 1
 
@@ -238,7 +239,7 @@ def test_the_command_shows_what_is_in_doubt(
 ) -> None:
     consumer.publish(numbers(100))
     fate.point, fate.error = crashpoints.SPOOLED_UNACKED, RuntimeError("the reader fails")
-    driver = consumer.driver(maxMessagesPerTrigger=40)
+    driver = consumer.driver(minMessagesPerTrigger=40, maxMessagesPerTrigger=40)
     with pytest.raises(RuntimeError, match="the reader fails"):
         driver.trigger_until_rows()
     consumer.stop()
