@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from pyspark.sql import types as t
@@ -9,10 +10,13 @@ from pyspark.sql import types as t
 from amqp_spark.arrow.decode import ColumnPlan
 from amqp_spark.connect import connect
 from amqp_spark.datasource.log.batch_reader import AmqpLogBatchReader
+from amqp_spark.datasource.log.positions import first_of
+from amqp_spark.datasource.log.probe import LogProbe
 from amqp_spark.datasource.log.stream_reader import AmqpLogStreamReader
 from amqp_spark.options import SourceOptions
 from tests.broker.source_0_9_support import Place
 from tests.spark.driver import Driver
+from tests.support.process import wait_until
 
 SCHEMA = t.StructType(
     [
@@ -22,6 +26,8 @@ SCHEMA = t.StructType(
         t.StructField("position", t.LongType()),
     ]
 )
+
+_FORGETFUL: dict[str, object] = {"x-max-length-bytes": 200_000, "x-stream-max-segment-size-bytes": 50_000}
 
 
 class Streams(Place):
@@ -62,6 +68,27 @@ class Streams(Place):
         with self.connect() as client:
             client.delete_queue(self.queue)
         self.declare()
+
+    def make_forgetful(self) -> None:
+        """Make the stream again, such that it removes old messages soon."""
+        with self.connect() as client:
+            client.delete_queue(self.queue)
+            client.declare_queue(self.queue, durable=True, arguments={"x-queue-type": "stream", **_FORGETFUL})
+
+    def forget(self) -> int:
+        """Publish until the stream has removed its first messages; return its first offset."""
+        for _ in range(40):
+            self.publish([bytes(5000)] * 40)
+        wait_until(lambda: self.first() > 50, "old segments are removed")
+        found = -1
+        while found != (found := self.first()):  # it may still be removing some
+            time.sleep(0.5)
+        return found
+
+    def first(self) -> int:
+        """The first offset of the stream."""
+        with self.connect() as client:
+            return first_of(LogProbe(client), self.queue)
 
     def close(self, *others: str) -> None:
         for reader in self.made:

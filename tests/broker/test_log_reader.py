@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import socket
-import time
 from collections import defaultdict
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -19,12 +18,9 @@ from amqp_spark.compat import ReadAllAvailable
 from amqp_spark.connect import connect
 from amqp_spark.datasource.log import range_reader
 from amqp_spark.datasource.log.batch_reader import AmqpLogBatchReader
-from amqp_spark.datasource.log.positions import first_of
-from amqp_spark.datasource.log.probe import LogProbe
 from amqp_spark.errors import LogError, OffsetError, UnsupportedModeError
 from tests.broker.log_support import Streams
 from tests.broker.source_0_9_support import numbers
-from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -32,9 +28,6 @@ if TYPE_CHECKING:
     from tests.spark.driver import Driver
 
 pytestmark = pytest.mark.broker
-
-SEGMENT: dict[str, object] = {"x-max-length-bytes": 200_000, "x-stream-max-segment-size-bytes": 50_000}
-"""Arguments of a stream that forgets soon."""
 
 
 @pytest.fixture(params=["rabbitmq", pytest.param("rabbitmq310", marks=pytest.mark.thorough)])
@@ -294,28 +287,10 @@ def test_a_stream_that_was_made_again_and_is_shorter_is_noticed(streams: Streams
         streams.log_driver(driver).trigger()
 
 
-def forgotten(streams: Streams) -> int:
-    """Publish until the stream has removed what its checkpoint names; return its first offset."""
-    for _ in range(40):
-        streams.publish([bytes(5000)] * 40)
-
-    def first() -> int:
-        with streams.connect() as client:
-            return first_of(LogProbe(client), streams.queue)
-
-    wait_until(lambda: first() > 50, "old segments are removed")
-    found = -1
-    while found != (found := first()):  # it may still be removing some
-        time.sleep(0.5)
-    return found
-
-
 @pytest.fixture
 def short(streams: Streams) -> Streams:
     """A stream that removes old messages soon."""
-    with streams.connect() as client:
-        client.delete_queue(streams.queue)
-        client.declare_queue(streams.queue, durable=True, arguments={"x-queue-type": "stream", **SEGMENT})
+    streams.make_forgetful()
     return streams
 
 
@@ -323,7 +298,7 @@ def test_messages_removed_before_they_were_read_are_noticed(short: Streams, capl
     short.publish(numbers(40))
     driver = short.log_driver(maxMessagesPerTrigger=20)
     driver.trigger_until_rows()
-    first = forgotten(short)
+    first = short.forget()
     with pytest.raises(LogError, match=rf"AMQP_LOG_DATA_LOST.*Messages 20 to {first} .*x-max-age"):
         short.log_driver(driver).trigger()
     again = short.log_driver(driver, failOnDataLoss="false")
@@ -337,7 +312,7 @@ def test_a_logged_batch_whose_messages_were_removed_is_noticed(short: Streams) -
     driver = short.log_driver(maxMessagesPerTrigger=20)
     driver.trigger_until_rows()
     driver.trigger(fail=True)
-    forgotten(short)
+    short.forget()
     with pytest.raises(LogError, match=r"AMQP_LOG_DATA_LOST.*Messages 20 to"):
         short.log_driver(driver).restart_batch()
     again = short.log_driver(driver, failOnDataLoss="false")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import uuid
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from amqp_spark import crashpoints
 from tests.broker.log_support import Streams
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import pyarrow as pa
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
     from tests.support.rabbitmq import RabbitMQNode
@@ -118,6 +119,54 @@ def test_a_running_query_gets_what_arrives_and_reports_where_it_is(
     assert stream.bodies() == numbers(150)
     assert [row["offset"] for row in stream.rows] == list(range(150))
     assert {row["stream"] for row in stream.rows} == {streams.queue}
+
+
+def test_ten_streams_in_one_query(spark: SparkSession, streams: Streams, tmp_path: Path) -> None:
+    places = [Streams(streams.address, streams.username, streams.password) for _ in range(10)]
+    for number, place in enumerate(places):
+        place.declare()
+        place.publish(numbers(50 * (number + 1)))
+    queues = ",".join(place.queue for place in places)
+    stream = Stream(spark, streams, tmp_path)
+    options: dict[str, Any] = {"queueType": "stream", "startingOffsets": "earliest", "maxMessagesPerTrigger": 1000}
+    stream.drain(stream.frame(queues, SCHEMA, **options))
+    places[3].publish(numbers(7, 200))
+    stream.drain(stream.frame(queues, SCHEMA, **options))
+    for number, place in enumerate(places):
+        rows = [row for row in stream.rows if row["stream"] == place.queue]
+        bodies = numbers(50 * (number + 1) + (7 if number == 3 else 0))
+        assert [(row["offset"], row["body"].encode()) for row in rows] == list(enumerate(bodies))
+        place.close()
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_running_query_that_is_slower_than_retention(
+    spark: SparkSession, streams: Streams, tmp_path: Path, fails: str
+) -> None:
+    """The rows of the batch that runs, and of later ones, are removed before Spark reads them."""
+    streams.make_forgetful()
+    streams.publish(numbers(45))
+    stream = Stream(spark, streams, tmp_path)
+    first_kept: list[int] = []
+
+    def slow(frame: DataFrame, batch: int) -> None:
+        if batch == 2:
+            first_kept.append(streams.forget())
+        stream.collect(frame, batch)
+
+    options: dict[str, Any] = {"queueType": "stream", "startingOffsets": "earliest", "maxMessagesPerTrigger": 20}
+    query = stream.start(stream.frame(streams.queue, SCHEMA, failOnDataLoss=fails, **options), slow)
+    try:
+        if fails == "true":
+            with pytest.raises(StreamingQueryException, match=r"AMQP_LOG_DATA_LOST.*Messages 20 to"):
+                query.awaitTermination(60)
+            assert len(stream.rows) == 20
+        else:
+            wait_until(lambda: len(stream.rows) > 20, "it goes on", 60)
+            assert stream.rows[20]["offset"] >= first_kept[0] > 50
+    finally:
+        query.stop()
+    assert [row["offset"] for row in stream.rows[:20]] == list(range(20))
 
 
 def reached(query: StreamingQuery) -> int:

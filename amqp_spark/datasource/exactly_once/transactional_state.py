@@ -87,6 +87,7 @@ class TransactionalState:
         """Positions that were received at some times, from the last one before the first message that waits on."""
         self._dropped_count = 0
         self._next_warning = float("-inf")
+        self._shared = False
 
     # --- from any thread, under the lock
 
@@ -166,11 +167,15 @@ class TransactionalState:
         return dropped
 
     def surveyed(self, consumers: int | None) -> None:
-        """Take the number of consumers of the queue, from any thread; warn if another one has come."""
-        if self._quorum is None or self.state is None or consumers is None or consumers < 2:
+        """Take the number of consumers of the queue, from any thread; warn if another one has come.
+
+        One count proves nothing: RabbitMQ may still count a consumer whose connection has just ended.
+        """
+        if self._quorum is None or self.state is None or consumers is None:
             return
+        shared, self._shared = self._shared, consumers > 1
         now = self._clock()
-        if now >= self._next_warning:
+        if shared and self._shared and now >= self._next_warning:
             self._next_warning = now + WARNING_SECONDS
             _log.warning(
                 "%s: the queue has %d consumers, and exactly-once needs to be the only one: messages that come again "
