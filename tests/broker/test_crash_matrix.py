@@ -25,6 +25,7 @@ GROUPS = groups(sample(SEED), 9, SEED)
 def test_every_point_of_the_code_is_in_the_matrix() -> None:
     named = {*crashpoints.POINTS, *crashpoints.SINK_POINTS}
     named |= {*crashpoints.EXACTLY_ONCE_POINTS, *crashpoints.EXACTLY_ONCE_SINK_POINTS}
+    named |= {*crashpoints.QUORUM_POINTS, *crashpoints.RECOGNITION_POINTS}
     assert named == set(POINTS) | ELSEWHERE
 
 
