@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core import protocols
 from amqp_core.address import ConnectOptions, parse_url
-from amqp_core.v0_10.client import Client as Client010
-from amqp_core.v0_10.messages import Message
-from amqp_core.v0_10.spec import DeliveryProperties
 from amqp_core.v0_9.client import Client as Client09
 from amqp_core.v0_9.messages import Message as Message09
 from amqp_core.v0_9.spec import BasicProperties
+from amqp_core.v0_10.client import Client as Client010
+from amqp_core.v0_10.messages import Message
+from amqp_core.v0_10.spec import DeliveryProperties
 from tests.matrix.cases import ALO, AMO, END, EO, LOG_POINTS, MEMORY_BROKER, QUORUM_POINTS, SOURCE
 from tests.support.brokerj import BrokerConfig, BrokerJ
 from tests.support.taking import bodies as bodies_0_10
