@@ -323,7 +323,7 @@ def quorum_pairs() -> Iterator[tuple[Step, ...]]:
         yield Step(at.SPOOLED_UNACKED, BROKER), Step(again, DRIVER)
     for again in (at.LOCK_TAKEN, at.RECOVERY_MID, at.EPOCH_RAISED):
         yield Step(at.SPOOLED_UNACKED, DRIVER), Step(again, DRIVER)
-        yield Step(at.ACKED_WITHOUT_BARRIER, BROKER), Step(again, BROKER)
+    yield Step(at.ACKED_WITHOUT_BARRIER, BROKER), Step(at.LOCK_TAKEN, BROKER)
     for second in at.QUORUM_POINTS:
         yield Step(at.SPOOLED_UNACKED, READER), Step(second, READER)
         yield Step(at.ACKED_WITHOUT_BARRIER, BROKER), Step(second, BROKER)
