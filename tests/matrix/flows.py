@@ -13,6 +13,7 @@ from tests.broker.stream_support import subscribers
 from tests.matrix import leftovers
 from tests.matrix.cases import (
     ABSENCE,
+    AMO,
     BROKER,
     COMMITTER,
     CONNECTION,
@@ -410,6 +411,10 @@ class Group:
             return subject.behind
         if subject.server.log:  # reading it removes nothing
             return subject.copies(self._place.client(subject.vhost)).total() < subject.sent
+        if subject.server.recognises and subject.case.guarantee != AMO:
+            # a quorum queue may count 0 just after it has confirmed messages
+            if len(subject.copies(self._place.client(subject.vhost))) < subject.sent:
+                return True
         info = self._place.client(subject.vhost).query_queue(subject.source_queue)
         return bool(info is not None and info.message_count)
 
