@@ -172,8 +172,16 @@ class Killing:
 
     def reach(self, point: str, *, after: int = 0) -> bool:
         """Let the reader run to a point, where it waits; False if it does not come there."""
+        self.arm(point, after=after)
+        return self.arrives(point)
+
+    def arm(self, point: str, *, after: int = 0) -> None:
+        """Let the reader wait at a point when it comes there."""
         self.release()
         (self.points / f"{point}.armed").write_text(f"wait {after}")
+
+    def arrives(self, point: str) -> bool:
+        """Wait until the reader is at the armed point; False if it does not come there."""
 
         def there() -> bool:
             assert self.reader is not None
