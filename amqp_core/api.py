@@ -150,7 +150,7 @@ class Identity(NamedTuple):
 
     Attributes:
         digest: 16 bytes of all that its publisher has set.
-        deliveries: how often it was delivered before.
+        deliveries: a number that grows each time that it comes back to the queue.
         named: whether it has a message id.
     """
 

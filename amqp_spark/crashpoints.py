@@ -81,6 +81,9 @@ EXACTLY_ONCE_POINTS: Final = (
 QUORUM_POINTS: Final = (SPOOLED_UNACKED, ACKED_WITHOUT_BARRIER, BARRIER_UNNOTED)
 """Further points of the source with exactly-once, on quorum queues, between ``TX_SENT`` and ``TX_COMMITTED``."""
 
+RECOGNITION_POINTS: Final = (RECOGNISED_UNACKED, REACKED_WITHOUT_BARRIER)
+"""Points that are passed there when an acknowledgement was lost, so that a batch comes again."""
+
 # ---- tasks of a writer ----------------------------------------------------------------------------------------------
 
 TASK_STARTED: Final = "task-started"  # it has its first rows; it is not connected and has sent nothing

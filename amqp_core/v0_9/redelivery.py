@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from amqp_core.v0_9.messages import Message
 
 DIGEST_BYTES: Final = 16
-BROKERS_OWN: Final = frozenset({DELIVERY_COUNT, "x-acquired-count"})
+COUNTS: Final = (DELIVERY_COUNT, "x-acquired-count")
+"""Headers in which the broker counts returns. RabbitMQ 4.3 counts some in the second one only: those of basic.nack, and
+of messages that it takes back after consumer_timeout. So the sum grows with every return."""
+BROKERS_OWN: Final = frozenset(COUNTS)
 """Headers that the broker changes with each delivery."""
 _CONSUMER_TAG: Final = FRAME_HEADER + 4
 _DELIVERY_TAG_SIZE: Final = 8
@@ -58,8 +61,8 @@ def identity(message: Message) -> Identity:
     others = [getattr(properties, name) for name in properties.__slots__ if name != "headers"]
     for part in (message.exchange.encode(), message.routing_key.encode(), message.body, _text((others, headers))):
         digest.update(len(part).to_bytes(8) + part)
-    count = message.headers.get(DELIVERY_COUNT)
-    deliveries = count if isinstance(count, int) else 0
+    counts = (message.headers.get(name) for name in COUNTS)
+    deliveries = sum(count for count in counts if isinstance(count, int))
     return Identity(digest.digest(), deliveries, named=properties.message_id is not None)
 
 

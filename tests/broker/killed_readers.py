@@ -24,8 +24,10 @@ from tests.broker.source_0_9_support import Place
 from tests.support.process import die_with_us, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from amqp_core.v0_9.client import Client
+    from amqp_core.v0_9.subscription import Subscription
     from tests.support.rabbitmq import RabbitMQNode
 
 _ROOT = Path(__file__).parents[2]
@@ -48,6 +50,23 @@ POINTS = (
 
 
 @dataclass
+class Foreign:
+    """A consumer that is not ours."""
+
+    client: Client
+    subscription: Subscription
+
+    def take(self, count: int) -> Counter[bytes]:
+        """Accept so many messages at most, for good; return their bodies."""
+        taken: Counter[bytes] = Counter()
+        while taken.total() < count and (message := self.subscription.take_one(timeout=0.5)) is not None:
+            self.client.accept([(message.transfer_id, message.transfer_id)])
+            taken[message.body] += 1
+        self.client.sync()
+        return taken
+
+
+@dataclass
 class Killing:
     """A run with kills.
 
@@ -56,6 +75,7 @@ class Killing:
         directory: of the query's files.
         body_of: the body of each message by its number.
         named: whether messages have a message_id.
+        options: of the query, besides those that it has here.
         seed: of everything random.
     """
 
@@ -63,6 +83,7 @@ class Killing:
     directory: Path
     body_of: Callable[[int], bytes] = lambda number: b"%08d" % number
     named: bool = False
+    options: Mapping[str, str] = field(default_factory=dict)
     seed: int = 0
     per_batch: int = 40
     published: int = 0
@@ -91,6 +112,7 @@ class Killing:
             "consumerId": self.place.queue,
             "spoolLocation": str(self.directory / "spool"),
             "maxMessagesPerTrigger": str(self.per_batch),
+            **self.options,
         }
         (self.directory / "options.json").write_text(json.dumps(options))
         self.reader: subprocess.Popen[bytes] | None = None
@@ -136,9 +158,30 @@ class Killing:
 
     def kill_at(self, point: str, *, node: bool, after: int = 0) -> bool:
         """Let the reader run to a point, and kill it there, the node, or both; False if it does not come there."""
-        for path in self.points.iterdir():
-            path.unlink(missing_ok=True)
-        (self.points / f"{point}.armed").write_text(f"pause {after}")
+        if not self.reach(point, after=after):
+            return False
+        self.kills[point] += 1
+        if node:
+            self.node.kill9()
+            self.kills["node"] += 1
+        if not node or self.random.random() < 0.5:
+            self.kill()
+            self.kills["reader"] += 1
+        self.release()
+        return True
+
+    def reach(self, point: str, *, after: int = 0) -> bool:
+        """Let the reader run to a point, where it waits; False if it does not come there."""
+        self.arm(point, after=after)
+        return self.arrives(point)
+
+    def arm(self, point: str, *, after: int = 0) -> None:
+        """Let the reader wait at a point when it comes there."""
+        self.release()
+        (self.points / f"{point}.armed").write_text(f"wait {after}")
+
+    def arrives(self, point: str) -> bool:
+        """Wait until the reader is at the armed point; False if it does not come there."""
 
         def there() -> bool:
             assert self.reader is not None
@@ -149,16 +192,12 @@ class Killing:
             wait_until(there, point, 6.0)
         except TimeoutError:
             return False
-        self.kills[point] += 1
-        if node:
-            self.node.kill9()
-            self.kills["node"] += 1
-        if not node or self.random.random() < 0.5:
-            self.kill()
-            self.kills["reader"] += 1
+        return True
+
+    def release(self) -> None:
+        """Let the reader run on, past every point."""
         for path in self.points.iterdir():
             path.unlink(missing_ok=True)
-        return True
 
     def go_on(self) -> None:
         """Start again what was killed."""
@@ -220,11 +259,21 @@ class Killing:
         """End of the reader's log."""
         return (self.directory / "log").read_text()[-4000:]
 
+    def logged(self, text: str) -> int:
+        """How often the readers have logged a text."""
+        return (self.directory / "log").read_text().count(text)
+
     def recognised(self) -> tuple[int, int]:
         """Messages that were recognised, and that were read as others."""
         files = sorted((self.directory / "spool").glob("amqp-spark.state.*.json"))
         record = json.loads(files[-1].read_text())
         return record["recognised"], record["alike"]
+
+    @contextlib.contextmanager
+    def foreign(self, most: int) -> Iterator[Foreign]:
+        """Another consumer of the queue: it is sent so many messages, and gives back what it has not accepted."""
+        with self.place.connect() as client:
+            yield Foreign(client, client.subscribe(self.place.queue, max_unsettled=most))
 
     def close(self) -> None:
         """End what runs."""

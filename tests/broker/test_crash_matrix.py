@@ -8,7 +8,22 @@ import pytest
 
 from amqp_spark import crashpoints
 from tests.matrix import runs
-from tests.matrix.cases import ALO, AMO, ELSEWHERE, EO, KINDS, POINTS, Case, all_cases, groups, sample
+from tests.matrix.cases import (
+    ALO,
+    AMO,
+    ELSEWHERE,
+    EO,
+    KINDS,
+    POINTS,
+    QUORUM_POINTS,
+    SINK_POINTS,
+    SOURCE_POINTS,
+    Case,
+    all_cases,
+    groups,
+    quorum_cases,
+    sample,
+)
 from tests.matrix.place import Place
 from tests.matrix.results import how_to_repeat
 from tests.matrix.servers import SERVERS
@@ -25,16 +40,26 @@ GROUPS = groups(sample(SEED), 9, SEED)
 def test_every_point_of_the_code_is_in_the_matrix() -> None:
     named = {*crashpoints.POINTS, *crashpoints.SINK_POINTS}
     named |= {*crashpoints.EXACTLY_ONCE_POINTS, *crashpoints.EXACTLY_ONCE_SINK_POINTS}
+    named |= {*crashpoints.QUORUM_POINTS, *crashpoints.RECOGNITION_POINTS}
     assert named == set(POINTS) | ELSEWHERE
 
 
 def test_the_sample_passes_every_point() -> None:
-    assert {step.point for case in sample(SEED) for step in case.steps} >= set(POINTS)
+    assert {step.point for case in sample(SEED) for step in case.steps} == {*SOURCE_POINTS, *SINK_POINTS}
 
 
 def test_the_sample_strikes_exactly_once_wherever_it_comes_past() -> None:
     struck = {step.point for case in sample(SEED) if case.guarantee == EO for step in case.steps}
-    assert struck >= {point.name for point in POINTS.values() if EO in point.guarantees}
+    points = (SOURCE_POINTS | SINK_POINTS).values()
+    assert struck >= {point.name for point in points if EO in point.guarantees}
+
+
+def test_the_points_of_quorum_queues_are_struck_by_every_victim_that_can_be_there() -> None:
+    struck = {(step.point, step.victim) for case in quorum_cases() for step in case.steps}
+    for point in QUORUM_POINTS:
+        assert {victim for at, victim in struck if at == point} >= {
+            "driver", "reader", "connection", "broker", "freeze", "orphan",
+        }  # fmt: skip
 
 
 def test_the_sample_is_small_and_leaves_no_guarantee_out() -> None:
@@ -46,7 +71,7 @@ def test_the_sample_is_small_and_leaves_no_guarantee_out() -> None:
 
 
 def test_a_case_is_found_again_by_its_name() -> None:
-    cases = all_cases(2)
+    cases = all_cases(2, quorum=True)
     assert [Case.parse(str(case)) for case in cases] == cases
     assert len({str(case) for case in cases}) == len(cases)
 

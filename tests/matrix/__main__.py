@@ -190,7 +190,8 @@ def chosen(options: argparse.Namespace) -> list[Case]:
     """The cases that the command line asks for."""
     if options.case:
         return [Case.parse(text) for text in options.case]
-    cases = sample(options.seed) if options.sample else all_cases(options.rounds)
+    quorum = SERVERS[options.broker].recognises
+    cases = sample(options.seed) if options.sample else all_cases(options.rounds, quorum=quorum)
     if options.only:
         cases = [case for case in cases if any(text in str(case) for text in options.only)]
     if options.victim:

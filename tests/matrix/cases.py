@@ -99,7 +99,15 @@ SINK_POINTS: Final = _named(
     Point(at.MID_SWEEP, "committer", (EO,)),
     Point(at.ABORT_ENTERED, "committer", (EO,)),
 )
-POINTS: Final = SOURCE_POINTS | SINK_POINTS
+QUORUM_POINTS: Final = _named(
+    Point(at.SPOOLED_UNACKED, "reader", (EO,), most=2),
+    Point(at.ACKED_WITHOUT_BARRIER, "reader", (EO,), most=2),
+    Point(at.BARRIER_UNNOTED, "reader", (EO,), most=2),
+    Point(at.RECOGNISED_UNACKED, "reader", (EO,)),
+    Point(at.REACKED_WITHOUT_BARRIER, "reader", (EO,)),
+)
+"""Points that a query over a quorum queue passes besides all others of the source: its state is in the spool."""
+POINTS: Final = SOURCE_POINTS | SINK_POINTS | QUORUM_POINTS
 LOG_POINTS: Final = frozenset(
     {
         at.END_RETURNED_UNLOGGED, at.LOGGED_BEFORE_PARTITIONS, at.PARTITIONS_RETURNED, at.READ_STARTED, at.READ_MID,
@@ -231,7 +239,7 @@ def left_out(case: Case) -> str | None:
     point = POINTS[step.point]
     if case.writes and case.reads and point.name == at.BATCH_DONE_UNCOMMITTED:
         return "reached by the sink of files only"
-    if point.name in {at.MID_SWEEP, at.ABORT_ENTERED, at.CONNECTION_LOST}:
+    if point.name in {at.MID_SWEEP, at.ABORT_ENTERED, at.CONNECTION_LOST, *at.RECOGNITION_POINTS}:
         return "needs something that went wrong before: see pairs"
     if step.victim in {READER, FREEZE, ORPHAN} and not case.reads:
         return "only a query that reads from a queue has a reader process"
@@ -299,6 +307,32 @@ def pairs(kind: str) -> Iterator[tuple[Step, ...]]:
     yield Step(END, PAUSE), Step(END, PAUSE)
 
 
+def quorum_pairs() -> Iterator[tuple[Step, ...]]:
+    """Crashes while messages come again whose acknowledgement was lost, and before or after that."""
+    for again in at.RECOGNITION_POINTS:
+        for victim in (DRIVER, READER, CONNECTION, BROKER):
+            yield Step(at.SPOOLED_UNACKED, victim), Step(again, victim)
+        yield Step(at.SPOOLED_UNACKED, CONNECTION), Step(again, DRIVER)
+        yield Step(at.SPOOLED_UNACKED, CONNECTION), Step(again, READER)
+        yield Step(at.SPOOLED_UNACKED, CONNECTION), Step(again, BROKER)
+        yield Step(at.SPOOLED_UNACKED, READER), Step(again, CONNECTION)
+        yield Step(at.SPOOLED_UNACKED, READER), Step(again, BROKER)
+        yield Step(at.SPOOLED_UNACKED, READER), Step(again, FREEZE)
+        yield Step(at.SPOOLED_UNACKED, READER), Step(again, ORPHAN)
+        yield Step(at.SPOOLED_UNACKED, FREEZE), Step(again, READER)
+        yield Step(at.SPOOLED_UNACKED, BROKER), Step(again, DRIVER)
+    for again in (at.LOCK_TAKEN, at.RECOVERY_MID, at.EPOCH_RAISED):
+        yield Step(at.SPOOLED_UNACKED, DRIVER), Step(again, DRIVER)
+    yield Step(at.ACKED_WITHOUT_BARRIER, BROKER), Step(at.LOCK_TAKEN, BROKER)
+    for second in at.QUORUM_POINTS:
+        yield Step(at.SPOOLED_UNACKED, READER), Step(second, READER)
+        yield Step(at.ACKED_WITHOUT_BARRIER, BROKER), Step(second, BROKER)
+    yield tuple(Step(point, READER) for point in (at.SPOOLED_UNACKED, *at.RECOGNITION_POINTS))
+    yield tuple(Step(point, DRIVER) for point in (at.SPOOLED_UNACKED, *at.RECOGNITION_POINTS))
+    yield Step(at.SPOOLED_UNACKED, READER), Step(at.READ_MID, WORKER)
+    yield Step(at.ACKED_WITHOUT_BARRIER, READER), Step(at.READ_STARTED, WORKER)
+
+
 def lost_connection_pairs() -> Iterator[tuple[Step, ...]]:
     """At-least-once writers have their own point after their connection broke."""
     for victim in (WORKER, DRIVER):
@@ -309,14 +343,14 @@ def lost_connection_pairs() -> Iterator[tuple[Step, ...]]:
 _CHAIN_SKIPS: Final = frozenset({(at.FETCH_MID, CONNECTION), (at.READ_STARTED, CONNECTION)})
 _FREEZE_POINTS: Final = frozenset(
     {at.LOCK_TAKEN, at.EPOCH_RAISED, at.SPOOL_SYNCED, at.TX_SENT, at.TX_COMMITTED, at.END_RETURNED_UNLOGGED,
-     at.COMMIT_LOGGED, at.RECEIVED_UNPLANNED, at.PARTITIONS_RETURNED, at.FINISH_SENT}
+     at.COMMIT_LOGGED, at.RECEIVED_UNPLANNED, at.PARTITIONS_RETURNED, at.FINISH_SENT, *at.QUORUM_POINTS}
 )  # fmt: skip
 _ORPHAN_POINTS: Final = frozenset(
-    {at.TX_SENT, at.TX_COMMITTED, at.SPOOL_RENAMED, at.COMMIT_LOGGED, at.RECEIVED_UNPLANNED}
+    {at.TX_SENT, at.TX_COMMITTED, at.SPOOL_RENAMED, at.COMMIT_LOGGED, at.RECEIVED_UNPLANNED, *at.QUORUM_POINTS}
 )
 _ABSENCE_POINTS: Final = frozenset(
     {at.TX_SENT, at.TX_COMMITTED, at.PARTITIONS_RETURNED, at.PREPARED, at.VERIFIED, at.DECISION_COMMITTED,
-     at.SOME_COMMITTED, at.ALL_COMMITTED}
+     at.SOME_COMMITTED, at.ALL_COMMITTED, at.SPOOLED_UNACKED, at.ACKED_WITHOUT_BARRIER}
 )  # fmt: skip
 _LAPSE_POINTS: Final = frozenset({at.MESSAGE_RETURNED, at.VERIFIED, at.DECISION_COMMITTED, at.SOME_COMMITTED})
 _MEMORY_POINTS: Final = frozenset(
@@ -331,9 +365,20 @@ _FEW: Final = {
 }
 
 
-def all_cases(rounds: int = 1) -> list[Case]:
-    """The whole matrix. Chain cases already covered by source and sink alone alternate from round to round."""
-    return [replace(case, round=number) for number in range(rounds) for case in _one_round(number)]
+def all_cases(rounds: int = 1, *, quorum: bool = False) -> list[Case]:
+    """The whole matrix; ``quorum``: with the cases of quorum queues.
+
+    Chain cases already covered by source and sink alone alternate from round to round.
+    """
+    found = [replace(case, round=number) for number in range(rounds) for case in _one_round(number)]
+    return found + [replace(case, round=number) for number in range(rounds) if quorum for case in quorum_cases()]
+
+
+def quorum_cases() -> Iterator[Case]:
+    """What is struck on quorum queues besides everything else."""
+    singles = [Case(SOURCE, EO, (Step(point, victim),)) for point in QUORUM_POINTS for victim in VICTIMS]
+    yield from (case for case in singles if left_out(case) is None and _is_wanted(case))
+    yield from (Case(SOURCE, EO, steps) for steps in quorum_pairs())
 
 
 def _one_round(number: int) -> Iterator[Case]:
@@ -385,7 +430,7 @@ def sample(seed: int = 1) -> list[Case]:
         chosen.append(best)
         used.update(best.victims)
 
-    for point in POINTS:
+    for point in SOURCE_POINTS | SINK_POINTS:
         if not any(counts_for(case, point) for case in chosen):
             take(case for case in quick if counts_for(case, point))
     for guarantee in (EO, ALO, AMO):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqp_core.errors import ResourceLocked
 from amqp_spark.spool.identity import IDENTITY
+from amqp_spark.spool.spooled_record import SpooledRecord
 from amqp_spark.state.records import DONE, ConsumerState, WriterState
 from amqp_spark.state.xids import parse_branch, xid_text
 
@@ -38,7 +40,7 @@ def state_of(client: Client, names: Names) -> bytes | None:
 
 def of_consumer(client: Client, names: Names) -> list[str]:
     """Leftovers of a consumer on the broker."""
-    return consumer_left(browse(client, names.state), locked=_is_locked(client, names))
+    return consumer_left(browse(client, names.state), locked=is_locked(client, names))
 
 
 def consumer_left(states: Sequence[bytes] | None, *, locked: bool) -> list[str]:
@@ -46,15 +48,38 @@ def consumer_left(states: Sequence[bytes] | None, *, locked: bool) -> list[str]:
     body = _only(states)
     if body is None:
         return ["the state queue of the consumer does not hold exactly one message"]
-    state = ConsumerState.load(body)
-    found = [f"{len(state.owned)} batches are owned still: {state.owned}"] if state.owned else []
+    return _owned(body) + ["the lock of the consumer is held"] * locked
+
+
+def of_spooled_state(client: Client, names: Names, spool: Path) -> list[str]:
+    """Leftovers of a consumer whose state is in its spool."""
+    return spooled_left(names, spool, locked=is_locked(client, names))
+
+
+def spooled_left(names: Names, spool: Path, *, locked: bool) -> list[str]:
+    """Leftovers according to the files of a spool."""
+    states = sorted(spool.glob(f"{names.state}.*"))
+    if len(states) != 1:
+        return [f"the spool has {len(states)} states of the consumer, and not exactly one"]
+    record = SpooledRecord.load(states[0].read_bytes())
+    found = _owned(record.state)
+    if record.doubts:
+        found.append(f"{len(record.doubts)} batches are in doubt still: {dict(record.doubts)}")
+    left = sorted(path.name for path in spool.iterdir() if path.name not in {IDENTITY, states[0].name})
+    if left:
+        found.append(f"{len(left)} files are left in the spool: {left[:4]}")
     return found + ["the lock of the consumer is held"] * locked
+
+
+def _owned(state: bytes) -> list[str]:
+    owned = ConsumerState.load(state).owned
+    return [f"{len(owned)} batches are owned still: {owned}"] if owned else []
 
 
 def of_writer(client: Client, names: Names) -> list[str]:
     """Leftovers of a writer on the broker."""
     markers = browse(client, names.markers)
-    return writer_left(browse(client, names.state), markers or (), locked=_is_locked(client, names))
+    return writer_left(browse(client, names.state), markers or (), locked=is_locked(client, names))
 
 
 def writer_left(states: Sequence[bytes] | None, markers: Sequence[bytes], *, locked: bool) -> list[str]:
@@ -97,5 +122,9 @@ def _only(states: Sequence[bytes] | None) -> bytes | None:
     return states[0] if states is not None and len(states) == 1 else None
 
 
-def _is_locked(client: Client, names: Names) -> bool:
-    return client.query_queue(names.lock) is not None
+def is_locked(client: Client, names: Names) -> bool:
+    """Whether the lock of a consumer or writer is held."""
+    try:
+        return client.query_queue(names.lock) is not None
+    except ResourceLocked:  # 0-9-1: so a queue of another connection is queried
+        return True

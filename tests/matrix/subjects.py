@@ -32,7 +32,7 @@ from tests.matrix.cases import (
     Case,
 )
 from tests.matrix.judging import BODY_SQL, body_of, counted
-from tests.matrix.servers import publish, take_all
+from tests.matrix.servers import SAME, publish, take_all
 from tests.support.query_process import AnyQuery, Chain, Publishing, Query
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ class Plan:
     heartbeat_s: int
     at_once: bool
     """Whether a process kills itself at its point where that is possible; otherwise it waits there to be killed."""
+    named: bool
+    """Whether the messages have equal bodies, and a message_id each; where messages are recognised."""
 
     @classmethod
     def of(cls, case: Case, seed: int) -> Plan:
@@ -89,6 +91,7 @@ class Plan:
             after=tuple(0 if point is None else draw.randint(point.least, point.most) for point in points),
             heartbeat_s=_heartbeat_s(victims, draw),
             at_once=draw.random() < 0.5,
+            named=draw.random() < 0.5,
         )
         # each worker counts for itself, and may run too seldom: only the end of the query shows that
         workers = [point is not None and point.where == "worker" for point in points]
@@ -171,6 +174,11 @@ class Subject:
         return self.case.guarantee == EO and not self.server.log
 
     @property
+    def named(self) -> bool:
+        """Whether messages differ by their ids, and not by their bodies."""
+        return self.plan.named and self.exactly_once and self.server.recognises
+
+    @property
     def spool(self) -> Path:
         """Directory of planned batches."""
         return self.directory / "spool"
@@ -235,7 +243,7 @@ class Subject:
                 name=self.name,
                 options=self._source_options(),
                 directory=self.directory,
-                schema="body BINARY",
+                schema="body BINARY, message_id STRING" if self.named else "body BINARY",
                 sink_options={"skip_written": self.plan.skip_written},
             )
         if case.reads:
@@ -298,7 +306,7 @@ class Subject:
                 put_file(self.query.rows, first, min(first + size, self.sent))
             return
         bodies = map(body_of, range(begin, self.sent))
-        publish(client, self.source_queue, bodies, durable=self.plan.durable)
+        publish(client, self.source_queue, bodies, durable=self.plan.durable, named=self.named)
 
     def send_late(self, client: Client) -> None:
         """Publish the messages that arrive while the query is down."""
@@ -311,6 +319,9 @@ class Subject:
 
     def copies(self, client: Client) -> Counter[int]:
         """How often each message has arrived; -1 stands for bodies that were not published."""
+        if self.named:
+            assert isinstance(self.query, Query)
+            return counted(row["message_id"].encode() for row in self.query.rows() if row["body"] == SAME)
         if isinstance(self.query, Query):
             return counted(row["body"] for row in self.query.rows())
         return counted(take_all(client, self.target_queue))
@@ -322,7 +333,9 @@ class Subject:
             left = 0 if self.server.log else depth(client, self.source_queue)
             if left:
                 found.append(f"{left} messages are left on the queue")
-            if self.exactly_once:
+            if self.exactly_once and self.server.recognises:
+                found += leftovers.of_spooled_state(client, self.consumer, self.spool)
+            elif self.exactly_once:
                 found += leftovers.of_consumer(client, self.consumer)
                 found += leftovers.of_spool(self.spool)
         if self.case.writes and self.exactly_once:

@@ -14,7 +14,19 @@ import pytest
 from amqp_core.errors import AmqpError, ConnectionFailed
 from tests.matrix import __main__ as program
 from tests.matrix.brokers import GivenBroker
-from tests.matrix.cases import ALO, AMO, BROKER, END, EO, LOG_POINTS, MEMORY_BROKER, Case, all_cases
+from tests.matrix.cases import (
+    ALO,
+    AMO,
+    BROKER,
+    END,
+    EO,
+    LOG_POINTS,
+    MEMORY_BROKER,
+    SOURCE,
+    Case,
+    all_cases,
+    quorum_cases,
+)
 from tests.matrix.results import how_to_repeat
 from tests.matrix.servers import BROKER_J, SERVERS
 from tests.spark.matrix_support import EXACTLY_ONCE, FORGETFUL, result_of
@@ -163,6 +175,22 @@ def test_a_server_of_streams_runs_the_source_exactly_once() -> None:
     assert {(case.kind, case.guarantee) for case in run} == {("source", EO)}
     assert {step.point for case in run for step in case.steps} == LOG_POINTS | {END}
     assert {"driver", "reader", "worker", "connection", "broker"} <= {victim for case in run for victim in case.victims}
+
+
+@pytest.mark.parametrize("name", [name for name, server in SERVERS.items() if server.recognises])
+def test_a_server_of_quorum_queues_runs_the_source_with_every_guarantee(name: str) -> None:
+    _, given = program.parsed(["--broker", name])
+    cases = all_cases(quorum=True)
+    run = [case for case in cases if given.left_out(case) is None]
+    assert [case for case in run if case.guarantee == EO] == [
+        case for case in cases if case.guarantee == EO and case.kind == SOURCE and MEMORY_BROKER not in case.victims
+    ]
+    assert {case.guarantee for case in run if case.writes} == {ALO}
+
+
+def test_points_of_quorum_queues_are_left_out_elsewhere() -> None:
+    others = [server for server in SERVERS.values() if not server.recognises]
+    assert all(server.left_out(case) is not None for server in others for case in quorum_cases())
 
 
 def test_what_a_given_broker_cannot_show_is_left_out() -> None:

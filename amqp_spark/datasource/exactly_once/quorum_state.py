@@ -10,6 +10,8 @@ change: a doubt that has ended and is still recorded finds nothing.
 A doubt ends
 
 - with the barrier behind the acknowledgement, also behind the second one;
+- not with a barrier that returns late: RabbitMQ 4.3 ignores, without a word, the acknowledgement of messages that it
+  has taken back after consumer_timeout. Then the session is replaced, and the doubt remains;
 - on a new session, when all that an earlier session was sent has come, and some of the batch has not. This is so when
   (1) the queue says, after our own consumer is there, that there is no other one: the consumer of the earlier session
   is gone, and all that it held is returned. The queue delivers what is returned before anything else. So (2) when a
@@ -65,6 +67,8 @@ MOST_UNSETTLED: Final = 65_535
 LOOK_SECONDS: Final = 0.05
 LONGEST_LOOK_SECONDS: Final = 1.0
 """First and longest pause between two looks whether all that was returned has come."""
+TAKEN_BACK_AFTER: Final = 0.75
+"""Part of consumer_timeout for which a message is surely still ours: the broker counts from when it has sent it."""
 PATIENCE_SECONDS: Final = 60.0
 """How long messages are withheld at most; then they are decided on with what has come."""
 FRESH_LOOKS: Final = 5000
@@ -99,6 +103,8 @@ class QuorumState:
         """The same as the newest file of the state has it."""
         self._recognition = Recognition()
         self.recognised = self.alike = 0
+        self.oldest = float("-inf")
+        """No message that waits to be owned was received before this time; for the next :meth:`swap`."""
         self._client: Client | None = None
         self._alone = self._due = self._past = self._last_was_redelivered = False
         self._next_look = self._begun_at = self._last_arrival = 0.0
@@ -145,6 +151,7 @@ class QuorumState:
     ) -> None:
         """Replace the state, then acknowledge transfers of this session; the latest owned batch has them.
 
+        ConsumerStalled: the broker may have taken them back before: they are in doubt; the session must be replaced.
         After an error of the connection the state is what :meth:`take` returns, and the acknowledgement is in doubt.
         """
         owned = [batch.file for batch in ConsumerState.load(body).owned]
@@ -164,6 +171,7 @@ class QuorumState:
         if accept:
             crashpoints.reached(crashpoints.ACKED_WITHOUT_BARRIER)
             self._session.pass_barrier(self._consumer.queue)
+            self._check_ours(self.oldest)
             crashpoints.reached(crashpoints.BARRIER_UNNOTED)
             del self._doubts[owned[-1]]
 
@@ -303,6 +311,13 @@ class QuorumState:
         self._session.sync()
         self._due = True  # what has come with the answer is sifted before the next decision
 
+    def _check_ours(self, oldest: float) -> None:
+        """Check that no acknowledged message, received at ``oldest`` or later, was taken back before."""
+        age = self._clock() - oldest
+        if age > TAKEN_BACK_AFTER * self._consumer.consumer_timeout:
+            queue, seconds = self._consumer.queue, f"{age:.0f}"
+            raise ConsumerStalled(SparkCondition.MESSAGES_HELD_LONG(queue=queue, seconds=seconds))
+
     def _carry_out(self, verdict: Verdict) -> int:
         queue = self._consumer.queue
         if verdict.drop:
@@ -315,6 +330,7 @@ class QuorumState:
             self._session.accept(_ranges(verdict.drop), silence_timeout_s=accept_timeout(len(verdict.drop)))
             crashpoints.reached(crashpoints.REACKED_WITHOUT_BARRIER)
             self._session.pass_barrier(queue)
+            self._check_ours(self._begun_at)  # withheld messages are as old as the session, at most
         for file in verdict.ended:
             self._recognition.remove(file)
             del self._doubts[file]

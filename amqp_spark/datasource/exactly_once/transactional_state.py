@@ -276,7 +276,10 @@ class TransactionalState:
                 self._arrivals.append((buffer.received, now))
             while len(self._arrivals) > 1 and self._arrivals[1][0] <= buffer.planned:
                 self._arrivals.popleft()
-            age = now - self._arrivals[0][1] if buffer.waiting else 0.0
+            oldest = self._arrivals[0][1] if buffer.waiting else now
+        if self._quorum is not None:
+            self._quorum.oldest = oldest
+        age = now - oldest
         if age > self.consumer.consumer_timeout / 2:
             queue, seconds = self.consumer.queue, f"{age:.0f}"
             raise ConsumerStalled(SparkCondition.MESSAGES_HELD_LONG(queue=queue, seconds=seconds))
