@@ -403,6 +403,14 @@ class Client(BaseClient[Driver]):
             raise
         return subscription
 
+    def fetcher(self, queue: str) -> Subscription:
+        """Return a subscription of a queue, for single messages: what is granted may arrive at once.
+
+        Raises:
+            NotFound, UnauthorizedAccess, ...: those of :meth:`subscribe`.
+        """
+        return self.subscribe(queue)
+
     def accept(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False, silence_timeout_s: float = 0.0) -> None:
         """Accept transfers by inclusive ranges of command ids (message.accept): the broker removes them.
 
