@@ -11,16 +11,15 @@ from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import CONSUMER, Names
 from amqp_spark.state.records import ConsumerState
-from tests.broker.exactly_once_support import Fate
 from tests.broker.source_0_9_support import Place, drained, numbers
-from tests.spark.driver import Driver, bodies
-from tests.support.dial_0_9 import dial_0_9
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.broker.exactly_once_support import Fate
+    from tests.spark.driver import Driver
     from tests.support.brokerj import BrokerJ
 
 pytestmark = pytest.mark.broker

@@ -323,7 +323,7 @@ class Group:
         client = self._place.client(subject.vhost)
         if subscribers(client, subject.source_queue):
             return False
-        return client.query_queue(subject.consumer.lock) is None
+        return not leftovers.is_locked(client, subject.consumer)
 
     def _orphan(self, subjects: Sequence[Subject]) -> None:
         """Start the successor while the broker still considers the orphan alive; the orphan wakes while it works."""

@@ -1,9 +1,10 @@
-"""Exactly-once state left on the broker and in the spool, seen from outside: nothing is acquired, only browsed."""
+"""Exactly-once state left on the broker and in the spool, seen from outside: what can be browsed is not acquired."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqp_core.errors import ResourceLocked
 from amqp_spark.spool.identity import IDENTITY
 from amqp_spark.state.records import DONE, ConsumerState, WriterState
 from amqp_spark.state.xids import parse_branch, xid_text
@@ -21,6 +22,8 @@ def browse(client: Client, queue: str) -> list[bytes] | None:
     info = client.query_queue(queue)
     if info is None:
         return None
+    if not client.capabilities.browse:
+        return _taken(client, queue, info.message_count or 0)
     subscription = client.subscribe(queue, accept=False, acquire=False)
     subscription.grant(max(1, info.message_count or 0))
     subscription.flush()
@@ -31,6 +34,15 @@ def browse(client: Client, queue: str) -> list[bytes] | None:
     return found
 
 
+def _taken(client: Client, queue: str, count: int) -> list[bytes]:
+    """The bodies in a queue that no consumer holds; they go back at once."""
+    fetcher = client.fetcher(queue)
+    fetcher.grant(count)
+    taken = [message for _ in range(count) if (message := fetcher.take_one(timeout=0.0)) is not None]
+    client.release([(message.transfer_id, message.transfer_id) for message in taken], sync=True)
+    return [message.body for message in taken]
+
+
 def state_of(client: Client, names: Names) -> bytes | None:
     """The state message; ``None`` if the queue does not exist, or does not have exactly one."""
     return _only(browse(client, names.state))
@@ -38,7 +50,7 @@ def state_of(client: Client, names: Names) -> bytes | None:
 
 def of_consumer(client: Client, names: Names) -> list[str]:
     """Leftovers of a consumer on the broker."""
-    return consumer_left(browse(client, names.state), locked=_is_locked(client, names))
+    return consumer_left(browse(client, names.state), locked=is_locked(client, names))
 
 
 def consumer_left(states: Sequence[bytes] | None, *, locked: bool) -> list[str]:
@@ -54,7 +66,7 @@ def consumer_left(states: Sequence[bytes] | None, *, locked: bool) -> list[str]:
 def of_writer(client: Client, names: Names) -> list[str]:
     """Leftovers of a writer on the broker."""
     markers = browse(client, names.markers)
-    return writer_left(browse(client, names.state), markers or (), locked=_is_locked(client, names))
+    return writer_left(browse(client, names.state), markers or (), locked=is_locked(client, names))
 
 
 def writer_left(states: Sequence[bytes] | None, markers: Sequence[bytes], *, locked: bool) -> list[str]:
@@ -97,5 +109,9 @@ def _only(states: Sequence[bytes] | None) -> bytes | None:
     return states[0] if states is not None and len(states) == 1 else None
 
 
-def _is_locked(client: Client, names: Names) -> bool:
-    return client.query_queue(names.lock) is not None
+def is_locked(client: Client, names: Names) -> bool:
+    """Whether the lock of a consumer or writer is held."""
+    try:
+        return client.query_queue(names.lock) is not None
+    except ResourceLocked:  # 0-9-1: so a queue of another connection is queried
+        return True

@@ -39,6 +39,7 @@ class Server:
         arguments: of queue.declare.
         always_durable: whether every queue is durable.
         guarantees: that it can give.
+        sinks: guarantees that it can give to queries that write.
         log: whether its queues are logs, which are read by offsets.
         settles_s: seconds after which a new queue survives a kill of the server (quorum: 3).
     """
@@ -49,6 +50,7 @@ class Server:
     arguments: Mapping[str, object] = field(default_factory=dict)
     always_durable: bool = False
     guarantees: tuple[str, ...] = (EO, ALO, AMO)
+    sinks: tuple[str, ...] = (EO, ALO)
     settles_s: float = 0.0
     log: bool = False
 
@@ -56,6 +58,8 @@ class Server:
         """Why a case is not run on this server; ``None`` if it is run."""
         if case.guarantee not in self.guarantees:
             return f"{self.name} does not give {case.guarantee}"
+        if case.writes and case.guarantee not in self.sinks:
+            return f"{self.name} does not give {case.guarantee} to a query that writes"
         if self.log and (case.kind != SOURCE or not {step.point for step in case.steps} <= LOG_POINTS | {END}):
             return f"a query over {self.name} does not pass it"
         if MEMORY_BROKER in case.victims and self.always_durable:
@@ -96,7 +100,7 @@ SERVERS: Final = {
     server.name: server
     for server in (
         BROKER_J,
-        Server("brokerj-0-9-1", _broker_j_0_9_1, "0-9-1", guarantees=(ALO, AMO)),
+        Server("brokerj-0-9-1", _broker_j_0_9_1, "0-9-1", sinks=(ALO,)),
         Server(
             "rabbitmq-classic",
             _rabbitmq,
