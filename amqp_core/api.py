@@ -384,6 +384,12 @@ class Client(Protocol):
     ) -> None:
         """Create the queue unless it exists; ``arguments`` of the broker, such as its type."""
 
+    def declare_lock(self, queue: str) -> None:
+        """Create a queue that only this session may use, and that ends with it.
+
+        ResourceLocked, after which the client may have ended: another session has it.
+        """
+
     def delete_queue(self, queue: str) -> None:
         """Delete a queue with all its messages."""
 

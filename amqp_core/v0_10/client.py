@@ -215,6 +215,14 @@ class Client(BaseClient[Driver]):
             )
         )
 
+    def declare_lock(self, queue: str) -> None:
+        """Create a queue that only this session may use, and that ends with it (queue.declare, exclusive, auto-delete).
+
+        Raises:
+            ResourceLocked: another session has it; this session has ended.
+        """
+        self.declare_queue(queue, exclusive=True, auto_delete=True)
+
     def delete_queue(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> None:
         """Delete a queue with its messages (queue.delete).
 

@@ -2,7 +2,7 @@
 
 Everything happens on the session of the given client. If the lock were on another connection than the accepts and
 commits, commands sent by a suspended process could take effect after its successor got the lock. The lock is an
-exclusive auto-delete queue; it ends with the connection, or when it is deleted.
+exclusive queue; it ends with the connection, or when it is deleted.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class StateQueue:
         this session is over: try again on a new one. UnsupportedModeError: the broker lacks what the state needs."""
         require(self._client, "deliveryGuarantee=exactly-once", "local_transactions", "binding_queries")
         with allowed(f"declare the queue {self.names.lock!r}", self.names.owner):
-            self._client.declare_queue(self.names.lock, exclusive=True, auto_delete=True)
+            self._client.declare_lock(self.names.lock)
 
     def unlock(self) -> None:
         """Release the state message to its queue, and the lock, but keep the connection."""

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pytest
 
 from amqp_core.api import Xid
-from amqp_core.errors import ConnectionLost, MessageRejected, NotFound, UsageError
+from amqp_core.errors import ConnectionLost, MessageRejected, NotFound, ResourceLocked, UsageError
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.messages import Message
+from tests.support.dial import dial
 from tests.support.dial_0_9 import dial_0_9, put
+from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -250,6 +252,35 @@ def test_fetching_is_not_limited_by_a_prefetch(connect: Connect, queue: str) -> 
     assert message is not None
     assert message.body == b"4"
     assert fetcher.take_one(timeout=0) is None
+
+
+@pytest.mark.parametrize("end", ["close", "abort"])
+def test_a_lock_ends_with_its_connection(connect: Connect, queue: str, end: str) -> None:
+    name = f"{queue}-lock"
+    holder = connect()
+    holder.declare_lock(name)
+    with pytest.raises(ResourceLocked):
+        connect().declare_lock(name)
+    getattr(holder, end)()
+
+    def gone() -> bool:
+        try:
+            return connect().query_queue(name) is None
+        except ResourceLocked:  # which ends the connection on Broker-J
+            return False
+
+    wait_until(gone, "the lock is gone")
+
+
+def test_both_protocols_of_broker_j_share_locks(brokerj_0_9: BrokerJ) -> None:
+    name = f"test-{uuid.uuid4().hex[:12]}-lock"
+    for first, second in ((dial, dial_0_9), (dial_0_9, dial)):
+        with first(brokerj_0_9, "durable") as holder:
+            holder.declare_lock(name)
+            with second(brokerj_0_9, "durable") as other, pytest.raises(ResourceLocked):
+                other.declare_lock(name)
+        with second(brokerj_0_9, "durable") as other:
+            other.declare_lock(name)
 
 
 @pytest.mark.parametrize("run", range(3))

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import CONSUMER, Names
@@ -58,6 +59,13 @@ class Consumer(Place):
         assert message is not None
         return ConsumerState.load(message.body)
 
+    def is_unlocked(self) -> bool:
+        with self.connect() as client:
+            try:
+                return client.query_queue(self.names.lock) is None
+            except ResourceLocked:
+                return False
+
     def files(self) -> list[str]:
         return sorted(path.name for path in (self.directory / "spool").glob("*.spool"))
 
@@ -77,6 +85,7 @@ def nothing_is_left(consumer: Consumer) -> None:
     wait_until(lambda: consumer.count() == (0, 0), "all are accepted")
     assert consumer.files() == []
     assert consumer.state().owned == ()
+    wait_until(consumer.is_unlocked, "the lock is gone")
 
 
 def test_a_queue_is_read_once_and_nothing_is_left(consumer: Consumer) -> None:
