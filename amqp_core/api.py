@@ -34,7 +34,8 @@ class Capabilities:
         exchange_queries: existence and type of an exchange can be queried.
         binding_queries: a binding of an exchange can be queried by its key.
         confirms: the broker confirms the messages that it has taken.
-        local_transactions: publishes and accepts of one session can be committed together.
+        local_transactions: publishes and accepts of one session can be committed together, and a broker that is killed
+            meanwhile has done all of it or nothing.
         distributed_transactions: branches can be prepared, and resolved by other sessions.
         counts_held_messages: the message count of a queue includes messages that consumers hold.
         rejects_unroutable: the broker is known to reject unroutable messages. Expect the opposite of an unknown broker:
@@ -233,6 +234,19 @@ class Subscription(Protocol):
         """End the subscription and wait until all transfers under way have arrived."""
 
 
+class Fetcher(Protocol):
+    """Receives single messages of a queue, each when it is wanted."""
+
+    def grant(self, messages: int) -> None:
+        """Allow so many messages more; they may arrive at once, or when they are taken."""
+
+    def take_one(self, *, timeout: float) -> Message | None:
+        """As :meth:`Subscription.take_one`, of the messages that were granted."""
+
+    def cancel(self) -> None:
+        """End it, and wait until all messages under way have arrived."""
+
+
 class Publisher(Protocol):
     """Sends runs of encoded transfers within a window, and tracks their outcome."""
 
@@ -370,6 +384,12 @@ class Client(Protocol):
     ) -> None:
         """Create the queue unless it exists; ``arguments`` of the broker, such as its type."""
 
+    def declare_lock(self, queue: str) -> None:
+        """Create a queue that only this session may use, and that ends with it.
+
+        ResourceLocked, after which the client may have ended: another session has it.
+        """
+
     def delete_queue(self, queue: str) -> None:
         """Delete a queue with all its messages."""
 
@@ -401,6 +421,9 @@ class Client(Protocol):
         It has no credit, unless ``max_unsettled`` limits the unsettled messages: then further ones arrive while the
         program waits for messages of this client, or calls :meth:`service`, and fewer are unsettled.
         """
+
+    def fetcher(self, queue: str) -> Fetcher:
+        """Receive single messages of a queue; those of subscriptions do not delay them."""
 
     def accept(self, ranges: Sequence[tuple[int, int]], *, silence_timeout_s: float = 0.0) -> None:
         """Accept transfers by inclusive ranges of ids; the broker may be silent for so many seconds."""

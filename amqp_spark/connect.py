@@ -66,7 +66,7 @@ def require_prepared_transactions(client: Client) -> None:
 
 
 def require_kept_state(client: Client) -> None:
-    """Check that a broker can have the state of exactly-once and its transactions, which AMQP 0-9-1 does not have.
+    """Check that the state of exactly-once can be browsed and prepared transactions listed, which AMQP 0-9-1 cannot.
 
     Raises:
         UnsupportedModeError: it has none; the text names the alternative.

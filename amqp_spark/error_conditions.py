@@ -343,10 +343,11 @@ class SparkCondition(Condition):
         "AMQP 0-9-1 cannot prepare a transaction, and a commit of RabbitMQ may be applied in part. docs/delivery.md "
         "shows how a message id that is the same in every attempt takes the place of it.")
     STATE_NOT_KEPT = (
-        "{peer} speaks AMQP {protocol}, with which there are no transactions and no state of exactly-once.",
-        "Use this command with AMQP 0-10; with AMQP {protocol} the guarantee is at-least-once, with "
-        "stableMessageId=true in the sink.",
-        "Exactly-once needs AMQP 0-10 for now. A broker that speaks both may have its state there: use protocol=0-10.")
+        "{peer} speaks AMQP {protocol}, which can neither browse the state of exactly-once nor list prepared "
+        "transactions.",
+        "Use this command with protocol=0-10, which Broker-J serves on the same port; for quorum queues of RabbitMQ "
+        "add --spool.",
+        "Both protocols of Broker-J have the same state. RabbitMQ has none: for quorum queues it is in the spool.")
     OPTION_NOT_SERVED = (
         "Option {option!r} has the value {value!r}, and AMQP {protocol} of the broker {peer} has no {capability}.",
         "Allowed: {allowed}.")

@@ -215,6 +215,14 @@ class Client(BaseClient[Driver]):
             )
         )
 
+    def declare_lock(self, queue: str) -> None:
+        """Create a queue that only this session may use, and that ends with it (queue.declare, exclusive, auto-delete).
+
+        Raises:
+            ResourceLocked: another session has it; this session has ended.
+        """
+        self.declare_queue(queue, exclusive=True, auto_delete=True)
+
     def delete_queue(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> None:
         """Delete a queue with its messages (queue.delete).
 
@@ -402,6 +410,14 @@ class Client(BaseClient[Driver]):
             del self._subscriptions[destination]
             raise
         return subscription
+
+    def fetcher(self, queue: str) -> Subscription:
+        """Return a subscription of a queue, for single messages: what is granted may arrive at once.
+
+        Raises:
+            NotFound, UnauthorizedAccess, ...: those of :meth:`subscribe`.
+        """
+        return self.subscribe(queue)
 
     def accept(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False, silence_timeout_s: float = 0.0) -> None:
         """Accept transfers by inclusive ranges of command ids (message.accept): the broker removes them.

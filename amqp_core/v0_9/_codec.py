@@ -533,6 +533,38 @@ def encode_exchange_delete_ok(_value: spec.ExchangeDeleteOk) -> bytes:
     return b""
 
 
+def decode_exchange_bound(data: bytes, pos: int) -> tuple[spec.ExchangeBound, int]:
+    """Arguments of exchange.bound."""
+    exchange, pos = read_str8(data, pos)
+    routing_key, pos = read_str8(data, pos)
+    queue, pos = read_str8(data, pos)
+    value = spec.ExchangeBound(exchange, routing_key, queue)
+    return value, pos
+
+
+def encode_exchange_bound(value: spec.ExchangeBound) -> bytes:
+    """Arguments of exchange.bound."""
+    out = write_str8(value.exchange, "exchange.bound exchange")
+    out += write_str8(value.routing_key, "exchange.bound routing-key")
+    out += write_str8(value.queue, "exchange.bound queue")
+    return out
+
+
+def decode_exchange_bound_ok(data: bytes, pos: int) -> tuple[spec.ExchangeBoundOk, int]:
+    """Arguments of exchange.bound-ok."""
+    reply_code, pos = read_uint16(data, pos)
+    reply_text, pos = read_str8(data, pos)
+    value = spec.ExchangeBoundOk(reply_code, reply_text)
+    return value, pos
+
+
+def encode_exchange_bound_ok(value: spec.ExchangeBoundOk) -> bytes:
+    """Arguments of exchange.bound-ok."""
+    out = write_uint16(value.reply_code, "exchange.bound-ok reply-code")
+    out += write_str8(value.reply_text, "exchange.bound-ok reply-text")
+    return out
+
+
 def decode_exchange_bind(data: bytes, pos: int) -> tuple[spec.ExchangeBind, int]:
     """Arguments of exchange.bind."""
     ticket, pos = read_uint16(data, pos)
@@ -1174,6 +1206,8 @@ _METHODS: Final[dict[int, Callable[[bytes, int], tuple[spec.Method, int]]]] = {
     0x0028000B: decode_exchange_declare_ok,
     0x00280014: decode_exchange_delete,
     0x00280015: decode_exchange_delete_ok,
+    0x00280016: decode_exchange_bound,
+    0x00280017: decode_exchange_bound_ok,
     0x0028001E: decode_exchange_bind,
     0x0028001F: decode_exchange_bind_ok,
     0x00280028: decode_exchange_unbind,
@@ -1251,6 +1285,8 @@ _ENCODERS: Final[dict[type, Callable[[Any], bytes]]] = {
     spec.ExchangeDeclareOk: encode_exchange_declare_ok,
     spec.ExchangeDelete: encode_exchange_delete,
     spec.ExchangeDeleteOk: encode_exchange_delete_ok,
+    spec.ExchangeBound: encode_exchange_bound,
+    spec.ExchangeBoundOk: encode_exchange_bound_ok,
     spec.ExchangeBind: encode_exchange_bind,
     spec.ExchangeBindOk: encode_exchange_bind_ok,
     spec.ExchangeUnbind: encode_exchange_unbind,

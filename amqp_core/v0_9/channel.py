@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from enum import Enum, auto
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
 from amqp_core.error_conditions import CoreCondition
@@ -47,6 +47,29 @@ class ChannelState(Enum):
     OPENING = auto()
     OPEN = auto()
     CLOSING = auto()
+
+
+class ChannelMode(Enum):
+    """What a channel was selected for, until it is closed. Immutable: any thread may use it."""
+
+    PLAIN = auto()
+    TRANSACTIONS = auto()
+    CONFIRMS = auto()
+
+
+_ANY_MODE: Final = frozenset(ChannelMode)
+_MODES: Final[dict[type[spec.Method], frozenset[ChannelMode]]] = {
+    spec.TxSelect: frozenset({ChannelMode.PLAIN, ChannelMode.TRANSACTIONS}),
+    spec.TxCommit: frozenset({ChannelMode.TRANSACTIONS}),
+    spec.TxRollback: frozenset({ChannelMode.TRANSACTIONS}),
+    spec.ConfirmSelect: frozenset({ChannelMode.PLAIN, ChannelMode.CONFIRMS}),
+}
+"""Modes in which a method is allowed (0-9-1 section tx; RabbitMQ refuses what is not listed, 406)."""
+_MODE_NAMES: Final = {
+    ChannelMode.PLAIN: "which is not transactional",
+    ChannelMode.TRANSACTIONS: "which is transactional",
+    ChannelMode.CONFIRMS: "which has confirms",
+}
 
 
 class Content(NamedTuple):
@@ -106,6 +129,7 @@ class Channel:
 
     Attributes:
         state: its state.
+        mode: transactions or confirms; a channel has at most one of them (tx.select, confirm.select).
         error: the error with which the peer closed it; :meth:`open` clears it.
         active: whether the peer wants content (channel.flow).
     """
@@ -113,6 +137,7 @@ class Channel:
     def __init__(self, connection: Connection, number: int, max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES) -> None:
         self.number = number
         self.state = ChannelState.CLOSED
+        self.mode = ChannelMode.PLAIN
         self.error: AmqpError | None = None
         self.active = True
         self._connection = connection
@@ -134,7 +159,7 @@ class Channel:
             raise _not_now(f"channel {self.number} is {self.state.name.lower()} already")
         self._requests.clear()
         self._forget_content()
-        self.error, self.active = None, True
+        self.error, self.active, self.mode = None, True, ChannelMode.PLAIN
         self.state = ChannelState.OPENING
         return self._request(spec.ChannelOpen())
 
@@ -142,12 +167,16 @@ class Channel:
         """Queue a method; with ``properties`` and ``body`` if it is one with content.
 
         Raises:
-            UsageError: the channel is closed or closing.
+            UsageError: the channel is closed or closing, or has another mode.
             EncodeError: a value does not fit its wire type.
         """
         if self.state in (ChannelState.CLOSED, ChannelState.CLOSING):
             raise _not_now(f"channel {self.number} is {self.state.name.lower()}")
+        mode = self.mode
+        if mode not in _MODES.get(type(method), _ANY_MODE):
+            raise _not_now(f"{method.NAME} is not allowed on channel {self.number}, {_MODE_NAMES[mode]}")
         self._connection.send_method(self.number, method, properties, body)
+        self._select(method)
 
     def request(self, method: spec.Method) -> Request:
         """Queue a synchronous method; its :class:`Request` gets the answer.
@@ -206,6 +235,9 @@ class Channel:
             return None
         if self.state is ChannelState.CLOSED:
             raise ProtocolError(f"{method.NAME} arrived on channel {self.number}, which is not open")
+        if self.mode not in _MODES.get(type(method), _ANY_MODE):
+            raise ProtocolError(f"{method.NAME} arrived on channel {self.number}, {_MODE_NAMES[self.mode]}")
+        self._select(method)
         if isinstance(method, spec.ChannelFlow):
             self.active = method.active
             self._connection.send_method(self.number, spec.ChannelFlowOk(active=method.active))
@@ -214,6 +246,13 @@ class Channel:
             self._method = method
             return None
         return self._complete(Received(method, None))
+
+    def _select(self, method: spec.Method) -> None:
+        """Change the mode if the method does that."""
+        if isinstance(method, spec.TxSelect):
+            self.mode = ChannelMode.TRANSACTIONS
+        elif isinstance(method, spec.ConfirmSelect):
+            self.mode = ChannelMode.CONFIRMS
 
     def _receive_late(self, method: spec.Method) -> None:
         """Drop what came after one side began to close the channel: Broker-J confirms messages after its close."""
@@ -225,7 +264,7 @@ class Channel:
         if self.state is not ChannelState.CLOSED:
             raise ProtocolError(f"{method.NAME} arrived on channel {self.number}, which is open")
         self._forget_content()
-        self.error, self.active = None, True
+        self.error, self.active, self.mode = None, True, ChannelMode.PLAIN
         self.state = ChannelState.OPEN
         self._is_over = False
         self._connection.send_method(self.number, spec.ChannelOpenOk())

@@ -13,14 +13,13 @@ from amqp_core.failover import connect_any
 from amqp_core.transport import tls_context
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.connection import CONSUMING, HEADERS
-from amqp_core.v0_9.driver import Driver
+from amqp_core.v0_9.driver import ASKING, Driver
+from amqp_core.v0_9.fetcher import Fetcher
 from amqp_core.v0_9.log_messages import log_entry
 from amqp_core.v0_9.messages import Message, earlier_deliveries
-from amqp_core.v0_9.no_transactions import NoTransactions
 from amqp_core.v0_9.publishing_client import PublishingClient
 from amqp_core.v0_9.redelivery import identities, redelivered
 from amqp_core.v0_9.routing import by_consumer_tag
-from amqp_core.v0_9.settlement import Unsettled
 from amqp_core.v0_9.subscription import Subscription
 from amqp_core.v0_9.topology import not_supported
 
@@ -50,16 +49,14 @@ class Client(PublishingClient):
     :meth:`wake`.
 
     Attributes:
-        transactions: refuses everything.
+        transactions: local transactions; distributed ones are refused.
     """
 
     def __init__(self, driver: Driver) -> None:
         super().__init__(driver)
         self._subscriptions: dict[str, Subscription] = {}
         self._subscribed = 0
-        self._unsettled = Unsettled()
         self._prefetch: int | None = None
-        self.transactions = NoTransactions(driver.connection.version)
         driver.endpoint.on_block = self._deliver
         driver.endpoint.on_method[CONSUMING] = self._method
 
@@ -95,6 +92,8 @@ class Client(PublishingClient):
         """Capabilities of AMQP 0-9-1, and the behaviour of this broker.
 
         RabbitMQ counts only messages that are ready, and has delivery limits that can be turned off from version 4 on.
+        If it is killed, a transaction of several queues may remain in part, or come undone after its commit; those of
+        Broker-J stay whole, and of other brokers it is not known.
         Broker-J takes the expiration of a message for a time; one that is rejected without requeue it delivers again
         (basic.reject), or keeps until the channel ends (basic.nack).
         """
@@ -108,10 +107,10 @@ class Client(PublishingClient):
             browse=False,
             selectors=False,
             exchange_queries=True,
-            binding_queries=False,
+            binding_queries=is_brokerj,
             confirms=bool(announced.get(spec.Capability.PUBLISHER_CONFIRMS))
             or _says(properties, "qpid.confirmed_publish_supported"),
-            local_transactions=False,
+            local_transactions=is_brokerj,
             distributed_transactions=False,
             counts_held_messages=is_brokerj,
             rejects_unroutable=True,
@@ -140,12 +139,15 @@ class Client(PublishingClient):
         self._driver.update_secret(secret.encode(), reason)
 
     def is_bound(self, exchange: str, binding_key: str) -> bool:
-        """Refused: bindings cannot be queried.
+        """Whether any queue is bound to the exchange with this key (exchange.bound, an extension of Qpid).
 
         Raises:
-            UsageError: always.
+            UsageError: the broker does not have it (:attr:`Capabilities.binding_queries`).
         """
-        raise not_supported(f"A query about the binding {binding_key!r} of exchange {exchange!r}", self.protocol)
+        if not self.capabilities.binding_queries:
+            raise not_supported(f"A query about the binding {binding_key!r} of exchange {exchange!r}", self.protocol)
+        method = spec.ExchangeBound(exchange=exchange, routing_key=binding_key)
+        return self._driver.call(ASKING, method, spec.ExchangeBoundOk).reply_code == 0
 
     def subscribe(
         self,
@@ -231,10 +233,15 @@ class Client(PublishingClient):
             delivery_tag=method.delivery_tag,
         )
 
+    def fetcher(self, queue: str) -> Fetcher:
+        """Return what receives single messages of a queue, whatever the prefetch of subscriptions is (basic.get)."""
+        return Fetcher(self._driver, lambda: self.get(queue))
+
     def accept(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False, silence_timeout_s: float = 0.0) -> None:
         """Accept messages by inclusive ranges of delivery tags (basic.ack): the broker removes them.
 
-        The broker does not answer, and may lose it if it is killed: see :meth:`sync`.
+        The broker does not answer, and may lose it if it is killed: see :meth:`sync`. In a local transaction they are
+        accepted by the commit.
 
         Args:
             ranges: tags that are settled already are left out. If none is left, nothing is sent.
@@ -367,6 +374,9 @@ class Client(PublishingClient):
 
     def _method(self, method: spec.Method, _: Content | None) -> None:
         """Handle a method of the consuming channel that answers nothing."""
+        if isinstance(method, spec.BasicReturn):
+            self.transactions.returned(method)
+            return
         if not isinstance(method, spec.BasicCancel):
             raise ProtocolError(f"{method.NAME} arrived on the channel that consumes")
         subscription = self._subscriptions.get(method.consumer_tag)

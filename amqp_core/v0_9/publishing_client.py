@@ -1,6 +1,7 @@
 """The part of a client that publishes, on a channel of its own with confirms (0-9-1 section basic.publish).
 
 A refusal closes that channel only: the call that meets it raises, and the next one publishes on the channel anew.
+Messages of a local transaction go on the channel of the transaction, without confirms.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 from amqp_core.error_conditions import CoreCondition, reason
 from amqp_core.errors import (
     CommandFailed,
+    ConnectionClosed,
     ConnectionFailed,
     DeadlineExceeded,
     MessageRejected,
@@ -18,17 +20,21 @@ from amqp_core.errors import (
     ProtocolError,
     PublishingBlocked,
     ReturnedUnexpectedly,
+    UsageError,
 )
 from amqp_core.publisher_window import Window
 from amqp_core.publishing import MAX_BYTES_IN_FLIGHT, MAX_IN_FLIGHT
 from amqp_core.transfer_ledger import Transfers
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import encode_header, encode_method
+from amqp_core.v0_9.connection import CONSUMING
 from amqp_core.v0_9.driver import PUBLISHING
 from amqp_core.v0_9.framing import encode_content
 from amqp_core.v0_9.messages import Message
 from amqp_core.v0_9.publisher import Publisher
+from amqp_core.v0_9.settlement import Unsettled
 from amqp_core.v0_9.topology import Topology
+from amqp_core.v0_9.transactions import Transactions
 
 if TYPE_CHECKING:
     from amqp_core.v0_9.channel import Content
@@ -42,6 +48,9 @@ class PublishingClient(Topology):
 
     def __init__(self, driver: Driver) -> None:
         super().__init__(driver)
+        self._unsettled = Unsettled()
+        self.transactions = Transactions(driver, self._unsettled)
+        self._in_transaction = 0
         self._publisher = Publisher(driver, window=Window(MAX_IN_FLIGHT, MAX_BYTES_IN_FLIGHT))
         driver.endpoint.on_method[PUBLISHING] = self._published
         driver.endpoint.on_blocked = self._blocked
@@ -56,13 +65,15 @@ class PublishingClient(Topology):
     ) -> int:
         """Send a message (basic.publish); it is safe only once :meth:`confirm` has returned.
 
+        In a local transaction it is safe once that is committed.
+
         Args:
             message: body, properties, exchange and routing key.
             exchange, routing_key: override the message's own. The empty exchange routes by queue name.
             mandatory: whether an unroutable message is rejected; else the broker drops it, and confirms.
 
         Returns:
-            Its sequence number among those published on the channel.
+            Its sequence number among those published on the channel, from 1.
 
         Raises:
             EncodeError: a property does not fit its wire type, or the properties do not fit one frame.
@@ -77,6 +88,10 @@ class PublishingClient(Topology):
             routing_key=message.routing_key if routing_key is None else routing_key,
             mandatory=mandatory,
         )
+        if self.transactions.is_local:
+            self._driver.send(CONSUMING, method, message.properties, message.body)
+            self._in_transaction += 1
+            return self._in_transaction
         header = encode_header(message.properties, len(message.body))
         size = self._driver.connection.max_frame_size
         frames = b"".join(encode_content(PUBLISHING, encode_method(method), header, message.body, size))
@@ -94,14 +109,20 @@ class PublishingClient(Topology):
     def confirm(self) -> None:
         """Wait until the broker has confirmed everything published so far (basic.ack).
 
+        In a local transaction, which has no confirms, it waits until the broker has processed them, so that it refuses
+        none of them later.
+
         Raises:
-            MessageRejected: the broker rejected some: unroutable (code 312), or no queue has taken them (code 0).
+            MessageRejected: the broker rejected some: unroutable (code 312), or no queue has taken them (code 0). In a
+                local transaction Broker-J ends the client with it; of others the commit raises it.
             OutcomeUnknown: the connection ended before the broker confirmed them, or the broker blocks it or is silent
                 for too long; they may or may not be enqueued.
             ReturnedUnexpectedly: the broker returned a message as unroutable that it had confirmed.
             CommandFailed: the broker refused one (unknown exchange, too large); messages published after it, and
                 perhaps before, are not enqueued. The next call of :meth:`publish` works again.
         """
+        if self.transactions.is_local:
+            self._process_transaction()
         publisher = self._publisher
         try:
             publisher.finish(timeout_s=self._driver.call_timeout_s)
@@ -136,11 +157,24 @@ class PublishingClient(Topology):
             blocked_timeout_s: seconds for which a broker is waited for that has blocked the connection.
 
         Raises:
-            UsageError: the previous publisher is not finished, and its channel is open; or the window is empty.
+            UsageError: the previous publisher is not finished, and its channel is open; or the window is empty; or the
+                client has local transactions, of which such messages would not be a part.
         """
+        if self.transactions.is_local:
+            why = "a publisher with confirms takes no part in local transactions, which this client has selected"
+            raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=why))
         window = self._publisher.window.within(max_in_flight, max_bytes_in_flight)
         self._publisher = self._publisher.succeeded(window, blocked_timeout_s)
         return self._publisher
+
+    def _process_transaction(self) -> None:
+        """Wait until the broker has processed what the transaction has (channel.flow, which changes nothing)."""
+        try:
+            self._driver.call(CONSUMING, spec.ChannelFlow(active=True), spec.ChannelFlowOk)
+        except ConnectionClosed as error:
+            if error.reply_code != spec.ReplyCode.NO_ROUTE:
+                raise
+            raise MessageRejected(1, error.reply_code, error.reply_text) from error
 
     def _replace(self) -> None:
         """Replace a publisher whose channel the broker has closed."""

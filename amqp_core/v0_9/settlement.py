@@ -26,6 +26,21 @@ class Unsettled:
 
     def __init__(self) -> None:
         self._tags = RangeSet()
+        self._undecided: RangeSet | None = None
+
+    def begin(self) -> None:
+        """Remember from now on what is settled, until :meth:`commit` or :meth:`roll_back`."""
+        self._undecided = RangeSet()
+
+    def commit(self) -> None:
+        """What was settled stays so."""
+        self._undecided = RangeSet()
+
+    def roll_back(self) -> None:
+        """What was settled since the last commit is not."""
+        for low, high in [] if self._undecided is None else self._undecided.ranges():
+            self._tags.add(low, high)
+        self._undecided = RangeSet()
 
     def arrived(self, first: int, count: int) -> None:
         """Record ``count`` deliveries from tag ``first`` on, which must be settled."""
@@ -47,7 +62,7 @@ class Unsettled:
         up_to = self._settled_prefix(wanted)
         found = [] if up_to is None else [Settlement(up_to, multiple=True)]
         for low, high in wanted.ranges():
-            self._tags.discard(low, high)
+            self._settled(low, high)
             first = low if up_to is None else max(low, up_to + 1)
             found += [Settlement(tag, multiple=False) for tag in range(first, high + 1)]
         return found
@@ -56,8 +71,13 @@ class Unsettled:
         """Mark inclusive ranges of tags as settled; return those that were not, in ascending order."""
         wanted = self._unsettled_of(ranges)
         for low, high in wanted.ranges():
-            self._tags.discard(low, high)
+            self._settled(low, high)
         return list(wanted)
+
+    def _settled(self, low: int, high: int) -> None:
+        self._tags.discard(low, high)
+        if self._undecided is not None:
+            self._undecided.add(low, high)
 
     def _unsettled_of(self, ranges: Sequence[tuple[int, int]]) -> RangeSet:
         wanted = RangeSet()

@@ -445,6 +445,29 @@ class ExchangeDeleteOk:
 
 
 @dataclass(frozen=True, slots=True)
+class ExchangeBound:
+    """Method exchange.bound (40, 22; qpid)."""
+
+    CODE: ClassVar[int] = 0x00280016
+    NAME: ClassVar[str] = "exchange.bound"
+
+    exchange: str = ""
+    routing_key: str = ""
+    queue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeBoundOk:
+    """Method exchange.bound-ok (40, 23; qpid)."""
+
+    CODE: ClassVar[int] = 0x00280017
+    NAME: ClassVar[str] = "exchange.bound-ok"
+
+    reply_code: int = 0
+    reply_text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ExchangeBind:
     """Method exchange.bind (40, 30; rabbitmq)."""
 
@@ -913,6 +936,8 @@ Method: TypeAlias = (
     | ExchangeDeclareOk
     | ExchangeDelete
     | ExchangeDeleteOk
+    | ExchangeBound
+    | ExchangeBoundOk
     | ExchangeBind
     | ExchangeBindOk
     | ExchangeUnbind
@@ -985,6 +1010,8 @@ METHOD_TYPES: Final[dict[int, type[Method]]] = {
     0x0028000B: ExchangeDeclareOk,
     0x00280014: ExchangeDelete,
     0x00280015: ExchangeDeleteOk,
+    0x00280016: ExchangeBound,
+    0x00280017: ExchangeBoundOk,
     0x0028001E: ExchangeBind,
     0x0028001F: ExchangeBindOk,
     0x00280028: ExchangeUnbind,
@@ -1062,6 +1089,8 @@ SYNCHRONOUS_CODES: Final = frozenset(
         0x0028000B,  # exchange.declare-ok
         0x00280014,  # exchange.delete
         0x00280015,  # exchange.delete-ok
+        0x00280016,  # exchange.bound
+        0x00280017,  # exchange.bound-ok
         0x0028001E,  # exchange.bind
         0x0028001F,  # exchange.bind-ok
         0x00280028,  # exchange.unbind
@@ -1114,6 +1143,7 @@ RESPONSES: Final[dict[type[Method], tuple[type[Method], ...]]] = {
     ChannelPong: (ChannelOk,),
     ExchangeDeclare: (ExchangeDeclareOk,),
     ExchangeDelete: (ExchangeDeleteOk,),
+    ExchangeBound: (ExchangeBoundOk,),
     ExchangeBind: (ExchangeBindOk,),
     ExchangeUnbind: (ExchangeUnbindOk,),
     QueueDeclare: (QueueDeclareOk,),

@@ -94,6 +94,16 @@ class Topology(BaseClient[Driver]):
         )
         self._driver.call(ASKING, method, spec.QueueDeclareOk)
 
+    def declare_lock(self, queue: str) -> None:
+        """Create a queue that only this connection may use, and that ends with it (queue.declare, exclusive).
+
+        Auto-delete is not set: with it Broker-J would keep the queue until a consumer of it ends.
+
+        Raises:
+            ResourceLocked: another connection has it. Broker-J closes this connection with it.
+        """
+        self.declare_queue(queue, exclusive=True)
+
     def delete_queue(self, queue: str, *, if_unused: bool = False, if_empty: bool = False) -> None:
         """Delete a queue with its messages (queue.delete). RabbitMQ deletes one that does not exist without an error.
 

@@ -125,7 +125,7 @@ def _check_capabilities(client: Client, options: SourceOptions) -> None:
         require(client, "The source", "max_unsettled")
     if options.exactly_once and not client.capabilities.counts_deliveries:
         for capability in ("local_transactions", "binding_queries"):
-            allowed = "at-least-once, at-most-once; exactly-once with AMQP 0-10, or from a quorum queue of RabbitMQ"
+            allowed = "at-least-once, at-most-once; exactly-once from Broker-J, with AMQP 0-10, or from RabbitMQ"
             require_for_option(client, "deliveryGuarantee", "exactly-once", capability, allowed)
     seconds = None if options.consumer_timeout is None else f"{options.consumer_timeout:g}s"
     for name, value, capability, allowed in (

@@ -2,7 +2,7 @@
 
 Everything happens on the session of the given client. If the lock were on another connection than the accepts and
 commits, commands sent by a suspended process could take effect after its successor got the lock. The lock is an
-exclusive auto-delete queue; it ends with the connection, or when it is deleted.
+exclusive queue; it ends with the connection, or when it is deleted.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from amqp_spark.timeouts import accept_timeout
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from amqp_core.api import Client, Message, Subscription
+    from amqp_core.api import Client, Fetcher, Message
     from amqp_spark.state.names import Names
 
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class StateQueue:
         self.names = names
         self.body: bytes | None = None
         self._client = client
-        self._subscription: Subscription | None = None
+        self._fetcher: Fetcher | None = None
         self._held: Message | None = None
 
     # --- lock
@@ -52,18 +52,18 @@ class StateQueue:
     def lock(self) -> None:
         """Acquire the lock, without waiting (queue.declare, exclusive). ResourceLocked: another session holds it, and
         this session is over: try again on a new one. UnsupportedModeError: the broker lacks what the state needs."""
-        require(self._client, "deliveryGuarantee=exactly-once", "credit", "local_transactions", "binding_queries")
+        require(self._client, "deliveryGuarantee=exactly-once", "local_transactions", "binding_queries")
         with allowed(f"declare the queue {self.names.lock!r}", self.names.owner):
-            self._client.declare_queue(self.names.lock, exclusive=True, auto_delete=True)
+            self._client.declare_lock(self.names.lock)
 
     def unlock(self) -> None:
         """Release the state message to its queue, and the lock, but keep the connection."""
-        if self._subscription is not None:
-            self._subscription.cancel()  # all transfers under way have arrived now
-            held = self._held or self._subscription.take_one(timeout=0.0)
+        if self._fetcher is not None:
+            self._fetcher.cancel()  # all transfers under way have arrived now
+            held = self._held or self._fetcher.take_one(timeout=0.0)
             if held is not None:
                 self._client.release([_id_range(held)], sync=True)
-        self._subscription = self._held = self.body = None
+        self._fetcher = self._held = self.body = None
         self._client.delete_queue(self.names.lock)
 
     # --- the message
@@ -89,7 +89,7 @@ class StateQueue:
             return None
         if (found.message_count or 0) > 1:
             raise self._several(f"it has {found.message_count}")
-        self._subscribe()
+        self._begin_to_fetch()
         if not self._receive(timeout):
             if not self._has_begun():
                 return None
@@ -114,7 +114,7 @@ class StateQueue:
         if self._client.transactions.is_local:  # the session has served another state before
             self._client.transactions.commit()
         self._bind(self.names.begun)
-        self._subscribe()
+        self._begin_to_fetch()
         if not self._receive(TAKE_SECONDS):
             raise self._broken("its first message does not come back")
 
@@ -141,8 +141,8 @@ class StateQueue:
         self._publish(body)
         self._client.transactions.commit(sent, silence_timeout_s=silence_timeout_s)
         self._held, self.body = None, body
-        assert self._subscription is not None
-        self._subscription.grant(1)  # the message arrives while other work is done
+        assert self._fetcher is not None
+        self._fetcher.grant(1)  # the message arrives while other work is done
 
     # --- lasting marks
 
@@ -193,16 +193,16 @@ class StateQueue:
     def _has_begun(self) -> bool:
         return self.marked_anywhere(self.names.begun)  # no other queue has that key
 
-    def _subscribe(self) -> None:
-        if self._subscription is None:
+    def _begin_to_fetch(self) -> None:
+        if self._fetcher is None:
             with self._allowed("consume the queue"):
-                self._subscription = self._client.subscribe(self.names.state)
-            self._subscription.grant(1)
+                self._fetcher = self._client.fetcher(self.names.state)
+            self._fetcher.grant(1)
 
     def _receive(self, timeout: float) -> bool:
         """Wait for the message that credit was granted for."""
-        assert self._subscription is not None
-        found = self._subscription.take_one(timeout=timeout)
+        assert self._fetcher is not None
+        found = self._fetcher.take_one(timeout=timeout)
         if found is not None:
             self._held, self.body = found, found.body
         return found is not None

@@ -150,7 +150,7 @@ def locked(connect: Callable[[], Client], locks: Sequence[str], whose: str) -> I
         client = connect()
         try:
             for lock in locks:
-                client.declare_queue(lock, exclusive=True, auto_delete=True)
+                client.declare_lock(lock)
             break
         except ResourceLocked as error:  # the session is over
             client.close()

@@ -302,9 +302,6 @@ def test_what_the_protocol_does_not_have_is_refused(connect: Connect, queue: str
     with pytest.raises(UsageError, match="without accept"):
         client.subscribe(queue, max_unsettled=1, accept=False)
     for call in (
-        lambda: client.is_bound("amq.direct", "k"),
-        client.transactions.select,
-        client.transactions.commit,
         client.transactions.dtx_select,
         client.transactions.recover,
     ):

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
-    from tests.support.fixtures import Broker
     from tests.support.rabbitmq import RabbitMQNode
 
 pytestmark = pytest.mark.broker
@@ -149,15 +148,6 @@ def test_a_classic_queue_is_refused(consumer: Consumer) -> None:
         client.declare_queue(consumer.queue, durable=True)
     with pytest.raises(UnsupportedModeError, match=r"is a classic queue, and .* needs a quorum queue or a stream"):
         consumer.driver().trigger_until_rows()
-
-
-def test_broker_j_on_0_9_1_is_refused(brokerj_0_9: Broker, tmp_path: Path) -> None:
-    broker = brokerj_0_9
-    with closing(Consumer(broker.url("durable"), broker.username, broker.password)) as consumer:
-        consumer.directory = tmp_path
-        consumer.declare()
-        with pytest.raises(UnsupportedModeError, match="or from a quorum queue of RabbitMQ"):
-            consumer.driver().trigger_until_rows()
 
 
 def test_a_queue_with_a_single_active_consumer_is_refused(consumer: Consumer) -> None:

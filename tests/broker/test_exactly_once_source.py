@@ -37,7 +37,8 @@ BODY = "body BINARY, position BIGINT, queue STRING"
 class Consumer:
     """A consumerId on the broker, its spool, and a client to look with."""
 
-    def __init__(self, connect: Connect, directory: Path, vhost: str) -> None:
+    def __init__(self, connect: Connect, directory: Path, vhost: str, protocol: str) -> None:
+        self.protocol = protocol
         self.consumer_id = f"test {uuid4()}"
         self.spool = directory / "spool"
         self.vhost = vhost
@@ -46,6 +47,7 @@ class Consumer:
 
     def options(self, **more: Any) -> dict[str, Any]:
         return {
+            "protocol": self.protocol,
             "deliveryGuarantee": "exactly-once",
             "consumerId": self.consumer_id,
             "spoolLocation": str(self.spool),
@@ -75,9 +77,22 @@ class Consumer:
                 client.delete_queue(name)
 
 
+@pytest.fixture(scope="session", params=["0-10", "0-9-1"])
+def protocol(request: pytest.FixtureRequest) -> str:
+    """The protocol of the query; the test looks with 0-10."""
+    found: str = request.param
+    return found
+
+
+@pytest.fixture(scope="session")
+def broker(request: pytest.FixtureRequest, protocol: str, broker: Broker) -> Broker:
+    """A broker that speaks it; over 0-9-1 that is Broker-J."""
+    return broker if protocol == "0-10" else request.getfixturevalue("brokerj_0_9")
+
+
 @pytest.fixture
-def consumer(connect: Connect, tmp_path: Path) -> Iterator[Consumer]:
-    consumer = Consumer(connect, tmp_path, "durable")
+def consumer(connect: Connect, tmp_path: Path, protocol: str) -> Iterator[Consumer]:
+    consumer = Consumer(connect, tmp_path, "durable", protocol)
     yield consumer
     consumer.forget()
 
@@ -312,6 +327,23 @@ def test_the_reader_of_a_killed_driver_lets_go(
     assert [row["body"] for row in query.rows()] == numbers(300)
     assert consumer.state().owned == ()
     assert consumer.files() == []
+
+
+def test_the_protocol_changes_with_the_spool(
+    stream: Stream, consumer: Consumer, durable_queue: str, tmp_path: Path
+) -> None:
+    publish(consumer.client, durable_queue, numbers(300), persistent=True)
+    stream.drain(frame(stream, consumer, durable_queue))
+    if consumer.protocol == "0-10":
+        pytest.skip("the broker that all tests share speaks nothing else")
+    publish(consumer.client, durable_queue, numbers(300, 300), persistent=True)
+    other = {"protocol": "0-10"}
+    with pytest.raises(StreamingQueryException, match="has messages of AMQP 0-9-1, and the broker speaks AMQP 0-10"):
+        stream.drain(frame(stream, consumer, durable_queue, **other))
+    other |= {"spoolLocation": str(tmp_path / "other"), "adoptState": "true"}
+    stream.drain(frame(stream, consumer, durable_queue, **other))
+    assert stream.bodies() == numbers(600)
+    assert depth(consumer.client, durable_queue) == 0
 
 
 def query_over(broker: Broker, consumer: Consumer, queue: str, directory: Path) -> Query:

@@ -23,6 +23,7 @@ CONSUMER_ID = "orders to archive"
 
 
 @pytest.mark.sampled("rule", every=3)
+@pytest.mark.parametrize("protocol", ["0-10", "0-9-1"])
 @pytest.mark.parametrize(
     ("rule", "what"),
     [
@@ -32,9 +33,9 @@ CONSUMER_ID = "orders to archive"
     ],
 )
 def test_a_login_that_may_not_all_that_it_takes(
-    spark: SparkSession, own_broker: OwnBroker, connect: Connect, tmp_path: Path, rule: str, what: str
+    spark: SparkSession, own_broker: OwnBroker, connect: Connect, tmp_path: Path, rule: str, what: str, protocol: str
 ) -> None:
-    ours = own_broker(durable=False, acl=(f"ACL DENY trader {rule}",))
+    ours = own_broker(durable=False, acl=(f"ACL DENY trader {rule}",), protocols=("AMQP_0_10", "AMQP_0_9_1"))
     client = connect(broker=ours, heartbeat=0)
     client.declare_queue("q")
     publish(client, "q", numbers(100))
@@ -42,6 +43,7 @@ def test_a_login_that_may_not_all_that_it_takes(
     stream = Stream(spark, ours, tmp_path)
     options: dict[str, Any] = {
         "deliveryGuarantee": "exactly-once", "consumerId": CONSUMER_ID, "spoolLocation": spool, "retry__maxAttempts": 2,
+        "protocol": protocol,
     }  # fmt: skip
     password = ours.config.users["trader"]
     with pytest.raises(StreamingQueryException) as failed:

@@ -45,8 +45,8 @@ def test_there_is_no_state_of_exactly_once(
 ) -> None:
     command = Command.of(rabbitmq, monkeypatch, capsys)
     assert command(*arguments) == EXIT_OPTIONS
-    assert "speaks AMQP 0-9-1, with which there are no transactions and no state of exactly-once" in command.err
-    assert "Use this command with AMQP 0-10; with AMQP 0-9-1 the guarantee is at-least-once" in command.err
+    assert "speaks AMQP 0-9-1, which can neither browse the state of exactly-once nor list" in command.err
+    assert "Use this command with protocol=0-10, which Broker-J serves on the same port" in command.err
 
 
 def test_a_dry_run_is_refused_before_spark_starts(

@@ -84,3 +84,19 @@ def test_a_million_in_pieces_is_quick() -> None:
     for tag in range(2, 20_000, 2):
         assert unsettled.settle([(tag, tag)]) == [Settlement(tag, multiple=False)]
     assert unsettled.settle([(1, 500_000)]) == [Settlement(500_000, multiple=True)]
+
+
+def test_what_was_settled_in_a_transaction_comes_back_when_it_is_rolled_back() -> None:
+    unsettled = Unsettled()
+    unsettled.arrived(1, 6)
+    unsettled.settle([(1, 1)])
+    unsettled.begin()
+    unsettled.settle([(2, 2)])
+    unsettled.commit()
+    assert unsettled.settle([(3, 4)]) == [Settlement(4, multiple=True)]
+    assert unsettled.take([(6, 6)]) == [6]
+    unsettled.roll_back()
+    assert unsettled.take([(1, 6)]) == [3, 4, 5, 6]
+    unsettled.commit()
+    unsettled.roll_back()
+    assert unsettled.count() == 0

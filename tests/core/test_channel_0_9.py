@@ -6,7 +6,7 @@ import pytest
 
 from amqp_core import errors
 from amqp_core.v0_9 import spec
-from amqp_core.v0_9.channel import Channel, ChannelState, Received
+from amqp_core.v0_9.channel import Channel, ChannelMode, ChannelState, Received
 from amqp_core.v0_9.connection import Connection, Role, State
 from amqp_core.v0_9.error_codes import command_failure
 from amqp_core.v0_9.framing import BODY, HEADER, Frame, parse_frame
@@ -367,3 +367,37 @@ def test_a_delivery_timeout_names_the_setting(text: str) -> None:
     assert isinstance(error, errors.DeliveryTimedOut)
     assert error.retryable
     assert "consumer_timeout" in str(error)
+
+
+# ------------------------------------------------------------------------------------------- transactions and confirms
+def test_a_channel_has_transactions_or_confirms() -> None:
+    channel = open_channel()
+    for method in (spec.TxCommit(), spec.TxRollback()):
+        with pytest.raises(errors.UsageError, match="which is not transactional"):
+            channel.request(method)
+    assert sent(connection_of(channel)) == []
+    channel.request(spec.TxSelect())
+    channel.request(spec.TxSelect())
+    channel.request(spec.TxCommit())
+    channel.request(spec.TxRollback())
+    with pytest.raises(errors.UsageError, match="which is transactional"):
+        channel.request(spec.ConfirmSelect())
+    assert channel.mode is ChannelMode.TRANSACTIONS
+    receive(channel, spec.ChannelClose(406, "no", 90, 20))
+    channel.open()
+    receive(channel, spec.ChannelOpenOk())
+    assert channel.mode is ChannelMode.PLAIN
+    channel.request(spec.ConfirmSelect())
+    with pytest.raises(errors.UsageError, match="which has confirms"):
+        channel.request(spec.TxSelect())
+
+
+def test_a_server_refuses_what_the_mode_does_not_allow() -> None:
+    channel = Channel(at(Role.SERVER, State.OPEN), 3)
+    receive(channel, spec.ChannelOpen())
+    with pytest.raises(errors.ProtocolError, match=r"tx\.commit arrived on channel 3, which is not transactional"):
+        receive(channel, spec.TxCommit())
+    assert receive(channel, spec.TxSelect()) == [Received(spec.TxSelect(), None)]
+    assert receive(channel, spec.TxCommit()) == [Received(spec.TxCommit(), None)]
+    with pytest.raises(errors.ProtocolError, match=r"confirm\.select arrived on channel 3, which is transactional"):
+        receive(channel, spec.ConfirmSelect())

@@ -86,6 +86,7 @@ def test_what_the_xml_does_not_have_says_where_it_is_from() -> None:
         "connection.blocked": "rabbitmq",
         "connection.unblocked": "rabbitmq",
         "connection.update-secret": "rabbitmq",
+        "exchange.bound": "qpid",
         "exchange.bind": "rabbitmq",
         "exchange.unbind": "rabbitmq",
         "basic.recover": "0-9-1",

@@ -1,4 +1,4 @@
-"""Exactly-once state left on the broker and in the spool, seen from outside: nothing is acquired, only browsed."""
+"""Exactly-once state left on the broker and in the spool, seen from outside: what can be browsed is not acquired."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ def browse(client: Client, queue: str) -> list[bytes] | None:
     info = client.query_queue(queue)
     if info is None:
         return None
+    if not client.capabilities.browse:
+        return _taken(client, queue, info.message_count or 0)
     subscription = client.subscribe(queue, accept=False, acquire=False)
     subscription.grant(max(1, info.message_count or 0))
     subscription.flush()
@@ -31,6 +33,15 @@ def browse(client: Client, queue: str) -> list[bytes] | None:
         found.append(message.body)
     subscription.cancel()
     return found
+
+
+def _taken(client: Client, queue: str, count: int) -> list[bytes]:
+    """The bodies in a queue that no consumer holds; they go back at once."""
+    fetcher = client.fetcher(queue)
+    fetcher.grant(count)
+    taken = [message for _ in range(count) if (message := fetcher.take_one(timeout=0.0)) is not None]
+    client.release([(message.transfer_id, message.transfer_id) for message in taken], sync=True)
+    return [message.body for message in taken]
 
 
 def state_of(client: Client, names: Names) -> bytes | None:

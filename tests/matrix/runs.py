@@ -42,10 +42,10 @@ def _run(place: Place, cases: Sequence[Case], seed: int, *, relaxed: bool = Fals
 
 
 def _result(place: Place, subject: Subject, seed: int, took: float) -> Result:
-    client = place.client(subject.vhost)
     deadline = time.monotonic() + _SETTLE_S
-    while (dirt := subject.dirt(client)) and time.monotonic() < deadline:
+    while (dirt := subject.dirt(place.client(subject.vhost))) and time.monotonic() < deadline:
         time.sleep(0.1)
+    client = place.client(subject.vhost)
     verdict = judge(subject, subject.copies(client), dirt)
     return Result.of(
         subject.case,

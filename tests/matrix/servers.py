@@ -132,7 +132,7 @@ SERVERS: Final = {
     server.name: server
     for server in (
         BROKER_J,
-        Server("brokerj-0-9-1", _broker_j_0_9_1, "0-9-1", guarantees=(ALO, AMO)),
+        Server("brokerj-0-9-1", _broker_j_0_9_1, "0-9-1", sinks=(ALO,)),
         Server(
             "rabbitmq-classic",
             _rabbitmq,

@@ -463,6 +463,12 @@ class FakeClient:
                 self.check()
             self.broker.changed.notify_all()
 
+    def declare_lock(self, queue: str) -> None:
+        self.declare_queue(queue, exclusive=True, auto_delete=True)
+
+    def fetcher(self, queue: str) -> FakeSubscription:
+        return self.subscribe(queue)
+
     def delete_queue(self, queue: str) -> None:
         with self.broker.changed:
             self.call("unlock")

@@ -122,7 +122,7 @@ class QuorumState:
     def lock(self) -> None:
         """See :meth:`.StateQueue.lock`."""
         with allowed(f"declare the queue {self._names.lock!r}", self._names.owner):
-            self._session.declare_queue(self._names.lock, exclusive=True, auto_delete=True)
+            self._session.declare_lock(self._names.lock)
 
     def take(self) -> bytes | None:
         """Read the state; ``None`` if there never was one."""

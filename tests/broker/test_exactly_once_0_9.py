@@ -1,0 +1,128 @@
+"""Exactly-once from Broker-J over AMQP 0-9-1: acknowledgements and state in one transaction, as with 0-10."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from amqp_core.errors import ResourceLocked
+from amqp_spark import crashpoints
+from amqp_spark.errors import StateError
+from amqp_spark.state.names import CONSUMER, Names
+from amqp_spark.state.records import ConsumerState
+from tests.broker.source_0_9_support import Place, drained, numbers
+from tests.support.process import wait_until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.broker.exactly_once_support import Fate
+    from tests.spark.driver import Driver
+    from tests.support.brokerj import BrokerJ
+
+pytestmark = pytest.mark.broker
+
+CUTS = (
+    crashpoints.LOCK_TAKEN, crashpoints.RECOVERY_MID, crashpoints.EPOCH_RAISED, crashpoints.TX_SENT,
+    crashpoints.FINISH_SENT,
+)  # fmt: skip
+"""Points at which the thread of the consumer waits for the broker, or is about to."""
+
+
+class Consumer(Place):
+    """A place whose readers have one consumerId."""
+
+    directory: Path
+
+    def driver(self, checkpoint: Driver | None = None, *, available_now: bool = False, **options: Any) -> Driver:
+        given = {
+            "deliveryGuarantee": "exactly-once",
+            "consumerId": self.queue,
+            "spoolLocation": str(self.directory / "spool"),
+            "heartbeat": 1,
+        }
+        return super().driver(checkpoint, available_now=available_now, **(given | options))
+
+    @property
+    def names(self) -> Names:
+        return Names(CONSUMER, self.queue)
+
+    def state(self) -> ConsumerState:
+        """The state when no query holds it."""
+        with self.connect() as client:
+            fetcher = client.fetcher(self.names.state)
+            fetcher.grant(1)
+            message = fetcher.take_one(timeout=30)
+        assert message is not None
+        return ConsumerState.load(message.body)
+
+    def is_unlocked(self) -> bool:
+        with self.connect() as client:
+            try:
+                return client.query_queue(self.names.lock) is None
+            except ResourceLocked:
+                return False
+
+    def files(self) -> list[str]:
+        return sorted(path.name for path in (self.directory / "spool").glob("*.spool"))
+
+
+@pytest.fixture
+def consumer(brokerj_0_9: BrokerJ, tmp_path: Path) -> Iterator[Consumer]:
+    broker = brokerj_0_9
+    with closing(Consumer(broker.url("durable"), broker.username, broker.password)) as consumer:
+        consumer.directory = tmp_path
+        consumer.declare()
+        yield consumer
+        consumer.close(consumer.names.state)
+
+
+def nothing_is_left(consumer: Consumer) -> None:
+    consumer.stop()
+    wait_until(lambda: consumer.count() == (0, 0), "all are accepted")
+    assert consumer.files() == []
+    assert consumer.state().owned == ()
+    wait_until(consumer.is_unlocked, "the lock is gone")
+
+
+def test_a_queue_is_read_once_and_nothing_is_left(consumer: Consumer) -> None:
+    consumer.publish(numbers(1000))
+    driver = consumer.driver(available_now=True, maxMessagesPerTrigger=300)
+    assert drained(driver) == numbers(1000)
+    nothing_is_left(consumer)
+
+
+@pytest.mark.parametrize("point", CUTS)
+def test_a_connection_is_lost_at_a_point(consumer: Consumer, fate: Fate, point: str) -> None:
+    consumer.publish(numbers(1000))
+    fate.cut_at(point)
+    driver = consumer.driver(available_now=True, maxMessagesPerTrigger=300)
+    assert drained(driver) == numbers(1000)
+    assert fate.point == "", "it came there"
+    nothing_is_left(consumer)
+
+
+def test_a_batch_larger_than_the_prefetch_of_a_moment(consumer: Consumer) -> None:
+    consumer.publish(numbers(70_000))
+    assert drained(consumer.driver(available_now=True)) == numbers(70_000)
+    nothing_is_left(consumer)
+
+
+def test_two_queries_with_one_consumer_id(consumer: Consumer) -> None:
+    consumer.publish(numbers(10))
+    consumer.driver().rows(10)
+    with pytest.raises(StateError, match="another query has held the lock"):
+        consumer.driver().trigger_until_rows()
+
+
+def test_a_batch_is_replayed_after_a_restart(consumer: Consumer) -> None:
+    consumer.publish(numbers(200))
+    first = consumer.driver(maxMessagesPerTrigger=100)
+    while (rows := first.trigger(fail=True)) is None:
+        pass
+    consumer.stop()
+    second = consumer.driver(first, maxMessagesPerTrigger=7, numPartitions=3)
+    assert sorted(second.restart_batch() or []) == sorted(rows)
