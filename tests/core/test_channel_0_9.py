@@ -6,7 +6,7 @@ import pytest
 
 from amqp_core import errors
 from amqp_core.v0_9 import spec
-from amqp_core.v0_9.channel import Channel, ChannelMode, ChannelState, Received
+from amqp_core.v0_9.channel import Channel, ChannelState, Received
 from amqp_core.v0_9.connection import Connection, Role, State
 from amqp_core.v0_9.error_codes import command_failure
 from amqp_core.v0_9.framing import BODY, HEADER, Frame, parse_frame

@@ -85,7 +85,8 @@ def without_condition(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
             kind = getattr(module, node.func.id, None)
-            makes_text = (EncodeError, ProtocolError, DecodeError, CommandFailed, SessionDetached, RecordUnreadable)
+            makes_text = (EncodeError, ProtocolError, DecodeError, CommandFailed, SessionDetached, RecordUnreadable,
+                          MessageRejected)
             if isinstance(kind, type) and issubclass(kind, AmqpError) and not issubclass(kind, makes_text):
                 literal = any(isinstance(each, ast.JoinedStr | ast.Constant) for each in ast.walk(node.args[0]))
                 if literal and not isinstance(node.args[0], ast.Call):
