@@ -24,6 +24,11 @@ SCHEMA = t.StructType(
 )
 
 
+def log_plan(schema: t.StructType = SCHEMA) -> ColumnPlan:
+    """The plan of columns of a stream."""
+    return ColumnPlan.build(schema, mode="FAILFAST", timestamp_unit="auto")
+
+
 class Streams(Place):
     """A place whose queues are streams."""
 
@@ -37,7 +42,7 @@ class Streams(Place):
         return SourceOptions.parse(fixed | {key.replace("__", "."): str(value) for key, value in given.items()})
 
     def plan(self, schema: t.StructType = SCHEMA) -> ColumnPlan:
-        return ColumnPlan.build(schema, mode="FAILFAST", timestamp_unit="auto")
+        return log_plan(schema)
 
     def log_driver(self, checkpoint: Driver | None = None, *, available_now: bool = False, **given: Any) -> Driver:
         reader: Any = AmqpLogStreamReader(self.options(**given), self.plan(), connector=connect)
