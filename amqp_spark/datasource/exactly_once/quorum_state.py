@@ -21,7 +21,11 @@ the session has received up to some message, which the queue applies as a whole.
 session is replaced, so that they come in their order.
 
 The lock is on the connection that acknowledges. RabbitMQ releases it when that connection has died; a file of the state
-that was written before an acknowledgement is visible to the next owner of the lock in any case.
+that was written before an acknowledgement is visible to the next owner of the lock in any case. But in a cluster,
+RabbitMQ from 4 on keeps an exclusive queue whose node has died until that node is back. So there are spare locks. Every
+process that uses the state holds at least one; only with all of them, so when no other process lives, it may begin, and
+it releases the spare ones when it has raised the epoch. After the loss of a connection it goes on with any lock that it
+gets: none of the others can begin from then on, and if another one had begun before, the epoch would say so.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.blocks import Block
+from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.datasource.exactly_once.recognition import Recognition, Verdict
 from amqp_spark.datasource.exactly_once.waiting import meanwhile
@@ -93,6 +98,10 @@ class QuorumState:
         self._token = secrets.token_hex(8)
         self._epoch = self._serial = -1
         self._read = False
+        self._has_begun = False
+        """Whether this process has raised the epoch."""
+        self._locked: list[str] = []
+        """The locks of this session."""
         self._doubts: dict[str, bool] = {}
         """Files of batches in doubt, oldest first; each with whether the batch is acknowledged again."""
         self._recorded: dict[str, bool] = {}
@@ -114,9 +123,19 @@ class QuorumState:
     # --- the calls of StateQueue
 
     def lock(self) -> None:
-        """See :meth:`.StateQueue.lock`."""
-        with allowed(f"declare the queue {self._names.lock!r}", self._names.owner):
-            self._session.declare_queue(self._names.lock, exclusive=True, auto_delete=True)
+        """See :meth:`.StateQueue.lock`, and the module: all locks for a process that begins, any one later."""
+        self._locked = []
+        for name in self._names.locks:
+            try:
+                with allowed(f"declare the queue {name!r}", self._names.owner):
+                    self._session.declare_queue(name, exclusive=True, auto_delete=True)
+            except ResourceLocked:
+                if not self._has_begun or name == self._names.locks[-1]:
+                    raise
+            else:
+                self._locked.append(name)
+                if self._has_begun:
+                    return
 
     def take(self) -> bytes | None:
         """Read the state; ``None`` if there never was one."""
@@ -197,6 +216,10 @@ class QuorumState:
     def enter(self) -> None:
         """Prepare to recognise messages, once the state was taken on a new session."""
         assert self.body is not None
+        self._has_begun = True
+        for name in self._locked[1:]:
+            self._session.delete_queue(name)
+        del self._locked[1:]
         batches = {batch.file: batch for batch in ConsumerState.load(self.body).owned}
         self._doubts = {file: returning for file, returning in self._doubts.items() if file in batches}
         for file in [file for file in self._doubts if file not in self._recognition.files]:
