@@ -12,7 +12,7 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -149,16 +149,17 @@ class ClusterQuery:
         cluster: the nodes.
         kind: the guarantee; ``stream`` is exactly-once from a stream.
         directory: of its files.
-        first: the node that the URLs name first.
+        first: the node that the URLs name first, on which the leader begins.
+        reader: the node that the URL of the reader names first; default: as ``first``.
     """
 
     cluster: RabbitMQCluster
     kind: Kind
     directory: Path
     first: RabbitMQNode | None = None
+    reader: RabbitMQNode | None = None
     killed: int = 0
     """How often the leader of its queue was killed."""
-    more: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.directory.mkdir(parents=True)
@@ -170,7 +171,7 @@ class ClusterQuery:
         self.place.declare(**({"x_delivery_limit": -1} if unlimited else {}))
         self.feed = SinkFeed(self.place) if self.kind == "at-least-once" else OnceFeed(self.place)
         self.options = {
-            "url": address,
+            "url": self.cluster.url("durable", self.reader or self.first),
             **login,
             "protocol": "0-9-1",
             "queue": self.place.queue,
@@ -180,10 +181,13 @@ class ClusterQuery:
             self.options |= {"queueType": "stream", "startingOffsets": "earliest"}
         if self.kind == "exactly-once":
             spool = str(self.directory / "spool")
-            self.options |= {"deliveryGuarantee": "exactly-once", "consumerId": "reader", "spoolLocation": spool}
-        self.options |= self.more
+            self.options |= {"deliveryGuarantee": "exactly-once", "consumerId": self.place.queue, "spoolLocation": spool}
         self._reader: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
+
+    def grow_old(self) -> None:
+        """Wait until nodes may be killed: RabbitMQ 4 loses what a queue has confirmed that is some seconds young."""
+        time.sleep(4.0)
 
     def start(self) -> None:
         """Start the reader and the publisher."""

@@ -80,6 +80,7 @@ def reader_of(options: SourceOptions) -> Any:
 
 
 def main() -> None:
+    import faulthandler, signal; faulthandler.register(signal.SIGUSR1)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     directory = Path(sys.argv[1])
     options = SourceOptions.parse(json.loads((directory / "options.json").read_text()))

@@ -125,7 +125,9 @@ class TransactionalState:
         except ResourceLocked as error:
             self._refused(error)
             return False
-        if self._quorum is not None and not self._is_only_consumer(client):
+        # Later a consumer of this reader may still be counted: its node is down, or has not noticed the loss. It is looked
+        # for before a doubt ends.
+        if self._quorum is not None and self.state is None and not self._is_only_consumer(client):
             return False
         self._refused_since = None
         crashpoints.reached(crashpoints.LOCK_TAKEN)
