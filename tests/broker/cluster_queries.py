@@ -21,6 +21,7 @@ import pyarrow as pa
 from amqp_core.errors import AmqpError
 from amqp_core.v0_9.messages import Message
 from amqp_core.v0_9.spec import BasicProperties
+from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.at_least_once import AtLeastOnce
@@ -184,6 +185,8 @@ class ClusterQuery:
             self.options |= {"deliveryGuarantee": "exactly-once", "consumerId": self.place.queue, "spoolLocation": spool}
         self._reader: subprocess.Popen[bytes] | None = None
         self._watcher: subprocess.Popen[bytes] | None = None
+        self.points = self.directory / "points"
+        self.points.mkdir()
 
     def grow_old(self) -> None:
         """Wait until nodes may be killed: RabbitMQ 4 loses what a queue has confirmed that is some seconds young."""
@@ -195,10 +198,20 @@ class ClusterQuery:
         with (self.directory / "log").open("ab") as log:
             self._reader = subprocess.Popen(
                 [sys.executable, "-m", "tests.support._reader_process", str(self.directory)],
-                env={**os.environ, "PYTHONPATH": str(_ROOT)}, cwd=_ROOT, stdout=log, stderr=log,
+                env={**os.environ, "PYTHONPATH": str(_ROOT), crashpoints.VARIABLE: str(self.points)}, cwd=_ROOT, stdout=log, stderr=log,
             )  # fmt: skip
         self._watcher = die_with_us(self._reader.pid)
         self.feed.start()
+
+    def pause_at(self, point: str) -> None:
+        """Let the reader run to a point, and wait there until :meth:`go_on`."""
+        (self.points / f"{point}.armed").write_text("pause 0")
+        wait_until(lambda: self._check() or any(self.points.glob("*.reached")), point)
+
+    def go_on(self) -> None:
+        """Let the reader go on, and pause no more."""
+        for path in self.points.iterdir():
+            path.unlink()
 
     def flows(self) -> None:
         """Wait until messages that were published after this call are read."""

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_spark import crashpoints
 from tests.broker.cluster_queries import KINDS, ClusterQuery, Kind
 from tests.broker.source_0_9_support import Place
+from tests.support.process import wait_until
 from tests.support.rabbitmq import OLD, REFERENCE, RabbitMQConfig
 from tests.support.rabbitmq_cluster import NODES, RabbitMQCluster
 
@@ -91,6 +93,27 @@ def test_the_leader_is_on_another_node_than_the_reader(cluster: RabbitMQCluster,
         cluster.kill9(leader)
         query.flows()
         cluster.start(leader)
+        cluster.wait_for_replicas(query.place.queue)
+        check(query, query.finish())
+
+
+@pytest.mark.thorough
+def test_a_node_stays_down_while_an_acknowledgement_is_in_doubt(cluster: RabbitMQCluster, tmp_path: Path) -> None:
+    """RabbitMQ 4.3 returns after 60 seconds what a consumer on that node held, and counts the consumer for ever."""
+    if cluster.release is OLD:
+        pytest.skip("RabbitMQ 3.10 counts the consumer, too, and releases the lock: it cannot be told from another consumer")
+    first = cluster.nodes[0]
+    with closing(ClusterQuery(cluster, "exactly-once", tmp_path / "query", first)) as query:
+        query.grow_old()
+        query.start()
+        query.flows()
+        query.pause_at(crashpoints.SPOOLED_UNACKED)
+        cluster.kill9(first)
+        query.go_on()
+        query.flows()
+        wait_until(lambda: "accepted message(s) came again" in query.log(), "the doubt to end", 120)
+        query.flows()
+        cluster.start(first)
         cluster.wait_for_replicas(query.place.queue)
         check(query, query.finish())
 

@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, Final
 from amqp_core.blocks import Block
 from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
+from amqp_spark.datasource.consumer_setup import DYING_SECONDS
 from amqp_spark.datasource.exactly_once.recognition import Recognition, Verdict
 from amqp_spark.datasource.exactly_once.waiting import meanwhile
 from amqp_spark.datasource.receive_buffer import add_range
@@ -72,6 +73,10 @@ LONGEST_LOOK_SECONDS: Final = 1.0
 """First and longest pause between two looks whether all that was returned has come."""
 PATIENCE_SECONDS: Final = 60.0
 """How long messages are withheld at most; then they are decided on with what has come."""
+DOWN_SECONDS: Final = 75.0
+"""After so long, RabbitMQ has returned what consumers on a node that is down held."""
+DOWN_PATIENCE_SECONDS: Final = 180.0
+"""How long a second consumer is put up with that may be one of ours on a node that is down."""
 FRESH_LOOKS: Final = 5000
 """Most messages of a session that are compared with those in doubt although they are not marked as redelivered."""
 OTHER_BATCHES: Final = 2
@@ -101,7 +106,9 @@ class QuorumState:
         self._has_begun = False
         """Whether this process has raised the epoch."""
         self._locked: list[str] = []
-        """The locks of this session."""
+        """The locks of this session, or of the one before."""
+        self._stuck: set[str] = set()
+        """Locks that lost sessions of this process held, and that were not released since."""
         self._doubts: dict[str, bool] = {}
         """Files of batches in doubt, oldest first; each with whether the batch is acknowledged again."""
         self._recorded: dict[str, bool] = {}
@@ -124,15 +131,20 @@ class QuorumState:
 
     def lock(self) -> None:
         """See :meth:`.StateQueue.lock`, and the module: all locks for a process that begins, any one later."""
-        self._locked = []
-        for name in self._names.locks:
+        before, self._locked = self._locked, []
+        names = sorted(self._names.locks, key=lambda name: name not in before)
+        for name in names:
             try:
                 with allowed(f"declare the queue {name!r}", self._names.owner):
                     self._session.declare_queue(name, exclusive=True, auto_delete=True)
             except ResourceLocked:
-                if not self._has_begun or name == self._names.locks[-1]:
+                if name in before:
+                    self._stuck.add(name)
+                if not self._has_begun or name == names[-1]:
+                    self._locked = self._locked or before
                     raise
             else:
+                self._stuck.discard(name)
                 self._locked.append(name)
                 if self._has_begun:
                     return
@@ -316,8 +328,9 @@ class QuorumState:
         if not self._alone:
             info = self._session.query_queue(self._consumer.queue)
             count = 0 if info is None else info.subscriber_count or 0
-            self._alone = count == 1
-            if count > 1 and now >= self._begun_at + PATIENCE_SECONDS:  # it may hold messages in doubt
+            self._alone = count == 1 or (1 < count <= 1 + len(self._stuck) and self._are_down(now))
+            patience = DOWN_PATIENCE_SECONDS if self._stuck else PATIENCE_SECONDS
+            if not self._alone and count > 1 and now >= self._begun_at + patience:  # it may hold messages in doubt
                 raise StateError(SparkCondition.QUEUE_SHARED(owner=self._shown, count=count - 1))
             if not self._alone:
                 return
@@ -325,6 +338,25 @@ class QuorumState:
             return
         self._session.sync()
         self._due = True  # what has come with the answer is sifted before the next decision
+
+    def _are_down(self, now: float) -> bool:
+        """Whether the nodes of lost sessions are down, so that their consumers, which are still counted, hold nothing.
+
+        RabbitMQ 4.3 returns the messages of consumers on a node that is down after 60 seconds, and counts the consumers
+        until the node is back. A session that was lost on a node that lives is given up after two heartbeats, and
+        releases its lock.
+        """
+        if now < self._begun_at + max(DOWN_SECONDS, 2 * self._consumer.heartbeat + DYING_SECONDS):
+            return False
+        return all([self._is_stuck(name) for name in tuple(self._stuck)])
+
+    def _is_stuck(self, lock: str) -> bool:
+        try:
+            self._session.query_queue(lock)
+        except ResourceLocked:
+            return True
+        self._stuck.discard(lock)
+        return False
 
     def _carry_out(self, verdict: Verdict) -> int:
         queue = self._consumer.queue
