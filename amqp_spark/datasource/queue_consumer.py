@@ -25,6 +25,7 @@ from amqp_spark.datasource.settling import Settler
 from amqp_spark.datasource.unsettled import UnsettledFlowControl
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import ConsumerStalled
+from amqp_spark.host_order import HostOrder
 from amqp_spark.retry import LOCK_RETRY_SECONDS
 from amqp_spark.timeouts import accept_timeout
 
@@ -115,6 +116,7 @@ class QueueConsumer:
         self._owner = owner
         self._clock = held.clock
         self._client: Client | None = None
+        self._hosts = HostOrder()
         self._thread = threading.Thread(target=self._run, name=f"amqp-receive-{queue}", daemon=True)
         self._wakes = 0
         self._flow: FlowControl = CreditFlowControl(queue, held)
@@ -191,6 +193,8 @@ class QueueConsumer:
             try:
                 self._serve()
             except AmqpError as error:
+                if not isinstance(error, ConsumerStalled):
+                    self._hosts.lost()
                 now = self._clock()
                 worked = self._life.worked(error, received=self.buffer.received, now=now)
                 delay = self._retries.pause_after(
@@ -230,7 +234,8 @@ class QueueConsumer:
             self._retries.subscribed()
             self._life.since = self._clock()
             self._life.begun_at = self.buffer.received
-            _log.info("queue %r: receiving, incarnation %d", self.queue, self.buffer.incarnation)
+            incarnation, moved = self.buffer.incarnation, self._hosts.moved()
+            _log.info("queue %r: receiving from %s, incarnation %d%s", self.queue, client.peer, incarnation, moved)
             self._flow.restart()
             self._watch.restart()
             self._counts.restart()
@@ -252,7 +257,8 @@ class QueueConsumer:
         is_missing = False
         while not self._held.stopping:
             asked = now()
-            client = self._connector(self._options.connect_options())
+            client = self._connector(self._hosts.applied(self._options.connect_options()))
+            self._hosts.connected(client.peer)
             with self._lock:
                 self._client = client
             self._dying_s = consumer_setup.dying_seconds(client)

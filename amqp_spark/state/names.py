@@ -11,6 +11,8 @@ CONSUMER: Final = "consumer"
 """Kind of an identity: option ``consumerId``."""
 WRITER: Final = "writer"
 """Kind of an identity: option ``transactionalId``."""
+SPARE_LOCKS: Final = 2
+"""So many nodes of a cluster may be down, each with a lock of the same reader."""
 HASH_CHARACTERS: Final = 24
 """Characters of a hash in names and xids: 96 bits."""
 
@@ -48,6 +50,11 @@ class Names:
     def lock(self) -> str:
         """The exclusive queue that serves as the lock; it exists as long as a session holds it."""
         return lock_queue(self._hash)
+
+    @property
+    def locks(self) -> tuple[str, ...]:
+        """This lock, and those that take its place where it cannot be released (:mod:`.quorum_state`)."""
+        return (self.lock, *(f"{self.lock}.spare{number}" for number in range(1, SPARE_LOCKS + 1)))
 
     @property
     def markers(self) -> str:

@@ -83,7 +83,7 @@ def look_at_spooled(client: Client, consumer_id: str, location: str) -> list[Con
         file = StateFiles(spool, names.state).latest()
         if file is None:
             continue
-        held = _is_held(client, names.lock)
+        held = any(_is_held(client, lock) for lock in names.locks)
         try:
             record = SpooledRecord.load(file.content)
             state = ConsumerState.load(record.state)

@@ -30,6 +30,11 @@ SCHEMA = t.StructType(
 _FORGETFUL: dict[str, object] = {"x-max-length-bytes": 200_000, "x-stream-max-segment-size-bytes": 50_000}
 
 
+def log_plan(schema: t.StructType = SCHEMA) -> ColumnPlan:
+    """The plan of columns of a stream."""
+    return ColumnPlan.build(schema, mode="FAILFAST", timestamp_unit="auto")
+
+
 class Streams(Place):
     """A place whose queues are streams."""
 
@@ -43,7 +48,7 @@ class Streams(Place):
         return SourceOptions.parse(fixed | {key.replace("__", "."): str(value) for key, value in given.items()})
 
     def plan(self, schema: t.StructType = SCHEMA) -> ColumnPlan:
-        return ColumnPlan.build(schema, mode="FAILFAST", timestamp_unit="auto")
+        return log_plan(schema)
 
     def log_driver(self, checkpoint: Driver | None = None, *, available_now: bool = False, **given: Any) -> Driver:
         reader: Any = AmqpLogStreamReader(self.options(**given), self.plan(), connector=connect)

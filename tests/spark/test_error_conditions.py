@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core.error_conditions import Condition, CoreCondition, condition_of, reason
-from amqp_core.errors import AmqpError, CommandFailed, DecodeError, EncodeError, ProtocolError, SessionDetached
+from amqp_core.errors import (
+    AmqpError,
+    CommandFailed,
+    DecodeError,
+    EncodeError,
+    MessageRejected,
+    ProtocolError,
+    SessionDetached,
+)  # fmt: skip
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.state.records import RecordUnreadable
 
@@ -85,8 +93,15 @@ def without_condition(path: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
             kind = getattr(module, node.func.id, None)
-            makes_text = (EncodeError, ProtocolError, DecodeError, CommandFailed, SessionDetached, RecordUnreadable,
-                          MessageRejected)
+            makes_text = (
+                EncodeError,
+                ProtocolError,
+                DecodeError,
+                CommandFailed,
+                SessionDetached,
+                RecordUnreadable,
+                MessageRejected,
+            )
             if isinstance(kind, type) and issubclass(kind, AmqpError) and not issubclass(kind, makes_text):
                 literal = any(isinstance(each, ast.JoinedStr | ast.Constant) for each in ast.walk(node.args[0]))
                 if literal and not isinstance(node.args[0], ast.Call):

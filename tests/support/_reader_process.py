@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from amqp_spark.connect import connect
+from amqp_spark.datasource.log.stream_reader import AmqpLogStreamReader
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
-from amqp_spark.options import SourceOptions
+from amqp_spark.options import STREAM, SourceOptions
+from tests.broker.log_support import log_plan
 from tests.broker.source_0_9_support import MessagePlan
 from tests.spark.driver import Driver, through_json
 
@@ -32,7 +35,7 @@ def put(path: Path, value: Any) -> None:
 class Query(Driver):
     """A query that goes on where its files end."""
 
-    def __init__(self, reader: AmqpStreamReader, directory: Path) -> None:
+    def __init__(self, reader: Any, directory: Path) -> None:
         super().__init__(reader)
         self.directory = directory
         for name in ("offsets", "commits", "sink"):
@@ -69,11 +72,18 @@ class Query(Driver):
         self.commits += 1
 
 
+def reader_of(options: SourceOptions) -> Any:
+    """The reader that the options ask for, as the data source chooses it."""
+    if options.queue_type == STREAM:
+        return AmqpLogStreamReader(options, log_plan(), connector=connect)
+    return AmqpStreamReader(options, cast("ColumnPlan", MessagePlan()), connector=connect)
+
+
 def main() -> None:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     directory = Path(sys.argv[1])
     options = SourceOptions.parse(json.loads((directory / "options.json").read_text()))
-    plan = cast("ColumnPlan", MessagePlan())
-    Query(AmqpStreamReader(options, plan, connector=connect), directory).run(directory / "complete")
+    Query(reader_of(options), directory).run(directory / "complete")
 
 
 if __name__ == "__main__":

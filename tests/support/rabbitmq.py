@@ -36,7 +36,17 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["OLD", "REFERENCE", "BrokerFailed", "RabbitMQConfig", "RabbitMQMissing", "RabbitMQNode", "Release", "Rights"]
+__all__ = [
+    "OLD",
+    "REFERENCE",
+    "BrokerFailed",
+    "PortMapper",
+    "RabbitMQConfig",
+    "RabbitMQMissing",
+    "RabbitMQNode",
+    "Release",
+    "Rights",
+]
 
 Listener = Literal["login", "tls"]
 
@@ -86,25 +96,66 @@ class RabbitMQConfig:
     schedulers: int = 2
 
 
+class PortMapper:
+    """Erlang's port mapper (epmd), which nodes need to find each other, and the cookie by which they trust each other.
+
+    A node has one of its own, which lives as long as its process; the nodes of a cluster have one together.
+    """
+
+    def __init__(self) -> None:
+        self.cookie = secrets.token_hex(10)
+        self.port = 0
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watcher: subprocess.Popen[bytes] | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether the process is alive."""
+        return self._process is not None and self._process.poll() is None
+
+    def start(self, program: str, directory: Path, environment: Mapping[str, str]) -> None:
+        """Start the process."""
+        self._process = subprocess.Popen(
+            [program, "-port", str(self.port), "-address", HOST],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=directory,
+            start_new_session=True,
+        )
+        self._watcher = die_with_us(self._process.pid)
+
+    def kill9(self) -> None:
+        """Kill the process, if it is alive."""
+        if self._process is not None and self._watcher is not None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+            self._process.wait()
+            self._watcher.wait()
+            self._process = self._watcher = None
+
+
 class RabbitMQNode(BrokerProcess):
     """One RabbitMQ node and its work directory.
 
-    Durable queues of every virtual host keep their messages over :meth:`restart`.
+    Durable queues of every virtual host keep their messages over :meth:`restart`. ``mapper``: of a cluster, which the
+    caller ends.
     """
 
     title: ClassVar[str] = "RabbitMQ"
     ready: ClassVar[str] = "Server startup complete"
     bind_failed: ClassVar[str] = "eaddrinuse"
 
-    def __init__(self, config: RabbitMQConfig | None = None) -> None:
+    def __init__(self, config: RabbitMQConfig | None = None, mapper: PortMapper | None = None) -> None:
         super().__init__()
         self.config = config if config is not None else RabbitMQConfig()
         self.username, self.password = next(iter(self.config.users.items()))
         self.ports: dict[Listener, int] = {}
         self._installation: Installation | None = None
-        self._cookie = secrets.token_hex(10)
-        self._erlang_port = self._epmd_port = 0
-        self._epmd: subprocess.Popen[bytes] | None = None
+        self._mapper = mapper or PortMapper()
+        self._has_own_mapper = mapper is None
+        self._erlang_port = 0
 
     # -- addresses -----------------------------------------------------------------------------------------
 
@@ -116,7 +167,12 @@ class RabbitMQNode(BrokerProcess):
     @property
     def epmd_port(self) -> int:
         """The port of Erlang's port mapper, which speaks no AMQP."""
-        return self._epmd_port
+        return self._mapper.port
+
+    @property
+    def name(self) -> str:
+        """The name of the node in Erlang, and in a cluster."""
+        return f"rabbit{self._erlang_port}@localhost"
 
     @property
     def tls(self) -> TlsMaterial:
@@ -144,7 +200,7 @@ class RabbitMQNode(BrokerProcess):
             RuntimeError: it failed; the text holds what it printed.
         """
         assert self.work_dir is not None
-        return self._run(str(self._installed.home / "sbin" / "rabbitmqctl"), "-n", self._name, "-q", *arguments)
+        return self._run(str(self._installed.home / "sbin" / "rabbitmqctl"), "-n", self.name, "-q", *arguments)
 
     def evaluate(self, expressions: str) -> str:
         """Evaluate Erlang expressions inside the node (hundredths of a second); return the value of the last, as text.
@@ -157,7 +213,7 @@ class RabbitMQNode(BrokerProcess):
             return self.ctl("eval", f"{expressions}.").strip()
         at = f"localhost:{self._erlang_port}"
         # One line with its value as the last tuple: erl_call says {ok, Value} or what went wrong.
-        answer = self._run(program, "-address", at, "-c", self._cookie, "-e", stdin=f"{expressions}.\n").strip()
+        answer = self._run(program, "-address", at, "-c", self._mapper.cookie, "-e", stdin=f"{expressions}.\n").strip()
         if not answer.startswith("{ok, "):
             raise RuntimeError(f"{expressions}: {answer}")
         return answer.removeprefix("{ok, ").removesuffix("}")
@@ -173,20 +229,20 @@ class RabbitMQNode(BrokerProcess):
 
     def set_rights(self, user: str, vhost: str, rights: Rights) -> None:
         """Replace what a user may do in one virtual host."""
-        patterns = ", ".join(_binary(text) for text in (rights.configure, rights.write, rights.read))
+        patterns = ", ".join(binary(text) for text in (rights.configure, rights.write, rights.read))
         self.evaluate(
-            f"rabbit_auth_backend_internal:set_permissions({_binary(user)}, {_binary(vhost)}, {patterns}, <<>>)"
+            f"rabbit_auth_backend_internal:set_permissions({binary(user)}, {binary(vhost)}, {patterns}, <<>>)"
         )
 
     def set_policy(self, name: str, pattern: str, definition: Mapping[str, object], *, vhost: str = "default") -> None:
         """Set a policy for the queues of a virtual host whose names match ``pattern``."""
-        text = _binary(json.dumps(definition))
-        where = f"{_binary(vhost)}, {_binary(name)}, {_binary(pattern)}"
+        text = binary(json.dumps(definition))
+        where = f"{binary(vhost)}, {binary(name)}, {binary(pattern)}"
         self.evaluate(f'ok = rabbit_policy:parse_set({where}, {text}, 0, <<"queues">>, <<>>)')
 
     def clear_policy(self, name: str, *, vhost: str = "default") -> None:
         """Remove a policy of a virtual host."""
-        self.evaluate(f"ok = rabbit_policy:delete({_binary(vhost)}, {_binary(name)}, <<>>)")
+        self.evaluate(f"ok = rabbit_policy:delete({binary(vhost)}, {binary(name)}, <<>>)")
 
     # -- internals -----------------------------------------------------------------------------------------
 
@@ -195,10 +251,6 @@ class RabbitMQNode(BrokerProcess):
         if self._installation is None:
             self._installation = rabbitmq_install.find(self.config.release)
         return self._installation
-
-    @property
-    def _name(self) -> str:
-        return f"rabbit{self._erlang_port}@localhost"
 
     def _run(self, *command: str, stdin: str = "") -> str:
         assert self.work_dir is not None
@@ -226,12 +278,14 @@ class RabbitMQNode(BrokerProcess):
         self.ports = {name: free_port() for name in dict.fromkeys(listeners)}
         if self.config.port:
             self.ports["login"] = self.config.port
-        self._erlang_port, self._epmd_port = free_port(), free_port()
+        self._erlang_port = free_port()
+        if not self._mapper.running:
+            self._mapper.port = free_port()
         plugins = {*self.config.plugins, *(["rabbitmq_auth_mechanism_ssl"] if self.config.tls else [])}
         _write(work_dir / "enabled_plugins", f"[{','.join(sorted(plugins))}].\n")
         _write(work_dir / "rabbitmq-env.conf", "")
         _write(work_dir / "definitions.json", json.dumps(definitions(self.config)))
-        _write(work_dir / ".erlang.cookie", self._cookie)
+        _write(work_dir / ".erlang.cookie", self._mapper.cookie)
         (work_dir / ".erlang.cookie").chmod(0o400)
         _write(work_dir / "rabbitmq.conf", self._settings(f"load_definitions = {work_dir}/definitions.json"))
 
@@ -277,7 +331,7 @@ class RabbitMQNode(BrokerProcess):
         # The node takes its name at once, so that it starts no Erlang of its own to look for epmd. It does not spin
         # while it waits: tests run beside it.
         arguments = (
-            f"-sname {self._name} -start_epmd false +S {self.config.schedulers}:{self.config.schedulers} +A 1 "
+            f"-sname {self.name} -start_epmd false +S {self.config.schedulers}:{self.config.schedulers} +A 1 "
             "+sbwt none +sbwtdcpu none +sbwtdio none -kernel inet_dist_use_interface {127,0,0,1} "
             f"-kernel inet_dist_listen_min {self._erlang_port} -kernel inet_dist_listen_max {self._erlang_port}"
         )
@@ -286,9 +340,9 @@ class RabbitMQNode(BrokerProcess):
             "HOME": str(work_dir),
             "LANG": "C.UTF-8",
             "RUNNING_UNDER_SYSTEMD": "true",  # the script becomes the server: kill -9 is real
-            "ERL_EPMD_PORT": str(self._epmd_port),
+            "ERL_EPMD_PORT": str(self._mapper.port),
             "ERL_EPMD_ADDRESS": HOST,
-            "RABBITMQ_NODENAME": self._name,
+            "RABBITMQ_NODENAME": self.name,
             "RABBITMQ_USE_LONGNAME": "false",
             "RABBITMQ_DIST_PORT": str(self._erlang_port),
             "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": arguments,
@@ -306,36 +360,28 @@ class RabbitMQNode(BrokerProcess):
 
     def _launch(self, timeout_s: float) -> None:
         assert self.work_dir is not None
-        epmd = self._installed.program("epmd")
-        if epmd is None:
-            raise RabbitMQMissing(
-                "Erlang's program epmd is missing; install Erlang with: sudo apt-get install erlang-base"
-            )
-        self._epmd = subprocess.Popen(
-            [epmd, "-port", str(self._epmd_port), "-address", HOST],
-            env=self._environment(self.work_dir),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=self.work_dir,
-            start_new_session=True,
-        )
-        self._watchers.append(die_with_us(self._epmd.pid))
+        if not self._mapper.running:
+            self._start_mapper(self.work_dir)
         super()._launch(timeout_s)
-        if self._epmd.poll() is not None:  # that of another node has this port, and would end with it
+        if not self._mapper.running:  # that of another node has this port, and would end with it
             self.kill9()
             raise BrokerFailed(f"epmd ended: {self.bind_failed}")
         # Once is enough: a restart keeps what was changed since.
         _write(self.work_dir / "rabbitmq.conf", self._settings())
 
+    def _start_mapper(self, work_dir: Path) -> None:
+        program = self._installed.program("epmd")
+        if program is None:
+            raise RabbitMQMissing(
+                "Erlang's program epmd is missing; install Erlang with: sudo apt-get install erlang-base"
+            )
+        self._mapper.start(program, work_dir, self._environment(work_dir))
+
     def _reap(self) -> None:
-        if self._epmd is not None:
+        if self._has_own_mapper:
             if self._process is not None:
                 self._process.wait()
-            with contextlib.suppress(ProcessLookupError):
-                self._epmd.kill()
-            self._epmd.wait()
-            self._epmd = None
+            self._mapper.kill9()
         super()._reap()
 
 
@@ -370,7 +416,7 @@ def _password_hash(secret: str | None) -> str:
     return base64.b64encode(salt + hashlib.sha256(salt + secret.encode()).digest()).decode()
 
 
-def _binary(text: str) -> str:
+def binary(text: str) -> str:
     """Return the Erlang binary of a text."""
     return f"<<{','.join(map(str, text.encode()))}>>"
 

@@ -87,6 +87,7 @@ class ExactlyOncePolicy:
             adopt=options.adopt_state,
             heartbeat=options.heartbeat,
             consumer_timeout=options.consumer_timeout or CONSUMER_TIMEOUT_SECONDS,
+            hosts=len(options.hosts),
         )
         spool = Spool(options.spool_location, consumer_id=options.consumer_id, queue=queue)
         owner = TransactionalState(consumer, spool, held, held.buffers[queue], self._owners.get(queues[0]))

@@ -58,7 +58,7 @@ class StateStore(Protocol):
 class Consumer:
     """The consumer that a state belongs to, and the options for taking it. ``index``: of the queue among its ``count``
     queues, sorted; ``heartbeat`` (seconds) determines how long a suspended process may hold the lock;
-    ``consumer_timeout`` (seconds), after which time RabbitMQ takes messages back."""
+    ``consumer_timeout`` (seconds), after which time RabbitMQ takes messages back; ``hosts``: how many the URL names."""
 
     consumer_id: str
     queue: str
@@ -68,6 +68,7 @@ class Consumer:
     adopt: bool
     heartbeat: int
     consumer_timeout: float = CONSUMER_TIMEOUT_SECONDS
+    hosts: int = 1
 
     @property
     def names(self) -> Names:

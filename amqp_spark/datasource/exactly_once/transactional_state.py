@@ -19,7 +19,7 @@ from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry, ends_of
 from amqp_spark.datasource.exactly_once.quorum_queue import check_quorum
-from amqp_spark.datasource.exactly_once.quorum_state import YOUNG_SECONDS, QuorumState
+from amqp_spark.datasource.exactly_once.quorum_state import PATIENCE_SECONDS, YOUNG_SECONDS, QuorumState
 from amqp_spark.datasource.exactly_once.recovery import Consumer, recover
 from amqp_spark.datasource.exactly_once.spool_cleaner import SpoolCleaner
 from amqp_spark.datasource.exactly_once.waiting import KEEP_ALIVE_SECONDS
@@ -87,7 +87,8 @@ class TransactionalState:
         """Positions that were received at some times, from the last one before the first message that waits on."""
         self._dropped_count = 0
         self._next_warning = float("-inf")
-        self._shared = False
+        self._shared = self._has_resumed = False
+        self._entered_at = float("-inf")
 
     # --- from any thread, under the lock
 
@@ -126,9 +127,12 @@ class TransactionalState:
         except ResourceLocked as error:
             self._refused(error)
             return False
-        if self._quorum is not None and not self._is_only_consumer(client):
+        # Later a consumer of this reader may still be counted, since its node is down, or has not noticed the loss.
+        # Before a doubt ends, the count is looked at.
+        if self._quorum is not None and self.state is None and not self._is_only_consumer(client):
             return False
         self._refused_since = None
+        self._entered_at = self._clock()
         crashpoints.reached(crashpoints.LOCK_TAKEN)
         if self.state is None:
             state = recover(self.consumer, client, owner, self.spool)
@@ -138,6 +142,7 @@ class TransactionalState:
                 self._lock.notify_all()
         else:
             self._resume(owner)
+            self._has_resumed = True
         if self._quorum is not None:
             self._quorum.enter()
         self._owner = owner
@@ -169,13 +174,14 @@ class TransactionalState:
     def surveyed(self, consumers: int | None) -> None:
         """Take the number of consumers of the queue, from any thread; warn if another one has come.
 
-        One count proves nothing: RabbitMQ may still count a consumer whose connection has just ended.
+        One count proves nothing, nor do those just after a session was lost: RabbitMQ may still count that one.
         """
         if self._quorum is None or self.state is None or consumers is None:
             return
         shared, self._shared = self._shared, consumers > 1
         now = self._clock()
-        if shared and self._shared and now >= self._next_warning:
+        recent = self._has_resumed and now < self._entered_at + PATIENCE_SECONDS
+        if shared and self._shared and not recent and now >= self._next_warning:
             self._next_warning = now + WARNING_SECONDS
             _log.warning(
                 "%s: the queue has %d consumers, and exactly-once needs to be the only one: messages that come again "
@@ -264,7 +270,7 @@ class TransactionalState:
         now = self._clock()
         if self._refused_since is None:
             self._refused_since = now
-        if now - self._refused_since >= 2 * self.consumer.heartbeat + LOCK_SECONDS:
+        if now - self._refused_since >= self._patience():
             raise StateError(SparkCondition.QUEUE_SHARED(owner=self.consumer.shown, count=count))
         return False
 
@@ -308,9 +314,14 @@ class TransactionalState:
             client.sync()
         return True
 
+    def _patience(self) -> float:
+        """Seconds for which a session that is lost may hold the lock, or be counted as a consumer."""
+        down = PATIENCE_SECONDS if self._quorum is not None and self.consumer.hosts > 1 else 0.0
+        return 2 * self.consumer.heartbeat + LOCK_SECONDS + down
+
     def _refused(self, error: ResourceLocked) -> None:
         now = self._clock()
-        limit = 2 * self.consumer.heartbeat + LOCK_SECONDS
+        limit = self._patience()
         if self._refused_since is None:
             self._refused_since = now
             _log.warning(

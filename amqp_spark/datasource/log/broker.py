@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, TypeVar
 
@@ -11,6 +12,7 @@ from amqp_spark.datasource import consumer_setup
 from amqp_spark.datasource.kept_alive import KeptAlive
 from amqp_spark.datasource.log.probe import LogProbe
 from amqp_spark.datasource.log.retries import LogRetries
+from amqp_spark.host_order import HostOrder
 from amqp_spark.options import STREAM
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from amqp_spark.options import SourceOptions
 
 T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
 class LogBroker:
@@ -31,6 +35,7 @@ class LogBroker:
         self._kept: KeptAlive | None = None
         self._probe: LogProbe | None = None
         self._known = False
+        self._hosts = HostOrder()
         self.sessions = 0
         """Connections so far."""
 
@@ -47,6 +52,7 @@ class LogBroker:
                 with kept.use():
                     return question(probe)
             except AmqpError as error:
+                self._hosts.lost()
                 self.close()
                 delay = retries.pause_after(error)
                 if delay is None:
@@ -62,7 +68,8 @@ class LogBroker:
 
     def _connected(self) -> tuple[KeptAlive, LogProbe]:
         if self._kept is None or self._probe is None:
-            client = self._connector(self._options.connect_options())
+            client = self._connector(self._hosts.applied(self._options.connect_options()))
+            self._hosts.connected(client.peer)
             try:
                 require_for_option(client, "queueType", STREAM, "logs", "a queue type of this broker")
                 for log in self._options.queues:
@@ -71,6 +78,7 @@ class LogBroker:
                 client.close()
                 raise
             self._known = True
+            _log.info("the streams: offsets are asked of %s%s", client.peer, self._hosts.moved())
             self.sessions += 1
             self._kept, self._probe = KeptAlive(client), LogProbe(client)
             self._kept.start()

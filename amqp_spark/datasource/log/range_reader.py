@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from bisect import bisect_left
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from amqp_spark.datasource.log.probe import LogProbe, subscribe
 from amqp_spark.datasource.log.retries import LogRetries
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import LogError
+from amqp_spark.host_order import HostOrder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from amqp_spark.connect import Connector
     from amqp_spark.datasource.log.planner import LogRange
     from amqp_spark.options import SourceOptions
+
+_log = logging.getLogger(__name__)
 
 PREFETCH: Final = 10_000
 """Messages that the broker sends ahead. What is not read waits in the socket, so their size does not matter."""
@@ -65,6 +69,7 @@ class RangeReader:
         self._options = options
         self._columns = columns
         self._connector = connector
+        self._hosts = HostOrder()
         self._pending: _Run | None = None
         """What follows a gap."""
 
@@ -79,12 +84,17 @@ class RangeReader:
         while self._at < self._end:
             before = self._at
             try:
-                client = self._connector(self._options.connect_options())
+                client = self._connector(self._hosts.applied(self._options.connect_options()))
+                self._hosts.connected(client.peer)
+                moved = self._hosts.moved()
+                if moved:
+                    _log.info("stream %r: reading from offset %d at %s%s", self._log, self._at, client.peer, moved)
                 try:
                     yield from self._session(client)
                 finally:
                     client.close()
             except AmqpError as error:
+                self._hosts.lost()
                 delay = retries.pause_after(error, worked=self._at > before)
                 if delay is None:
                     raise
@@ -160,7 +170,9 @@ class RangeReader:
         if self._pending is None:
             return
         following = min(self._pending.offset, self._end)
-        with self._connector(self._options.connect_options()) as other:  # here the answer comes behind the prefetch
+        with self._connector(
+            self._hosts.applied(self._options.connect_options())
+        ) as other:  # here the answer comes behind the prefetch
             first = first_of(LogProbe(other), self._log)
         if first > self._at:
             lost(self._log, self._at, min(first, following), fail=self._options.fail_on_data_loss)

@@ -22,15 +22,18 @@ _NOT_YET: Final = "running replica"
 """In the text of a node on which a stream has not started yet, or not any more."""
 
 
+def _has_no_replica(error: AmqpError) -> bool:
+    return isinstance(error, PreconditionFailed) and _NOT_YET in str(error)
+
+
 def _may_come_back(error: AmqpError) -> bool:
-    if isinstance(error, PreconditionFailed):
-        return _NOT_YET in str(error)
-    return isinstance(error, NotFound | ResourceDeleted)
+    return _has_no_replica(error) or isinstance(error, NotFound | ResourceDeleted)
 
 
 class LogRetries:
     """Attempts of one user of logs. A log that was there may be unknown for some seconds: RabbitMQ restarts, or another
-    of its nodes becomes the leader, for which it also cancels consumers.
+    of its nodes becomes the leader, for which it also cancels consumers. A node without a replica of the log cannot
+    read it: then each other host of the URL is tried at once.
 
     ``known``: whether the logs were there before.
     """
@@ -38,11 +41,19 @@ class LogRetries:
     def __init__(self, user: str, options: SourceOptions, *, known: bool) -> None:
         self.known = known
         self._user = user
+        self._others = self._untried = len(options.hosts) - 1
+        """Hosts that may have a replica although the one before has none."""
         self._policy = RetryPolicy(user, options.retry_max_attempts, options.retry_max_delay, _log)
         self._missing_since: float | None = None
 
     def pause_after(self, error: AmqpError, *, worked: bool = False) -> float | None:
         """The seconds until the next attempt; ``None``: give up. ``worked``: something was received before."""
+        if worked:
+            self._untried = self._others
+        if _has_no_replica(error) and self._untried:
+            self._untried -= 1
+            _log.info("%s: %s; the next host of the URL follows", self._user, error)
+            return 0.0
         if not self.known or not _may_come_back(error):
             self._missing_since = None
             return self._policy.pause_after(error, worked=worked)
