@@ -376,10 +376,11 @@ class QuorumState:
         return all(self._is_stuck(name) for name in tuple(self._stuck))
 
     def _is_stuck(self, lock: str) -> bool:
-        try:
-            self._session.query_queue(lock)
+        try:  # a question about a queue on a node that is down would not be answered
+            self._session.declare_lock(lock)
         except ResourceLocked:
             return True
+        self._session.delete_queue(lock)
         self._stuck.discard(lock)
         return False
 
