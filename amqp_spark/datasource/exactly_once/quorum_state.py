@@ -368,10 +368,10 @@ class QuorumState:
         """Whether the nodes of lost sessions are down, so that their consumers, which are still counted, hold nothing.
 
         RabbitMQ 4.3 returns the messages of consumers on a node that is down after 60 seconds, and counts the consumers
-        until the node is back. A session that was lost on a node that lives is given up after two heartbeats, and
-        releases its lock.
+        until the node is back. A session that was lost on a node that lives is given up after three heartbeats,
+        and releases its lock.
         """
-        if now < self._begun_at + max(DOWN_SECONDS, 2 * self._consumer.heartbeat + DYING_SECONDS):
+        if now < self._begun_at + max(DOWN_SECONDS, 3 * self._consumer.heartbeat + DYING_SECONDS):
             return False
         return all(self._is_stuck(name) for name in tuple(self._stuck))
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+RABBITMQ_HEARTBEATS: Final = 3
+"""After so many heartbeats without a sign of life RabbitMQ gives a connection up."""
 LOCK_SECONDS: Final = 5.0
 """How long to wait for a lock beyond the two heartbeats after which a broker gives up a silent holder."""
 WARNING_SECONDS: Final = 60.0
@@ -316,8 +318,10 @@ class TransactionalState:
 
     def _patience(self) -> float:
         """Seconds for which a session that is lost may hold the lock, or be counted as a consumer."""
-        down = PATIENCE_SECONDS if self._quorum is not None and self.consumer.hosts > 1 else 0.0
-        return 2 * self.consumer.heartbeat + LOCK_SECONDS + down
+        if self._quorum is None:
+            return 2 * self.consumer.heartbeat + LOCK_SECONDS
+        down = PATIENCE_SECONDS if self.consumer.hosts > 1 else 0.0
+        return RABBITMQ_HEARTBEATS * self.consumer.heartbeat + LOCK_SECONDS + down
 
     def _refused(self, error: ResourceLocked) -> None:
         now = self._clock()
