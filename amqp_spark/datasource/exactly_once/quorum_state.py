@@ -80,6 +80,8 @@ PATIENCE_SECONDS: Final = 90.0
 held on a node that is down after 60 s (consumer_disconnected_timeout)."""
 CERTAIN_SECONDS: Final = 0.5
 """Time between two counts of consumers that are believed: a replica may lag behind the leader of the queue."""
+RABBITMQ_HEARTBEATS: Final = 3
+"""After so many heartbeats without a sign of life RabbitMQ gives a connection up."""
 DOWN_SECONDS: Final = 75.0
 """After so long, RabbitMQ has returned what consumers on a node that is down held."""
 DOWN_PATIENCE_SECONDS: Final = 180.0
@@ -371,7 +373,8 @@ class QuorumState:
         until the node is back. A session that was lost on a node that lives is given up after three heartbeats,
         and releases its lock.
         """
-        if now < self._begun_at + max(DOWN_SECONDS, 3 * self._consumer.heartbeat + DYING_SECONDS):
+        lost = RABBITMQ_HEARTBEATS * self._consumer.heartbeat + DYING_SECONDS
+        if now < self._begun_at + max(DOWN_SECONDS, lost):
             return False
         return all(self._is_stuck(name) for name in tuple(self._stuck))
 

@@ -19,7 +19,12 @@ from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry, ends_of
 from amqp_spark.datasource.exactly_once.quorum_queue import check_quorum
-from amqp_spark.datasource.exactly_once.quorum_state import PATIENCE_SECONDS, YOUNG_SECONDS, QuorumState
+from amqp_spark.datasource.exactly_once.quorum_state import (
+    PATIENCE_SECONDS,
+    RABBITMQ_HEARTBEATS,
+    YOUNG_SECONDS,
+    QuorumState,
+)
 from amqp_spark.datasource.exactly_once.recovery import Consumer, recover
 from amqp_spark.datasource.exactly_once.spool_cleaner import SpoolCleaner
 from amqp_spark.datasource.exactly_once.waiting import KEEP_ALIVE_SECONDS
@@ -38,8 +43,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-RABBITMQ_HEARTBEATS: Final = 3
-"""After so many heartbeats without a sign of life RabbitMQ gives a connection up."""
 LOCK_SECONDS: Final = 5.0
 """How long to wait for a lock beyond the two heartbeats after which a broker gives up a silent holder."""
 WARNING_SECONDS: Final = 60.0
