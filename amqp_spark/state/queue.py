@@ -11,7 +11,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from amqp_core.error_conditions import reason
-from amqp_core.errors import CommandFailed, MessageRejected, UnauthorizedAccess
+from amqp_core.errors import CommandFailed, MessageRejected, NotFound, UnauthorizedAccess
 from amqp_spark.connect import require
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import StateError
@@ -202,7 +202,11 @@ class StateQueue:
     def _receive(self, timeout: float) -> bool:
         """Wait for the message that credit was granted for."""
         assert self._fetcher is not None
-        found = self._fetcher.take_one(timeout=timeout)
+        with self._allowed("consume the queue"):
+            try:
+                found = self._fetcher.take_one(timeout=timeout)
+            except NotFound as error:  # 0-9-1: each message is asked for
+                raise self._broken("it was deleted") from error
         if found is not None:
             self._held, self.body = found, found.body
         return found is not None
