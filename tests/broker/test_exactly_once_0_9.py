@@ -9,10 +9,13 @@ import pytest
 
 from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
+from amqp_spark.cli import EXIT_DONE, EXIT_OPTIONS
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import CONSUMER, Names
 from amqp_spark.state.records import ConsumerState
 from tests.broker.source_0_9_support import Place, drained, numbers
+from tests.broker.transactions_support import Command
+from tests.spark.driver import bodies
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
@@ -126,3 +129,32 @@ def test_a_batch_is_replayed_after_a_restart(consumer: Consumer) -> None:
     consumer.stop()
     second = consumer.driver(first, maxMessagesPerTrigger=7, numPartitions=3)
     assert sorted(second.restart_batch() or []) == sorted(rows)
+
+
+def test_the_command_shows_and_skips_over_0_10(
+    consumer: Consumer,
+    brokerj_0_9: BrokerJ,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    consumer.publish(numbers(100))
+    driver = consumer.driver(maxMessagesPerTrigger=40)
+    while driver.trigger(fail=True) is None:
+        pass
+    command = Command.of(brokerj_0_9, monkeypatch, capsys, "durable")
+    assert command("--consumer-id", consumer.queue, "--option", "protocol=0-9-1") == EXIT_OPTIONS
+    assert "Use this command with protocol=0-10, which Broker-J serves on the same port" in command.err
+    (state,) = command.json("--consumer-id", consumer.queue)["states"]
+    assert state["held"]
+    consumer.stop()
+    wait_until(consumer.is_unlocked, "the lock is gone")
+    (state,) = command.json("--consumer-id", consumer.queue)["states"]
+    assert not state["held"]
+    assert state["files"][0]["rows"] == 40
+    place = f"{consumer.state().owned[0].epoch}:7"
+    which = ["--consumer-id", consumer.queue, "--queue", consumer.queue]
+    assert command(*which, "--skip", place, "--to", str(tmp_path / "bad.json"), "--yes") == EXIT_DONE, command.err
+    replayed = consumer.driver(driver).restart_batch()
+    assert replayed is not None
+    assert sorted(bodies(replayed)) == numbers(7) + numbers(32, 8), "message 7 is set aside"

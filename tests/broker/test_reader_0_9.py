@@ -154,7 +154,7 @@ def test_messages_of_readers_that_were_killed_often_are_a_warning(
                 client.abort()
         driver = place.driver()
         driver.rows(100)
-        assert "messages were delivered 10 times before" in caplog.text
+        wait_until(lambda: "messages were delivered 10 times before" in caplog.text, "the warning, behind the messages")
 
 
 def test_messages_of_a_queue_that_a_query_declared_survive_all_deaths_of_their_readers(rabbitmq: RabbitMQNode) -> None:

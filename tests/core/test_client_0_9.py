@@ -189,6 +189,14 @@ def test_settlements_are_one_ack_for_all_up_to_a_delivery() -> None:
         ]
 
 
+def test_of_an_unknown_broker_no_whole_transactions_are_expected() -> None:
+    for product, whole in (("Apache Qpid Broker-J Core", True), ("RabbitMQ", False), ("another broker", False)):
+        script = Server()
+        with FakePeer(script, server_properties={"product": product}) as server:
+            assert server.connect().capabilities.local_transactions == whole
+            script.go.set()
+
+
 def test_without_basic_nack_each_message_is_rejected() -> None:
     script = Server(deliver(b"a", b"b"))
     with FakePeer(script, server_properties={}) as server:
