@@ -156,9 +156,9 @@ class Killing:
             self.watcher.wait()
             self.watcher = None
 
-    def kill_at(self, point: str, *, node: bool, after: int = 0) -> bool:
-        """Let the reader run to a point, and kill it there, the node, or both; False if it does not come there."""
-        if not self.reach(point, after=after):
+    def kill_at(self, point: str, *, node: bool, after: int = 0, within_s: float = 6.0) -> bool:
+        """Let the reader run to a point, and kill it there, the node, or both; False if it is not there in time."""
+        if not self.reach(point, after=after, within_s=within_s):
             return False
         self.kills[point] += 1
         if node:
@@ -170,18 +170,18 @@ class Killing:
         self.release()
         return True
 
-    def reach(self, point: str, *, after: int = 0) -> bool:
+    def reach(self, point: str, *, after: int = 0, within_s: float = 6.0) -> bool:
         """Let the reader run to a point, where it waits; False if it does not come there."""
         self.arm(point, after=after)
-        return self.arrives(point)
+        return self.arrives(point, within_s)
 
     def arm(self, point: str, *, after: int = 0) -> None:
         """Let the reader wait at a point when it comes there."""
         self.release()
         (self.points / f"{point}.armed").write_text(f"wait {after}")
 
-    def arrives(self, point: str) -> bool:
-        """Wait until the reader is at the armed point; False if it does not come there."""
+    def arrives(self, point: str, within_s: float = 6.0) -> bool:
+        """Wait until the reader is at the armed point; False if it is not there in time (seconds)."""
 
         def there() -> bool:
             assert self.reader is not None
@@ -189,7 +189,7 @@ class Killing:
             return any(self.points.glob("*.reached"))
 
         try:
-            wait_until(there, point, 6.0)
+            wait_until(there, point, within_s)
         except TimeoutError:
             return False
         return True

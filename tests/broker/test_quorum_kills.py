@@ -138,7 +138,7 @@ def test_the_reader_is_killed_thirty_times_in_a_row(node: RabbitMQNode, tmp_path
         killing.publish(200)
         for _ in range(30):
             killing.start()
-            assert killing.kill_at(crashpoints.SPOOL_PARTIAL, node=False)
+            assert killing.kill_at(crashpoints.SPOOL_PARTIAL, node=False, within_s=60.0)
         killing.start()
         assert killing.finish() == published(killing)
 
