@@ -9,6 +9,8 @@ from amqp_core.address import format_address
 
 if TYPE_CHECKING:
     from amqp_core.address import ConnectOptions
+    from amqp_core.api import Client
+    from amqp_spark.connect import Connector
 
 
 class HostOrder:
@@ -32,9 +34,12 @@ class HostOrder:
         hosts = sorted(options.hosts, key=lambda host: places.get(format_address(*host), 0))
         return replace(options, hosts=tuple(hosts))
 
-    def connected(self, peer: str) -> None:
-        """Record a connection to a host."""
-        self._current = peer
+    def connect(self, connector: Connector, options: ConnectOptions) -> Client:
+        """Connect to the first host in the order that answers; later :meth:`lost` is about that host. It raises the
+        errors of the connector."""
+        client = connector(self.applied(options))
+        self._current = client.peer
+        return client
 
     def lost(self) -> None:
         """Record that the connection, if there is one, is of no use."""

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 
 from amqp_core.api import Xid
 from amqp_core.errors import AmqpError, ProtocolError, TransactionFailed
+from amqp_core.local_transaction import local_transaction
 from amqp_core.v0_10 import spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
     from amqp_core.v0_10.driver import Driver
 
@@ -89,9 +91,8 @@ class Transactions:
         """
         self._client.call(spec.TxRollback())
 
-    @contextmanager
-    def tx(self) -> Iterator[None]:
-        """Context that commits the work of its block, or rolls it back if the block raises.
+    def tx(self) -> AbstractContextManager[None]:
+        """Return a context that commits the work of its block, or rolls it back if the block raises.
 
         It selects tx first, unless that is done (tx.select, tx.commit, tx.rollback).
 
@@ -99,17 +100,7 @@ class Transactions:
             BaseException: the error of the block; an AmqpError of the rollback is ignored then.
             CommandFailed, DeadlineExceeded, ConnectionLost, ...: those of :meth:`select` and :meth:`commit`.
         """
-        if self._selected != "tx":
-            self.select()
-        try:
-            yield
-        except BaseException:
-            try:
-                self.rollback()
-            except AmqpError:
-                pass  # the session and its transaction are gone; the first error is raised
-            raise
-        self.commit()
+        return local_transaction(self)
 
     def dtx_select(self) -> None:
         """Enable distributed transactions on the session (dtx.select).

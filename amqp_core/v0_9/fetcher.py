@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from amqp_core.v0_9.messages import Message
 
 ASK_AGAIN_SECONDS: Final = 0.05
-"""Pause before a queue is asked again that had no message."""
+"""Pause between two attempts to get a message from an empty queue."""
 
 
 class Fetcher:

@@ -7,17 +7,18 @@ transaction whole when it is killed: see :attr:`amqp_core.api.Capabilities.local
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, NoReturn
 
 from amqp_core.error_conditions import CoreCondition
-from amqp_core.errors import AmqpError, MessageRejected, UsageError
+from amqp_core.errors import MessageRejected, UsageError
+from amqp_core.local_transaction import local_transaction
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import ChannelMode
 from amqp_core.v0_9.connection import CONSUMING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
+    from contextlib import AbstractContextManager
 
     from amqp_core.api import Xid
     from amqp_core.v0_9.driver import Driver
@@ -100,9 +101,8 @@ class Transactions:
         self._unsettled.roll_back()
         self._returned.clear()
 
-    @contextmanager
-    def tx(self) -> Iterator[None]:
-        """Context that commits the work of its block, or rolls it back if the block raises.
+    def tx(self) -> AbstractContextManager[None]:
+        """Return a context that commits the work of its block, or rolls it back if the block raises.
 
         It selects transactions first, unless that is done (tx.select, tx.commit, tx.rollback).
 
@@ -110,17 +110,7 @@ class Transactions:
             BaseException: the error of the block; an AmqpError of the rollback is ignored then.
             MessageRejected, CommandFailed, DeadlineExceeded, ...: those of :meth:`select` and :meth:`commit`.
         """
-        if not self.is_local:
-            self.select()
-        try:
-            yield
-        except BaseException:
-            try:
-                self.rollback()
-            except AmqpError:
-                pass  # the client and its transaction are gone; the first error is raised
-            raise
-        self.commit()
+        return local_transaction(self)
 
     def returned(self, method: spec.BasicReturn) -> None:
         """Take the return of a message of the transaction: the commit that goes on reports it."""

@@ -257,8 +257,7 @@ class QueueConsumer:
         is_missing = False
         while not self._held.stopping:
             asked = now()
-            client = self._connector(self._hosts.applied(self._options.connect_options()))
-            self._hosts.connected(client.peer)
+            client = self._hosts.connect(self._connector, self._options.connect_options())
             with self._lock:
                 self._client = client
             self._dying_s = consumer_setup.dying_seconds(client)

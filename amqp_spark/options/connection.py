@@ -27,7 +27,8 @@ class ConnectionSettings:
     # fmt: off
     url: str = option(
         "url", kinds.text("amqp://host[:port][,host2...]/virtual-host, or amqps:// for TLS"), REQUIRED,
-        "Address of the broker. `amqps://` means TLS. Several hosts are tried in order. Without a virtual host the "
+        "Address of the broker. `amqps://` means TLS. Several hosts are tried in order; after a loss, the lost one "
+        "comes last. Without a virtual host the "
         "default one is used: the broker's with 0-10, `/` with 0-9-1 (`%2F` is its name in a path). Credentials in it "
         "are refused, since URLs are logged: give them as `username` and `password`.",
     )

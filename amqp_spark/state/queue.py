@@ -205,7 +205,7 @@ class StateQueue:
         with self._allowed("consume the queue"):
             try:
                 found = self._fetcher.take_one(timeout=timeout)
-            except NotFound as error:  # 0-9-1: each message is asked for
+            except NotFound as error:  # 0-9-1 sends basic.get for each message
                 raise self._broken("it was deleted") from error
         if found is not None:
             self._held, self.body = found, found.body

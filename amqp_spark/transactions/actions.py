@@ -201,7 +201,7 @@ def forget_consumer(client: Client, consumer_id: str, *, spool: str | None = Non
     kept = [each for each in queues if each.found.exists]
     return Forgetting(
         whose,
-        tuple(lock for each in kept for lock in each.names.locks),
+        tuple(each.names.lock for each in kept),
         tuple(each.found.queue for each in kept),
         tuple(line for each in kept for line in _lost_of_consumer(each)),
         (

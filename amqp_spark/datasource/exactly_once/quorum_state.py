@@ -213,6 +213,11 @@ class QuorumState:
             crashpoints.reached(crashpoints.BARRIER_UNNOTED)
             del self._doubts[owned[-1]]
 
+    @property
+    def dying_seconds(self) -> float:
+        """How long RabbitMQ may take a lost session for a live one, on a node that lives."""
+        return RABBITMQ_HEARTBEATS * self._consumer.heartbeat + DYING_SECONDS
+
     # --- doubts
 
     def note(self) -> None:
@@ -373,8 +378,7 @@ class QuorumState:
         until the node is back. A session that was lost on a node that lives is given up after three heartbeats,
         and releases its lock.
         """
-        lost = RABBITMQ_HEARTBEATS * self._consumer.heartbeat + DYING_SECONDS
-        if now < self._begun_at + max(DOWN_SECONDS, lost):
+        if now < self._begun_at + max(DOWN_SECONDS, self.dying_seconds):
             return False
         return all(self._is_stuck(name) for name in tuple(self._stuck))
 

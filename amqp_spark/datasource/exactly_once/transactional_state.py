@@ -21,7 +21,6 @@ from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry, ends
 from amqp_spark.datasource.exactly_once.quorum_queue import check_quorum
 from amqp_spark.datasource.exactly_once.quorum_state import (
     PATIENCE_SECONDS,
-    RABBITMQ_HEARTBEATS,
     YOUNG_SECONDS,
     QuorumState,
 )
@@ -323,8 +322,7 @@ class TransactionalState:
         """Seconds for which a session that is lost may hold the lock, or be counted as a consumer."""
         if self._quorum is None:
             return 2 * self.consumer.heartbeat + LOCK_SECONDS
-        down = PATIENCE_SECONDS if self.consumer.hosts > 1 else 0.0
-        return RABBITMQ_HEARTBEATS * self.consumer.heartbeat + LOCK_SECONDS + down
+        return self._quorum.dying_seconds + (PATIENCE_SECONDS if self.consumer.hosts > 1 else 0.0)
 
     def _refused(self, error: ResourceLocked) -> None:
         now = self._clock()

@@ -68,8 +68,7 @@ class LogBroker:
 
     def _connected(self) -> tuple[KeptAlive, LogProbe]:
         if self._kept is None or self._probe is None:
-            client = self._connector(self._hosts.applied(self._options.connect_options()))
-            self._hosts.connected(client.peer)
+            client = self._hosts.connect(self._connector, self._options.connect_options())
             try:
                 require_for_option(client, "queueType", STREAM, "logs", "a queue type of this broker")
                 for log in self._options.queues:
@@ -78,7 +77,7 @@ class LogBroker:
                 client.close()
                 raise
             self._known = True
-            _log.info("the streams: offsets are asked of %s%s", client.peer, self._hosts.moved())
+            _log.info("the streams: reading offsets from %s%s", client.peer, self._hosts.moved())
             self.sessions += 1
             self._kept, self._probe = KeptAlive(client), LogProbe(client)
             self._kept.start()

@@ -84,8 +84,7 @@ class RangeReader:
         while self._at < self._end:
             before = self._at
             try:
-                client = self._connector(self._hosts.applied(self._options.connect_options()))
-                self._hosts.connected(client.peer)
+                client = self._hosts.connect(self._connector, self._options.connect_options())
                 moved = self._hosts.moved()
                 if moved:
                     _log.info("stream %r: reading from offset %d at %s%s", self._log, self._at, client.peer, moved)
@@ -170,9 +169,8 @@ class RangeReader:
         if self._pending is None:
             return
         following = min(self._pending.offset, self._end)
-        with self._connector(
-            self._hosts.applied(self._options.connect_options())
-        ) as other:  # here the answer comes behind the prefetch
+        options = self._hosts.applied(self._options.connect_options())
+        with self._connector(options) as other:  # on the other connection the answer comes behind the prefetch
             first = first_of(LogProbe(other), self._log)
         if first > self._at:
             lost(self._log, self._at, min(first, following), fail=self._options.fail_on_data_loss)
