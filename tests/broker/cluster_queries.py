@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
-import json
-import os
-import subprocess
-import sys
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import pyarrow as pa
@@ -21,22 +14,23 @@ import pyarrow as pa
 from amqp_core.errors import AmqpError
 from amqp_core.v0_9.messages import Message
 from amqp_core.v0_9.spec import BasicProperties
-from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.options import SinkOptions
 from amqp_spark.sink.at_least_once import AtLeastOnce
 from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.task_writer import TaskWriter
+from tests.broker.reader_process import ReaderProcess
 from tests.broker.sink_0_9_support import BODY
 from tests.broker.source_0_9_support import Place
-from tests.support.process import die_with_us, wait_until
+from tests.support.process import wait_until
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from amqp_core.v0_9.client import Client
     from tests.support.rabbitmq import RabbitMQNode
     from tests.support.rabbitmq_cluster import RabbitMQCluster
 
-_ROOT: Final = Path(__file__).parents[2]
 AT_ONCE: Final = 50
 """Messages that are confirmed together."""
 PAUSE_S: Final = 0.05
@@ -144,7 +138,7 @@ class SinkFeed(Feed):
 
 
 @dataclass
-class ClusterQuery:
+class ClusterQuery(ReaderProcess):
     """A query over a queue, or a stream, of a cluster.
 
     Args:
@@ -164,7 +158,6 @@ class ClusterQuery:
     """How often the leader of its queue was killed."""
 
     def __post_init__(self) -> None:
-        self.directory.mkdir(parents=True)
         address = self.cluster.url("durable", self.first)
         login = {"username": self.cluster.username, "password": self.cluster.password}
         queue_type = "stream" if self.kind == "stream" else "quorum"
@@ -190,62 +183,29 @@ class ClusterQuery:
                 "consumerId": self.place.queue,
                 "spoolLocation": spool,
             }
-        self._reader: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
-        self.points = self.directory / "points"
-        self.points.mkdir()
-
-    def grow_old(self) -> None:
-        """Wait until nodes may be killed: RabbitMQ 4 loses what a queue has confirmed that is some seconds young."""
-        time.sleep(4.0)
+        self.prepare(self.options)
 
     def start(self) -> None:
         """Start the reader and the publisher."""
-        (self.directory / "options.json").write_text(json.dumps(self.options))
-        environment = {**os.environ, "PYTHONPATH": str(_ROOT), crashpoints.VARIABLE: str(self.points)}
-        with (self.directory / "log").open("ab") as log:
-            self._reader = subprocess.Popen(
-                [sys.executable, "-m", "tests.support._reader_process", str(self.directory)],
-                env=environment, cwd=_ROOT, stdout=log, stderr=log,
-            )  # fmt: skip
-        self._watcher = die_with_us(self._reader.pid)
+        super().start()
         self.feed.start()
-
-    def pause_at(self, point: str) -> None:
-        """Let the reader run to a point, and wait there until :meth:`go_on`."""
-        (self.points / f"{point}.armed").write_text("pause 0")
-        wait_until(lambda: self._is_well() and any(self.points.glob("*.reached")), point)
-
-    def go_on(self) -> None:
-        """Let the reader go on, and pause no more."""
-        for path in self.points.iterdir():
-            path.unlink()
 
     def flows(self) -> None:
         """Wait until messages that were published after this call are read."""
-        published, read = len(self.feed.confirmed), self.read().total()
+        published, read = len(self.feed.confirmed), self.sink().total()
 
         def has_flown() -> bool:
-            return self._is_well() and len(self.feed.confirmed) > published and self.read().total() > read
+            return self.is_well() and len(self.feed.confirmed) > published and self.sink().total() > read
 
         wait_until(has_flown, f"messages of {self.kind}", 60, poll_s=0.1)
         newest = self.feed.confirmed[-1]
-        wait_until(lambda: self._is_well() and newest in self.read(), f"{newest!r} of {self.kind}", 60, poll_s=0.1)
+        wait_until(lambda: self.is_well() and newest in self.sink(), f"{newest!r} of {self.kind}", 60, poll_s=0.1)
 
     def finish(self) -> Counter[bytes]:
         """Stop the publisher and read all; return what was read."""
         self.feed.stop()
-        (self.directory / "complete").touch()
         expected = Counter(self.feed.confirmed)
-
-        def is_idle() -> bool:
-            return self._is_well() and (self.directory / "idle").exists() and not expected - self.read()
-
-        with contextlib.suppress(TimeoutError):  # then some are lost, as the caller finds
-            wait_until(is_idle, "all are read", 60, poll_s=0.1)
-        time.sleep(1.0)  # what comes twice may come late: it can only be waited for
-        self.close()
-        return self.read()
+        return self.drained(lambda: not expected - self.sink())
 
     def lost(self, found: Counter[bytes]) -> Counter[bytes]:
         """Messages that were confirmed and not read."""
@@ -255,29 +215,8 @@ class ClusterQuery:
         """Messages that were read more than once."""
         return found - Counter(set(found))
 
-    def read(self) -> Counter[bytes]:
-        """Bodies in the sink."""
-        found: Counter[bytes] = Counter()
-        for path in (self.directory / "sink").glob("*.json"):
-            found.update(base64.b64decode(each) for each in json.loads(path.read_text()))
-        return found
-
-    def log(self) -> str:
-        """The reader's log."""
-        return (self.directory / "log").read_text()
-
-    def _is_well(self) -> bool:
+    def is_well(self) -> bool:
         """True, or what the reader or the publisher has failed with."""
-        assert self._reader is not None
-        assert self._reader.poll() is None, f"the reader has ended:\n{self.log()[-4000:]}"
         if self.feed.error is not None:
             raise self.feed.error
-        return True
-
-    def close(self) -> None:
-        """End what runs."""
-        if self._reader is not None and self._watcher is not None:
-            self._reader.kill()
-            self._reader.wait()
-            self._watcher.wait()
-            self._reader = None
+        return super().is_well()

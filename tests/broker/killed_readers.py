@@ -2,35 +2,29 @@
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from amqp_core.errors import AmqpError
 from amqp_core.v0_9.messages import Message
 from amqp_core.v0_9.spec import BasicProperties
 from amqp_spark import crashpoints
+from tests.broker.reader_process import ReaderProcess
 from tests.broker.source_0_9_support import Place
-from tests.support.process import die_with_us, wait_until
+from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from amqp_core.v0_9.client import Client
     from amqp_core.v0_9.subscription import Subscription
     from tests.support.rabbitmq import RabbitMQNode
 
-_ROOT = Path(__file__).parents[2]
 POINTS = (
     *crashpoints.QUORUM_POINTS,
     *crashpoints.QUORUM_POINTS,
@@ -67,7 +61,7 @@ class Foreign:
 
 
 @dataclass
-class Killing:
+class Killing(ReaderProcess):
     """A run with kills.
 
     Args:
@@ -92,14 +86,12 @@ class Killing:
     def __post_init__(self) -> None:
         self.random = random.Random(self.seed)
         self.place = Place(self.node.url("durable"), self.node.username, self.node.password, "quorum")
-        self.points = self.directory / "points"
-        self.points.mkdir(parents=True)
         # RabbitMQ 3.10 takes -1 for a limit, and drops each message that comes back
         if self.node.version.startswith("3."):
             self.place.declare()
         else:
             self.place.declare(x_delivery_limit=-1)
-        options = {
+        given = {
             "url": self.place.address,
             "username": self.node.username,
             "password": self.node.password,
@@ -114,13 +106,7 @@ class Killing:
             "maxMessagesPerTrigger": str(self.per_batch),
             **self.options,
         }
-        (self.directory / "options.json").write_text(json.dumps(options))
-        self.reader: subprocess.Popen[bytes] | None = None
-        self.watcher: subprocess.Popen[bytes] | None = None
-
-    def grow_old(self) -> None:
-        """Wait until the node may be killed: RabbitMQ 4 loses what a queue has confirmed that is some seconds young."""
-        time.sleep(4.0)
+        self.prepare(given)
 
     def publish(self, count: int) -> None:
         """Send messages, and wait until the broker has them: at least once, each with its number."""
@@ -130,31 +116,6 @@ class Killing:
                 client.publish(Message(self.body_of(number), properties), routing_key=self.place.queue)
             client.confirm()
         self.published += count
-
-    def start(self) -> None:
-        """Start the reader."""
-        environment = {
-            **os.environ,
-            crashpoints.VARIABLE: str(self.points),
-            "PYTHONPATH": str(_ROOT),
-        }
-        with (self.directory / "log").open("ab") as log:
-            self.reader = subprocess.Popen(
-                [sys.executable, "-m", "tests.support._reader_process", str(self.directory)],
-                env=environment, cwd=_ROOT, stdout=log, stderr=log,
-            )  # fmt: skip
-        self.watcher = die_with_us(self.reader.pid)
-
-    def kill(self) -> None:
-        """Kill the reader."""
-        assert self.reader is not None
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.reader.pid, signal.SIGKILL)
-        self.reader.wait()
-        if self.watcher is not None:
-            self.watcher.kill()
-            self.watcher.wait()
-            self.watcher = None
 
     def kill_at(self, point: str, *, node: bool, after: int = 0, within_s: float = 6.0) -> bool:
         """Let the reader run to a point, and kill it there, the node, or both; False if it is not there in time."""
@@ -170,41 +131,12 @@ class Killing:
         self.release()
         return True
 
-    def reach(self, point: str, *, after: int = 0, within_s: float = 6.0) -> bool:
-        """Let the reader run to a point, where it waits; False if it does not come there."""
-        self.arm(point, after=after)
-        return self.arrives(point, within_s)
-
-    def arm(self, point: str, *, after: int = 0) -> None:
-        """Let the reader wait at a point when it comes there."""
-        self.release()
-        (self.points / f"{point}.armed").write_text(f"wait {after}")
-
-    def arrives(self, point: str, within_s: float = 6.0) -> bool:
-        """Wait until the reader is at the armed point; False if it is not there in time (seconds)."""
-
-        def there() -> bool:
-            assert self.reader is not None
-            assert self.reader.poll() is None, f"the reader has ended:\n{self.log()}"
-            return any(self.points.glob("*.reached"))
-
-        try:
-            wait_until(there, point, within_s)
-        except TimeoutError:
-            return False
-        return True
-
-    def release(self) -> None:
-        """Let the reader run on, past every point."""
-        for path in self.points.iterdir():
-            path.unlink(missing_ok=True)
-
     def go_on(self) -> None:
         """Start again what was killed."""
         if not self.node.running:
             self.node.start()
             wait_until(self._serves, "the node serves the queue", 60)
-        if self.reader is None or self.reader.poll() is not None:
+        if not self.runs:
             self.start()
 
     def _serves(self) -> bool:
@@ -228,40 +160,11 @@ class Killing:
 
     def finish(self) -> Counter[bytes]:
         """Read all that is left; return the bodies in the sink."""
-        (self.directory / "complete").touch()
-
-        def complete() -> bool:
-            assert self.reader is not None
-            assert self.reader.poll() is None, f"the reader has ended:\n{self.log()}"
-            idle = self.directory / "idle"
-            return idle.exists() and idle.read_text() == str(self.reader.pid) and self.sum() >= self.published
-
-        try:
-            wait_until(complete, "all are read", 60)
-        except TimeoutError:
-            pass
-        time.sleep(1.0)  # what comes twice may come late: it can only be waited for
-        self.kill()
-        return self.sink()
-
-    def sum(self) -> int:
-        """Number of rows in the sink."""
-        return self.sink().total()
-
-    def sink(self) -> Counter[bytes]:
-        """Bodies in the sink."""
-        found: Counter[bytes] = Counter()
-        for path in (self.directory / "sink").glob("*.json"):
-            found.update(base64.b64decode(each) for each in json.loads(path.read_text()))
-        return found
-
-    def log(self) -> str:
-        """End of the reader's log."""
-        return (self.directory / "log").read_text()[-4000:]
+        return self.drained(lambda: self.sink().total() >= self.published)
 
     def logged(self, text: str) -> int:
         """How often the readers have logged a text."""
-        return (self.directory / "log").read_text().count(text)
+        return self.log().count(text)
 
     def recognised(self) -> tuple[int, int]:
         """Messages that were recognised, and that were read as others."""
@@ -274,8 +177,3 @@ class Killing:
         """Another consumer of the queue: it is sent so many messages, and gives back what it has not accepted."""
         with self.place.connect() as client:
             yield Foreign(client, client.subscribe(self.place.queue, max_unsettled=most))
-
-    def close(self) -> None:
-        """End what runs."""
-        if self.reader is not None:
-            self.kill()

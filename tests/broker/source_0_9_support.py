@@ -24,6 +24,7 @@ from tests.spark.reader_support import BodyPlan
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from pathlib import Path
 
     from amqp_spark.arrow.decode import Chunk, ColumnPlan
 
@@ -145,6 +146,25 @@ class Place:
             for queue in (self.queue, *others):
                 if client.query_queue(queue) is not None:
                     client.delete_queue(queue)
+
+
+class ExactlyOncePlace(Place):
+    """A place whose readers have one consumerId, and a spool in its directory."""
+
+    directory: Path
+
+    def driver(self, checkpoint: Driver | None = None, *, available_now: bool = False, **options: Any) -> Driver:
+        given = {
+            "deliveryGuarantee": "exactly-once",
+            "consumerId": self.queue,
+            "spoolLocation": str(self.directory / "spool"),
+            "heartbeat": 1,
+        }
+        return super().driver(checkpoint, available_now=available_now, **(given | options))
+
+    def files(self) -> list[str]:
+        """Names of the files of owned batches."""
+        return sorted(path.name for path in (self.directory / "spool").glob("*.spool"))
 
 
 def drained(driver: Driver) -> list[bytes]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -31,7 +30,7 @@ from amqp_core.v0_9.connection import CONSUMING
 from amqp_core.v0_9.driver import PUBLISHING
 from amqp_core.v0_9.framing import BODY, encode_frame
 from tests.support.brokerj import BrokerConfig, BrokerJ
-from tests.support.dial_0_9 import dial_0_9, put
+from tests.support.dial_0_9 import dial_0_9, dialling, put
 from tests.support.process import wait_until
 from tests.support.proxy import FaultProxy
 
@@ -41,16 +40,13 @@ if TYPE_CHECKING:
     from amqp_core.v0_9.client import Client
     from amqp_core.v0_9.messages import Message
     from amqp_core.v0_9.subscription import Subscription
+    from tests.support.dial_0_9 import Connect
     from tests.support.fixtures import OwnRabbitMQ
     from tests.support.rabbitmq import RabbitMQNode
 
     Node = RabbitMQNode | BrokerJ
 
 pytestmark = pytest.mark.broker
-
-
-class Connect(Protocol):
-    def __call__(self, vhost: str = "default", **options: Any) -> Client: ...
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +63,7 @@ def node(request: pytest.FixtureRequest) -> Node:
 
 @pytest.fixture
 def connect(node: Node) -> Iterator[Connect]:
-    with ExitStack() as stack:
-
-        def connect(vhost: str = "default", **options: Any) -> Client:
-            client = dial_0_9(node, vhost, **options)
-            stack.callback(client.close)
-            return client
-
+    with dialling(node) as connect:
         yield connect
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from tests.broker.log_support import Streams
 from tests.broker.source_0_9_support import Place, numbers
 from tests.broker.stream_support import Stream
 from tests.support.process import wait_until
-from tests.support.rabbitmq import OLD, REFERENCE, RabbitMQConfig
+from tests.support.rabbitmq import OLD, REFERENCE, RabbitMQConfig, let_queues_grow_old
 from tests.support.rabbitmq_cluster import NODES, RabbitMQCluster
 
 if TYPE_CHECKING:
@@ -76,7 +75,7 @@ def test_the_leader_is_killed(cluster: RabbitMQCluster, tmp_path: Path, kind: Ki
         assert cluster.leader_of(query.place.queue) is first, (
             "queues begin on the node to which their client is connected"
         )
-        query.grow_old()
+        let_queues_grow_old()
         query.start()
         query.flows()
         for _ in range(2):
@@ -92,7 +91,7 @@ def test_the_leader_is_killed(cluster: RabbitMQCluster, tmp_path: Path, kind: Ki
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_leader_is_on_another_node_than_the_reader(cluster: RabbitMQCluster, tmp_path: Path, kind: Kind) -> None:
     with closing(ClusterQuery(cluster, kind, tmp_path / "query", cluster.nodes[1], reader=cluster.nodes[2])) as query:
-        query.grow_old()
+        let_queues_grow_old()
         query.start()
         query.flows()
         leader = cluster.leader_of(query.place.queue)
@@ -105,20 +104,18 @@ def test_the_leader_is_on_another_node_than_the_reader(cluster: RabbitMQCluster,
 
 
 @pytest.mark.thorough
+@pytest.mark.parametrize("cluster", [REFERENCE], indirect=True, ids=[REFERENCE.version])
 def test_a_node_stays_down_while_an_acknowledgement_is_in_doubt(cluster: RabbitMQCluster, tmp_path: Path) -> None:
-    """RabbitMQ 4.3 returns after 60 seconds what a consumer on that node held, and counts the consumer for ever."""
-    if cluster.release is OLD:
-        pytest.skip(
-            "RabbitMQ 3.10 counts the consumer, too, and releases the lock: it cannot be told from another consumer"
-        )
+    """RabbitMQ 4.3 returns after 60 seconds what a consumer on that node held, and counts the consumer until the node
+    is back. RabbitMQ 3.10 counts it, too, and releases the lock: there it cannot be told from another consumer."""
     first = cluster.nodes[0]
     with closing(ClusterQuery(cluster, "exactly-once", tmp_path / "query", first)) as query:
-        query.grow_old()
+        let_queues_grow_old()
         query.start()
         query.flows()
-        query.pause_at(crashpoints.SPOOLED_UNACKED)
+        assert query.reach(crashpoints.SPOOLED_UNACKED, within_s=30.0)
         cluster.kill9(first)
-        query.go_on()
+        query.release()
         query.flows()
         wait_until(lambda: "accepted message(s) came again" in query.log(), "the doubt to end", 120)
         query.flows()
@@ -166,7 +163,7 @@ def test_source_and_sink_of_spark_survive_the_death_of_the_leader(
     query = stream.start(stream.frame(place.queue, vhost="durable"))
     writer = threading.Thread(target=write)
     try:
-        time.sleep(4.0)  # the queue is young
+        let_queues_grow_old()
         writer.start()
         for _ in range(2):
             goes_on("a write and its rows")
@@ -209,7 +206,7 @@ def test_many_kills_of_leaders(cluster: RabbitMQCluster, tmp_path: Path) -> None
     """Three queries at once, one for each guarantee."""
     with ExitStack() as stack:
         queries = [stack.enter_context(closing(ClusterQuery(cluster, kind, tmp_path / kind))) for kind in KINDS]
-        queries[0].grow_old()
+        let_queues_grow_old()
         many_kills(cluster, queries, KILLS)
         for query in queries:
             found = query.finish()

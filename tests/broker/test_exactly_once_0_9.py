@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -13,7 +13,7 @@ from amqp_spark.cli import EXIT_DONE, EXIT_OPTIONS
 from amqp_spark.errors import StateError
 from amqp_spark.state.names import CONSUMER, Names
 from amqp_spark.state.records import ConsumerState
-from tests.broker.source_0_9_support import Place, drained, numbers
+from tests.broker.source_0_9_support import ExactlyOncePlace, drained, numbers
 from tests.broker.transactions_support import Command
 from tests.spark.driver import bodies
 from tests.support.process import wait_until
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.broker.exactly_once_support import Fate
-    from tests.spark.driver import Driver
     from tests.support.brokerj import BrokerJ
 
 pytestmark = pytest.mark.broker
@@ -35,19 +34,8 @@ CUTS = (
 """Points at which the thread of the consumer waits for the broker, or is about to."""
 
 
-class Consumer(Place):
-    """A place whose readers have one consumerId."""
-
-    directory: Path
-
-    def driver(self, checkpoint: Driver | None = None, *, available_now: bool = False, **options: Any) -> Driver:
-        given = {
-            "deliveryGuarantee": "exactly-once",
-            "consumerId": self.queue,
-            "spoolLocation": str(self.directory / "spool"),
-            "heartbeat": 1,
-        }
-        return super().driver(checkpoint, available_now=available_now, **(given | options))
+class Consumer(ExactlyOncePlace):
+    """The consumer of a queue of Broker-J, and its state on the broker."""
 
     @property
     def names(self) -> Names:
@@ -68,9 +56,6 @@ class Consumer(Place):
                 return client.query_queue(self.names.lock) is None
             except ResourceLocked:
                 return False
-
-    def files(self) -> list[str]:
-        return sorted(path.name for path in (self.directory / "spool").glob("*.spool"))
 
 
 @pytest.fixture

@@ -13,10 +13,9 @@ from amqp_core.v0_9.spec import BasicProperties
 from amqp_spark import crashpoints
 from amqp_spark.errors import SpoolError, StateError, UnsupportedModeError
 from amqp_spark.transactions.__main__ import main
-from tests.broker.exactly_once_support import Fate
-from tests.broker.source_0_9_support import Place, drained, numbers
+from tests.broker.source_0_9_support import ExactlyOncePlace, drained, numbers
 from tests.broker.stream_support import Stream
-from tests.spark.driver import Driver, bodies
+from tests.spark.driver import bodies
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
@@ -25,33 +24,20 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from tests.broker.exactly_once_support import Fate
     from tests.support.rabbitmq import RabbitMQNode
 
 pytestmark = pytest.mark.broker
 
 
-class Consumer(Place):
-    """A place whose readers have one consumerId."""
-
-    directory: Path
-
-    def driver(self, checkpoint: Driver | None = None, *, available_now: bool = False, **options: Any) -> Driver:
-        given = {
-            "deliveryGuarantee": "exactly-once",
-            "consumerId": self.queue,
-            "spoolLocation": str(self.directory / "spool"),
-            "heartbeat": 1,
-        }
-        return super().driver(checkpoint, available_now=available_now, **(given | options))
+class Consumer(ExactlyOncePlace):
+    """The consumer of a quorum queue, and its state in the spool."""
 
     def state(self) -> dict[str, Any]:
         """The newest file of the state."""
         files = sorted((self.directory / "spool").glob("amqp-spark.state.*.json"))
         loaded: dict[str, Any] = json.loads(files[-1].read_text())
         return loaded
-
-    def files(self) -> list[str]:
-        return sorted(path.name for path in (self.directory / "spool").glob("*.spool"))
 
     def publish_named(self, names: Iterable[int]) -> None:
         """Send messages with equal bodies and a message_id each."""
@@ -69,13 +55,6 @@ def consumer(rabbitmq: RabbitMQNode, tmp_path: Path) -> Iterator[Consumer]:
         consumer.directory = tmp_path
         consumer.declare(x_delivery_limit=-1)
         yield consumer
-
-
-@pytest.fixture
-def fate(monkeypatch: pytest.MonkeyPatch) -> Fate:
-    fate = Fate()
-    monkeypatch.setattr(crashpoints, "reached", fate)
-    return fate
 
 
 def test_a_queue_is_read_once_and_nothing_is_left(consumer: Consumer) -> None:

@@ -12,7 +12,7 @@ import pytest
 from amqp_spark import crashpoints
 from tests.broker.killed_readers import Killing
 from tests.support.process import wait_until
-from tests.support.rabbitmq import OLD, REFERENCE
+from tests.support.rabbitmq import OLD, REFERENCE, let_queues_grow_old
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -73,7 +73,7 @@ def published(killing: Killing) -> Counter[bytes]:
 def killed_at(node: RabbitMQNode, directory: Path, point: str, *, with_node: bool) -> None:
     with closing(Killing(node, directory / "query")) as killing:
         if with_node:
-            killing.grow_old()
+            let_queues_grow_old()
         killing.publish(200)
         killing.start()
         assert killing.kill_at(point, node=with_node, after=1)
@@ -92,7 +92,8 @@ def test_the_node_is_killed_just_after_an_acknowledgement(victim: RabbitMQNode, 
 
 @pytest.mark.parametrize("point", [crashpoints.RECOGNISED_UNACKED, crashpoints.REACKED_WITHOUT_BARRIER])
 def test_the_reader_is_killed_while_messages_are_recognised(node: RabbitMQNode, tmp_path: Path, point: str) -> None:
-    with closing(Killing(node, tmp_path / "query")) as killing:
+    whole = {"minMessagesPerTrigger": "40"}
+    with closing(Killing(node, tmp_path / "query", options=whole)) as killing:
         killing.publish(200)
         killing.start()
         assert killing.kill_at(crashpoints.SPOOLED_UNACKED, node=False, after=1)
@@ -113,7 +114,7 @@ def many_kills(
     node: RabbitMQNode, directory: Path, body_of: Callable[[int], bytes], *, named: bool = False, exactly: bool = True
 ) -> None:
     with closing(Killing(node, directory / "query", body_of=body_of, named=named)) as killing:
-        killing.grow_old()
+        let_queues_grow_old()
         killing.rounds(30)
         found, expected = killing.finish(), published(killing)
         assert not expected - found, "lost"

@@ -14,6 +14,7 @@ import os
 import secrets
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 from urllib.parse import quote
@@ -134,6 +135,11 @@ class PortMapper:
             self._process.wait()
             self._watcher.wait()
             self._process = self._watcher = None
+
+
+def let_queues_grow_old() -> None:
+    """Wait until a node may be killed: RabbitMQ 4 loses what a queue has confirmed that is some seconds young."""
+    time.sleep(4.0)  # the age of a queue can only be waited for
 
 
 class RabbitMQNode(BrokerProcess):
