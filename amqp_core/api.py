@@ -284,6 +284,9 @@ class Publisher(Protocol):
     def take_rejected(self) -> list[Rejected]:
         """Return the transfers that were rejected since the last call."""
 
+    def probe(self) -> None:
+        """Send one transfer at a time at first, to a broker that may have no room."""
+
 
 class RouteQueries(Protocol):
     """Queries that were sent together; see :meth:`Client.query_routes`."""
@@ -469,7 +472,8 @@ class Client(Protocol):
         """Return a new publisher with a window of ``max_in_flight`` transfers; it replaces the previous one.
 
         A broker that blocks its publishers for lack of memory or disk is waited for as long as ``blocked_timeout_s``;
-        then :class:`amqp_core.errors.PublishingBlocked` is raised.
+        then :class:`amqp_core.errors.PublishingBlocked` is raised. The same holds for a session that the broker has
+        stopped (0-10 message.stop), with :class:`amqp_core.errors.PublisherStopped`.
         """
 
     def service(self) -> None:

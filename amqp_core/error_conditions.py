@@ -155,6 +155,11 @@ class CoreCondition(Condition):
         "{peer} has blocked its publishers for {seconds} s: {reason}.",
         "Give the broker memory or disk, or let consumers take messages.",
         "A broker whose memory or disk is low (connection.blocked of RabbitMQ) reads no more messages of publishers.")
+    PUBLISHER_STOPPED = (
+        "{peer} has stopped this publisher for {seconds} s.",
+        "Let consumers take messages from the full queue, or publish on a new connection.",
+        "Broker-J stops a session whose message fills a queue with producer flow control (message.stop). It can forget "
+        "to let the session go on if a consumer takes a message at that moment.")
     OUTCOME_UNKNOWN = (
         "{count} published message(s) were not confirmed: {reason}.",
         "Publish them again, if duplicates are allowed.")

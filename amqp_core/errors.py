@@ -246,6 +246,27 @@ class PublishingBlocked(AmqpError):
         )
 
 
+class PublisherStopped(AmqpError):
+    """The broker has stopped the publisher of a session for longer than allowed (0-10 ``message.stop``).
+
+    Nothing is in flight. Another session may publish: Broker-J can forget that it has stopped one.
+
+    Attributes:
+        peer: address of the broker.
+        seconds: time for which it has stopped the publisher.
+    """
+
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, peer: str, seconds: float) -> None:
+        super().__init__(peer, seconds)
+        self.peer = peer
+        self.seconds = seconds
+
+    def __str__(self) -> str:
+        return CoreCondition.PUBLISHER_STOPPED(peer=self.peer, seconds=f"{self.seconds:.0f}")
+
+
 class OutcomeUnknown(AmqpError):
     """The connection broke before the broker completed commands that were sent: the caller must decide."""
 

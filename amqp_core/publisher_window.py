@@ -16,6 +16,8 @@ FIRST_TRANSFERS = 1000
 FIRST_BYTES = 512 << 10
 # Growth factor per answer of the broker; there are several answers per window.
 _FASTER = 1.5
+# Answers of the broker for which a probing window has one transfer: a stop may follow the first answer.
+_PROBES = 2
 # After a stop the window grows as fast up to half of its former size, then by this part of the first window.
 _SLOWLY = 0.125
 
@@ -40,6 +42,8 @@ class Window:
         self._size = 1.0 if small else self._largest
         """Size in units of the first window."""
         self._fast_until = math.inf
+        self._probes = 0
+        """Answers for which there is still one transfer only."""
 
     def __repr__(self) -> str:
         return f"<window of {self.transfers} transfers, {self.nbytes} bytes>"
@@ -47,6 +51,8 @@ class Window:
     @property
     def transfers(self) -> int:
         """Most transfers at present."""
+        if self._probes:
+            return 1
         share = self._size / self._largest
         return min(self._most_transfers, max(FIRST_TRANSFERS, int(self._most_transfers * share)))
 
@@ -57,7 +63,9 @@ class Window:
 
     def grow(self) -> None:
         """Enlarge the window: the broker has completed the transfers of a sync."""
-        if self._size < self._fast_until:
+        if self._probes:
+            self._probes -= 1
+        elif self._size < self._fast_until:
             self._size = min(self._size * _FASTER, self._fast_until, self._largest)
         else:
             self._size = min(self._size + _SLOWLY, self._largest)
@@ -67,6 +75,14 @@ class Window:
         if self._size > 1.0:  # else the same stop continues
             self._fast_until = max(1.0, self._size / 2)
         self._size = 1.0
+
+    def probe(self) -> None:
+        """Allow one transfer only until the broker has taken two, one after the other.
+
+        A new session does not know that the queue is full; the broker stops it when the first transfer has arrived.
+        """
+        self.stop()
+        self._probes = _PROBES
 
     def within(self, most_transfers: int, most_bytes: int) -> Window:
         """Return a window with other bounds for the same broker; its measured size is kept.

@@ -100,6 +100,7 @@ class RunPublisher(ABC):
         Raises:
             ConnectionLost, ConnectionClosed, SessionDetached, CommandFailed, ProtocolError: the connection or session
                 ended, now or before. CommandFailed may concern an earlier transfer: see :meth:`locate`.
+            PublisherStopped: the broker has stopped the publisher for longer than its ``blocked_timeout_s``.
             DeadlineExceeded: after ``timeout_s``; or there are no heartbeats and the broker was silent for 60 s.
             DecodeError: a transfer cannot be read, which is tried only if the broker limits single exchanges.
             UsageError: another publisher has replaced this one, or the client was closed.
@@ -142,6 +143,10 @@ class RunPublisher(ABC):
         """
         self._settle()
         return self._ledger.unfinished(self._safe(), self._unsent)
+
+    def probe(self) -> None:
+        """Send one transfer at a time at first: see :meth:`amqp_core.publisher_window.Window.probe`."""
+        self.window.probe()
 
     def locate(self, command_id: int) -> tuple[object, int] | None:
         """Return tag and number of the transfer with that id; ``None`` for any other id.

@@ -607,7 +607,7 @@ class Client(BaseClient[Driver]):
             max_in_flight: most transfers that may be sent and not completed (see :mod:`amqp_core.publisher_window`).
             max_bytes_in_flight: bytes, likewise; a larger transfer is sent alone. By default 32 MiB; 4 MiB for qpidd,
                 which refuses transfers under way to a full queue.
-            blocked_timeout_s: without effect: AMQP 0-10 has no command by which a broker blocks its publishers.
+            blocked_timeout_s: seconds for which a broker is waited for that has stopped the publisher (message.stop).
 
         Raises:
             UsageError: the previous publisher is not finished, or the window is empty.
@@ -621,6 +621,7 @@ class Client(BaseClient[Driver]):
                 max_in_flight, self._most_bytes if max_bytes_in_flight is None else max_bytes_in_flight
             ),
             credit=before.credit,
+            blocked_timeout_s=blocked_timeout_s,
         )
         before.retire()
         self._publisher = publisher

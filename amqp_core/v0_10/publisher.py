@@ -25,6 +25,7 @@ from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING
 
+from amqp_core.errors import PublisherStopped
 from amqp_core.publishing import MAX_BYTES_IN_FLIGHT, MAX_IN_FLIGHT, PIECE_BYTES, RunPublisher
 from amqp_core.sequence_numbers import RangeSet, unwrap_ranges
 from amqp_core.transfer_ledger import Counted, Rejected, Transfers
@@ -32,6 +33,8 @@ from amqp_core.transport import monotonic
 from amqp_core.v0_10 import spec
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from amqp_core.publisher_window import Window
     from amqp_core.v0_10.driver import Driver
     from amqp_core.v0_10.producer_credit import ProducerCredit
@@ -49,6 +52,7 @@ class Publisher(RunPublisher):
 
     Args:
         trusting: a completion counts at once, without the answer to a later execution.sync.
+        blocked_timeout_s: seconds for which a broker is waited for that has stopped the publisher (message.stop).
 
     Attributes:
         accept_mode: accept-mode with which this broker reports most; the transfers must have it.
@@ -58,12 +62,21 @@ class Publisher(RunPublisher):
     """
 
     def __init__(
-        self, driver: Driver, *, accept_mode: int, trusting: bool = False, window: Window, credit: ProducerCredit
+        self,
+        driver: Driver,
+        *,
+        accept_mode: int,
+        trusting: bool = False,
+        window: Window,
+        credit: ProducerCredit,
+        blocked_timeout_s: float = math.inf,
     ) -> None:
         super().__init__(driver, window)
         self.accept_mode = accept_mode
         self.credit = credit
         self._driver = driver
+        self._blocked_timeout_s = blocked_timeout_s
+        self._stopped_until = math.inf
         self._trusting = trusting  # a completion counts at once, without the answer to a later sync
         self._syncs: deque[tuple[int, list[tuple[int, int]]]] = deque()  # with the ids completed when each was sent
         self._proven = RangeSet()
@@ -148,7 +161,7 @@ class Publisher(RunPublisher):
         while True:
             if self._since_sync.transfers and not self._syncs and not has_credit():
                 self._sync()  # in window mode its answer brings credit
-            self._wait(has_credit, "the broker to allow publishing again (message.flow)", deadline)
+            self._wait_until_allowed(has_credit, deadline)
             stop = self._room(transfers, start)
             if stop > start:
                 return stop
@@ -162,6 +175,22 @@ class Publisher(RunPublisher):
             )
             if monotonic() - began >= _STOPPED_AFTER_S:
                 self.window.stop()
+
+    def _wait_until_allowed(self, has_credit: Callable[[], bool], deadline: float) -> None:
+        self._stopped_until = monotonic() + self._blocked_timeout_s
+        try:
+            self._wait(has_credit, "the broker to allow publishing again (message.flow)", deadline)
+        finally:
+            self._stopped_until = math.inf
+
+    def _give_up_at(self, started: float, deadline: float) -> float:
+        given_up_at = super()._give_up_at(started, deadline)
+        return given_up_at if self.in_flight else min(given_up_at, self._stopped_until)
+
+    def _give_up(self, what: str) -> None:
+        if self.in_flight or monotonic() < self._stopped_until:
+            super()._give_up(what)
+        raise PublisherStopped(self._driver.transport.peer, self._blocked_timeout_s)
 
     def _room(self, transfers: Transfers, start: int) -> int:
         """End of the part that window and credit allow now, at most one piece; ``start`` if none."""

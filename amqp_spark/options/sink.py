@@ -118,8 +118,10 @@ class SinkOptions(ConnectionSettings):
     )
     blocked_timeout: float = option(
         "blockedTimeout", kinds.seconds(1, 86_400), 600.0,
-        "AMQP 0-9-1: seconds for which a task waits for a broker that blocks its publishers, as RabbitMQ does while "
-        "its memory or disk is low; the log has warnings meanwhile. Then the task fails.",
+        "Seconds for which a task waits for a broker that blocks its publishers, as RabbitMQ does while its memory or "
+        "disk is low, or that stops them, as Broker-J does while a queue is full; the log has warnings meanwhile. Then "
+        "a task fails that publishes with AMQP 0-9-1, or exactly once. Another one tries one message on a new "
+        "connection, and waits again if the broker stops that, too.",
     )
     stamp_headers: bool = option(
         "stampHeaders", kinds.boolean(), False,

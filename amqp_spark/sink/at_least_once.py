@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from amqp_core.error_conditions import reason
-from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown, PublishingBlocked
+from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown, PublisherStopped, PublishingBlocked
 from amqp_spark import crashpoints
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import PublishFailed
@@ -90,6 +90,8 @@ class AtLeastOnce:
         """Take back uncompleted transfers; wait for the next attempt, or raise if none is left."""
         sender, link = self.sender, self.sender.link
         progress, reused = False, False
+        stopped = isinstance(error, PublisherStopped)
+        sender.was_stopped = stopped or (sender.was_stopped and link is None)
         if link is not None:
             if isinstance(error, CommandFailed):
                 sender.refused(error)
@@ -106,7 +108,8 @@ class AtLeastOnce:
         delay = self._retry.pause_after(
             error,
             worked=progress,
-            counts=progress or not reused,  # a kept connection may have broken while idle: that shows at its first use
+            # a stop is no failure; a kept connection may have broken while idle: that shows at its first use
+            counts=not stopped and (progress or not reused),
             note=f"; {self._unknown} transfers are sent and not completed",
         )
         if delay is None:

@@ -59,6 +59,8 @@ class Sender:
         self.link: Link | None = None
         self.waiting: deque[Transfers] = deque()
         self.frame_format: FrameFormat | None = None
+        self.was_stopped = False
+        """Whether the broker stopped the publisher of the latest connection for long: its queues may be full."""
         self.rows = self.nbytes = self.retries = self.resent = self.discarded = 0
         self._connections = connections
         self._transaction = transaction
@@ -88,6 +90,8 @@ class Sender:
             publisher = lease.client.publisher(
                 max_in_flight=self.options.max_in_flight, blocked_timeout_s=self.options.blocked_timeout
             )
+            if self.was_stopped:
+                publisher.probe()
             self._returns = lease.client.capabilities.returns_unroutable
             self._routes.connected(lease.client, publisher.finish)
             link = Link(lease, publisher)

@@ -10,10 +10,12 @@ from amqp_core.errors import (
     DeadlineExceeded,
     MessageRejected,
     OutcomeUnknown,
+    PublisherStopped,
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import Message
 from tests.support.fakepeer import FakePeer, Peer
+from tests.support.runs import run
 from tests.support.taking import again
 
 
@@ -63,6 +65,40 @@ def test_a_publisher_that_is_stopped_for_good_has_a_deadline() -> None:
         client._driver.call_timeout_s = 0.3
         with pytest.raises(DeadlineExceeded, match="allow publishing again"):
             client.publish(Message(b"x"))
+
+
+def test_a_publisher_that_is_stopped_for_too_long_has_nothing_in_flight() -> None:
+    def script(peer: Peer) -> None:
+        peer.open()
+        peer.expect(spec.MessageTransfer)
+        peer.send(spec.MessageStop(destination=""))
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        publisher = client.publisher(max_in_flight=1, blocked_timeout_s=0.3)
+        with pytest.raises(PublisherStopped, match="has stopped this publisher"):
+            publisher.send(run([b"1", b"2", b"3"], routing_key="q"))
+        assert publisher.in_flight == 0
+        assert [part.first for part in publisher.unfinished()] == [1]
+
+
+def test_a_publisher_whose_transfers_are_withheld_is_not_stopped() -> None:
+    """Its transfers are in flight: another session would send them twice."""
+
+    def script(peer: Peer) -> None:
+        peer.completing = False
+        peer.open()
+        peer.expect(spec.MessageTransfer)
+        peer.send(spec.MessageStop(destination=""))
+        peer.serve()
+
+    with FakePeer(script) as server:
+        client = server.connect()
+        publisher = client.publisher(max_in_flight=2, blocked_timeout_s=0.1)
+        with pytest.raises(DeadlineExceeded):
+            publisher.send(run([b"1", b"2", b"3"], routing_key="q"), timeout_s=0.5)
+        assert publisher.in_flight
 
 
 def test_a_publisher_who_never_waits_notices_that_it_was_stopped() -> None:

@@ -84,3 +84,14 @@ def test_what_was_found_out_holds_for_the_next_publisher_of_the_connection() -> 
 
 def test_it_shows_its_size() -> None:
     assert repr(Window(10, 20)) == "<window of 10 transfers, 20 bytes>"
+
+
+def test_a_probing_window_has_one_transfer_until_two_answers_have_come() -> None:
+    window = Window(10_000, 32 << 20)
+    window.probe()
+    sizes = []
+    for _ in range(3):
+        sizes.append(window.transfers)
+        window.grow()
+    assert sizes == [1, 1, FIRST_TRANSFERS]
+    assert grown(window, 300)[-1] == 32 << 20
