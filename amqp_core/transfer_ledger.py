@@ -7,7 +7,7 @@ session: completion) or rejected (message.reject).
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from amqp_core.error_conditions import CoreCondition
@@ -79,12 +79,14 @@ class Rejected:
         code: the broker's code: unroutable is 1 (0-10 domain reject-code) or 312 (0-9-1 no-route of a basic.return).
             Broker-J on 0-10 also sends 1 and "Unroutable" for a full queue.
         text: the broker's reason.
+        run: the run, if its bytes are still held; ``index - run.first`` is the place of the transfer in it.
     """
 
     tag: object
     index: int
     code: int
     text: str
+    run: Transfers | None = field(default=None, compare=False, repr=False)
 
     @property
     def is_unroutable(self) -> bool:
@@ -103,6 +105,20 @@ class Counted:
         """Add transfers and bytes."""
         self.transfers += transfers
         self.nbytes += nbytes
+
+
+def runs_of(rejected: Iterable[Rejected]) -> list[Transfers]:
+    """Return rejected transfers whose runs are held, in their order, as runs of neighbours; no bytes are copied."""
+    found: list[tuple[Transfers, int, int]] = []
+    for one in rejected:
+        if one.run is None:
+            continue
+        at = one.index - one.run.first
+        if found and found[-1][0] is one.run and found[-1][2] == at:
+            found[-1] = one.run, found[-1][1], at + 1
+        else:
+            found.append((one.run, at, at + 1))
+    return [run.cut(start, stop) for run, start, stop in found]
 
 
 class _Part:
@@ -237,7 +253,8 @@ class Ledger:
             for command_id in range(max(low, part.first_id), min(high, part.last_id) + 1):
                 if command_id not in part.rejected:  # a repeated reject is ignored
                     part.rejected.add(command_id, command_id)
-                    self.rejected.append(Rejected(part.tag, part.index + command_id - part.first_id, code, text))
+                    index = part.index + command_id - part.first_id
+                    self.rejected.append(Rejected(part.tag, index, code, text, part.transfers))
 
     def _check_forgotten(self, low: int, high: int, text: str) -> None:
         if self._forgotten is None:

@@ -7,11 +7,11 @@ import time
 from typing import TYPE_CHECKING, NoReturn
 
 from amqp_core.error_conditions import reason
-from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown, PublisherStopped, PublishingBlocked
+from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown, PublisherStopped, PublishingBlocked, given
 from amqp_spark import crashpoints
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import PublishFailed
-from amqp_spark.retry import RetryPolicy
+from amqp_spark.retry import RetryPolicy, pause_before
 from amqp_spark.sink.connections import shared
 from amqp_spark.sink.origins import origin_of
 from amqp_spark.sink.sender import Sender
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from amqp_spark.options import SinkOptions
     from amqp_spark.sink.connections import Connections
     from amqp_spark.sink.sender import Link
+
+MOST_REFUSALS = 6
+"""Attempts to send nacked messages again: about ten seconds. A quorum queue has a new leader after one."""
 
 _log = logging.getLogger("amqp_spark.sink")
 
@@ -42,6 +45,10 @@ class AtLeastOnce:
         self.sender = Sender(options, task_id, connections or shared())
         self._sleep = sleep
         self._retry = RetryPolicy(str(self.sender.place), options.retry_max_attempts, options.retry_max_delay, _log)
+        self._refusals = 0
+        """Attempts in a row after which the broker nacked all messages that it had nacked before."""
+        self._refused = 0
+        """Number of messages nacked at the last attempt."""
         self._unknown = 0
         """Transfers at the front of ``waiting`` that were sent before and not completed."""
 
@@ -83,8 +90,35 @@ class AtLeastOnce:
             except AmqpError as error:
                 self._lost(error)
             else:
-                if not self.sender.waiting:
+                if finish and not self.sender.nacked:
+                    self._refusals = self._refused = 0
+                if self.sender.nacked:
+                    self._try_again()
+                    finish = True  # to see the answer before the next row
+                elif not self.sender.waiting:
                     return
+
+    def _try_again(self) -> None:
+        """Put nacked messages in front of those that wait, after a pause; raise if no attempt has helped any of them.
+
+        A queue is full and rejects, or has lost its leader: RabbitMQ 3.10 nacks then what it cannot pass on.
+        """
+        sender, most = self.sender, min(MOST_REFUSALS, self.sender.options.retry_max_attempts)
+        self._refusals = 1 if len(sender.nacked) < self._refused else self._refusals + 1
+        self._refused = len(sender.nacked)
+        if self._refusals > most:
+            sender.reject(sender.nacked)
+        delay = pause_before(self._refusals, sender.options.retry_max_delay)
+        _log.warning(
+            "%s: no queue took %d message(s) (%s); attempt %d of %d to send them again follows in %.1f s",
+            sender.place, len(sender.nacked), given(sender.nacked[0].text), self._refusals, most, delay,
+        )  # fmt: skip
+        if sender.link is None:
+            self._sleep(delay)
+        else:
+            with sender.link.lease.resting():
+                self._sleep(delay)
+        sender.waiting.extendleft(reversed(sender.take_nacked()))
 
     def _lost(self, error: AmqpError) -> None:
         """Take back uncompleted transfers; wait for the next attempt, or raise if none is left."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from amqp_core.error_conditions import reason
 from amqp_core.errors import given
+from amqp_core.transfer_ledger import runs_of
 from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import FrameFormat
 from amqp_spark.connect import require, require_prepared_transactions
@@ -71,6 +72,8 @@ class Sender:
         self._counted_rows = 0
         """Rows before this one were queried already, and the unroutable ones among them counted."""
         self._blocks = 0
+        self.nacked: list[Rejected] = []
+        """Messages that no queue has taken for now: a queue is full, or has lost its leader."""
 
     @property
     def keeps_frames(self) -> bool:
@@ -143,7 +146,7 @@ class Sender:
         if finish:
             publisher.finish()
         self.judge(publisher.take_rejected())
-        if finish and not self.waiting:
+        if finish and not self.waiting and not self.nacked:
             self._routes.verify()
             self._judge_gone()
 
@@ -202,7 +205,7 @@ class Sender:
 
         Broker-J gives the same code for a full queue as for a missing one. Messages that may be discarded are therefore
         sent once more in a way that reveals a full queue; unroutable ones are dropped then, and those bound meanwhile
-        arrive. A broker that returns messages leaves no doubt.
+        arrive. A broker that returns messages leaves no doubt, and what it nacks (:attr:`nacked`) may pass later.
         """
         if not rejected:
             return
@@ -212,13 +215,21 @@ class Sender:
             # only runs not yet resent keep their frames: a broker must not cause endless repetition
             unroutable = one.is_unroutable and (self._returns or origin_of(one).frames is not None)
             (allowed if self.discards and unroutable else others).append(one)
-        if others:
-            self._reject(others)
+        if others and self._returns and all(not one.is_unroutable for one in others):
+            self.nacked += others
+        elif others:
+            self.reject(others)
         self.discarded += len(allowed)
         if not self._returns:
             self.waiting.extendleft(reversed(without_accept(allowed)))
 
-    def _reject(self, rejected: list[Rejected]) -> NoReturn:
+    def take_nacked(self) -> list[Transfers]:
+        """Return the nacked messages, to be sent again, and forget them."""
+        nacked, self.nacked = self.nacked, []
+        return runs_of(nacked)
+
+    def reject(self, rejected: list[Rejected]) -> NoReturn:
+        """Raise for messages that the broker has rejected."""
         first = min(rejected, key=lambda one: origin_of(one).row(one.index))
         place = replace(self._place(origin_of(first), first.index), count=len(rejected))
         code, text = first.code, given(first.text)

@@ -128,15 +128,42 @@ def test_an_exchange_that_is_deleted_during_a_task_fails_it(place: Place, unrout
 # --- what the broker does not take
 
 
-def test_a_full_queue_fails_the_task_even_if_unroutable_messages_may_be_discarded(place: Place) -> None:
+def limited(place: Place) -> str:
+    """A queue that takes ten messages, or a few more, and refuses others."""
     if place.kind == "brokerj":
         limit: dict[str, Any] = {"qpid.max_count": 10, "qpid.policy_type": "reject"}
-        queue = place.queue(**limit)
-    else:
-        queue = place.queue(x_max_length=10, x_overflow="reject-publish")
+        return place.queue(**limit)
+    return place.queue(x_max_length=10, x_overflow="reject-publish")
+
+
+def test_a_full_queue_fails_the_task_even_if_unroutable_messages_may_be_discarded(place: Place) -> None:
+    queue = limited(place)
+    options: dict[str, Any] = {"routingKey": queue, "onUnroutable": "discard", "retry.maxAttempts": 1}
     with pytest.raises(PublishFailed, match=r"message\(s\), the first is row \d+ of .* with routing key") as caught:
-        place.run([rows(2000)], routingKey=queue, onUnroutable="discard")
+        place.run([rows(2000)], **options)
     assert not isinstance(caught.value, Unroutable)
+
+
+def test_what_a_full_queue_refuses_arrives_once_when_it_has_room(
+    place: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """RabbitMQ 3.10 also refuses messages for a quorum queue that has lost its leader."""
+    queue, count = limited(place), 300 if place.kind == "brokerj" else 3000
+    client = place.connect()
+    found: list[int] = []
+
+    def consume() -> None:
+        wait_until(lambda: "no queue took" in caplog.text, "a refusal")
+        consumer = client.subscribe(queue, accept=False)
+        while len(found) < count:
+            found.extend(int(message.body) for message in consumer.take(1000))
+
+    thread = threading.Thread(target=consume)
+    thread.start()
+    statistics = place.run([rows(count // 2), rows(count // 2, count // 2)], routingKey=queue)
+    thread.join(60)
+    assert Counter(found) == Counter(range(count))
+    assert (statistics.messages, statistics.resent, statistics.discarded) == (count, 0, 0)
 
 
 def test_a_foreign_user_id_is_refused_and_its_row_named(rabbit: Place) -> None:
