@@ -167,7 +167,7 @@ class _Replicas:
         where = f"({binary(self._vhost)}, {binary(self._queue)})"
         keys = f"[offset, {binary('Commit Index')}]"
         asked = (
-            f"Ask = fun() -> case rabbit_quorum_queue:status{where} of L when is_list(L) -> L; "
+            f"Ask = fun() -> case catch rabbit_quorum_queue:status{where} of L when is_list(L) -> L; "
             f"_ -> rabbit_stream_queue:status{where} end end, "
             # A tuple: erl_call shows a list of small numbers as a text.
             f"list_to_tuple([V || P <- Ask(), K <- {keys}, V <- [proplists:get_value(K, P)], is_integer(V)])"
