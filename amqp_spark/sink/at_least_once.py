@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
 from amqp_core.error_conditions import reason
@@ -101,7 +102,8 @@ class AtLeastOnce:
     def _try_again(self) -> None:
         """Put nacked messages in front of those that wait, after a pause; raise if no attempt has helped any of them.
 
-        A queue is full and rejects, or has lost its leader: RabbitMQ 3.10 nacks then what it cannot pass on.
+        A queue is full and rejects, or has lost its leader: RabbitMQ 3.10 nacks then what it cannot pass on. A channel
+        that has met a queue without its leader nacks until that node is back, so that a later attempt has another one.
         """
         sender, most = self.sender, min(MOST_REFUSALS, self.sender.options.retry_max_attempts)
         self._refusals = 1 if len(sender.nacked) < self._refused else self._refusals + 1
@@ -113,11 +115,13 @@ class AtLeastOnce:
             "%s: no queue took %d message(s) (%s); attempt %d of %d to send them again follows in %.1f s",
             sender.place, len(sender.nacked), given(sender.nacked[0].text), self._refusals, most, delay,
         )  # fmt: skip
-        if sender.link is None:
+        link = sender.link
+        if link is not None and self._refusals > 1:  # all others are confirmed
+            link.lease.abort()
+            link = sender.link = None
+            sender.retries += 1
+        with link.lease.resting() if link is not None else nullcontext():
             self._sleep(delay)
-        else:
-            with sender.link.lease.resting():
-                self._sleep(delay)
         sender.waiting.extendleft(reversed(sender.take_nacked()))
 
     def _lost(self, error: AmqpError) -> None:

@@ -215,7 +215,7 @@ class Sender:
             # only runs not yet resent keep their frames: a broker must not cause endless repetition
             unroutable = one.is_unroutable and (self._returns or origin_of(one).frames is not None)
             (allowed if self.discards and unroutable else others).append(one)
-        if others and self._returns and all(not one.is_unroutable for one in others):
+        if others and self._returns and all(one.run is not None and not one.is_unroutable for one in others):
             self.nacked += others
         elif others:
             self.reject(others)

@@ -15,7 +15,7 @@ from amqp_core.errors import (
     ResourceLimitExceeded,
     ReturnedUnexpectedly,
 )
-from amqp_core.transfer_ledger import Rejected
+from amqp_core.transfer_ledger import Rejected, runs_of
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.messages import Message
 from tests.core.publisher_support_0_9 import reading_until
@@ -108,8 +108,12 @@ def test_nacks_reject() -> None:
         publisher.send(numbered(4, tag="a"))
         publisher.send(numbered(4, 4, tag="b"))
         publisher.finish()
-        found = [(one.tag, one.index, one.code) for one in publisher.take_rejected()]
+        rejected = publisher.take_rejected()
+        found = [(one.tag, one.index, one.code) for one in rejected]
         assert found == [("a", 1, 0), ("a", 3, 0), ("b", 0, 0), ("b", 1, 0)]
+        again = runs_of(rejected)
+        assert [(each.tag, each.first, len(each)) for each in again] == [("a", 1, 1), ("a", 3, 1), ("b", 0, 2)]
+        assert numbers_of(again) == [1, 3, 4, 5]
         assert not Rejected("a", 1, 0, "").is_unroutable
         assert publisher.take_rejected() == []
         assert publisher.unfinished() == []

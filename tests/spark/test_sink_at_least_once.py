@@ -23,7 +23,7 @@ from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.errors import PublishFailed, RowError, Unroutable, UnsupportedModeError
 from amqp_spark.options import SinkOptions
-from amqp_spark.sink.at_least_once import AtLeastOnce
+from amqp_spark.sink.at_least_once import MOST_REFUSALS, AtLeastOnce
 from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.task_writer import TaskWriter
 from tests.support.fake_broker import FakeBroker, Script
@@ -510,10 +510,21 @@ def test_returned_messages_are_discarded_without_another_look(rabbit: FakeBroker
 
 
 def test_a_full_queue_fails_the_task_even_if_unroutable_messages_may_be_discarded(rabbit: FakeBroker) -> None:
-    rabbit.scripts.append(Script(rejects={1: 312, 3: 0}))
+    rabbit.scripts += [Script(rejects={1: 312, 3: 0, 8: 0}), *[Script(rejects={0: 0})] * 10]
+    task = Task(rabbit, onUnroutable="discard")
     with pytest.raises(PublishFailed, match="row 3 ") as caught:
-        Task(rabbit, onUnroutable="discard").run(rows(8))
+        task.run(rows(8))
     assert not isinstance(caught.value, Unroutable)
+    assert len(task.waits) == MOST_REFUSALS
+
+
+def test_nacked_messages_are_sent_again_on_another_connection(rabbit: FakeBroker) -> None:
+    """A channel of RabbitMQ 3.10 that has met a queue without its leader nacks until that node is back."""
+    rabbit.scripts += [Script(rejects=dict.fromkeys((1, 3, 4, 8, 9, 10), 0)), Script()]
+    task = Task(rabbit)
+    statistics = task.run(rows(8))
+    assert (statistics.messages, statistics.retries, statistics.resent) == (8, 1, 0)
+    assert task.bodies == [*range(8), 1, 3, 4, 1, 3, 4]
 
 
 def test_a_broker_that_blocks_for_too_long_fails_the_task_and_the_option_is_named(rabbit: FakeBroker) -> None:

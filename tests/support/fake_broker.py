@@ -878,7 +878,7 @@ class FakePublisher:
                 if script.full:
                     self.fail(ResourceLimitExceeded(506, None, "Maximum depth exceeded"))
             elif code is not None:
-                self.rejected.append(Rejected(transfers.tag, transfers.first + index, code, "so it is"))
+                self.rejected.append(Rejected(transfers.tag, transfers.first + index, code, "so it is", transfers))
             if self.sent.transfers == script.refuses:
                 self.sent.transfers += 1
                 self.fail(NotFound(404, self.sent.transfers - 1, "gone", "message.transfer"))

@@ -18,12 +18,12 @@ _log = logging.getLogger(__name__)
 
 RECOVERY_SECONDS: Final = 30.0
 """Longest time for which attempts go on while the broker does not know a log, or the node has no replica of it."""
-_NOT_YET: Final = "running replica"
-"""In the text of a node on which a stream has not started yet, or not any more."""
+_NOT_YET: Final = ("have a running replica", "have a replica")
+"""In the text of a node on which a stream has not started yet, or not any more: RabbitMQ 4.3, and 3.10."""
 
 
 def _has_no_replica(error: AmqpError) -> bool:
-    return isinstance(error, PreconditionFailed) and _NOT_YET in str(error)
+    return isinstance(error, PreconditionFailed) and any(text in str(error) for text in _NOT_YET)
 
 
 def _may_come_back(error: AmqpError) -> bool:
