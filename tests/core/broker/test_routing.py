@@ -136,6 +136,16 @@ def test_the_alternate_exchange_gets_what_matches_nothing() -> None:
     assert routed(host, "other", "first") == []
 
 
+def test_an_alternate_exchange_may_be_declared_later() -> None:
+    host = Host()
+    host.make("a")
+    host.bind_queue("a", "amq.fanout", "", owner=ME)
+    host.declare_exchange("e", "direct", alternate="later")
+    assert routed(host, "k", "e") == []
+    host.declare_exchange("later", "direct", alternate="amq.fanout")
+    assert routed(host, "k", "e") == ["a"]
+
+
 def test_the_alternate_exchange_may_be_the_default_one() -> None:
     host = Host()
     host.make("a")
