@@ -38,7 +38,7 @@ def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Array:
 
 
 def refuse_for_streams(raw: Array, blamed: Blamed, *, drops: bool) -> None:
-    """Refuse encoded headers that a stream of RabbitMQ does not keep; the check of the schema has refused typed ones."""
+    """Refuse encoded headers that a stream of RabbitMQ does not keep; the check of the schema refuses typed ones."""
     for row, reason in not_for_streams(raw, drops=drops).items():
         blamed.setdefault(row, (HEADERS, reason))
 
