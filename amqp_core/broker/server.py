@@ -22,6 +22,8 @@ VERSIONS: Final = {header: version for version, header in HEADERS.items()}
 HEADER_BYTES: Final = 8
 LOGIN_SECONDS: Final = 10.0
 """Time that a client has until its connection is open."""
+CLOSE_SECONDS: Final = 5.0
+"""Time that a client has to answer connection.close."""
 
 
 class Server:
@@ -115,6 +117,8 @@ class _Peer(asyncio.Protocol):
         self._first = b""
         self._timer: asyncio.TimerHandle | None = None
         self._name = "?"
+        self._beating = False
+        self._closing = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -175,7 +179,11 @@ class _Peer(asyncio.Protocol):
             transport.close()
             return
         connection.written()
-        if self._timer is None or connection.is_open:
+        if connection.is_closing and not self._closing:
+            self._closing = True
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._abort)
+        if connection.is_open and not self._beating:
+            self._beating = True
             self._tick()
 
     def shut_down(self) -> None:

@@ -118,9 +118,10 @@ class ServerChannel:
             return
         method, content = received
         handler = _HANDLERS.get(type(method))
+        if handler is None:
+            self._fail(_Code.NOT_IMPLEMENTED, f"NOT_IMPLEMENTED - {method.NAME} is not implemented", method)
+            return
         try:
-            if handler is None:
-                raise Failed(_Code.NOT_IMPLEMENTED, f"{method.NAME} is not implemented")
             handler(self, method, content) if content is not None else handler(self, method)
         except Refused as refused:
             self._fail(CODES[refused.reason], f"{CODES[refused.reason].name} - {refused.text}", method)
@@ -191,7 +192,9 @@ class ServerChannel:
         self._answer(spec.ExchangeDeclareOk(), unless=method.no_wait)
 
     def _exchange_delete(self, method: spec.ExchangeDelete) -> None:
-        if method.exchange in self._host.exchanges or not method.exchange:  # RabbitMQ: deleting what is not there is no error
+        if (
+            method.exchange in self._host.exchanges or not method.exchange
+        ):  # RabbitMQ: deleting what is not there is no error
             self._host.delete_exchange(method.exchange, if_unused=method.if_unused)
         self._answer(spec.ExchangeDeleteOk(), unless=method.no_wait)
 
@@ -385,7 +388,7 @@ class ServerChannel:
     def _confirm_select(self, method: spec.ConfirmSelect) -> None:
         if self._confirms is None:
             self._confirms = Confirms()
-        self._answer(spec.ConfirmSelectOk(), unless=method.nowait)
+        self._answer(spec.ConfirmSelectOk(), unless=method.no_wait)
 
     # --- tx
 

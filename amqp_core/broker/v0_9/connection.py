@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
 from amqp_core.broker.v0_9.channel import ServerChannel
-from amqp_core.errors import AmqpError, LimitExceeded, given
+from amqp_core.broker.v0_9.login import MECHANISMS, log_in
+from amqp_core.errors import AmqpError, ConnectionClosed, LimitExceeded, given
 from amqp_core.v0_9 import spec
-from amqp_core.v0_9.connection import Connection, Ended, FrameReceived, Opened, Role
+from amqp_core.v0_9.connection import Connection, Ended, FrameReceived, Opened, Role, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from amqp_core.broker.logins import Logins
     from amqp_core.broker.model.virtual_host import VirtualHost
     from amqp_core.v0_9.framing import Frame
+
+_NORMAL: Final = 200
 
 _log = logging.getLogger(__name__)
 
@@ -80,7 +83,7 @@ class ServerConnection:
             Role.SERVER,
             version=version,
             heartbeat=HEARTBEAT_S,
-            mechanisms=logins.mechanisms,
+            mechanisms=MECHANISMS,
             authenticate=self._authenticate,
             has_virtual_host=hosts.__contains__,
             server_properties={
@@ -113,6 +116,11 @@ class ServerConnection:
     def is_open(self) -> bool:
         """Whether the client has opened a virtual host."""
         return self._host is not None
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the client has to answer connection.close."""
+        return self.protocol.state is State.CLOSE_OK
 
     def shut_down(self) -> None:
         """Tell the client that the broker stops."""
@@ -191,14 +199,16 @@ class ServerConnection:
     # --- internals
 
     def _authenticate(self, mechanism: str, response: bytes) -> None:
-        self.username = self._logins.check(mechanism, response)
+        self.username = log_in(self._logins, mechanism, response)
 
     def _receive_frame(self, frame: Frame) -> bool:
         """Process a frame of a channel; return whether the connection goes on."""
         channel = self._channels.get(frame.channel)
         if channel is None:
             if frame.channel > self.protocol.channel_max:
-                self.close(spec.ReplyCode.CHANNEL_ERROR, f"CHANNEL_ERROR - channel {frame.channel} is above channel-max")
+                self.close(
+                    spec.ReplyCode.CHANNEL_ERROR, f"CHANNEL_ERROR - channel {frame.channel} is above channel-max"
+                )
                 return False
             channel = self._channels[frame.channel] = ServerChannel(self, frame.channel)
         try:
@@ -212,6 +222,6 @@ class ServerConnection:
         return self._host is not None
 
     def _ended(self, error: AmqpError | None) -> None:
-        if error is not None:
-            _log.info("%s: the connection ended: %s", self.peer, error)
+        if error is not None and not (isinstance(error, ConnectionClosed) and error.reply_code == _NORMAL):
+            _log.warning("%s: the connection ends: %s", self.peer, error)
         self.lost()

@@ -30,7 +30,7 @@ class ChannelConsumer:
         self.consumer: Consumer | None = None
         """Its place at the queue, once it is there."""
 
-    def has_room(self, size: int) -> bool:  # noqa: ARG002 - prefetch counts messages, not bytes
+    def has_room(self, size: int) -> bool:
         """Whether the prefetch of the consumer and of the channel, and the connection, allow one more."""
         if not self.channel.can_send:
             return False
