@@ -51,8 +51,7 @@ class VirtualHost:
     ``owner`` is whoever exclusive queues belong to (a connection), compared by identity. ``now`` is the time in
     seconds, of any clock, the same one for all calls; calls without it use the latest that was told.
 
-    A call may deliver messages to receivers and tell them that their queue was deleted. All that raise ``Refused``
-    have changed nothing then.
+    A call may deliver messages and tell receivers that their queue was deleted. One that raises has changed nothing.
     """
 
     def __init__(self, name: str) -> None:
@@ -71,6 +70,11 @@ class VirtualHost:
     def queues(self) -> Mapping[str, Queue]:
         """Queues by name."""
         return self._topology.queues
+
+    @property
+    def next_expiry(self) -> float | None:
+        """When ``expire`` is to be called: look again after calls that may have made it earlier."""
+        return self._timers.next()
 
     @property
     def exchanges(self) -> Mapping[str, Exchange]:
@@ -192,9 +196,8 @@ class VirtualHost:
         if if_unused and queue.consumer_count:
             raise Refused(Refusal.IN_USE, f"Queue '{name}' is in use: {queue.consumer_count} consumers")
         if if_empty and queue.message_count:
-            raise Refused(
-                Refusal.PRECONDITION_FAILED, f"Queue '{name}' is not empty: {queue.message_count} messages are ready"
-            )
+            text = f"Queue '{name}' is not empty: {queue.message_count} messages are ready"
+            raise Refused(Refusal.PRECONDITION_FAILED, text)
         return self._delete(queue)
 
     def purge_queue(self, name: str, *, owner: object) -> int:
@@ -220,11 +223,7 @@ class VirtualHost:
     def unbind_queue(
         self, queue: str, exchange: str, key: str, *, owner: object, arguments: Mapping[str, object] | None = None
     ) -> None:
-        """Remove a binding; it need not be there.
-
-        Raises:
-            Refused: as ``queue``; NOT_FOUND (exchange), ACCESS_REFUSED (the default exchange).
-        """
+        """Remove a binding; it need not be there. Refused as ``bind_queue``."""
         destination = self.queue(queue, owner)
         self._topology.remove_binding(Binding(self._bindable(exchange), destination, key, arguments))
 
@@ -241,11 +240,7 @@ class VirtualHost:
     def unbind_exchange(
         self, destination: str, source: str, key: str, *, arguments: Mapping[str, object] | None = None
     ) -> None:
-        """Remove a binding of an exchange to an exchange; it need not be there.
-
-        Raises:
-            Refused: NOT_FOUND, ACCESS_REFUSED (the default exchange).
-        """
+        """Remove a binding; it need not be there. Refused as ``bind_exchange``."""
         self._topology.remove_binding(Binding(self._bindable(source), self._bindable(destination), key, arguments))
 
     def publish(self, message: Message, *, now: float) -> Published:
@@ -257,7 +252,7 @@ class VirtualHost:
         now = self._clock.advance(now)
         exchange = self._topology.exchanges.get(message.exchange)
         if exchange is not None and exchange.internal:
-            raise Refused(Refusal.ACCESS_REFUSED, f"Exchange '{exchange.name}' is internal: nobody may publish to it")
+            raise Refused(Refusal.ACCESS_REFUSED, f"Exchange '{exchange.name}' is internal")
         taken = 0
         rejected = False
         for queue in self._topology.route(message):
@@ -386,11 +381,7 @@ class VirtualHost:
         for queue in self._timers.expire(now):
             self._delete(queue)
         self._dead_letters.drain(now)
-        return self._timers.next()
-
-    def next_expiry(self) -> float | None:
-        """When ``expire`` is to be called: ask again after calls that may have made it earlier."""
-        return self._timers.next()
+        return self.next_expiry
 
     def _delete(self, queue: Queue) -> int:
         """Remove a queue from everywhere."""
