@@ -1,0 +1,119 @@
+"""Consumers of a queue, and whose turn it is."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amqp_core.broker.model.entries import Entry
+    from amqp_core.broker.model.queues import Queue
+
+
+class Receiver(Protocol):
+    """Where a consumer's messages go: implemented by adapters, one per consumer."""
+
+    def has_room(self, size: int) -> bool:
+        """Whether a message of ``size`` bytes may be delivered; asked before each delivery.
+
+        After a False the queue does not ask again until ``Queue.ready()`` is called.
+        """
+
+    def deliver(self, entry: Entry) -> None:
+        """Take a message. It must not call back into the model, and must not raise."""
+
+    def cancelled(self) -> None:
+        """The queue was deleted. It must not call back into the model."""
+
+
+class Consumer:
+    """Someone who gets a queue's messages.
+
+    Args:
+        no_ack: what it gets is settled.
+        browse: it only looks: what it gets stays in the queue and is not its own to settle.
+        priority: messages go to the consumers of the highest priority that have room.
+    """
+
+    __slots__ = ("active", "browse", "exclusive", "no_ack", "owner", "priority", "queue", "receiver", "seen")
+
+    def __init__(
+        self,
+        queue: Queue,
+        receiver: Receiver,
+        owner: object,
+        *,
+        exclusive: bool = False,
+        no_ack: bool = False,
+        browse: bool = False,
+        priority: int = 0,
+    ) -> None:
+        self.queue = queue
+        self.receiver = receiver
+        self.owner = owner
+        self.exclusive = exclusive
+        self.no_ack = no_ack
+        self.browse = browse
+        self.priority = priority
+        self.active = True
+        """False when it was cancelled or its queue deleted."""
+        self.seen: dict[int, int] = {}
+        """For one that browses: the last sequence number that it saw, by priority of the message."""
+
+
+class Turns:
+    """Round robin among the consumers with the highest priority that have room.
+
+    Args:
+        single: only one consumer gets messages until it is cancelled; then the one with the highest priority does that
+            came first.
+    """
+
+    __slots__ = ("_by_priority", "_groups", "_single", "_turn")
+
+    def __init__(self, *, single: bool) -> None:
+        self._by_priority: dict[int, deque[Consumer]] = {}
+        self._groups: list[deque[Consumer]] = []
+        self._single = single
+        self._turn: Consumer | None = None
+        """With ``single``: the one that gets messages."""
+
+    def __bool__(self) -> bool:
+        return bool(self._groups)
+
+    def __iter__(self) -> Iterator[Consumer]:
+        for group in self._groups:
+            yield from group
+
+    def add(self, consumer: Consumer) -> None:
+        """Add a consumer."""
+        self._by_priority.setdefault(consumer.priority, deque()).append(consumer)
+        self._regroup()
+
+    def remove(self, consumer: Consumer) -> None:
+        """Remove a consumer that is there."""
+        self._by_priority[consumer.priority].remove(consumer)
+        if consumer is self._turn:
+            self._turn = None
+        self._regroup()
+
+    def next_with_room(self, size: int) -> Consumer | None:
+        """The consumer whose turn it is to get a message of ``size`` bytes."""
+        if self._single:
+            turn = self._turn
+            return turn if turn is not None and turn.receiver.has_room(size) else None
+        for group in self._groups:
+            for _ in range(len(group)):
+                consumer = group[0]
+                group.rotate(-1)
+                if consumer.receiver.has_room(size):
+                    return consumer
+        return None
+
+    def _regroup(self) -> None:
+        self._by_priority = {priority: group for priority, group in self._by_priority.items() if group}
+        self._groups = [self._by_priority[priority] for priority in sorted(self._by_priority, reverse=True)]
+        if self._single and self._turn is None and self._groups:
+            self._turn = self._groups[0][0]

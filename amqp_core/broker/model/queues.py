@@ -1,0 +1,363 @@
+"""A queue: what waits in it, what is held, and to whom the next message goes.
+
+While messages wait, their head has been offered to every consumer that could take it: it is offered again only when
+the head changes or a consumer says that it has room (``Queue.ready``). So a publish to a queue that nobody empties
+costs no question to its consumers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqp_core.broker.model.backlog import Backlog
+from amqp_core.broker.model.consumers import Consumer, Receiver, Turns
+from amqp_core.broker.model.entries import GONE, HELD, READY, Entry
+from amqp_core.broker.model.expiry import Expiries
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from amqp_core.broker.model.arguments import QueueArguments
+    from amqp_core.broker.model.clock import LatestTime
+    from amqp_core.broker.model.dead_letters import DeadLetters
+    from amqp_core.broker.model.exchanges import Binding
+    from amqp_core.broker.model.messages import DeathReason, Message
+
+__all__ = ["Consumer", "Entry", "Queue", "Receiver"]
+
+
+class Queue:
+    """A queue of a virtual host, which makes and changes it; for everyone else: properties and ``ready``.
+
+    Args:
+        exclusive: its owner if it is exclusive, else None.
+        settings: what ``arguments`` mean.
+        clock: gives the time to calls that have none.
+        dead_letters: takes what dies here; whoever calls a method that takes ``now`` drains it afterwards.
+        on_timer: called when something in the queue gets an end by time.
+    """
+
+    __slots__ = (
+        "_backlog",
+        "_browsers",
+        "_clock",
+        "_dead_letters",
+        "_expiries",
+        "_limited",
+        "_on_timer",
+        "_rejects",
+        "_sequence",
+        "_special",
+        "_turns",
+        "_unused_since",
+        "arguments",
+        "auto_delete",
+        "consumer_count",
+        "deleted",
+        "durable",
+        "exclusive",
+        "incoming",
+        "name",
+        "settings",
+        "unsettled_count",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        settings: QueueArguments,
+        *,
+        durable: bool,
+        exclusive: object | None,
+        auto_delete: bool,
+        arguments: Mapping[str, object],
+        clock: LatestTime,
+        dead_letters: DeadLetters,
+        on_timer: Callable[[Queue], None],
+    ) -> None:
+        self.name = name
+        self.durable = durable
+        self.exclusive = exclusive
+        self.auto_delete = auto_delete
+        self.arguments = dict(arguments)
+        self.settings = settings
+        self.incoming: dict[Binding, None] = {}
+        """Bindings to this queue."""
+        self.unsettled_count = 0
+        """Messages that are delivered and not settled."""
+        self.consumer_count = 0
+        self.deleted = False
+        self._clock = clock
+        self._dead_letters = dead_letters
+        self._on_timer = on_timer
+        self._unused_since = clock.now
+        self._sequence = 0
+        self._backlog = Backlog(settings.max_priority or 0)
+        self._turns = Turns(single=settings.single_active_consumer)
+        self._browsers: list[Consumer] = []
+        self._expiries = Expiries()
+        limited = settings.max_length is not None or settings.max_bytes is not None
+        self._rejects = limited and settings.overflow != "drop-head"
+        self._limited = limited and not self._rejects
+        self._special = self._limited or settings.max_priority is not None
+        """Whether a message that has been put has consequences for others."""
+
+    def __repr__(self) -> str:
+        return f"<queue {self.name!r}: {self.message_count} ready, {self.unsettled_count} unsettled>"
+
+    @property
+    def message_count(self) -> int:
+        """Messages that wait for a consumer."""
+        return self._backlog.count
+
+    @property
+    def consumers(self) -> list[Consumer]:
+        """Its consumers; those that browse are last."""
+        return [*self._turns, *self._browsers]
+
+    def ready(self, now: float | None = None) -> None:
+        """A receiver has room again: deliver what is possible. Without ``now``: at the latest time known."""
+        now = self._clock.advance(now)
+        self._browse(now)
+        self._dispatch(now)
+        self._dead_letters.drain(now)
+
+    def put(self, message: Message, now: float) -> bool:
+        """Deliver a new message or let it wait; False: the queue is full and refuses it."""
+        settings = self.settings
+        if self._rejects and self._is_over(self._backlog.count + 1, self._backlog.nbytes + len(message.body)):
+            if settings.overflow == "reject-publish-dlx":
+                self._dead_letters.add(message, self, "maxlen", now)
+            return False
+        expires = None
+        if settings.ttl is not None or message.ttl_ms is not None:
+            expires = now + _smaller(settings.ttl, message.ttl_ms)
+        self._sequence = sequence = self._sequence + 1
+        entry = Entry(message, self, sequence, expires)
+        if not self._backlog.count and not self._browsers:
+            consumer = self._turns.next_with_room(message.size)
+            if consumer is not None:
+                self._hand_over(entry, consumer)
+                return True
+        self._backlog.append(entry)
+        if expires is not None or self._special or self._browsers:
+            self._after_append(entry, now)
+        return True
+
+    def take(self, now: float) -> Entry | None:
+        """Remove the next message and hold it."""
+        self._unused_since = now
+        self._drop_expired_head(now)
+        if not self._backlog.count:
+            return None
+        entry = self._backlog.pop()
+        self._hold(entry)
+        self._dispatch(now)
+        return entry
+
+    def acquire(self, entry: Entry, now: float) -> bool:
+        """Hold a message that a browsing consumer has got; False: it waits no more."""
+        if entry.state != READY or (entry.expires is not None and entry.expires <= now):
+            return False
+        self._backlog.remove(entry)
+        self._hold(entry)
+        self._dispatch(now)
+        return True
+
+    def settle(self, entry: Entry) -> bool:
+        """A held message leaves the queue for good; False: it is not held."""
+        if entry.state != HELD:
+            return False
+        entry.state = GONE
+        self.unsettled_count -= 1
+        return True
+
+    def reject(self, entry: Entry, now: float) -> None:
+        """A held message leaves the queue as a dead letter."""
+        if self.settle(entry) and not self.deleted:
+            self._dead_letters.add(entry.message, self, "rejected", now)
+
+    def take_back(self, entries: Iterable[Entry], now: float, *, delivered: bool) -> None:
+        """Held messages come back to their places. ``delivered``: a consumer may have seen them."""
+        limit = self.settings.delivery_limit
+        # The last first: each is then put before what is there, which is the fast case.
+        for entry in sorted(entries, key=_sequence, reverse=True):
+            if entry.state != HELD:
+                continue
+            self.unsettled_count -= 1
+            if self.deleted:
+                entry.state = GONE
+                continue
+            entry.returns += delivered
+            if limit is not None and entry.returns > limit:
+                self._die(entry, "delivery_limit", now)
+                continue
+            entry.state = READY
+            self._backlog.insert(entry)
+            if entry.expires is not None:
+                self._expiries.add(entry, self._backlog.count)
+                self._on_timer(self)
+        self._browse(now)
+        self._dispatch(now)
+        if self._limited:
+            self._trim(now)
+
+    def purge(self) -> int:
+        """Drop what waits; return how many there were."""
+        count = self._backlog.count
+        for entry in self._backlog:
+            entry.state = GONE
+        self._backlog.clear()
+        return count
+
+    def attach(self, consumer: Consumer) -> None:
+        """Add a consumer. Nothing is delivered before ``ready``."""
+        if consumer.browse:
+            self._browsers.append(consumer)
+        else:
+            self._turns.add(consumer)
+        self.consumer_count += 1
+
+    def detach(self, consumer: Consumer) -> None:
+        """Remove a consumer that is there; the next may be active for it."""
+        consumer.active = False
+        if consumer.browse:
+            self._browsers.remove(consumer)
+        else:
+            self._turns.remove(consumer)
+        self.consumer_count -= 1
+        self.touch(self._clock.now)
+
+    def touch(self, now: float) -> None:
+        """The queue is in use now (``x-expires``)."""
+        self._unused_since = max(now, self._unused_since)
+        if self.settings.expires is not None:
+            self._on_timer(self)
+
+    def delete(self) -> int:
+        """The queue is gone: tell its consumers. Return how many messages waited."""
+        self.deleted = True
+        count = self.purge()
+        for consumer in self.consumers:
+            self.detach(consumer)
+            consumer.receiver.cancelled()
+        return count
+
+    def expire(self, now: float) -> None:
+        """Give up the messages whose time is over."""
+        due = self._expiries.due(now)
+        if not due:
+            return
+        for entry in due:
+            self._die(entry, "expired", now)
+        popped = 0
+        while self._backlog.count and self._backlog.head().state == GONE:
+            self._backlog.pop()
+            popped += 1
+        if popped < len(due):  # the others are in the middle
+            self._backlog.keep(_is_ready)
+        self._dispatch(now)
+
+    def unused_until(self) -> float | None:
+        """When the queue is to be deleted unless somebody uses it, by ``x-expires``."""
+        if self.settings.expires is None or self.consumer_count:
+            return None
+        return self._unused_since + self.settings.expires
+
+    def next_expiry(self) -> float | None:
+        """When the next message, or the queue, expires."""
+        times = [time for time in (self._expiries.next(), self.unused_until()) if time is not None]
+        return min(times, default=None)
+
+    def _dispatch(self, now: float) -> None:
+        """Deliver from the head until nobody has room."""
+        backlog, turns = self._backlog, self._turns
+        while backlog.count:
+            entry = backlog.head()
+            if entry.expires is not None and entry.expires <= now:
+                self._drop_expired_head(now)
+                continue
+            consumer = turns.next_with_room(entry.message.size)
+            if consumer is None:
+                return
+            backlog.pop()
+            self._hand_over(entry, consumer)
+
+    def _browse(self, now: float, fresh: Entry | None = None) -> None:
+        """Show what waits to those that look; a ``fresh`` entry also if it has no time to live."""
+        for consumer in self._browsers:
+            while (entry := self._backlog.behind(consumer.seen)) is not None:
+                over = entry.expires is not None and entry.expires <= now and entry is not fresh
+                if not over and not consumer.receiver.has_room(entry.message.size):
+                    break
+                consumer.seen[self._backlog.priority_of(entry)] = entry.sequence
+                if not over:
+                    consumer.receiver.deliver(entry)
+
+    def _after_append(self, entry: Entry, now: float) -> None:
+        """What a new message that may have to wait changes for those that wait, and for itself."""
+        if entry.expires is not None:
+            self._expiries.add(entry, self._backlog.count)
+            self._on_timer(self)
+        self._browse(now, fresh=entry)
+        if self._backlog.head() is entry:
+            consumer = self._turns.next_with_room(entry.message.size)
+            if consumer is not None:
+                self._backlog.pop()
+                self._hand_over(entry, consumer)
+                return
+        if entry.expires is not None and entry.expires <= now:
+            self.expire(now)
+        if self._limited:
+            self._trim(now)
+
+    def _hand_over(self, entry: Entry, consumer: Consumer) -> None:
+        if consumer.no_ack:
+            entry.state = GONE
+        else:
+            self._hold(entry)
+        consumer.receiver.deliver(entry)
+
+    def _hold(self, entry: Entry) -> None:
+        entry.state = HELD
+        self.unsettled_count += 1
+
+    def _drop_expired_head(self, now: float) -> None:
+        backlog = self._backlog
+        while backlog.count:
+            expires = backlog.head().expires
+            if expires is None or expires > now:
+                return
+            self._die(backlog.pop(), "expired", now)
+
+    def _trim(self, now: float) -> None:
+        """Drop the oldest of the lowest priority until the queue keeps its limits."""
+        trimmed = False
+        while self._backlog.count and self._is_over(self._backlog.count, self._backlog.nbytes):
+            self._die(self._backlog.pop_least(), "maxlen", now)
+            trimmed = True
+        if trimmed:
+            self._dispatch(now)
+
+    def _is_over(self, count: int, nbytes: int) -> bool:
+        most, most_bytes = self.settings.max_length, self.settings.max_bytes
+        return (most is not None and count > most) or (most_bytes is not None and nbytes > most_bytes)
+
+    def _die(self, entry: Entry, reason: DeathReason, now: float) -> None:
+        entry.state = GONE
+        self._dead_letters.add(entry.message, self, reason, now)
+
+
+def _smaller(ttl: float | None, ttl_ms: int | None) -> float:
+    """Seconds that a message may wait by its queue's ttl and its own; one of them is set."""
+    if ttl_ms is None:
+        return ttl or 0.0
+    return ttl_ms / 1000 if ttl is None else min(ttl, ttl_ms / 1000)
+
+
+def _sequence(entry: Entry) -> int:
+    return entry.sequence
+
+
+def _is_ready(entry: Entry) -> bool:
+    return entry.state == READY

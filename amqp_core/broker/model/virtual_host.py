@@ -1,0 +1,396 @@
+"""A virtual host: everything that a client of the broker can ask for, in terms of no protocol."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amqp_core.broker.model import arguments as queue_arguments
+from amqp_core.broker.model.clock import LatestTime
+from amqp_core.broker.model.dead_letters import DeadLetters
+from amqp_core.broker.model.declarations import (
+    existing_exchange,
+    existing_queue,
+    new_exchange,
+    predeclared_exchanges,
+    require_application_name,
+)
+from amqp_core.broker.model.errors import Refusal, Refused
+from amqp_core.broker.model.exchanges import Binding, Exchange
+from amqp_core.broker.model.queues import Consumer, Entry, Queue, Receiver
+from amqp_core.broker.model.timers import Timers
+from amqp_core.broker.model.topology import Topology
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from amqp_core.broker.model.messages import Message
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What became of a message.
+
+    Args:
+        queues: how many queues took it.
+        rejected: whether a full queue refused it (overflow ``reject-publish``).
+    """
+
+    queues: int
+    rejected: bool
+
+
+# One object per message would be a quarter of the cost of a publish.
+_TAKEN = tuple(Published(count, rejected=False) for count in range(64))
+
+
+class VirtualHost:
+    """Exchanges, queues and bindings, and the messages in them.
+
+    ``owner`` is whoever exclusive queues belong to (a connection), compared by identity. ``now`` is the time in
+    seconds, of any clock, the same one for all calls; calls without it use the latest that was told.
+
+    A call may deliver messages and tell receivers that their queue was deleted. One that raises has changed nothing.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._topology = Topology()
+        self._clock = LatestTime()
+        self._dead_letters = DeadLetters(self._topology.route)
+        self._timers = Timers()
+        for exchange in predeclared_exchanges():
+            self._topology.add_exchange(exchange)
+
+    def __repr__(self) -> str:
+        return f"<virtual host {self.name!r}>"
+
+    @property
+    def queues(self) -> Mapping[str, Queue]:
+        """Queues by name."""
+        return self._topology.queues
+
+    @property
+    def next_expiry(self) -> float | None:
+        """When ``expire`` is to be called: look again after calls that may have made it earlier."""
+        return self._timers.next()
+
+    @property
+    def exchanges(self) -> Mapping[str, Exchange]:
+        """Exchanges by name; the default exchange is ``""``."""
+        return self._topology.exchanges
+
+    def declare_exchange(
+        self,
+        name: str,
+        kind: str,
+        *,
+        durable: bool = False,
+        auto_delete: bool = False,
+        internal: bool = False,
+        passive: bool = False,
+        alternate: str | None = None,
+        arguments: Mapping[str, object] | None = None,
+    ) -> Exchange:
+        """Make an exchange, or return the one that is there.
+
+        Args:
+            passive: it must be there; nothing else counts.
+            alternate: also as argument ``alternate-exchange``.
+
+        Raises:
+            Refused: NOT_FOUND (passive), ACCESS_REFUSED (the default exchange, a reserved name), NOT_IMPLEMENTED
+                (unknown type), PRECONDITION_FAILED (other properties, or an invalid argument).
+        """
+        if passive:
+            return self._topology.exchange(name)
+        exchange = new_exchange(
+            name,
+            kind,
+            durable=durable,
+            auto_delete=auto_delete,
+            internal=internal,
+            alternate=alternate,
+            arguments=arguments,
+        )
+        if name in self.exchanges:
+            return existing_exchange(self.exchanges[name], exchange)
+        require_application_name("exchange", name)
+        self._topology.add_exchange(exchange)
+        return exchange
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> None:
+        """Delete an exchange and its bindings.
+
+        Raises:
+            Refused: NOT_FOUND, ACCESS_REFUSED (predeclared), IN_USE (``if_unused``, and something is bound to it).
+        """
+        exchange = self._topology.exchange(name)
+        if exchange.predeclared:
+            raise Refused(Refusal.ACCESS_REFUSED, f"Exchange '{name}' is predeclared and cannot be deleted")
+        if if_unused and exchange.bindings:
+            raise Refused(Refusal.IN_USE, f"Exchange '{name}' is in use: {len(exchange.bindings)} bindings")
+        self._topology.remove_exchange(exchange)
+
+    def declare_queue(
+        self,
+        name: str,
+        *,
+        owner: object,
+        durable: bool = False,
+        exclusive: bool = False,
+        auto_delete: bool = False,
+        passive: bool = False,
+        arguments: Mapping[str, object] | None = None,
+        now: float = 0.0,
+    ) -> Queue:
+        """Make a queue, or return the one that is there. An empty name: the queue gets a new one.
+
+        Raises:
+            Refused: NOT_FOUND (passive), RESOURCE_LOCKED (exclusive of another owner), ACCESS_REFUSED (reserved
+                name), NOT_IMPLEMENTED (a stream), PRECONDITION_FAILED (other properties, or an invalid argument).
+        """
+        now = self._clock.advance(now)
+        if passive or (name and name in self.queues):
+            queue = self.queue(name, owner)
+            if not passive:
+                settings = queue_arguments.parse(name, arguments or {})
+                existing_queue(queue, settings, durable=durable, exclusive=exclusive, auto_delete=auto_delete)
+            queue.touch(now)
+            return queue
+        require_application_name("queue", name)
+        queue = Queue(
+            name or f"amq.gen-{secrets.token_urlsafe(16)}",
+            queue_arguments.parse(name, arguments or {}),
+            durable=durable,
+            exclusive=owner if exclusive else None,
+            auto_delete=auto_delete,
+            arguments=arguments or {},
+            clock=self._clock,
+            dead_letters=self._dead_letters,
+            on_timer=self._timers.add,
+        )
+        self._topology.add_queue(queue)
+        queue.touch(now)
+        return queue
+
+    def queue(self, name: str, owner: object) -> Queue:
+        """The queue of that name.
+
+        Raises:
+            Refused: NOT_FOUND, RESOURCE_LOCKED (exclusive of another owner).
+        """
+        queue = self._topology.queue(name)
+        if queue.exclusive is not None and queue.exclusive is not owner:
+            raise Refused(Refusal.RESOURCE_LOCKED, f"Queue '{name}' is exclusive to another connection")
+        return queue
+
+    def delete_queue(self, name: str, *, owner: object, if_unused: bool = False, if_empty: bool = False) -> int:
+        """Delete a queue, its bindings and its messages; return how many were ready.
+
+        Raises:
+            Refused: as ``queue``; IN_USE (it has consumers), PRECONDITION_FAILED (it is not empty).
+        """
+        queue = self.queue(name, owner)
+        if if_unused and queue.consumer_count:
+            raise Refused(Refusal.IN_USE, f"Queue '{name}' is in use: {queue.consumer_count} consumers")
+        if if_empty and queue.message_count:
+            text = f"Queue '{name}' is not empty: {queue.message_count} messages are ready"
+            raise Refused(Refusal.PRECONDITION_FAILED, text)
+        return self._delete(queue)
+
+    def purge_queue(self, name: str, *, owner: object) -> int:
+        """Drop what is ready in a queue, without dead-lettering; return how many there were.
+
+        Raises:
+            Refused: as ``queue``.
+        """
+        return self.queue(name, owner).purge()
+
+    def bind_queue(
+        self, queue: str, exchange: str, key: str, *, owner: object, arguments: Mapping[str, object] | None = None
+    ) -> None:
+        """Bind a queue; binding it twice is the same as once.
+
+        Raises:
+            Refused: as ``queue``; NOT_FOUND (exchange), ACCESS_REFUSED (the default exchange), PRECONDITION_FAILED
+                (an argument that a headers exchange cannot use).
+        """
+        destination = self.queue(queue, owner)
+        self._topology.add_binding(Binding(self._bindable(exchange), destination, key, arguments))
+
+    def unbind_queue(
+        self, queue: str, exchange: str, key: str, *, owner: object, arguments: Mapping[str, object] | None = None
+    ) -> None:
+        """Remove a binding; it need not be there. Refused as ``bind_queue``."""
+        destination = self.queue(queue, owner)
+        self._topology.remove_binding(Binding(self._bindable(exchange), destination, key, arguments))
+
+    def bind_exchange(
+        self, destination: str, source: str, key: str, *, arguments: Mapping[str, object] | None = None
+    ) -> None:
+        """Let ``source`` pass messages on to ``destination``; circles are allowed.
+
+        Raises:
+            Refused: NOT_FOUND, ACCESS_REFUSED (the default exchange), PRECONDITION_FAILED (an argument).
+        """
+        self._topology.add_binding(Binding(self._bindable(source), self._bindable(destination), key, arguments))
+
+    def unbind_exchange(
+        self, destination: str, source: str, key: str, *, arguments: Mapping[str, object] | None = None
+    ) -> None:
+        """Remove a binding; it need not be there. Refused as ``bind_exchange``."""
+        self._topology.remove_binding(Binding(self._bindable(source), self._bindable(destination), key, arguments))
+
+    def publish(self, message: Message, *, now: float) -> Published:
+        """Put a message into the queues that it is routed to.
+
+        Raises:
+            Refused: NOT_FOUND (no such exchange), ACCESS_REFUSED (an internal one).
+        """
+        now = self._clock.advance(now)
+        exchange = self._topology.exchanges.get(message.exchange)
+        if exchange is not None and exchange.internal:
+            raise Refused(Refusal.ACCESS_REFUSED, f"Exchange '{exchange.name}' is internal")
+        taken = 0
+        rejected = False
+        for queue in self._topology.route(message):
+            if queue.put(message, now):
+                taken += 1
+            else:
+                rejected = True
+        self._dead_letters.drain(now)
+        if not rejected and taken < len(_TAKEN):
+            return _TAKEN[taken]
+        return Published(taken, rejected)
+
+    def route(self, message: Message) -> list[Queue]:
+        """The queues that ``publish`` would put a message into, also by way of an internal exchange.
+
+        Raises:
+            Refused: NOT_FOUND (no such exchange).
+        """
+        return list(self._topology.route(message))
+
+    def consume(
+        self,
+        queue: str,
+        receiver: Receiver,
+        *,
+        owner: object,
+        exclusive: bool = False,
+        no_ack: bool = False,
+        browse: bool = False,
+        priority: int = 0,
+        now: float = 0.0,
+    ) -> Consumer:
+        """Add a consumer. It gets nothing before the caller calls ``consumer.queue.ready()``.
+
+        Args:
+            exclusive: nobody else may consume from the queue meanwhile.
+            browse: it sees every waiting message once, in order, and takes none; what somebody else holds when its
+                turn comes it does not see. It must not settle what it gets, unless ``acquire`` gave it.
+
+        Raises:
+            Refused: as ``queue``; ACCESS_REFUSED (there is an exclusive consumer, or any consumer if this one wants
+                to be exclusive).
+        """
+        self._clock.advance(now)
+        place = self.queue(queue, owner)
+        others = place.consumers
+        if others and (exclusive or any(other.exclusive for other in others)):
+            raise Refused(Refusal.ACCESS_REFUSED, f"Queue '{queue}' has a consumer, and one of them is exclusive")
+        consumer = Consumer(
+            place, receiver, owner, exclusive=exclusive, no_ack=no_ack, browse=browse, priority=priority
+        )
+        place.attach(consumer)
+        return consumer
+
+    def cancel(self, consumer: Consumer, *, now: float | None = None) -> None:
+        """Remove a consumer, once; an auto-delete queue goes with its last one. What it holds stays unsettled."""
+        if not consumer.active:
+            return
+        now = self._clock.advance(now)
+        queue = consumer.queue
+        queue.detach(consumer)
+        if queue.auto_delete and not queue.consumer_count:
+            self._delete(queue)
+        else:
+            queue.ready(now)  # another may be the active one now
+
+    def get(self, queue: str, *, owner: object, no_ack: bool = False, now: float = 0.0) -> Entry | None:
+        """Take the next message of a queue, without a consumer.
+
+        Raises:
+            Refused: as ``queue``; RESOURCE_LOCKED (a quorum queue with a single active consumer, as on RabbitMQ).
+        """
+        now = self._clock.advance(now)
+        place = self.queue(queue, owner)
+        if place.settings.single_active_consumer and place.settings.queue_type == "quorum":
+            raise Refused(Refusal.RESOURCE_LOCKED, f"Queue '{queue}' gives messages to its single active consumer only")
+        entry = place.take(now)
+        if entry is not None and no_ack:
+            place.settle(entry)
+        self._dead_letters.drain(now)
+        return entry
+
+    def acquire(self, entries: Iterable[Entry], *, now: float | None = None) -> list[Entry]:
+        """Hold messages that a browsing consumer has got; return those that nobody else has taken."""
+        now = self._clock.advance(now)
+        acquired = [entry for entry in entries if entry.queue.acquire(entry, now)]
+        self._dead_letters.drain(now)
+        return acquired
+
+    def accept(self, entries: Iterable[Entry]) -> None:
+        """Settle messages: they are done. What is not held is passed over, here as in ``release`` and ``reject``."""
+        for entry in entries:
+            entry.queue.settle(entry)
+
+    def release(self, entries: Iterable[Entry], *, delivered: bool = True, now: float | None = None) -> None:
+        """Put messages back to their places in their queues, and deliver them again.
+
+        Args:
+            delivered: a consumer may have seen them: they are redelivered then, and count for ``x-delivery-limit``.
+        """
+        now = self._clock.advance(now)
+        by_queue: dict[Queue, list[Entry]] = {}
+        for entry in entries:
+            by_queue.setdefault(entry.queue, []).append(entry)
+        for queue, its in by_queue.items():
+            queue.take_back(its, now, delivered=delivered)
+        self._dead_letters.drain(now)
+
+    def reject(self, entries: Iterable[Entry], *, now: float) -> None:
+        """Settle messages as not wanted: they go to their queue's dead-letter exchange, if it has one."""
+        now = self._clock.advance(now)
+        for entry in entries:
+            entry.queue.reject(entry, now)
+        self._dead_letters.drain(now)
+
+    def close(self, owner: object, *, now: float) -> None:
+        """Delete the exclusive queues of an owner. The caller has cancelled its consumers before."""
+        self._clock.advance(now)
+        for queue in [queue for queue in self.queues.values() if queue.exclusive is not None]:
+            if queue.exclusive is owner:
+                self._delete(queue)
+
+    def expire(self, now: float) -> float | None:
+        """Do what is due by time: messages and unused queues expire. Return when to call again; None: nothing is."""
+        now = self._clock.advance(now)
+        for queue in self._timers.expire(now):
+            self._delete(queue)
+        self._dead_letters.drain(now)
+        return self.next_expiry
+
+    def _delete(self, queue: Queue) -> int:
+        """Remove a queue from everywhere."""
+        self._timers.remove(queue)
+        self._topology.remove_queue(queue)
+        return queue.delete()
+
+    def _bindable(self, exchange: str) -> Exchange:
+        """The exchange of that name, which is not the default one."""
+        if not exchange:
+            raise Refused(Refusal.ACCESS_REFUSED, "The default exchange can be neither bound nor unbound")
+        return self._topology.exchange(exchange)

@@ -1,0 +1,110 @@
+"""Dead letters: where they go, what they tell, and when they are dropped."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqp_core.broker.model.messages import Death
+from tests.core.broker.model_support import ME, Host, Sink
+
+if TYPE_CHECKING:
+    from amqp_core.broker.model.queues import Entry
+
+
+def only(host: Host, queue: str, now: float = 0.0) -> Entry:
+    entries = list(host.all_of(queue, now))
+    assert len(entries) == 1
+    return entries[0]
+
+
+def test_a_rejected_message_goes_to_the_exchange_with_its_key_and_a_death() -> None:
+    host = Host()
+    host.make("dead")
+    host.bind_queue("dead", "amq.direct", "q", owner=ME)
+    host.make(x_dead_letter_exchange="amq.direct")
+    host.send("a", ttl_ms=5000, priority=3)
+    before = only(host, "q").message
+    host.send("b", ttl_ms=5000, priority=3)
+    entry = only(host, "q")
+    host.reject([entry, entry], now=1.5)
+    after = only(host, "dead", 1.5).message
+    assert after.deaths == (Death("q", "rejected", "", ("q",), 1, 1.5),)
+    assert (after.exchange, after.routing_key, after.body) == ("amq.direct", "q", b"b")
+    assert (after.ttl_ms, after.priority, after.header, after.wire) == (None, 3, b"", entry.message.wire)
+    assert before.deaths == ()
+    assert host.queues["q"].unsettled_count == 1
+
+
+def test_without_an_exchange_they_are_dropped() -> None:
+    host = Host()
+    host.make()
+    host.make("missing", x_dead_letter_exchange="none")
+    for name in ("q", "missing"):
+        host.send("a", name)
+        host.reject(list(host.all_of(name)), now=1)
+        assert (host.queues[name].message_count, host.queues[name].unsettled_count) == (0, 0)
+
+
+def test_deaths_are_counted_by_queue_and_reason_and_the_latest_is_first() -> None:
+    host = Host()
+    host.make("a", x_dead_letter_exchange="", x_dead_letter_routing_key="b")
+    host.make("b", x_dead_letter_exchange="", x_dead_letter_routing_key="a", x_message_ttl=1000)
+    host.send("m", "a")
+    for now in (1.0, 3.0):
+        host.reject(list(host.all_of("a", now)), now=now)
+        host.expire(now + 1)
+    assert only(host, "a", 4.0).message.deaths == (
+        Death("b", "expired", "", ("b",), 2, 2.0),
+        Death("a", "rejected", "", ("a",), 2, 1.0),
+    )
+
+
+def test_a_circle_without_a_rejection_ends() -> None:
+    host = Host()
+    host.make("a", x_dead_letter_exchange="", x_dead_letter_routing_key="b", x_message_ttl=1000)
+    host.make("b", x_dead_letter_exchange="", x_dead_letter_routing_key="a", x_message_ttl=1000)
+    host.send("m", "a")
+    assert host.expire(1) == 2
+    assert host.queues["b"].message_count == 1
+    assert host.expire(2) is None
+    assert (host.queues["a"].message_count, host.queues["b"].message_count) == (0, 0)
+
+
+def test_a_circle_to_the_queue_itself_ends_too() -> None:
+    host = Host()
+    host.make("a", x_dead_letter_exchange="", x_message_ttl=1000)
+    host.make("full", x_dead_letter_exchange="", x_max_length=0)
+    host.send("m", "a")
+    host.send("m", "full")
+    assert host.expire(1) is None
+    assert host.queues["a"].message_count == 0
+
+
+def test_a_rejected_message_may_come_back_for_ever() -> None:
+    host = Host()
+    host.make("a", x_dead_letter_exchange="")
+    host.send("m", "a")
+    for now in range(5):
+        host.reject(list(host.all_of("a")), now=now)
+    assert only(host, "a").message.deaths == (Death("a", "rejected", "", ("a",), 5, 0),)
+
+
+def test_a_long_chain_of_full_queues() -> None:
+    host = Host()
+    last = 3000
+    for number in range(last):
+        host.make(f"{number}", x_max_length=0, x_dead_letter_exchange="", x_dead_letter_routing_key=f"{number + 1}")
+    host.make(f"{last}")
+    host.send("m", "0")
+    assert len(only(host, f"{last}").message.deaths) == last
+
+
+def test_dead_letters_are_delivered_at_once() -> None:
+    host = Host()
+    host.make("dead")
+    host.make(x_dead_letter_exchange="", x_dead_letter_routing_key="dead", x_max_length=1)
+    sink = Sink()
+    host.listen(sink, "dead")
+    host.send("a")
+    host.send("b")
+    assert sink.bodies == ["a"]
