@@ -139,7 +139,7 @@ class LogEntry(NamedTuple):
 
     Attributes:
         offset: its number there; the numbers of one log are consecutive.
-        digest: 16 bytes of its content, by which a log that was deleted and made again is recognised.
+        digest: 20 bytes of its content, by which a log that was deleted and made again is recognised.
     """
 
     offset: int

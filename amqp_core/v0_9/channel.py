@@ -187,8 +187,10 @@ class Channel:
         self.send(method)
         return self._expect(method)
 
-    def close(self, reply_code: int = 200, reply_text: str = "") -> Request:
+    def close(self, reply_code: int = 200, reply_text: str = "", method: spec.Method | None = None) -> Request:
         """Begin to close the channel (channel.close); what arrives before the answer is dropped.
+
+        ``method``: the method of the peer that is the reason.
 
         Raises:
             UsageError: it is closed or closing.
@@ -198,7 +200,8 @@ class Channel:
         self._end_requests(_not_now(f"channel {self.number} was closed"))
         self._forget_content()
         self.state = ChannelState.CLOSING
-        return self._request(spec.ChannelClose(reply_code=reply_code, reply_text=reply_text))
+        class_id, method_id = divmod(method.CODE, 1 << 16) if method is not None else (0, 0)
+        return self._request(spec.ChannelClose(reply_code, reply_text, class_id, method_id))
 
     def receive(self, frame: Frame) -> Received | None:
         """Process a frame of this channel; return the method that it completes, unless the channel handles it.

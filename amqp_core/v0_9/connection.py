@@ -186,6 +186,7 @@ class Connection:
         channel_max: the greatest channel that the server role offers.
         authenticate: ``(mechanism, response) -> challenge``, ``None`` when the login is complete; raises
             AuthenticationFailed to refuse.
+        has_virtual_host: whether the server role has a virtual host; default: any.
         scan_deliveries: deliveries of channel 1 come as blocks of raw frames (the fast path) instead of frames.
 
     Raises:
@@ -213,6 +214,7 @@ class Connection:
         mechanisms: Sequence[str] = ("PLAIN",),
         authenticate: Callable[[str, bytes], bytes | None] | None = None,
         server_properties: dict[str, object] | None = None,
+        has_virtual_host: Callable[[str], bool] | None = None,
         scan_deliveries: bool = False,
     ) -> None:
         if max_frame_size is not None and max_frame_size < MIN_MAX_FRAME_SIZE:
@@ -233,6 +235,7 @@ class Connection:
         self._mechanisms = list(mechanisms)
         self._mechanism = ""
         self._server_properties = server_properties or {}
+        self._has_virtual_host = has_virtual_host
         self._scan = Scanner(CONSUMING, max_message_bytes) if scan_deliveries else None
         self._scanning = False
         self._tail = b""
@@ -331,6 +334,14 @@ class Connection:
         header = encode_header(properties or spec.BasicProperties(), len(body))
         self._out.extend(encode_content(channel, payload, header, body, self._sent_limit))
 
+    def send_content(self, channel: int, method: spec.Method, header: bytes, body: bytes) -> None:
+        """Queue a method with content whose header frame has the payload ``header``, as it was received.
+
+        Raises:
+            EncodeError: a field does not fit its wire type; the method, or the header, does not fit one frame.
+        """
+        self._out.extend(encode_content(channel, encode_method(method), header, body, self._sent_limit))
+
     def update_secret(self, secret: bytes, reason: str) -> None:
         """Queue connection.update-secret (an extension of RabbitMQ); the answer is :class:`SecretUpdated`.
 
@@ -347,12 +358,13 @@ class Connection:
         self.send_method(0, spec.ConnectionRedirect(host=host, known_hosts=host))
         self.state = State.CLOSED
 
-    def close(self, reply_code: int = 200, reply_text: str = "") -> None:
+    def close(self, reply_code: int = 200, reply_text: str = "", method: spec.Method | None = None) -> None:
         """Begin a clean close (connection.close).
 
         Args:
             reply_code: 200 is a normal close; others: 0-9-1 section constants.
             reply_text: the reason, at most 255 bytes of UTF-8.
+            method: the method of the peer that is the reason.
 
         Raises:
             EncodeError: ``reply_text`` is too long.
@@ -362,7 +374,8 @@ class Connection:
         if self.state in (State.HEADER, State.START):
             self.state = State.CLOSED
             return
-        self.send_method(0, spec.ConnectionClose(reply_code=reply_code, reply_text=reply_text))
+        class_id, method_id = divmod(method.CODE, 1 << 16) if method is not None else (0, 0)
+        self.send_method(0, spec.ConnectionClose(reply_code, reply_text, class_id, method_id))
         self.state = State.CLOSE_OK
 
     def _refused(self, how: str) -> VersionRefused:
@@ -598,7 +611,11 @@ class Connection:
         self.channel_max = method.channel_max or self.channel_max
         self._heartbeat.interval_s = method.heartbeat
 
-    def _on_open(self, method: spec.ConnectionOpen) -> Opened:
+    def _on_open(self, method: spec.ConnectionOpen) -> Opened | None:
         self.virtual_host = method.virtual_host
+        if self._has_virtual_host is not None and not self._has_virtual_host(method.virtual_host):
+            text = f"NOT_ALLOWED - vhost '{method.virtual_host}' not found"[:250]
+            self.close(spec.ReplyCode.NOT_ALLOWED, text, method)
+            return None
         self.send_method(0, spec.ConnectionOpenOk())
         return Opened()

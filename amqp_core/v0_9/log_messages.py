@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 OFFSET: Final = "x-stream-offset"
 """The header of a delivery, and the argument of a consumer, with an offset."""
-DIGEST_BYTES: Final = 16
+DIGEST_BYTES: Final = 20
 
 
 def log_entry(block: AnyBlock, index: int) -> LogEntry | None:
     """The place of a message of a block in its log; ``None`` if it comes from no log, or cannot be decoded.
 
-    The digest covers what every version of the broker delivers alike: exchange, routing key and body.
+    The digest covers what every version of the broker delivers alike: exchange, routing key, some properties, body.
     """
     assert isinstance(block, Block)
     begin = block.ends[index - 1] if index else 0
@@ -36,6 +36,9 @@ def log_entry(block: AnyBlock, index: int) -> LogEntry | None:
     if not isinstance(offset, int) or isinstance(offset, bool):
         return None
     digest = hashlib.blake2b(digest_size=DIGEST_BYTES)
-    for part in (message.exchange.encode(), message.routing_key.encode(), message.body):
+    properties = message.properties
+    names = (message.exchange, message.routing_key, properties.message_id, properties.correlation_id, properties.app_id)
+    texts = ["" if each is None else str(each) for each in (*names, properties.timestamp)]
+    for part in (*(text.encode(errors="backslashreplace") for text in texts), message.body):
         digest.update(len(part).to_bytes(8) + part)
     return LogEntry(offset, digest.digest())

@@ -139,5 +139,6 @@ def _counts(latest: object) -> Iterable[int]:
             return
     if isinstance(latest, dict):
         for entry in latest.values():
-            if isinstance(entry, dict) and isinstance(entry.get("backlog"), int):
-                yield entry["backlog"]
+            waiting = entry.get("backlog", entry.get("lag")) if isinstance(entry, dict) else None
+            if isinstance(waiting, int):
+                yield waiting

@@ -121,6 +121,24 @@ def test_equal_messages_are_never_lost(
     assert caplog.text.count("equal messages without a message_id") == 1
 
 
+WARNING = "equal messages without a message_id"
+
+
+def test_equal_messages_are_seen_that_stand_far_apart(consumer: Consumer, caplog: pytest.LogCaptureFixture) -> None:
+    consumer.publish(numbers(50) * 20)
+    assert len(drained(consumer.driver(available_now=True))) == 1000
+    assert caplog.text.count(WARNING) == 1
+
+
+def test_messages_that_can_be_told_apart_are_not_taken_for_equal(
+    consumer: Consumer, caplog: pytest.LogCaptureFixture
+) -> None:
+    consumer.publish_named(range(500))
+    consumer.publish(numbers(500))
+    assert len(drained(consumer.driver(available_now=True, maxMessagesPerTrigger=300))) == 1000
+    assert WARNING not in caplog.text
+
+
 def test_a_classic_queue_is_refused(consumer: Consumer) -> None:
     with consumer.connect() as client:
         client.delete_queue(consumer.queue)

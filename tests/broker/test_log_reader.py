@@ -16,8 +16,9 @@ from amqp_core.v0_9.messages import Message
 from amqp_core.v0_9.spec import BasicProperties
 from amqp_spark.compat import ReadAllAvailable
 from amqp_spark.connect import connect
-from amqp_spark.datasource.log import range_reader
+from amqp_spark.datasource.log import positions, range_reader
 from amqp_spark.datasource.log.batch_reader import AmqpLogBatchReader
+from amqp_spark.datasource.log.stream_reader import AmqpLogStreamReader
 from amqp_spark.errors import LogError, OffsetError, UnsupportedModeError
 from tests.broker.log_support import Streams
 from tests.broker.source_0_9_support import numbers
@@ -275,6 +276,112 @@ def test_a_stream_that_was_made_again_is_noticed(streams: Streams) -> None:
     again = streams.log_driver(driver, failOnDataLoss="false")
     again.until(lambda rows: len(rows) == 150)
     assert bodies_of(row for batch in again.batches for row in batch) == numbers(150, 1000)
+
+
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_stream_that_is_made_again_while_many_messages_wait_is_noticed(streams: Streams, available_now: bool) -> None:
+    streams.publish(numbers(300))
+    driver = streams.log_driver(available_now=available_now, maxMessagesPerTrigger=50)
+    assert bodies_of(driver.trigger_until_rows()) == numbers(50)
+    streams.remade()
+    streams.publish(numbers(400, 5000))
+    with pytest.raises(LogError, match=r"AMQP_LOG_REPLACED"):
+        driver.trigger_until_rows()
+    again = streams.log_driver(driver, available_now=available_now, failOnDataLoss="false", maxMessagesPerTrigger=50)
+    again.until(lambda rows: len(rows) == 400)
+    assert bodies_of(row for batch in again.batches for row in batch) == numbers(400, 5000)
+
+
+def test_a_stream_that_is_made_again_may_be_lost_while_the_query_runs(streams: Streams) -> None:
+    streams.publish(numbers(300))
+    driver = streams.log_driver(failOnDataLoss="false", maxMessagesPerTrigger=50)
+    assert bodies_of(driver.trigger_until_rows()) == numbers(50)
+    streams.remade()
+    streams.publish(numbers(100, 5000))
+    driver.batches.clear()
+    driver.until(lambda rows: len(rows) == 100)
+    assert bodies_of(row for batch in driver.batches for row in batch) == numbers(100, 5000)
+
+
+@pytest.mark.parametrize("count", [20, 200])
+def test_a_logged_batch_of_a_stream_that_was_made_again_is_empty(
+    streams: Streams, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(positions, "SURE_SECONDS", 3.0)
+    streams.publish(numbers(100))
+    driver = streams.log_driver(maxMessagesPerTrigger=50)
+    driver.trigger_until_rows()
+    driver.trigger(fail=True)
+    streams.remade()
+    streams.publish(numbers(count, 5000))
+    with pytest.raises(LogError, match=r"AMQP_LOG_REPLACED"):
+        streams.log_driver(driver).restart_batch()
+    again = streams.log_driver(driver, failOnDataLoss="false")
+    assert again.restart_batch() == []
+    again.until(lambda rows: len(rows) == count)
+    assert bodies_of(row for batch in again.batches for row in batch) == numbers(count, 5000)
+
+
+def test_a_range_of_a_stream_that_is_made_again_before_it_is_read(streams: Streams) -> None:
+    streams.publish(numbers(100))
+    reader = AmqpLogStreamReader(streams.options(), streams.plan())
+    streams.made.append(reader)
+    begin = reader.latestOffset({}, reader.getDefaultReadLimit())
+    end = reader.latestOffset(begin, reader.getDefaultReadLimit())
+    (partition,) = reader.partitions(begin, end)
+    streams.remade()
+    streams.publish(numbers(100, 5000))
+    with pytest.raises(LogError, match=r"AMQP_LOG_REPLACED"):
+        list(reader.read(partition))
+
+
+def test_equal_messages_are_told_apart_by_their_properties(streams: Streams) -> None:
+    def publish(count: int, first: int) -> None:
+        with streams.connect() as client:
+            for number in range(first, first + count):
+                message = Message(b"tick", BasicProperties(message_id=str(number), delivery_mode=2))
+                client.publish(message, routing_key=streams.queue)
+            client.confirm()
+
+    publish(100, 0)
+    driver = streams.log_driver()
+    driver.rows(100)
+    streams.remade()
+    publish(150, 1000)
+    with pytest.raises(LogError, match="AMQP_LOG_REPLACED"):
+        streams.log_driver(driver).trigger_until_rows()
+
+
+def test_more_messages_than_a_batch_may_have_do_not_wait(streams: Streams) -> None:
+    streams.publish([bytes(10_000)] * 30)
+    driver = streams.log_driver(maxBytesPerTrigger="200k", minMessagesPerTrigger=50, maxTriggerDelay="1h")
+    assert 0 < len(driver.trigger_until_rows()) < 30
+
+
+def test_few_messages_wait_for_the_longest_delay(streams: Streams) -> None:
+    streams.publish(numbers(3))
+    driver = streams.log_driver(minMessagesPerTrigger=50, maxTriggerDelay="2s")
+    assert driver.trigger() is None
+    assert bodies_of(driver.trigger_until_rows()) == numbers(3)
+
+
+def test_the_lag_counts_what_is_in_no_batch(streams: Streams) -> None:
+    streams.publish(numbers(100))
+    driver = streams.log_driver(maxMessagesPerTrigger=60)
+    driver.trigger_until_rows()
+    assert lag_of(driver) == 40
+    driver.trigger_until_rows()
+    again = streams.log_driver(driver, maxMessagesPerTrigger=60)
+    assert again.trigger() is None
+    assert lag_of(again) == 0, "a restart knows where it begins"
+
+
+def lag_of(driver: Driver) -> int:
+    latest = driver.reader.reportLatestOffset()
+    assert latest is not None
+    (entry,) = latest.values()
+    assert set(entry) == {"lag", "offset", "rowsPerSecond"}
+    return int(entry["lag"])
 
 
 def test_a_stream_that_was_made_again_and_is_shorter_is_noticed(streams: Streams) -> None:

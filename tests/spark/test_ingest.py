@@ -264,6 +264,16 @@ def test_what_was_written_is_shown_where_it_is_not_what_was_read(written: int, l
     assert progress.summary().startswith(f"1,000 rows{total or ''} in 1 batch, ")
 
 
+def test_the_lag_of_streams_is_shown_as_backlog() -> None:
+    latest = (
+        '{"s": {"lag": 4000, "offset": 9000, "rowsPerSecond": 1.5}, "t": {"lag": 1, "offset": 1, "rowsPerSecond": 0}}'
+    )
+    query = Query(ends_after=1, on_wait=lambda _: query.batch(0, 1, latest))
+    stream = io.StringIO()
+    follow(query, stream)
+    assert stream.getvalue() == "batch 0: 1 rows, 1,234 rows/s, backlog 4,001\n"
+
+
 @pytest.mark.parametrize("latest", [None, "null", "not json", "[]", '{"q": {"position": 1}}', {"q": 5}])
 def test_an_unknown_backlog_is_not_shown(latest: object) -> None:
     query = Query(ends_after=1, on_wait=lambda _: query.batch(0, 1, latest))

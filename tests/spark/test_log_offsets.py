@@ -135,7 +135,9 @@ def test_ranges_are_cut_without_a_gap(begin: int, messages: int, pieces: int) ->
 def test_rates_and_lags_follow_the_batches() -> None:
     now = 0.0
     pace = Pace(lambda: now)
-    assert (pace.rates(), pace.lag("a", 5)) == ({}, 5)
+    assert (pace.rates(), pace.lag("a", 5)) == ({}, 0), "where it begins is not known"
+    pace.begun({"a": 3})
+    assert pace.lag("a", 5) == 2
     for seconds, end in ((0.0, 100), (1.0, 300), (2.0, 500)):
         now = seconds
         pace.planned({"a": end, "b": 7})

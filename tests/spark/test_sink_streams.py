@@ -1,12 +1,15 @@
-"""Columns that a stream of RabbitMQ does not keep are refused by ``queueType=stream`` of the sink."""
+"""Columns and encoded headers that a stream of RabbitMQ does not keep are refused with ``queueType=stream``."""
 
 from __future__ import annotations
 
 import pytest
 from pyspark.sql import types as t
 
-from amqp_spark.errors import OptionError, SchemaError
+from amqp_spark.errors import OptionError, RowError, SchemaError
 from amqp_spark.validation import check_sink
+from tests.spark.message_support import sink_options
+from tests.spark.publish_support import encoded
+from tests.support.wire_0_9 import long, table
 
 INT, TEXT = t.IntegerType(), t.StringType()
 
@@ -53,3 +56,53 @@ def test_what_a_stream_keeps_is_sent() -> None:
     assert problems("message_id", TEXT) == ()
     with pytest.raises(OptionError, match=r"'queueType' has the value 'quorum'.*Allowed: stream"):
         problems("message_id", TEXT, queueType="quorum")
+
+
+RAW = t.StructType([t.StructField("body", t.BinaryType()), t.StructField("application_headers", t.BinaryType())])
+NUMBER = (b"n", b"I" + bytes(4))
+PLAIN = table(NUMBER, (b"text", b"S" + long(b"a")), (b"raw", b"x" + long(b"\xff")), ("é".encode(), b"V"))
+DECIMAL = b"D\x02" + bytes(4)
+ARRAY, INNER = b"A" + long(b"I" + bytes(4)), b"F" + table(NUMBER)
+
+
+def refused(*raw: bytes | None, **options: object) -> str:
+    """Why one of these encoded headers is refused; nothing if all are sent."""
+    rows = [{"body": b"", "application_headers": each} for each in raw]
+    try:
+        encoded(RAW, rows, sink_options(**{"queueType": "stream"} | options))
+    except RowError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [(ARRAY, "an array"), (INNER, "a table"), (b"A" + long(DECIMAL), "an array"), (b"F" + long(b""), "a table")],
+)
+def test_encoded_headers_that_a_stream_leaves_out_are_refused(value: bytes, what: str) -> None:
+    headers_ = table(NUMBER, (b"legs", value), NUMBER)
+    found = refused(PLAIN, None, headers_, PLAIN)
+    assert "Row 2 of" in found
+    assert f"'application_headers' has {what} at ['legs'], which a stream of RabbitMQ leaves out" in found
+    assert refused(headers_, onUnsupported="drop") == ""
+    rows = [{"body": b"", "application_headers": headers_}]
+    assert len(encoded(RAW, rows, sink_options())) == 1, "a queue keeps it"
+
+
+def test_an_encoded_decimal_is_always_refused() -> None:
+    for found in ("fail", "drop"):
+        headers_ = table((b"legs", ARRAY), (b"price", DECIMAL)) if found == "drop" else table((b"price", DECIMAL))
+        text = refused(PLAIN, headers_, onUnsupported=found)
+        assert "Row 1 of" in text
+        assert "has a decimal at ['price'], and RabbitMQ closes the connection" in text
+
+
+def test_encoded_headers_that_a_stream_keeps_are_sent() -> None:
+    many = table(*((b"k%d" % number, b"I" + bytes(4)) for number in range(100)))
+    assert refused(PLAIN, None, table(), many) == ""
+    assert refused(PLAIN, None, table(), many, stampHeaders=True) == ""
+
+
+def test_a_malformed_table_has_the_reason_of_every_table() -> None:
+    assert "the value at byte 6 is longer than the table" in refused(long(b"\x01aA" + bytes([0, 0, 9, 9])))
+    assert "unknown type letter" in refused(long(b"\x01aZ"))

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from amqp_core.address import ConnectOptions, parse_url
 from amqp_core.protocols import connect
+from tests.support.box import Box
 from tests.support.brokerj import BrokerJ
 from tests.support.rabbitmq import RabbitMQNode
 
@@ -36,7 +37,11 @@ SUMMARY = """
     SELECT symbol, count(*) AS ticks, sum(qty) AS qty, max_by(price, id) AS last, round(avg(price), 4) AS mean
     FROM (SELECT application_headers.* FROM input) GROUP BY symbol ORDER BY symbol
 """
-BROKERS: dict[str, type[BrokerJ] | type[RabbitMQNode]] = {"brokerj": BrokerJ, "rabbitmq": RabbitMQNode}
+BROKERS: dict[str, type[BrokerJ] | type[RabbitMQNode] | type[Box]] = {
+    "brokerj": BrokerJ,
+    "rabbitmq": RabbitMQNode,
+    "box": Box,
+}
 SPARK = ("--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=ERROR")
 SCHEMA = (
     "queue STRING, position BIGINT, message_id STRING, routing_key STRING, timestamp TIMESTAMP, body STRING, "

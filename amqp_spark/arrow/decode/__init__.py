@@ -14,6 +14,7 @@ from amqp_spark.arrow.decode.schema import (
     schema_problems,
     schema_with,
 )
+from amqp_spark.arrow.v0_9.decode.equal import EqualMessages
 
 __all__ = [
     "COLUMNS",
@@ -22,6 +23,7 @@ __all__ = [
     "TABLE_TYPES",
     "Chunk",
     "ColumnPlan",
+    "EqualMessages",
     "decode_maps",
     "joined",
     "schema_problems",

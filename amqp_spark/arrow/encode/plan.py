@@ -38,6 +38,8 @@ class MessagePlan:
     transactional_id: str | None
     drops_unsupported: bool
     """Whether columns that the protocol has no property for are ignored; otherwise they must be NULL."""
+    to_streams: bool
+    """Whether the messages go to streams of RabbitMQ, which do not keep all headers."""
 
     @classmethod
     def build(cls, schema: StructType, options: SinkOptions) -> MessagePlan:
@@ -69,6 +71,7 @@ class MessagePlan:
             stable_message_id=options.stable_message_id,
             transactional_id=options.transactional_id,
             drops_unsupported=options.drops_unsupported,
+            to_streams=options.queue_type is not None,
         )
 
     def encoder(self, frame_format: FrameFormat, task_id: TaskId) -> Encoder:

@@ -290,6 +290,8 @@ class ExactlyOncePolicy:
         committed = [each for each in slices if each.change.committed]
         if committed:  # the bound applies to a batch, over all queues
             self._pace.committed(sum(each.count for each in committed), sum(each.change.seconds for each in committed))
+        for each in committed:
+            each.owned()
         for each in slices:
             if each.change.done and not each.change.committed:
                 each.discard()

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import time
 from array import array
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -41,6 +42,7 @@ from typing import TYPE_CHECKING, Final
 from amqp_core.blocks import Block
 from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
+from amqp_spark.arrow.decode import EqualMessages
 from amqp_spark.datasource.consumer_setup import DYING_SECONDS
 from amqp_spark.datasource.exactly_once.recognition import Recognition, Verdict
 from amqp_spark.datasource.exactly_once.waiting import meanwhile
@@ -56,6 +58,9 @@ from amqp_spark.timeouts import accept_timeout
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import numpy as np
+    import numpy.typing as npt
 
     from amqp_core.api import Block as AnyBlock
     from amqp_core.api import Client, Identity
@@ -90,10 +95,8 @@ FRESH_LOOKS: Final = 5000
 """Most messages of a session that are compared with those in doubt although they are not marked as redelivered."""
 OTHER_BATCHES: Final = 2
 """So many other batches are compared with those in doubt."""
-SAMPLE: Final = 32
-"""Messages that are compared with each other once a second, to warn of equal ones."""
-SAMPLED: Final = 1024
-"""Messages that the next sample is compared with."""
+LOOKING_PART: Final = 0.02
+"""Part of the time that the search for equal messages may take."""
 YOUNG_SECONDS: Final = 3.0
 """Age of a queue before anything rests on it: RabbitMQ 4 may lose what a new quorum queue has confirmed."""
 
@@ -133,8 +136,9 @@ class QuorumState:
         self._next_look = self._begun_at = self._last_arrival = 0.0
         self._pause = LOOK_SECONDS
         self._fresh_looks = 0
-        self._samples: dict[bytes, None] = {}
-        self._next_sample = 0.0
+        self._equal: EqualMessages | None = EqualMessages()
+        """Until it has found some."""
+        self._next_equal = float("-inf")
 
     def begin(self, client: Client) -> None:
         """Use a new session."""
@@ -218,6 +222,28 @@ class QuorumState:
         """How long RabbitMQ may take a lost session for a live one, on a node that lives."""
         return RABBITMQ_HEARTBEATS * self._consumer.heartbeat + DYING_SECONDS
 
+    @property
+    def looks_for_equal(self) -> bool:
+        """Whether no equal messages without a message id were found yet."""
+        return self._equal is not None
+
+    def look_for_equal(self, parts: Sequence[memoryview], ends: npt.NDArray[np.uint64]) -> None:
+        """Warn once of equal messages without a message id. On the thread that plans batches, with each owned one; a
+        batch is passed over if looking would take more than a small part of the time."""
+        begun = time.monotonic()
+        if self._equal is None or begun < self._next_equal:
+            return
+        found = self._equal.are_in(parts, ends)
+        ended = time.monotonic()
+        self._next_equal = ended + (ended - begun) / LOOKING_PART
+        if found:
+            self._equal = None
+            _log.warning(
+                "%s: there are equal messages without a message_id: if one of them comes again after a crash, it "
+                "cannot be recognised, and is read twice; let the publishers set a unique message_id",
+                self._shown,
+            )  # fmt: skip
+
     # --- doubts
 
     def note(self) -> None:
@@ -277,7 +303,6 @@ class QuorumState:
 
     def sift(self, blocks: Sequence[AnyBlock]) -> list[AnyBlock]:
         """Return blocks without the messages that may be in doubt."""
-        self._look_for_equal(blocks)
         if not self.in_doubt:
             return list(blocks)
         kept: list[AnyBlock] = []
@@ -436,30 +461,6 @@ class QuorumState:
         self._fresh_looks += len(fresh)
         for each in self._session.identities(block, fresh):
             self._recognition.arrived(each)
-
-    def _look_for_equal(self, blocks: Sequence[AnyBlock]) -> None:
-        """Warn once of equal messages without a message id, as far as a sample has them."""
-        now = self._clock()
-        if now < self._next_sample:
-            return
-        self._next_sample = now + 1.0
-        block = blocks[0]
-        known = set(self._session.redelivered(block))
-        fresh = [index for index in range(min(SAMPLE, len(block.ends))) if index not in known]
-        for each in self._session.identities(block, fresh):
-            if each is None or each.named:
-                continue
-            if each.digest in self._samples:
-                _log.warning(
-                    "%s: there are equal messages without a message_id: if one of them comes again after a crash, it "
-                    "cannot be recognised, and is read twice; let the publishers set a unique message_id",
-                    self._shown,
-                )  # fmt: skip
-                self._next_sample = float("inf")
-                return
-            self._samples[each.digest] = None
-        while len(self._samples) > SAMPLED:
-            del self._samples[next(iter(self._samples))]
 
 
 def without(block: AnyBlock, indices: Sequence[int]) -> list[AnyBlock]:

@@ -170,6 +170,12 @@ class TransactionalState:
         """Return what arrived without messages that an earlier session may have accepted."""
         return blocks if self._quorum is None else self._quorum.sift(blocks)
 
+    def look_for_equal(self, held: QueueBuffer) -> None:
+        """Look at the bytes of an owned batch, from the thread that has planned it, for messages that could not be
+        recognised."""
+        if self._quorum is not None and self._quorum.looks_for_equal:
+            self._quorum.look_for_equal(held.parts(held.accepted, held.planned), ends_of(held))
+
     def take_dropped(self) -> int:
         """Number of messages that were recognised since the last call."""
         dropped, self._dropped_count = self._dropped_count, 0
@@ -449,6 +455,10 @@ class BatchPart:
         )
         self._file = written.file
         entry.batch = replace(batch, file=written.file, checksum=written.checksum)
+
+    def owned(self) -> None:
+        """Look at its messages, once it is owned: before, the same ones may be planned again."""
+        self.owner.look_for_equal(self._held)
 
     def discard(self) -> None:
         """Delete its file: the batch is not owned, and the broker has its messages."""

@@ -18,6 +18,11 @@ class Pace:
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
         self._batches: deque[tuple[float, Mapping[str, int]]] = deque()
+        self._begins: Mapping[str, int] = {}
+
+    def begun(self, begins: Mapping[str, int]) -> None:
+        """Record where the next batch begins."""
+        self._begins = begins
 
     def planned(self, ends: Mapping[str, int]) -> None:
         """Record a batch by the offsets at which it ends."""
@@ -36,4 +41,5 @@ class Pace:
 
     def lag(self, log: str, end: int) -> int:
         """How many messages of a log that ends there are in no batch yet."""
-        return max(0, end - self._batches[-1][1].get(log, 0)) if self._batches else end
+        planned = self._batches[-1][1] if self._batches else self._begins
+        return max(0, end - planned.get(log, end))

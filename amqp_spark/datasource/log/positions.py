@@ -53,6 +53,22 @@ def marked(probe: LogProbe, log: str, offset: int) -> LogOffset:
     return LogOffset(offset, before.digest.hex())
 
 
+def is_same(probe: LogProbe, log: str, start: LogOffset) -> bool:
+    """Whether the log is the one that was read up to ``start``: it has the message before it, if that is not removed.
+
+    A log of equal messages cannot be told from another one of them.
+    """
+    if not start.offset:
+        return True
+    before = probe.entry(log, start.offset - 1, SURE_SECONDS)
+    return before is not None and (before.offset != start.offset - 1 or agrees(before.digest, start.digest))
+
+
+def agrees(found: bytes, noted: str | None) -> bool:
+    """Whether a message may be the one whose digest was noted; an older version noted digests of another length."""
+    return noted is None or len(noted) != 2 * len(found) or noted == found.hex()
+
+
 def checked(probe: LogProbe, log: str, start: LogOffset, *, fail_on_data_loss: bool) -> LogOffset:
     """Where to go on: the start, if the log still has what follows it.
 
@@ -60,18 +76,21 @@ def checked(probe: LogProbe, log: str, start: LogOffset, *, fail_on_data_loss: b
         LogError: messages are gone, or the log was made again; unless ``fail_on_data_loss`` is false.
     """
     first = first_of(probe, log)
-    if start.offset:
-        before = probe.entry(log, start.offset - 1, SURE_SECONDS)
-        if before is None or (before.offset == start.offset - 1 and start.digest not in (None, before.digest.hex())):
-            text = SparkCondition.LOG_REPLACED(stream=log, offset=start.offset)
-            if fail_on_data_loss:
-                raise LogError(text)
-            _log.warning("%s", text)
-            return LogOffset(first)
+    if not is_same(probe, log, start):
+        replaced(log, start.offset, fail=fail_on_data_loss)
+        return LogOffset(first)
     if first > start.offset:
         lost(log, start.offset, first, fail=fail_on_data_loss)
         return LogOffset(first)
     return start
+
+
+def replaced(log: str, offset: int, *, fail: bool) -> None:
+    """Report that the log was deleted and made again: warn, or raise LogError."""
+    text = SparkCondition.LOG_REPLACED(stream=log, offset=offset)
+    if fail:
+        raise LogError(text)
+    _log.warning("%s", text)
 
 
 def lost(log: str, begin: int, end: int, *, fail: bool) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql.datasource import InputPartition
 from amqp_core.errors import AmqpError
 from amqp_spark.arrow.decode import Chunk
 from amqp_spark.datasource.kept_alive import KeptAlive
-from amqp_spark.datasource.log.positions import first_of, lost
+from amqp_spark.datasource.log.positions import agrees, first_of, lost, replaced
 from amqp_spark.datasource.log.probe import LogProbe, subscribe
 from amqp_spark.datasource.log.retries import LogRetries
 from amqp_spark.error_conditions import SparkCondition
@@ -25,9 +25,10 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from amqp_core.api import Block, Client
+    from amqp_core.api import Block, Client, LogEntry
     from amqp_spark.arrow.decode import ColumnPlan
     from amqp_spark.connect import Connector
+    from amqp_spark.datasource.log.offsets import LogOffset
     from amqp_spark.datasource.log.planner import LogRange
     from amqp_spark.options import SourceOptions
 
@@ -41,11 +42,12 @@ SILENT_SECONDS: Final = 60.0
 
 @dataclass(frozen=True)
 class LogPartition(InputPartition):
-    """The messages ``[begin, end)`` of a log."""
+    """The messages ``[begin, end)`` of a log. ``digest``: of the last one, in hexadecimal, if it is known."""
 
     log: str
     begin: int
     end: int
+    digest: str | None = None
 
     value = None
 
@@ -66,6 +68,7 @@ class RangeReader:
         self._log = part.log
         self._at = part.begin
         self._end = part.end
+        self._digest = part.digest
         self._options = options
         self._columns = columns
         self._connector = connector
@@ -122,6 +125,8 @@ class RangeReader:
             low, high = run.low + at - run.offset, min(run.high, run.low + self._end - run.offset)
             if low >= high:
                 continue
+            if run.offset + high - run.low == self._end:
+                self._check_last(client, run.block, high - 1)
             ends = run.block.ends
             begin = ends[low - 1] if low else 0
             yield Chunk.of(
@@ -130,6 +135,11 @@ class RangeReader:
                 protocol=client.protocol,
             )
             at = run.offset + high - run.low
+
+    def _check_last(self, client: Client, block: Block, index: int) -> None:
+        """The log may have been made again since the range was planned."""
+        if not agrees(self._entry(client, block, index).digest, self._digest):
+            replaced(self._log, self._end, fail=self._options.fail_on_data_loss)
 
     def _runs(self, client: Client) -> Iterator[_Run]:
         """Cut what arrives where offsets are left out."""
@@ -177,12 +187,16 @@ class RangeReader:
         self._at = following
 
     def _offset(self, client: Client, block: Block, index: int) -> int:
+        return self._entry(client, block, index).offset
+
+    def _entry(self, client: Client, block: Block, index: int) -> LogEntry:
         found = client.log_entry(block, index)
         if found is None:
             raise LogError(SparkCondition.LOG_IS_QUEUE(queue=self._log))
-        return found.offset
+        return found
 
 
-def partition_of(part: LogRange) -> LogPartition:
-    """The partition that reads a range."""
-    return LogPartition(part.log, part.begin, part.end)
+def partition_of(part: LogRange, end: LogOffset | None = None) -> LogPartition:
+    """The partition that reads a range, of a batch that ends at ``end``."""
+    digest = end.digest if end is not None and end.offset == part.end else None
+    return LogPartition(part.log, part.begin, part.end, digest)

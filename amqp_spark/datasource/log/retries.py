@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import re
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.errors import NotFound, PreconditionFailed, ResourceDeleted
+from amqp_core.errors import CommandFailed, NotFound, ResourceDeleted
 from amqp_spark.retry import LOCK_RETRY_SECONDS, RetryPolicy
 
 if TYPE_CHECKING:
@@ -18,12 +19,13 @@ _log = logging.getLogger(__name__)
 
 RECOVERY_SECONDS: Final = 30.0
 """Longest time for which attempts go on while the broker does not know a log, or the node has no replica of it."""
-_NOT_YET: Final = ("have a running replica", "have a replica")
-"""In the text of a node on which a stream has not started yet, or not any more: RabbitMQ 4.3, and 3.10."""
+_NO_REPLICA: Final = re.compile(r"does not have a (running )?(local )?replica")
+"""In the text of a node on which a stream has not started yet, or not any more: 406 of RabbitMQ 4.3; 3.10 leaves out
+the first word, and has a 506 with both."""
 
 
 def _has_no_replica(error: AmqpError) -> bool:
-    return isinstance(error, PreconditionFailed) and any(text in str(error) for text in _NOT_YET)
+    return isinstance(error, CommandFailed) and _NO_REPLICA.search(str(error)) is not None
 
 
 def _may_come_back(error: AmqpError) -> bool:

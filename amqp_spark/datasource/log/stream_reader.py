@@ -19,7 +19,7 @@ from amqp_spark.datasource.log.broker import LogBroker
 from amqp_spark.datasource.log.offsets import LogOffset, dump_log_offsets, parse_log_offsets
 from amqp_spark.datasource.log.pace import Pace
 from amqp_spark.datasource.log.planner import LogRange, cut, shares
-from amqp_spark.datasource.log.positions import checked, marked, resolve
+from amqp_spark.datasource.log.positions import checked, first_of, is_same, marked, replaced, resolve
 from amqp_spark.datasource.log.range_reader import LogPartition, RangeReader, partition_of
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import UnsupportedModeError
@@ -27,7 +27,7 @@ from amqp_spark.options.log_positions import Edge, position_of
 from amqp_spark.python_workers import spare_collections
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -54,6 +54,8 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._ends: dict[str, int] = {}
         """Per log, the latest known offset behind its last message."""
         self._bounded = False
+        self._planned: dict[str, LogOffset] = {}
+        """The end of the latest batch that this process has planned."""
         self._verified = 0
         """The connection over which the logs were found to be those of the checkpoint."""
         self._last_batch = time.monotonic()
@@ -98,10 +100,12 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 )
             )
         starts = parse_log_offsets(start, self._options.queues)
+        self._pace.begun({log: each.offset for log, each in starts.items()})
         ends = self._ask(lambda probe: self._plan(probe, starts))
         if ends == starts:
             return start
         self._last_batch = time.monotonic()
+        self._planned = ends
         self._pace.planned({log: end.offset for log, end in ends.items()})
         crashpoints.reached(crashpoints.END_RETURNED_UNLOGGED)
         return dump_log_offsets(ends)
@@ -110,11 +114,12 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the ranges of the batch, each for one task. A log that is not in ``start`` joins with this batch."""
         crashpoints.reached(crashpoints.LOGGED_BEFORE_PARTITIONS)
         starts, ends = (parse_log_offsets(each, self._options.queues) for each in (start, end))
-        self._ask(lambda probe: self._verify(probe, starts))
+        if ends != self._planned:  # a batch that was logged before a restart
+            starts = self._ask(lambda probe: self._readable(probe, starts))
         ranges = [LogRange(log, starts[log].offset, ends[log].offset) for log in starts if log in ends]
-        found = [piece for each in ranges if each.messages > 0 for piece in cut(each, self._options.num_partitions)]
+        pieces = [piece for each in ranges if each.messages > 0 for piece in cut(each, self._options.num_partitions)]
         crashpoints.reached(crashpoints.PARTITIONS_RETURNED)
-        return [partition_of(each) for each in found]
+        return [partition_of(each, ends[each.log]) for each in pieces]
 
     def commit(self, end: dict) -> None:  # type: ignore[type-arg]
         """Nothing is accepted."""
@@ -154,8 +159,34 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return starts
         fail = self._options.fail_on_data_loss
         found = {log: checked(probe, log, start, fail_on_data_loss=fail) for log, start in starts.items()}
+        for log, start in starts.items():
+            if found[log] != start:
+                self._forget_end(probe, log)
         self._verified = self._broker.sessions
         return found
+
+    def _readable(self, probe: LogProbe, starts: dict[str, LogOffset]) -> dict[str, LogOffset]:
+        """The starts of a batch without logs that were made again since: what it had of them is gone."""
+        fail = self._options.fail_on_data_loss
+        same = {log: start for log, start in starts.items() if is_same(probe, log, start)}
+        for log in starts.keys() - same.keys():
+            replaced(log, starts[log].offset, fail=fail)
+            self._verified = 0  # the next batch begins with the first message of the new one
+        return same
+
+    def _restarted(self, probe: LogProbe, begins: dict[str, LogOffset], logs: Iterable[str]) -> dict[str, LogOffset]:
+        """Where logs begin that were made again since the batch before; nothing else tells while messages wait."""
+        found: dict[str, LogOffset] = {}
+        for log in logs:
+            if not is_same(probe, log, begins[log]):
+                replaced(log, begins[log].offset, fail=self._options.fail_on_data_loss)
+                self._forget_end(probe, log)
+                found[log] = LogOffset(first_of(probe, log))
+        return found
+
+    def _forget_end(self, probe: LogProbe, log: str) -> None:
+        """A log was made again: it ends elsewhere."""
+        self._ends[log] = probe.end(log, certain=self._bounded)
 
     def _plan(self, probe: LogProbe, starts: dict[str, LogOffset]) -> dict[str, LogOffset]:
         joining = [log for log in self._options.queues if log not in starts]
@@ -167,10 +198,14 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._look(probe, begins)
         waiting = {log: max(0, self._ends.get(log, 0) - begin.offset) for log, begin in begins.items()}
         total = sum(waiting.values())
-        if not total or not self._is_due(total):
+        most = self._most(probe)
+        if not total or not self._is_due(total, most):
             return starts
         self._turn += 1
-        taken = shares(waiting, self._most(probe), self._turn)
+        taken = shares(waiting, most, self._turn)
+        restarted = self._restarted(probe, begins, taken)
+        if restarted:
+            return begins | restarted
         return begins | {log: marked(probe, log, begins[log].offset + count) for log, count in taken.items()}
 
     def _look(self, probe: LogProbe, begins: dict[str, LogOffset]) -> None:
@@ -191,9 +226,9 @@ class AmqpLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         by_bytes = max(1, self._options.max_bytes_per_trigger // probe.mean_bytes)
         return min(by_bytes, self._options.max_messages_per_trigger or by_bytes)
 
-    def _is_due(self, waiting: int) -> bool:
+    def _is_due(self, waiting: int, most: int) -> bool:
         options = self._options
-        if self._bounded or waiting >= options.min_messages_per_trigger:
+        if self._bounded or waiting >= min(most, options.min_messages_per_trigger):
             return True
         return time.monotonic() - self._last_batch >= options.max_trigger_delay
 

@@ -13,7 +13,7 @@ from amqp_spark.arrow.rows.messages import HEADERS
 from amqp_spark.arrow.rows.row_bytes import LARGEST
 from amqp_spark.arrow.rows.row_errors import foreign, limited
 from amqp_spark.arrow.rows.values import encode_map
-from amqp_spark.arrow.v0_9.encode.tables import checked, end_of
+from amqp_spark.arrow.v0_9.encode.tables import checked, end_of, not_for_streams
 
 if TYPE_CHECKING:
     from amqp_spark.arrow.rows.messages import TaskId
@@ -35,6 +35,12 @@ def encode(column: Array, kind: t.DataType, blamed: Blamed) -> Array:
     for row, reason in wrong.items():
         blamed.setdefault(row, (HEADERS, reason))
     return raw
+
+
+def refuse_for_streams(raw: Array, blamed: Blamed, *, drops: bool) -> None:
+    """Refuse encoded headers that a stream of RabbitMQ does not keep; the check of the schema refuses typed ones."""
+    for row, reason in not_for_streams(raw, drops=drops).items():
+        blamed.setdefault(row, (HEADERS, reason))
 
 
 def stamped(tables: Array | None, rows: int, task_id: TaskId, first_row: int) -> Array:

@@ -9,6 +9,8 @@ import time
 from struct import pack
 from typing import TYPE_CHECKING, Final
 
+from pyspark.sql.types import BinaryType
+
 from amqp_core.v0_9.framing import HEADER, METHOD, OVERHEAD
 from amqp_core.v0_9.spec import BasicProperties, BasicPublish
 from amqp_spark.arrow.rows.fields import sized
@@ -103,7 +105,10 @@ class PublishEncoder(Encoder):
         return frames.assemble(start, body, self._channel, self._room)
 
     def _encoded_headers(self, column: Array, kind: DataType, blamed: Blamed) -> Array:
-        return headers.encode(column, kind, blamed)
+        raw = headers.encode(column, kind, blamed)
+        if self.plan.to_streams and isinstance(kind, BinaryType):
+            headers.refuse_for_streams(raw, blamed, drops=self.plan.drops_unsupported)
+        return raw
 
     def _stamped(self, headers_: Array | None, rows: int, first_row: int) -> Array:
         return headers.stamped(headers_, rows, self.task_id, first_row)

@@ -32,6 +32,12 @@ _PLAIN: Final = np.array(
 _EXPONENTS: Final = {code.FLOAT: 0x7F80, code.DOUBLE: 0x7FF0}
 
 
+_KEPT_BY_STREAMS: Final = _PLAIN.copy()
+"""The same without what a stream of RabbitMQ does not take: it stores messages in the format of AMQP 1.0."""
+_KEPT_BY_STREAMS[code.DECIMAL] = -9
+_NOT_KEPT: Final = {code.TABLE: "a table", code.ARRAY: "an array"}
+
+
 def checked(raw: Array) -> dict[int, str]:
     """Rows with a malformed encoded table, and the reasons: sizes must hold, entries fill the table exactly."""
     there = present(raw)
@@ -44,8 +50,45 @@ def checked(raw: Array) -> dict[int, str]:
     return wrong
 
 
-def _plain(raw: Array) -> Mask:
-    """Rows whose tables are well-formed for certain: of few entries, with keys in ASCII and no container inside."""
+def not_for_streams(raw: Array, *, drops: bool) -> dict[int, str]:
+    """Rows with a well-formed table of which a stream of RabbitMQ leaves a header out, unless ``drops``, or for which
+    the broker closes the connection; and the reasons."""
+    there = present(raw)
+    doubtful = ~_plain(raw, _KEPT_BY_STREAMS) if there is None else ~_plain(raw, _KEPT_BY_STREAMS) & there
+    wrong: dict[int, str] = {}
+    for row in np.flatnonzero(doubtful).tolist():
+        reason = _lost_in_streams(cast("Any", raw[row]).as_py(), drops=drops)
+        if reason is not None:
+            wrong[row] = reason
+    return wrong
+
+
+def _lost_in_streams(data: bytes, *, drops: bool) -> str | None:
+    at = 4
+    while at < len(data):
+        letter_at = _after_key(data, at, len(data))
+        letter = data[letter_at] if letter_at < len(data) else -1
+        where = f"at [{data[at + 1 : letter_at].decode('utf-8', 'replace')!r}]"
+        after = end_of(data, letter, letter_at + 1) if letter in KEPT else -1
+        if not at < after <= len(data):
+            return None  # malformed: it has a reason already
+        if letter == code.DECIMAL:
+            return (
+                f"has a decimal {where}, and RabbitMQ closes the connection for a decimal on its way to a stream "
+                "(queueType=stream): send a number or a text"
+            )
+        if letter in _NOT_KEPT and not drops:
+            return (
+                f"has {_NOT_KEPT[letter]} {where}, which a stream of RabbitMQ leaves out (queueType=stream): send a "
+                "text, such as one with JSON, or set onUnsupported=drop"
+            )
+        at = after
+    return None
+
+
+def _plain(raw: Array, widths: Numbers = _PLAIN) -> Mask:
+    """Rows whose tables are well-formed for certain: of few entries, with keys in ASCII, no container inside, and only
+    types that have ``widths``."""
     long = lengths(raw)
     ends = bounds(raw).astype(np.int64)
     found = np.zeros(len(raw), np.bool_)
@@ -69,16 +112,16 @@ def _plain(raw: Array) -> Mask:
             break
         letter_at = np.minimum(at + 1 + data[at], end)
         letters = data[letter_at]
-        width = _width(data, letters, letter_at + 1, end)
+        width = _width(data, letters, letter_at + 1, end, widths)
         good = (letter_at < end) & (width >= 0) & (others[letter_at] == others[at + 1])
         at = letter_at + 1 + width
         good &= at <= end
     return found
 
 
-def _width(data: Numbers, letters: Numbers, at: Numbers, end: Numbers) -> Numbers:
+def _width(data: Numbers, letters: Numbers, at: Numbers, end: Numbers, widths: Numbers) -> Numbers:
     """Bytes of values that begin at these positions, with their sizes; negative if they need a closer look."""
-    width = _PLAIN[letters]
+    width = widths[letters]
     sized = width == -4
     if sized.any():
         width[sized] = 4 + _size(data, np.minimum(at[sized], end[sized]))

@@ -1,0 +1,106 @@
+"""The embedded broker in a thread of the user's own process."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import uuid
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from amqp_core.broker.logins import DEFAULT_LOGIN
+from amqp_core.broker.model.virtual_host import VirtualHost
+from amqp_core.broker.server import HOST, Server
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+START_SECONDS = 30.0
+
+
+class Broker:
+    """A broker that runs in a thread of this process; made by :func:`running`. Any thread may use it.
+
+    Attributes:
+        username, password: of its login.
+        port: its port, on the loopback address.
+    """
+
+    def __init__(self, port: int = 0) -> None:
+        self.username, self.password = DEFAULT_LOGIN
+        self.port = port
+        self._server = Server()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="amqp broker", daemon=True)
+        self._started = threading.Event()
+        self._error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return f"<broker at {self.url}>"
+
+    @property
+    def url(self) -> str:
+        """URL of the virtual host ``/``, without credentials."""
+        return self.url_of("/")
+
+    def url_of(self, virtual_host: str) -> str:
+        """URL of a virtual host, without credentials."""
+        return f"amqp://{HOST}:{self.port}/{quote(virtual_host, safe='')}"
+
+    def add_virtual_host(self, name: str | None = None) -> str:
+        """Make a virtual host if there is none with this name; ``None``: one with a new name. Return its name."""
+        name = uuid.uuid4().hex if name is None else name
+        self._server.hosts.setdefault(name, VirtualHost(name))
+        return name
+
+    def start(self) -> None:
+        """Start to listen.
+
+        Raises:
+            OSError: the port is in use.
+        """
+        self._thread.start()
+        if not self._started.wait(START_SECONDS):
+            raise TimeoutError(f"the broker did not start within {START_SECONDS:g} s")
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """End all connections, and stop. Messages in memory are gone."""
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self.port = self._loop.run_until_complete(self._server.start(self.port))
+        except OSError as error:
+            self._error = error
+            return
+        finally:
+            self._started.set()
+        try:
+            self._loop.run_forever()
+        finally:
+            self._loop.run_until_complete(self._server.stop())
+            self._loop.close()
+
+
+@contextmanager
+def running(port: int = 0) -> Iterator[Broker]:
+    """Run a broker while the context lasts: ``with running() as broker: connect(broker.url)``.
+
+    Args:
+        port: on the loopback address; 0: a free one.
+
+    Raises:
+        OSError: the port is in use.
+    """
+    broker = Broker(port)
+    broker.start()
+    try:
+        yield broker
+    finally:
+        broker.stop()

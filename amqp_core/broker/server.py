@@ -1,0 +1,223 @@
+"""Sockets and time of the embedded broker: one asyncio loop, one port for all protocols."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.broker.logins import Logins
+from amqp_core.broker.model.virtual_host import VirtualHost
+from amqp_core.broker.v0_9.connection import ServerConnection
+from amqp_core.v0_9.connection import HEADERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_log = logging.getLogger(__name__)
+
+HOST: Final = "127.0.0.1"
+VERSIONS: Final = {header: version for version, header in HEADERS.items()}
+HEADER_BYTES: Final = 8
+LOGIN_SECONDS: Final = 10.0
+"""Time that a client has until its connection is open."""
+CLOSE_SECONDS: Final = 5.0
+"""Time that a client has to answer connection.close."""
+
+
+class Server:
+    """The broker: virtual hosts, and the connections to them. Everything runs in one event loop.
+
+    Args:
+        hosts: names of the virtual hosts.
+        logins: who may log in.
+    """
+
+    def __init__(self, hosts: Iterable[str] = ("/",), logins: Logins | None = None) -> None:
+        self.hosts = {name: VirtualHost(name) for name in hosts}
+        self.logins = logins or Logins()
+        self._begin = time.time() - time.monotonic()
+        self._peers: set[_Peer] = set()
+        self._dirty: set[_Peer] = set()
+        self._flushing = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._server: asyncio.Server | None = None
+
+    def now(self) -> float:
+        """Time of the model: seconds since 1970 that never go back."""
+        return self._begin + time.monotonic()
+
+    async def start(self, port: int = 0) -> int:
+        """Listen on a port of the loopback address, 0: a free one; return it.
+
+        Raises:
+            OSError: the port cannot be used.
+        """
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(lambda: _Peer(self), HOST, port)
+        port = self._server.sockets[0].getsockname()[1]
+        assert isinstance(port, int)
+        return port
+
+    async def stop(self) -> None:
+        """Stop listening, and end all connections."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._server is not None:
+            self._server.close()
+        for peer in list(self._peers):
+            peer.shut_down()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    # --- for connections
+
+    def joined(self, peer: _Peer) -> None:
+        """A client has connected."""
+        self._peers.add(peer)
+
+    def left(self, peer: _Peer) -> None:
+        """A client is gone."""
+        self._peers.discard(peer)
+        self._dirty.discard(peer)
+
+    def wake(self, peer: _Peer) -> None:
+        """Write what a connection has to say, after the present event."""
+        self._dirty.add(peer)
+        if not self._flushing:
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        self._flushing = False
+        dirty, self._dirty = self._dirty, set()
+        for peer in dirty:
+            peer.flush()
+        self._expire()
+
+    def _expire(self) -> None:
+        """Let messages and queues expire, and come back when the next ones do."""
+        now = self.now()
+        dues = [due for host in self.hosts.values() if (due := host.expire(now)) is not None]
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if dues:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, min(dues) - now), self._expire)
+
+
+class _Peer(asyncio.Protocol):
+    """The socket of one client."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._connection: ServerConnection | None = None
+        self._first = b""
+        self._timer: asyncio.TimerHandle | None = None
+        self._name = "?"
+        self._beating = False
+        self._closing = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        host, port = transport.get_extra_info("peername")[:2]
+        self._name = f"{host}:{port}"
+        self._server.joined(self)
+        self._timer = asyncio.get_running_loop().call_later(LOGIN_SECONDS, self._too_slow)
+
+    def data_received(self, data: bytes) -> None:
+        if self._connection is None:
+            self._first += data
+            if len(self._first) < HEADER_BYTES:
+                return
+            data, self._first = self._first, b""
+            version = VERSIONS.get(data[:HEADER_BYTES], "0-9-1")  # a stranger is answered with the header of 0-9-1
+            self._connection = ServerConnection(
+                version=version,
+                hosts=self._server.hosts,
+                logins=self._server.logins,
+                clock=self._server.now,
+                wake=lambda: self._server.wake(self),
+                peer=self._name,
+            )
+        self._connection.receive(data)
+        self._server.wake(self)
+
+    def eof_received(self) -> bool:
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._server.left(self)
+        if self._connection is not None:
+            self._connection.lost()
+            if self._connection.username:
+                _log.info("%s: disconnected%s", self._name, f" ({exc})" if exc else "")
+
+    def pause_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.paused = True
+
+    def resume_writing(self) -> None:
+        if self._connection is not None:
+            self._connection.paused = False
+            self._connection.written()
+
+    def flush(self) -> None:
+        """Write what is queued, go on with what waited for that, and note when the next heartbeat is due."""
+        connection, transport = self._connection, self._transport
+        if connection is None or transport is None or transport.is_closing():
+            return
+        data = connection.take_bytes()
+        if data:
+            transport.write(data)
+        if connection.is_over:
+            transport.close()
+            return
+        connection.written()
+        if connection.is_closing and not self._closing:
+            self._closing = True
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._abort)
+        if connection.is_open and not self._beating:
+            self._beating = True
+            self._tick()
+
+    def shut_down(self) -> None:
+        """End the connection because the broker stops (320, connection-forced)."""
+        if self._connection is not None:
+            self._connection.shut_down()
+            self.flush()
+        if self._transport is not None:
+            self._transport.close()
+
+    def _tick(self) -> None:
+        connection = self._connection
+        assert connection is not None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        now = time.monotonic()
+        following = connection.tick(now)
+        if connection.is_over:
+            self._abort()
+        elif following is not None:
+            self._timer = asyncio.get_running_loop().call_later(max(0.0, following - now), self._beat)
+
+    def _beat(self) -> None:
+        self._timer = None
+        self._tick()
+        self.flush()
+
+    def _too_slow(self) -> None:
+        self._timer = None
+        if self._connection is None or not self._connection.is_open:
+            _log.warning("%s: no login within %g s; the connection ends", self._name, LOGIN_SECONDS)
+            self._abort()
+
+    def _abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,227 @@
+"""One connection of the embedded broker over AMQP 0-9-1 or 0-9: bytes in, calls of the model, bytes out. No I/O."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
+from amqp_core.broker.v0_9.channel import ServerChannel
+from amqp_core.broker.v0_9.login import MECHANISMS, log_in
+from amqp_core.errors import AmqpError, ConnectionClosed, LimitExceeded, given
+from amqp_core.v0_9 import spec
+from amqp_core.v0_9.connection import Connection, Ended, FrameReceived, Opened, Role, State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from amqp_core.broker.logins import Logins
+    from amqp_core.broker.model.virtual_host import VirtualHost
+    from amqp_core.v0_9.framing import Frame
+
+_NORMAL: Final = 200
+
+_log = logging.getLogger(__name__)
+
+PRODUCT: Final = "amqp_core broker"
+CAPABILITIES: Final = (
+    spec.Capability.PUBLISHER_CONFIRMS,
+    spec.Capability.EXCHANGE_EXCHANGE_BINDINGS,
+    spec.Capability.BASIC_NACK,
+    spec.Capability.CONSUMER_CANCEL_NOTIFY,
+    spec.Capability.CONSUMER_PRIORITIES,
+    spec.Capability.AUTHENTICATION_FAILURE_CLOSE,
+    spec.Capability.PER_CONSUMER_QOS,
+)
+HEARTBEAT_S: Final = 60
+MOST_PENDING_BYTES: Final = 1 << 20
+"""Bytes for a client that are not written yet, above which it gets no more messages."""
+
+
+class ServerConnection:
+    """One connection. Not thread-safe.
+
+    Args:
+        version: ``0-9-1`` or ``0-9``.
+        hosts: virtual hosts by name.
+        logins: who may log in.
+        clock: the time of the model, in seconds.
+        wake: called when there is something to write that no call of this connection has caused.
+        max_message_bytes: the largest message that a client may publish.
+
+    Attributes:
+        peer: name of the client for the log.
+        is_over: whether the connection can be dropped when all is written.
+        paused: whether the socket takes no more bytes at present.
+    """
+
+    def __init__(
+        self,
+        *,
+        version: str,
+        hosts: Mapping[str, VirtualHost],
+        logins: Logins,
+        clock: Callable[[], float],
+        wake: Callable[[], None],
+        peer: str = "",
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        self.peer = peer
+        self.username = ""
+        self.max_message_bytes = max_message_bytes
+        self.is_over = False
+        self.paused = False
+        self._hosts = hosts
+        self._logins = logins
+        self._clock = clock
+        self._wake = wake
+        self._host: VirtualHost | None = None
+        self._channels: dict[int, ServerChannel] = {}
+        self._pending = 0
+        self._starved = False
+        self.protocol = Connection(
+            Role.SERVER,
+            version=version,
+            heartbeat=HEARTBEAT_S,
+            mechanisms=MECHANISMS,
+            authenticate=self._authenticate,
+            has_virtual_host=hosts.__contains__,
+            server_properties={
+                "product": PRODUCT,
+                "platform": "Python",
+                "capabilities": dict.fromkeys(CAPABILITIES, True),
+            },
+        )
+
+    @property
+    def virtual_host(self) -> VirtualHost:
+        """The virtual host of an open connection."""
+        assert self._host is not None
+        return self._host
+
+    @property
+    def now(self) -> float:
+        """The time of the model, in seconds."""
+        return self._clock()
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client gets no more messages until it has read what was sent."""
+        if self.paused or self._pending > MOST_PENDING_BYTES:
+            self._starved = True
+            return True
+        return False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client has opened a virtual host."""
+        return self._host is not None
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the client has to answer connection.close."""
+        return self.protocol.state is State.CLOSE_OK
+
+    def shut_down(self) -> None:
+        """Tell the client that the broker stops."""
+        self.lost()
+        self.protocol.close(spec.ReplyCode.CONNECTION_FORCED, "CONNECTION_FORCED - the broker stops")
+
+    def knows(self, capability: spec.Capability) -> bool:
+        """Whether the client announces a capability."""
+        return self.protocol.peer_capabilities.get(capability) is True
+
+    def receive(self, data: bytes) -> None:
+        """Process received bytes."""
+        for event in self.protocol.receive_data(data):
+            if isinstance(event, FrameReceived):
+                if not self._receive_frame(event.frame):
+                    break
+            elif isinstance(event, Opened):
+                self._host = self._hosts[self.protocol.virtual_host]
+                _log.info("%s: %s is connected to %r", self.peer, self.username, self._host.name)
+            elif isinstance(event, Ended):
+                self._ended(event.error)
+        for channel in self._channels.values():
+            channel.confirm()
+
+    def take_bytes(self) -> bytes:
+        """Return what is to be written now, and forget it."""
+        self._pending = 0
+        return self.protocol.data_to_send()
+
+    def written(self) -> None:
+        """The socket takes more: go on with deliveries that waited for it."""
+        if self._starved and not self.paused:
+            self._starved = False
+            for channel in list(self._channels.values()):
+                channel.wake()
+
+    def tick(self, now: float) -> float | None:
+        """Send a heartbeat if one is due; return the time of the next call. A client that is silent is given up."""
+        following, silent = self.protocol.tick(now)
+        if silent:
+            _log.warning("%s: the client is silent for two heartbeats; its connection ends", self.peer)
+            self.lost()
+        return following
+
+    def lost(self) -> None:
+        """The connection is gone: end its channels, and return what it held."""
+        if self.is_over and not self._channels:
+            return
+        self.is_over = True
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.end()
+        if self._host is not None:
+            self._host.close(self, now=self.now)
+            self._host = None
+
+    # --- for channels
+
+    def send_method(self, channel: int, method: spec.Method) -> None:
+        """Queue a method."""
+        self.protocol.send_method(channel, method)
+        self._wake()
+
+    def send_content(self, channel: int, method: spec.Method, header: bytes, body: bytes) -> None:
+        """Queue a method with its content."""
+        self.protocol.send_content(channel, method, header, body)
+        self._pending += len(body) + len(header) + 64
+        self._wake()
+
+    def close(self, code: spec.ReplyCode, text: str, method: spec.Method | None = None) -> None:
+        """Close the connection with an error (connection.close)."""
+        _log.warning("%s: %s", self.peer, given(text))
+        self.protocol.close(code, text, method)
+        self._wake()
+
+    # --- internals
+
+    def _authenticate(self, mechanism: str, response: bytes) -> None:
+        self.username = log_in(self._logins, mechanism, response)
+
+    def _receive_frame(self, frame: Frame) -> bool:
+        """Process a frame of a channel; return whether the connection goes on."""
+        channel = self._channels.get(frame.channel)
+        if channel is None:
+            if frame.channel > self.protocol.channel_max:
+                self.close(
+                    spec.ReplyCode.CHANNEL_ERROR, f"CHANNEL_ERROR - channel {frame.channel} is above channel-max"
+                )
+                return False
+            channel = self._channels[frame.channel] = ServerChannel(self, frame.channel)
+        try:
+            channel.receive(frame)
+        except LimitExceeded as error:
+            self.close(spec.ReplyCode.CONTENT_TOO_LARGE, f"CONTENT_TOO_LARGE - {error}"[:250])
+            return False
+        except AmqpError as error:
+            self.close(spec.ReplyCode.UNEXPECTED_FRAME, f"UNEXPECTED_FRAME - {error}"[:250])
+            return False
+        return self._host is not None
+
+    def _ended(self, error: AmqpError | None) -> None:
+        if error is not None and not (isinstance(error, ConnectionClosed) and error.reply_code == _NORMAL):
+            _log.warning("%s: the connection ends: %s", self.peer, error)
+        self.lost()

@@ -1,0 +1,60 @@
+"""Clients of the embedded broker."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pika
+import pytest
+
+from amqp_core.address import ConnectOptions, parse_url
+from amqp_core.v0_9.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from pika.adapters.blocking_connection import BlockingConnection
+
+    from amqp_core.broker.running import Broker
+
+
+class Connect(Protocol):
+    """Connects our own client."""
+
+    def __call__(self, **options: Any) -> Client: ...
+
+
+@pytest.fixture
+def vhost(amqp_broker: Broker) -> str:
+    """A virtual host of its own for each test."""
+    return amqp_broker.add_virtual_host()
+
+
+@pytest.fixture
+def connect(amqp_broker: Broker, vhost: str) -> Iterator[Connect]:
+    """A function that connects our own client."""
+    hosts, virtual_host, _ = parse_url(amqp_broker.url_of(vhost))
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> Client:
+            given = {"username": "guest", "password": "guest", "protocol": "0-9-1"} | options
+            client = Client.connect(ConnectOptions(hosts=hosts, virtual_host=virtual_host, **given))
+            stack.callback(client.close)
+            return client
+
+        yield make
+
+
+@pytest.fixture
+def pika_connection(amqp_broker: Broker, vhost: str) -> Iterator[Callable[[], BlockingConnection]]:
+    """A function that connects pika."""
+    with ExitStack() as stack:
+
+        def make() -> BlockingConnection:
+            parameters = pika.ConnectionParameters("127.0.0.1", amqp_broker.port, vhost)
+            connection = pika.BlockingConnection(parameters)
+            stack.callback(lambda: connection.close() if connection.is_open else None)
+            return connection
+
+        yield make

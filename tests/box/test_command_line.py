@@ -1,0 +1,68 @@
+"""``python -m amqp_core.broker`` as a process."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pika
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COMMAND = (sys.executable, "-m", "amqp_core.broker")
+
+
+@pytest.fixture
+def process() -> Iterator[subprocess.Popen[str]]:
+    arguments = ("--port", "0", "--queue", "prices", "--bind", "amq.topic:prices:stocks.#")
+    with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as found:
+        yield found
+        found.kill()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_it_says_where_it_is_and_ends_cleanly(process: subprocess.Popen[str], number: int, code: int) -> None:
+    assert process.stdout is not None
+    found = re.fullmatch(r"amqp://127\.0\.0\.1:(\d+)/  user guest, password guest\n", process.stdout.readline())
+    assert found is not None
+    connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", int(found[1])))
+    channel = connection.channel()
+    channel.basic_publish("amq.topic", "stocks.a.b", b"1")
+    assert channel.basic_get("prices", auto_ack=True)[2] == b"1"
+    process.send_signal(number)
+    with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="CONNECTION_FORCED"):
+        connection.process_data_events(10)
+    _, log = process.communicate(timeout=20)
+    assert process.returncode == code
+    assert "guest is connected to '/'" in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--port", "70000"), "'70000' is not a port"),
+        (("--bind", "x"), "'x' is not EXCHANGE:QUEUE"),
+        (("--bind", "amq.topic:missing"), "missing.*Correct --queue or --bind"),
+        (("--queue", "amq.own"), "amq.own.*Correct --queue or --bind"),
+    ],
+)
+def test_wrong_arguments(arguments: tuple[str, ...], text: str) -> None:
+    done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert re.search(text, done.stderr)
+
+
+def test_a_port_in_use() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        arguments = ("--port", str(port))
+        done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 3
+    assert f"Cannot listen on port {port}" in done.stderr

@@ -1,0 +1,40 @@
+"""The fixtures that pytest finds where this package is installed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TESTS = """
+import pytest
+
+from amqp_core import ConnectOptions, connect, parse_url
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_each_test_has_a_virtual_host_of_its_own(amqp_url, number):
+    hosts, virtual_host, _ = parse_url(amqp_url)
+    options = ConnectOptions(hosts=hosts, virtual_host=virtual_host, username="guest", password="guest")
+    with connect(options) as client:
+        assert client.query_queue("orders") is None
+        client.declare_queue("orders")
+        client.publish_to_queue("orders", b"1", content_type="text/plain")
+        client.confirm()
+        assert client.query_queue("orders").message_count == 1
+
+
+def test_the_broker_is_one(amqp_broker, amqp_url):
+    assert f":{amqp_broker.port}/" in amqp_url
+"""
+
+
+def test_a_test_needs_nothing_but_the_fixtures(tmp_path: Path) -> None:
+    (tmp_path / "test_orders.py").write_text(TESTS)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "3 passed" in done.stdout
