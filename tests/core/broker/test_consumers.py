@@ -68,10 +68,10 @@ class Narrow(Sink):
         return size < 3
 
 
-def narrow_host(**arguments: object) -> tuple[Host, Narrow]:
+def narrow_host(**arguments: int) -> tuple[Host, Narrow]:
     """A queue whose head, with a second to live, is too long for its consumer."""
     host = Host()
-    host.make(**arguments)
+    host.make("q", **arguments)
     sink = Narrow()
     host.listen(sink)
     host.send("long", ttl_ms=1000)
