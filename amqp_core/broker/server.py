@@ -9,11 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.broker.logins import Logins
 from amqp_core.broker.model.virtual_host import VirtualHost
-from amqp_core.broker.v0_9.connection import ServerConnection
+from amqp_core.broker.v0_9.connection import ServerConnection as Connection09
+from amqp_core.broker.v0_10.connection import ServerConnection as Connection010
+from amqp_core.broker.v0_10.names import SessionNames
 from amqp_core.v0_9.connection import HEADERS
+from amqp_core.v0_10.framing import PROTOCOL_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from amqp_core.broker.adapter import Adapter
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +42,7 @@ class Server:
     def __init__(self, hosts: Iterable[str] = ("/",), logins: Logins | None = None) -> None:
         self.hosts = {name: VirtualHost(name) for name in hosts}
         self.logins = logins or Logins()
+        self.session_names = SessionNames()
         self._begin = time.time() - time.monotonic()
         self._peers: set[_Peer] = set()
         self._dirty: set[_Peer] = set()
@@ -113,7 +119,7 @@ class _Peer(asyncio.Protocol):
     def __init__(self, server: Server) -> None:
         self._server = server
         self._transport: asyncio.Transport | None = None
-        self._connection: ServerConnection | None = None
+        self._connection: Adapter | None = None
         self._first = b""
         self._timer: asyncio.TimerHandle | None = None
         self._name = "?"
@@ -134,17 +140,30 @@ class _Peer(asyncio.Protocol):
             if len(self._first) < HEADER_BYTES:
                 return
             data, self._first = self._first, b""
-            version = VERSIONS.get(data[:HEADER_BYTES], "0-9-1")  # a stranger is answered with the header of 0-9-1
-            self._connection = ServerConnection(
-                version=version,
-                hosts=self._server.hosts,
-                logins=self._server.logins,
-                clock=self._server.now,
-                wake=lambda: self._server.wake(self),
-                peer=self._name,
-            )
+            self._connection = self._adapter(data[:HEADER_BYTES])
         self._connection.receive(data)
         self._server.wake(self)
+
+    def _adapter(self, header: bytes) -> Adapter:
+        """The adapter of the protocol that a header names; a stranger is answered with the header of 0-9-1."""
+        server = self._server
+        if header == PROTOCOL_HEADER:
+            return Connection010(
+                hosts=server.hosts,
+                logins=server.logins,
+                names=server.session_names,
+                clock=server.now,
+                wake=lambda: server.wake(self),
+                peer=self._name,
+            )
+        return Connection09(
+            version=VERSIONS.get(header, "0-9-1"),
+            hosts=server.hosts,
+            logins=server.logins,
+            clock=server.now,
+            wake=lambda: server.wake(self),
+            peer=self._name,
+        )
 
     def eof_received(self) -> bool:
         return False
@@ -179,12 +198,20 @@ class _Peer(asyncio.Protocol):
             transport.close()
             return
         connection.written()
+        self._read_or_stall(connection, transport)
         if connection.is_closing and not self._closing:
             self._closing = True
             asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._abort)
         if connection.is_open and not self._beating:
             self._beating = True
             self._tick()
+
+    def _read_or_stall(self, connection: Adapter, transport: asyncio.Transport) -> None:
+        if connection.is_stalled == transport.is_reading():
+            if connection.is_stalled:
+                transport.pause_reading()
+            else:
+                transport.resume_reading()
 
     def shut_down(self) -> None:
         """End the connection because the broker stops (320, connection-forced)."""

@@ -59,6 +59,8 @@ _CHANNELS_USED = 1
 # In a control with ranges of command ids: its code, packing flags, the size of the set and another field.
 _ROOM_BESIDES_RANGES = 16
 _RANGE_SIZE = 8
+# Bytes of UTF-8 in a reply-text (str8).
+_MOST_TEXT = 255
 # Most session.completed inside one message. A conforming peer sends few: about one for each sync bit.
 _MOST_COMPLETIONS = 10_000
 
@@ -205,6 +207,7 @@ class Connection:
         max_message_bytes: the largest accepted message or command, in bytes of all its frames.
         authenticate: ``(mechanism, response) -> challenge``, ``None`` when the login is complete; raises
             AuthenticationFailed to refuse.
+        has_virtual_host: whether the server role has a virtual host; default: any.
         scan_transfers: deliver transfers of channel 0 as blocks of raw frames (the fast path) instead of commands.
 
     Raises:
@@ -224,6 +227,7 @@ class Connection:
         mechanisms: Sequence[str] = ("ANONYMOUS",),
         authenticate: Callable[[str, bytes | None], bytes | None] | None = None,
         server_properties: dict[str, object] | None = None,
+        has_virtual_host: Callable[[str], bool] | None = None,
         scan_transfers: bool = False,
     ) -> None:
         max_frame_size = MAX_FRAME_SIZE if max_frame_size is None else max_frame_size
@@ -242,6 +246,7 @@ class Connection:
         self._mechanisms = list(mechanisms)
         self._mechanism = ""
         self._server_properties = server_properties or {}
+        self._has_virtual_host = has_virtual_host
         self._scan = Scanner(0, max_message_bytes) if scan_transfers else None
         self._scanning = False
         # session.completed that arrived inside a transfer: the completed commands are later than its beginning
@@ -585,8 +590,14 @@ class Connection:
         self.max_frame_size = self._received_frame_limit = self._sent_frame_limit = size
         self._heartbeat.interval_s = control.heartbeat or 0
 
-    def _on_open(self, control: spec.ConnectionOpen) -> Opened:
+    def _on_open(self, control: spec.ConnectionOpen) -> Opened | None:
         self.virtual_host = control.virtual_host or ""
+        if self._has_virtual_host is not None and not self._has_virtual_host(self.virtual_host):
+            text = f"there is no virtual host '{given(self.virtual_host)}'".encode()[:_MOST_TEXT].decode(
+                errors="ignore"
+            )
+            self.close(spec.ConnectionCloseCode.INVALID_PATH, text)
+            return None
         self._control(spec.ConnectionOpenOk())
         return Opened()
 

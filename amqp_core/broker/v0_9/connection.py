@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
+from amqp_core.broker.adapter import HEARTBEAT_S, MOST_PENDING_BYTES, PRODUCT
 from amqp_core.broker.v0_9.channel import ServerChannel
 from amqp_core.broker.v0_9.login import MECHANISMS, log_in
 from amqp_core.errors import AmqpError, ConnectionClosed, LimitExceeded, given
@@ -23,7 +24,6 @@ _NORMAL: Final = 200
 
 _log = logging.getLogger(__name__)
 
-PRODUCT: Final = "amqp_core broker"
 CAPABILITIES: Final = (
     spec.Capability.PUBLISHER_CONFIRMS,
     spec.Capability.EXCHANGE_EXCHANGE_BINDINGS,
@@ -33,9 +33,6 @@ CAPABILITIES: Final = (
     spec.Capability.AUTHENTICATION_FAILURE_CLOSE,
     spec.Capability.PER_CONSUMER_QOS,
 )
-HEARTBEAT_S: Final = 60
-MOST_PENDING_BYTES: Final = 1 << 20
-"""Bytes for a client that are not written yet, above which it gets no more messages."""
 
 
 class ServerConnection:
@@ -121,6 +118,11 @@ class ServerConnection:
     def is_closing(self) -> bool:
         """Whether the client has to answer connection.close."""
         return self.protocol.state is State.CLOSE_OK
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether nothing more is to be read: never, since no method waits for the client to read."""
+        return False
 
     def shut_down(self) -> None:
         """Tell the client that the broker stops."""

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from amqp_core.broker.model.errors import Refusal, Refused
 from amqp_core.broker.model.messages import Message
+from amqp_core.broker.properties import (
+    CORRELATION_ID,
+    MOST_SHORT,
+    TYPE,
+    NeutralWire,
+    Properties,
+    portable,
+    seconds,
+    short_key,
+    short_text,
+)
+from amqp_core.errors import EncodeError
 from amqp_core.typed_values import Datetime
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import encode_header
@@ -17,6 +29,7 @@ if TYPE_CHECKING:
     from amqp_core.v0_9.channel import Content
 
 _PERSISTENT = 2
+_NON_PERSISTENT = 1
 
 
 class BasicWire:
@@ -25,6 +38,25 @@ class BasicWire:
     def headers(self, message: Message) -> Mapping[str, object]:
         """The application headers of a message."""
         return basic_properties(message.header).headers or {}
+
+    def properties(self, message: Message) -> Properties:
+        """All properties."""
+        basic = basic_properties(message.header)
+        return Properties(
+            content_type=basic.content_type,
+            content_encoding=basic.content_encoding,
+            headers=basic.headers or {},
+            persistent=message.persistent,
+            priority=basic.priority,
+            correlation_id=_bytes(basic.correlation_id),
+            reply_to=("", basic.reply_to) if basic.reply_to else None,
+            ttl_ms=message.ttl_ms,
+            message_id=basic.message_id,
+            timestamp=basic.timestamp,
+            type=basic.type,
+            user_id=_bytes(basic.user_id),
+            app_id=_bytes(basic.app_id),
+        )
 
 
 WIRE = BasicWire()
@@ -64,12 +96,26 @@ def _ttl(expiration: str | None) -> int | None:
 
 def header_of(message: Message) -> bytes:
     """The payload of the content header with which a message is delivered."""
-    if not message.deaths:
-        return message.header
-    properties = basic_properties(message.header)
+    if message.wire is WIRE:
+        if not message.deaths:
+            return message.header
+        basic = basic_properties(message.header)
+    else:
+        basic = _basic(cast("NeutralWire", message.wire).properties(message))
+    if message.deaths:
+        headers = (basic.headers or {}) | _death_headers(message)
+        changed = {name: getattr(basic, name) for name in basic.__slots__} | {"headers": headers, "expiration": None}
+        basic = spec.BasicProperties(**changed)
+    try:
+        return encode_header(basic, len(message.body))
+    except EncodeError:  # headers of another protocol that this one cannot write
+        changed = {name: getattr(basic, name) for name in basic.__slots__} | {"headers": None}
+        return encode_header(spec.BasicProperties(**changed), len(message.body))
+
+
+def _death_headers(message: Message) -> dict[str, object]:
     first = message.deaths[-1]
-    headers = {
-        **(properties.headers or {}),
+    return {
         "x-death": [
             {
                 "count": death.count,
@@ -85,8 +131,47 @@ def header_of(message: Message) -> bytes:
         "x-first-death-reason": first.reason,
         "x-first-death-exchange": first.exchange,
     }
-    changed = {name: getattr(properties, name) for name in properties.__slots__} | {
-        "headers": headers,
-        "expiration": None,
-    }
-    return encode_header(spec.BasicProperties(**changed), len(message.body))
+
+
+def _basic(properties: Properties) -> spec.BasicProperties:
+    """Properties of another protocol as those of class basic."""
+    headers = {short_key(name): portable(value, uuids=False) for name, value in properties.headers.items()}
+    kind = properties.type
+    if kind is None and isinstance(headers.get(TYPE), str):
+        kind = str(headers[TYPE])
+    correlation = _text(properties.correlation_id)
+    if properties.correlation_id is not None and correlation is None:
+        headers[CORRELATION_ID] = properties.correlation_id
+    reply_to = None
+    if properties.reply_to is not None:
+        reply_to = short_text("/".join(filter(None, properties.reply_to)))
+    timestamp = seconds(properties.timestamp)
+    return spec.BasicProperties(
+        content_type=short_text(properties.content_type),
+        content_encoding=short_text(properties.content_encoding),
+        headers=cast("Any", headers) or None,
+        delivery_mode=_PERSISTENT if properties.persistent else _NON_PERSISTENT,
+        priority=properties.priority,
+        correlation_id=correlation,
+        reply_to=reply_to,
+        expiration=None if properties.ttl_ms is None else str(properties.ttl_ms),
+        message_id=short_text(properties.message_id),
+        timestamp=timestamp if timestamp is None or timestamp >= 0 else None,
+        type=short_text(kind),
+        user_id=_text(properties.user_id),
+        app_id=_text(properties.app_id),
+    )
+
+
+def _bytes(value: str | None) -> bytes | None:
+    return None if value is None else value.encode()
+
+
+def _text(value: bytes | None) -> str | None:
+    """Bytes as a short string, if they are one."""
+    if value is None or len(value) > MOST_SHORT:
+        return None
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return None

@@ -1,0 +1,68 @@
+"""Arguments of queue.declare: those of the Qpid brokers in terms of the model, and what only 0-10 knows of a queue."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.broker.v0_10.errors import Code, Failed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from amqp_core.broker.model.queues import Queue
+
+ALTERNATE: Final = "amqp_core.alternate-exchange"
+LIFETIME: Final = "amqp_core.session-auto-delete"
+"""The queue is exclusive and ends with its session."""
+_DECLARED: Final = "amqp_core.declared"
+
+_NAMES: Final = {
+    "qpid.max_count": "x-max-length",
+    "qpid.max_size": "x-max-length-bytes",
+    "x-qpid-priorities": "x-max-priority",
+    "qpid.priorities": "x-max-priority",
+    "x-qpid-maximum-delivery-count": "x-delivery-limit",
+}
+_POLICY: Final = "qpid.policy_type"
+_POLICIES: Final = {"reject": "reject-publish", "ring": "drop-head", "ring_strict": "drop-head"}
+
+
+def model_arguments(arguments: Mapping[str, object], alternate: str | None, *, lifetime: bool) -> dict[str, object]:
+    """The arguments of a queue in the model.
+
+    Raises:
+        Failed: INVALID_ARGUMENT, a policy that is not served.
+    """
+    made = dict(arguments) | {_DECLARED: dict(arguments)}
+    for name, other in _NAMES.items():
+        if name in arguments:
+            value = arguments[name]
+            # a queue with n priorities has those from 0 to n - 1
+            if other == "x-max-priority" and isinstance(value, int) and not isinstance(value, bool):
+                value = max(1, value - 1)
+            made.setdefault(other, value)
+    limited = "qpid.max_count" in arguments or "qpid.max_size" in arguments
+    policy = arguments.get(_POLICY, "reject" if limited else None)
+    if policy is not None and policy != "none":
+        overflow = _POLICIES.get(policy) if isinstance(policy, str) else None
+        if overflow is None:
+            raise Failed(Code.INVALID_ARGUMENT, f"{_POLICY} must be reject or ring, not {policy!r:.100}")
+        made.setdefault("x-overflow", overflow)
+    if alternate:
+        made[ALTERNATE] = alternate
+        made["x-dead-letter-exchange"] = alternate
+    if lifetime:
+        made[LIFETIME] = True
+    return made
+
+
+def declared_arguments(queue: Queue) -> dict[str, object]:
+    """The arguments with which a queue was declared, by whichever protocol."""
+    declared = queue.arguments.get(_DECLARED, queue.arguments)
+    return dict(declared) if isinstance(declared, dict) else {}
+
+
+def alternate_of(queue: Queue) -> str | None:
+    """The alternate exchange of a queue, if it was declared with one."""
+    alternate = queue.arguments.get(ALTERNATE)
+    return alternate if isinstance(alternate, str) else None

@@ -1,0 +1,288 @@
+"""One connection of a client that speaks 0-10: bytes in, calls of the model, bytes out. No I/O."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
+from amqp_core.broker.adapter import HEARTBEAT_S, MOST_PENDING_BYTES, PRODUCT
+from amqp_core.broker.plain import check, plain, refused
+from amqp_core.broker.v0_10.session import ServerSession
+from amqp_core.errors import AmqpError, ConnectionClosed, given
+from amqp_core.v0_10 import spec
+from amqp_core.v0_10.connection import (
+    CommandReceived,
+    CommandUnknown,
+    Connection,
+    ControlReceived,
+    Ended,
+    Event,
+    Opened,
+    Role,
+    State,
+)
+from amqp_core.v0_10.framing import BODY, COMMAND, HEADER
+from amqp_core.v0_10.session import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from amqp_core.broker.logins import Logins
+    from amqp_core.broker.model.virtual_host import VirtualHost
+    from amqp_core.broker.v0_10.names import SessionNames
+
+_log = logging.getLogger(__name__)
+
+MECHANISMS: Final = ("PLAIN",)
+MOST_CHANNEL: Final = 255
+"""The greatest channel (connection.tune, channel-max)."""
+_MOST_TEXT: Final = 255
+# What a transfer takes beside header and body: three frames, and the command.
+_OVERHEAD: Final = 64
+
+
+class ServerConnection:
+    """One connection. Not thread-safe.
+
+    Args:
+        hosts: virtual hosts by name.
+        logins: who may log in.
+        names: of the sessions of all connections.
+        clock: the time of the model, in seconds since 1970.
+        wake: called when there is something to write that no call of this connection has caused.
+        max_message_bytes: the largest message that a client may publish.
+
+    Attributes:
+        peer: name of the client for the log.
+        is_over: whether the connection can be dropped when all is written.
+        paused: whether the socket takes no more bytes at present.
+    """
+
+    def __init__(
+        self,
+        *,
+        hosts: Mapping[str, VirtualHost],
+        logins: Logins,
+        names: SessionNames,
+        clock: Callable[[], float],
+        wake: Callable[[], None],
+        peer: str = "",
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        self.peer = peer
+        self.username = ""
+        self.is_over = False
+        self.paused = False
+        self.names = names
+        self._hosts = hosts
+        self._logins = logins
+        self._clock = clock
+        self._wake = wake
+        self._host: VirtualHost | None = None
+        self._sessions: dict[int, ServerSession] = {}
+        self._failing: list[ServerSession] = []
+        self._pending = 0
+        self._starved = False
+        self.protocol = Connection(
+            Role.SERVER,
+            heartbeat=HEARTBEAT_S,
+            max_message_bytes=max_message_bytes,
+            mechanisms=MECHANISMS,
+            authenticate=self._authenticate,
+            has_virtual_host=lambda name: host_name(name) in hosts,
+            server_properties={"product": PRODUCT, "platform": "Python"},
+        )
+
+    @property
+    def virtual_host(self) -> VirtualHost:
+        """The virtual host of an open connection."""
+        assert self._host is not None
+        return self._host
+
+    @property
+    def now(self) -> float:
+        """The time of the model, in seconds since 1970."""
+        return self._clock()
+
+    @property
+    def is_congested(self) -> bool:
+        """Whether the client gets no more messages until it has read what was sent."""
+        if self.paused or self._pending > MOST_PENDING_BYTES:
+            self._starved = True
+            return True
+        return False
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the client has opened a virtual host."""
+        return self._host is not None
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether the client has to answer connection.close."""
+        return self.protocol.state is State.CLOSE_OK
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether a command waits until the client has read what was sent (message.flush)."""
+        return any(session.is_stalled for session in self._sessions.values())
+
+    def receive(self, data: bytes) -> None:
+        """Process received bytes."""
+        for event in self.protocol.receive_data(data):
+            if self.is_over or (self.is_closing and not isinstance(event, Ended)):
+                continue
+            try:
+                self._receive(event)
+            except AmqpError as error:  # frames, ids or headers that are not possible
+                self.close(spec.ConnectionCloseCode.FRAMING_ERROR, str(error))
+        for session in self._sessions.values():
+            session.tell_accepted()
+        self._end_failing()
+
+    def take_bytes(self) -> bytes:
+        """Return what is to be written now, and forget it."""
+        self._end_failing()
+        self._pending = 0
+        return self.protocol.data_to_send()
+
+    def written(self) -> None:
+        """The socket takes more: go on with deliveries that waited for it."""
+        if self._starved and not self.paused:
+            self._starved = False
+            try:
+                for session in list(self._sessions.values()):
+                    session.wake()
+            except AmqpError as error:
+                self.close(spec.ConnectionCloseCode.FRAMING_ERROR, str(error))
+
+    def tick(self, now: float) -> float | None:
+        """Send a heartbeat if one is due; return the time of the next call. A client that is silent is given up."""
+        following, silent = self.protocol.tick(now, reading=not self.is_stalled)
+        if silent:
+            _log.warning("%s: the client is silent for two heartbeats; its connection ends", self.peer)
+            self.lost()
+        return following
+
+    def lost(self) -> None:
+        """The connection is gone: end its sessions, and return what they held."""
+        self.is_over = True
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.end()
+        self._host = None
+
+    def shut_down(self) -> None:
+        """Tell the client that the broker stops."""
+        self.lost()
+        self.protocol.close(spec.ConnectionCloseCode.CONNECTION_FORCED, "the broker stops")
+
+    # --- for sessions
+
+    def send_transfer(self, channel: int, command: bytes, header: bytes, body: bytes) -> None:
+        """Queue a transfer."""
+        segments = [(COMMAND, command), (HEADER, header)]
+        if body:
+            segments.append((BODY, body))
+        self.protocol.send_assembly(channel, segments)
+        self._pending += len(body) + len(header) + _OVERHEAD
+        self._wake()
+
+    def fail_later(self, session: ServerSession) -> None:
+        """End a session with the error that it has noted, outside the present call of the model."""
+        self._failing.append(session)
+        self._wake()
+
+    def close(self, code: spec.ConnectionCloseCode, text: str) -> None:
+        """Close the connection with an error (connection.close)."""
+        _log.warning("%s: %s", self.peer, given(text))
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.end()
+        self.protocol.close(code, text.encode()[:_MOST_TEXT].decode(errors="ignore"))
+        self._wake()
+
+    # --- internals
+
+    def _authenticate(self, mechanism: str, response: bytes | None) -> bytes | None:
+        if mechanism not in MECHANISMS:
+            raise refused(mechanism, f"offered are {', '.join(MECHANISMS)}")
+        if response is None:  # RFC 4422: an empty challenge asks for it
+            return b""
+        self.username = check(self._logins, mechanism, *plain(response))
+        return None
+
+    def _receive(self, event: Event) -> None:
+        if isinstance(event, Opened):
+            self._host = self._hosts[host_name(self.protocol.virtual_host)]
+            _log.info("%s: %s is connected to %r", self.peer, self.username, self._host.name)
+        elif isinstance(event, Ended):
+            self._ended(event.error)
+        elif isinstance(event, ControlReceived):
+            self._receive_control(event.channel, event.control)
+        elif isinstance(event, CommandReceived | CommandUnknown):
+            session = self._sessions.get(event.channel)
+            if session is None:
+                self._not_attached(event.channel)
+            else:
+                session.receive(event)
+
+    def _receive_control(self, channel: int, control: spec.Control) -> None:
+        session = self._sessions.get(channel)
+        if isinstance(control, spec.SessionAttach):
+            self._attach(channel, control, session)
+        elif session is not None:
+            session.receive_control(control)
+            if session.state.state is SessionState.DETACHED:
+                self._sessions.pop(channel, None)
+        elif not isinstance(control, spec.SessionDetached):
+            self._not_attached(channel)
+
+    def _attach(self, channel: int, control: spec.SessionAttach, present: ServerSession | None) -> None:
+        name = control.name or b""
+        if channel > MOST_CHANNEL:
+            text = f"channel {channel} is above channel-max, {MOST_CHANNEL}"
+            self.close(spec.ConnectionCloseCode.FRAMING_ERROR, text)
+            return
+        if present is not None and present.state.state is SessionState.ATTACHED:
+            self._detached(channel, name, spec.SessionDetachCode.TRANSPORT_BUSY)
+            return
+        holder = self.names.holder(self.username, name)
+        if holder is not None:
+            if not control.force:
+                self._detached(channel, name, spec.SessionDetachCode.SESSION_BUSY)
+                return
+            holder.taken_over()
+        session = self._sessions[channel] = ServerSession(self, channel, name)
+        session.receive_control(control)
+
+    def detached(self, channel: int, session: ServerSession) -> None:
+        """A session is detached by this side."""
+        if self._sessions.get(channel) is session:
+            del self._sessions[channel]
+        self._detached(channel, session.state.name, spec.SessionDetachCode.SESSION_BUSY)
+        self._wake()
+
+    def _not_attached(self, channel: int) -> None:
+        self._detached(channel, b"", spec.SessionDetachCode.NOT_ATTACHED)
+
+    def _detached(self, channel: int, name: bytes, code: spec.SessionDetachCode) -> None:
+        self.protocol.send_control(channel, spec.SessionDetached(name=name, code=code))
+
+    def _end_failing(self) -> None:
+        while self._failing:
+            self._failing.pop().fail_now()
+
+    def _ended(self, error: AmqpError | None) -> None:
+        normal = isinstance(error, ConnectionClosed) and error.reply_code == spec.ConnectionCloseCode.NORMAL
+        if error is not None and not normal:
+            _log.warning("%s: the connection ends: %s", self.peer, error)
+        self.lost()
+
+
+def host_name(virtual_host: str) -> str:
+    """The name of the virtual host in connection.open: an empty one is ``/``, and a slash before another is dropped."""
+    if virtual_host in ("", "/"):
+        return "/"
+    return virtual_host.removeprefix("/")

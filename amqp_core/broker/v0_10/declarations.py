@@ -1,0 +1,210 @@
+"""Commands of the classes exchange and queue, for one session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from amqp_core.broker.model.errors import Refusal, Refused
+from amqp_core.broker.v0_10.arguments import LIFETIME, alternate_of, declared_arguments, model_arguments
+from amqp_core.broker.v0_10.bindings import matches_of
+from amqp_core.broker.v0_10.errors import Code, Failed, named
+from amqp_core.v0_10 import spec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from amqp_core.broker.model.exchanges import Binding, Exchange
+    from amqp_core.broker.model.queues import Queue
+    from amqp_core.broker.model.virtual_host import VirtualHost
+
+
+class Declarations:
+    """What a session declares, deletes, binds and asks.
+
+    Args:
+        owner: of exclusive queues: the session.
+        clock: the time of the model, in seconds.
+    """
+
+    def __init__(self, host: VirtualHost, owner: object, clock: Callable[[], float]) -> None:
+        self._host = host
+        self._owner = owner
+        self._clock = clock
+
+    def end(self) -> None:
+        """The session ends: exclusive queues are deleted, or anybody's (0-10 section queue.declare, auto-delete)."""
+        for queue in [each for each in self._host.queues.values() if each.exclusive is self._owner]:
+            if queue.arguments.get(LIFETIME):
+                self._delete(queue)
+            else:
+                queue.exclusive = None
+
+    # --- exchange
+
+    def declare_exchange(self, command: spec.ExchangeDeclare) -> None:
+        """exchange.declare: of one that exists only type and alternate exchange count."""
+        name = named(command.exchange, "the name of an exchange")
+        existing = self._host.exchanges.get(name)
+        if command.passive or existing is not None:
+            existing = self._host.declare_exchange(name, "", passive=True)
+            if command.type and command.type != existing.kind:
+                text = f"exchange '{name}' is of type {existing.kind}, not {command.type}"
+                raise Failed(Code.NOT_ALLOWED, text)
+            if command.alternate_exchange and command.alternate_exchange != existing.alternate:
+                raise Failed(Code.NOT_ALLOWED, f"exchange '{name}' has another alternate exchange")
+            return
+        if command.alternate_exchange:
+            self._exchange(command.alternate_exchange)
+        try:
+            self._host.declare_exchange(
+                name,
+                command.type or "",
+                durable=command.durable,
+                auto_delete=command.auto_delete,
+                alternate=command.alternate_exchange or None,
+                arguments=command.arguments,
+            )
+        except Refused as refused:
+            if refused.reason is Refusal.NOT_IMPLEMENTED:  # 0-10 section exchange.declare, exchange-type-not-found
+                raise Failed(Code.NOT_FOUND, refused.text) from refused
+            raise
+
+    def delete_exchange(self, command: spec.ExchangeDelete) -> None:
+        """exchange.delete."""
+        name = named(command.exchange, "the name of an exchange")
+        self._exchange(name)
+        users = [f"exchange '{each.name}'" for each in self._host.exchanges.values() if each.alternate == name]
+        users += [f"queue '{each.name}'" for each in self._host.queues.values() if alternate_of(each) == name]
+        if users:
+            raise Failed(Code.NOT_ALLOWED, f"exchange '{name}' is the alternate exchange of {users[0]}")
+        self._host.delete_exchange(name, if_unused=command.if_unused)
+
+    def query_exchange(self, command: spec.ExchangeQuery) -> spec.ExchangeQueryResult:
+        """exchange.query."""
+        exchange = self._host.exchanges.get(command.name or "")
+        if exchange is None:
+            return spec.ExchangeQueryResult(not_found=True)
+        return spec.ExchangeQueryResult(type=exchange.kind, durable=exchange.durable, arguments=exchange.arguments)
+
+    def bind(self, command: spec.ExchangeBind) -> None:
+        """exchange.bind: what is bound with the same key stays as it is, whatever its arguments."""
+        queue, exchange, key = self._bindable(command)
+        if not self._bindings(queue, exchange, key):
+            arguments = command.arguments
+            self._host.bind_queue(queue.name, exchange.name, key, owner=self._owner, arguments=arguments)
+
+    def unbind(self, command: spec.ExchangeUnbind) -> None:
+        """exchange.unbind."""
+        queue, exchange, key = self._bindable(command)
+        bindings = self._bindings(queue, exchange, key)
+        if not bindings:
+            text = f"queue '{queue.name}' is not bound to exchange '{exchange.name}' with key '{key}'"
+            raise Failed(Code.NOT_FOUND, text)
+        for each in bindings:
+            self._host.unbind_queue(queue.name, exchange.name, key, owner=self._owner, arguments=each.arguments)
+
+    def bound(self, command: spec.ExchangeBound) -> spec.ExchangeBoundResult:
+        """exchange.bound."""
+        exchange = self._host.exchanges.get(command.exchange or "")
+        queue = self._host.queues.get(command.queue) if command.queue else None
+        if exchange is None or (command.queue and queue is None):
+            return spec.ExchangeBoundResult(
+                exchange_not_found=exchange is None, queue_not_found=bool(command.queue) and queue is None
+            )
+        return matches_of(self._host, exchange, queue, command.binding_key, command.arguments)
+
+    # --- queue
+
+    def declare_queue(self, command: spec.QueueDeclare) -> None:
+        """queue.declare: of a queue that exists only owner and alternate exchange count."""
+        name = named(command.queue, "the name of a queue")
+        if command.passive or name in self._host.queues:
+            self._check_queue(self._host.queue(name, self._owner), command)
+            return
+        if command.alternate_exchange:
+            self._exchange(command.alternate_exchange)
+        lifetime = command.exclusive and command.auto_delete
+        self._host.declare_queue(
+            name,
+            owner=self._owner,
+            durable=command.durable,
+            exclusive=command.exclusive,
+            auto_delete=command.auto_delete and not lifetime,
+            arguments=model_arguments(command.arguments or {}, command.alternate_exchange, lifetime=lifetime),
+            now=self._clock(),
+        )
+
+    def delete_queue(self, command: spec.QueueDelete) -> None:
+        """queue.delete."""
+        queue = self._host.queue(named(command.queue, "the name of a queue"), self._owner)
+        if command.if_unused and queue.consumer_count:
+            text = f"queue '{queue.name}' is in use: {queue.consumer_count} subscriptions"
+            raise Failed(Code.PRECONDITION_FAILED, text)
+        if command.if_empty and queue.message_count:
+            text = f"queue '{queue.name}' is not empty: {queue.message_count} messages"
+            raise Failed(Code.PRECONDITION_FAILED, text)
+        self._delete(queue)
+
+    def purge_queue(self, command: spec.QueuePurge) -> None:
+        """queue.purge."""
+        self._host.purge_queue(named(command.queue, "the name of a queue"), owner=self._owner)
+
+    def query_queue(self, command: spec.QueueQuery) -> spec.QueueQueryResult:
+        """queue.query: its messages include those that are acquired, as on Broker-J."""
+        queue = self._host.queues.get(command.queue or "")
+        if queue is None:
+            return spec.QueueQueryResult()
+        return spec.QueueQueryResult(
+            queue=queue.name,
+            alternate_exchange=alternate_of(queue),
+            durable=queue.durable,
+            exclusive=queue.exclusive is not None,
+            auto_delete=queue.auto_delete or bool(queue.arguments.get(LIFETIME)),
+            arguments=declared_arguments(queue),
+            message_count=queue.message_count + queue.unsettled_count,
+            subscriber_count=queue.consumer_count,
+        )
+
+    # --- internals
+
+    def _check_queue(self, queue: Queue, command: spec.QueueDeclare) -> None:
+        if command.passive:
+            return
+        if command.exclusive and queue.exclusive is None:
+            raise Failed(Code.RESOURCE_LOCKED, f"queue '{queue.name}' exists and is shared")
+        if command.alternate_exchange and command.alternate_exchange != alternate_of(queue):
+            raise Failed(Code.NOT_ALLOWED, f"queue '{queue.name}' has another alternate exchange")
+
+    def _delete(self, queue: Queue) -> None:
+        """Delete a queue; what waits in it goes to its alternate exchange (0-10 section queue.delete)."""
+        if alternate_of(queue) is not None:
+            now = self._clock()
+            while (entry := self._host.get(queue.name, owner=queue.exclusive, now=now)) is not None:
+                self._host.reject([entry], now=now)
+        self._host.delete_queue(queue.name, owner=queue.exclusive)
+
+    def _exchange(self, name: str) -> Exchange:
+        return self._host.declare_exchange(name, "", passive=True)
+
+    def _bindable(self, command: spec.ExchangeBind | spec.ExchangeUnbind) -> tuple[Queue, Exchange, str]:
+        queue = self._host.queue(named(command.queue, "the name of a queue"), self._owner)
+        exchange = self._exchange(named(command.exchange, "the name of an exchange"))
+        return queue, exchange, command.binding_key or ""
+
+    @staticmethod
+    def _bindings(queue: Queue, exchange: Exchange, key: str) -> list[Binding]:
+        return [each for each in queue.incoming if each.source is exchange and each.key == key]
+
+
+HANDLERS: Final[dict[type[spec.Command], Callable[..., Any]]] = {
+    spec.ExchangeDeclare: Declarations.declare_exchange,
+    spec.ExchangeDelete: Declarations.delete_exchange,
+    spec.ExchangeQuery: Declarations.query_exchange,
+    spec.ExchangeBind: Declarations.bind,
+    spec.ExchangeUnbind: Declarations.unbind,
+    spec.ExchangeBound: Declarations.bound,
+    spec.QueueDeclare: Declarations.declare_queue,
+    spec.QueueDelete: Declarations.delete_queue,
+    spec.QueuePurge: Declarations.purge_queue,
+    spec.QueueQuery: Declarations.query_queue,
+}

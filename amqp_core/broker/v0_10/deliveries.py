@@ -1,0 +1,88 @@
+"""Transfers that were sent on a session, by command id: what is held, what was browsed, what fills a window."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from amqp_core.broker.model.entries import GONE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from amqp_core.broker.model.entries import Entry
+    from amqp_core.broker.v0_10.subscription import SessionSubscription
+
+_T = TypeVar("_T")
+_FEW: Final = 1000
+
+
+class Deliveries:
+    """Not thread-safe. ``Taken`` are pairs of command id and entry."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Entry] = {}
+        """Acquired and not settled, in the order of their ids unless some came back."""
+        self._browsed: dict[int, Entry] = {}
+        self._window: dict[int, tuple[SessionSubscription, int]] = {}
+        self._prune_at = _FEW
+
+    def add(self, command_id: int, entry: Entry, subscription: SessionSubscription, size: int) -> None:
+        """A transfer was sent, with so many bytes of header and body."""
+        if subscription.window:
+            self._window[command_id] = subscription, size
+        if subscription.no_ack:
+            return
+        if not subscription.browse:
+            self.held[command_id] = entry
+            return
+        self._browsed[command_id] = entry
+        if len(self._browsed) >= self._prune_at:
+            self._browsed = {each: seen for each, seen in self._browsed.items() if seen.state != GONE}
+            self._prune_at = 2 * len(self._browsed) + _FEW
+
+    def take(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, Entry]]:
+        """Remove and return what is held; what was browsed is forgotten, and other ids are passed over."""
+        ranges = list(ranges)
+        if self._browsed:
+            _take(self._browsed, ranges)
+        return _take(self.held, ranges)
+
+    def put_back(self, taken: Iterable[tuple[int, Entry]]) -> None:
+        """Hold again what was taken."""
+        self.held.update(taken)
+
+    def browsed(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, Entry]]:
+        """What was browsed and may be acquired."""
+        return [(each, self._browsed[each]) for each in _ids(self._browsed, ranges)]
+
+    def acquired(self, taken: Sequence[tuple[int, Entry]]) -> None:
+        """What was browsed is held now."""
+        for command_id, entry in taken:
+            del self._browsed[command_id]
+            self.held[command_id] = entry
+
+    def completed(self, ranges: Iterable[tuple[int, int]]) -> list[tuple[SessionSubscription, int]]:
+        """Subscriptions and sizes of the transfers of a window that are complete now."""
+        return [each for _, each in _take(self._window, ranges)] if self._window else []
+
+    def clear(self) -> list[Entry]:
+        """Forget all; return what was held."""
+        held = list(self.held.values())
+        self.held.clear()
+        self._browsed.clear()
+        self._window.clear()
+        return held
+
+
+def _ids(known: dict[int, _T], ranges: Iterable[tuple[int, int]]) -> list[int]:
+    found: list[int] = []
+    for low, high in ranges:
+        if high - low < len(known):
+            found += [each for each in range(low, high + 1) if each in known]
+        else:
+            found += [each for each in known if low <= each <= high]
+    return found
+
+
+def _take(known: dict[int, _T], ranges: Iterable[tuple[int, int]]) -> list[tuple[int, _T]]:
+    return [(each, known.pop(each)) for each in dict.fromkeys(_ids(known, ranges))]

@@ -1,0 +1,129 @@
+"""Transfers from a client: routed at once, or when the transaction commits, and accepted or rejected."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from amqp_core.broker.model.errors import Refusal, Refused
+from amqp_core.broker.v0_10.errors import Code, Failed
+from amqp_core.broker.v0_10.wire import Incoming, Reader
+from amqp_core.sequence_numbers import wire_ranges
+from amqp_core.v0_10 import spec
+
+if TYPE_CHECKING:
+    from amqp_core.broker.model.virtual_host import VirtualHost
+    from amqp_core.broker.v0_10.transaction import Transaction
+    from amqp_core.v0_10.session import Session
+
+_EXPLICIT: Final = spec.MessageAcceptMode.EXPLICIT
+# Ranges in one message.accept; they have to fit a frame of any size.
+_MOST_RANGES: Final = 400
+
+
+class Published(NamedTuple):
+    """A transfer in a transaction."""
+
+    incoming: Incoming
+    command_id: int
+    explicit: bool
+
+
+class Publishing:
+    """The transfers of one session. Not thread-safe.
+
+    With accept-mode explicit each is answered: with message.accept if at least one queue has it, or if the client
+    wants it discarded otherwise; else with message.reject. With accept-mode none what nobody takes is dropped.
+    """
+
+    def __init__(self, host: VirtualHost, session: Session, username: str) -> None:
+        self._host = host
+        self._session = session
+        self._reader = Reader(username)
+        self._accepted: list[tuple[int, int]] = []
+
+    def transfer(
+        self, command: spec.MessageTransfer, header: bytes, body: bytes, transaction: Transaction | None, now: float
+    ) -> None:
+        """Take a message, which is the next command of the session.
+
+        Raises:
+            Refused: NOT_FOUND, there is no such exchange; ACCESS_REFUSED, it is internal.
+            Failed: RESOURCE_LIMIT_EXCEEDED, a queue is full and accept-mode is none; those of the reader.
+            DecodeError: its header is malformed.
+        """
+        exchange = command.destination or ""
+        incoming = self._reader.read(exchange, header, body, now)
+        explicit = command.accept_mode == _EXPLICIT
+        command_id = self._session.received_next
+        if transaction is None:
+            self._route(incoming, command_id, explicit=explicit, now=now)
+            return
+        self._check_exchange(exchange)
+        transaction.published.append(Published(incoming, command_id, explicit))
+
+    def commit(self, transaction: Transaction, now: float) -> None:
+        """Route what was published in a transaction.
+
+        Raises:
+            Refused: NOT_FOUND, an exchange is gone; nothing is done then.
+            Failed: as ``transfer``.
+        """
+        for each in transaction.published:
+            self._check_exchange(each.incoming.message.exchange)
+        published, transaction.published = transaction.published, []
+        for each in published:
+            self._route(each.incoming, each.command_id, explicit=each.explicit, now=now)
+
+    def tell_accepted(self) -> None:
+        """Accept what was taken since the last call (message.accept)."""
+        while self._accepted:
+            part, self._accepted = self._accepted[:_MOST_RANGES], self._accepted[_MOST_RANGES:]
+            self._session.send(spec.MessageAccept(transfers=wire_ranges(part)))
+
+    def _check_exchange(self, name: str) -> None:
+        exchange = self._host.exchanges.get(name)
+        if exchange is None:
+            raise Refused(Refusal.NOT_FOUND, f"There is no exchange '{name}'")
+        if exchange.internal:
+            raise Refused(Refusal.ACCESS_REFUSED, f"Exchange '{name}' is internal")
+
+    def _route(self, incoming: Incoming, command_id: int, *, explicit: bool, now: float) -> None:
+        message = incoming.message
+        if incoming.immediate and not self._is_awaited(incoming):
+            if explicit and not incoming.discard_unroutable:
+                self._reject(command_id, spec.MessageRejectCode.IMMEDIATE, "Nobody takes it at once")
+            elif explicit:
+                self._accept(command_id)
+            return
+        published = self._host.publish(message, now=now)
+        if published.rejected:
+            if not explicit:
+                text = f"a queue for key '{message.routing_key}' of exchange '{message.exchange}' is full"
+                raise Failed(Code.RESOURCE_LIMIT_EXCEEDED, text)
+            self._reject(command_id, spec.MessageRejectCode.UNSPECIFIED, "A queue is full")
+        elif not explicit:
+            return
+        elif published.queues or incoming.discard_unroutable:
+            self._accept(command_id)
+        else:
+            self._reject(command_id, spec.MessageRejectCode.UNROUTABLE, "Unroutable")
+
+    def _is_awaited(self, incoming: Incoming) -> bool:
+        """Whether each queue of a message has a subscription that takes it at once (delivery-properties, immediate)."""
+        message = incoming.message
+        queues = self._host.route(message)
+        return bool(queues) and all(
+            not queue.message_count
+            and any(each.receiver.has_room(message.size) for each in queue.consumers if not each.browse)
+            for queue in queues
+        )
+
+    def _accept(self, command_id: int) -> None:
+        accepted = self._accepted
+        if accepted and accepted[-1][1] == command_id - 1:
+            accepted[-1] = accepted[-1][0], command_id
+        else:
+            accepted.append((command_id, command_id))
+
+    def _reject(self, command_id: int, code: spec.MessageRejectCode, text: str) -> None:
+        self._session.send(spec.MessageReject(transfers=wire_ranges([(command_id, command_id)]), code=code, text=text))

@@ -1,0 +1,381 @@
+"""One session of the embedded broker: commands of the client in, calls of the model, commands of the broker out."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final
+
+from amqp_core.broker.model.errors import Refusal, Refused
+from amqp_core.broker.v0_10.declarations import HANDLERS, Declarations
+from amqp_core.broker.v0_10.deliveries import Deliveries
+from amqp_core.broker.v0_10.errors import Code, Failed, failure
+from amqp_core.broker.v0_10.publishing import Publishing
+from amqp_core.broker.v0_10.subscription import SessionSubscription
+from amqp_core.broker.v0_10.transaction import Transaction
+from amqp_core.broker.v0_10.wire import header_of
+from amqp_core.sequence_numbers import unwrap_ranges, wire_ranges, wrap
+from amqp_core.v0_10 import spec
+from amqp_core.v0_10.connection import CommandUnknown
+from amqp_core.v0_10.session import Session, SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from amqp_core.broker.model.entries import Entry
+    from amqp_core.broker.model.virtual_host import VirtualHost
+    from amqp_core.broker.v0_10.connection import ServerConnection
+    from amqp_core.v0_10.connection import CommandReceived
+
+# Class codes of file and stream, which are optional.
+_UNSERVED: Final = (9, 10)
+_SELECTORS: Final = ("x-filter-jms-selector", "x-apache-selector")
+_MOST_TEXT: Final = 255
+
+
+class ServerSession:
+    """One attached session. Not thread-safe."""
+
+    def __init__(self, connection: ServerConnection, channel: int, name: bytes) -> None:
+        self.connection = connection
+        self.state = Session(connection.protocol, channel, name)
+        self._host: VirtualHost = connection.virtual_host
+        self._declarations = Declarations(self._host, self, lambda: connection.now)
+        self._publishing = Publishing(self._host, self.state, connection.username)
+        self._subscriptions: dict[str, SessionSubscription] = {}
+        self._deliveries = Deliveries()
+        self._transaction: Transaction | None = None
+        self._flushing: SessionSubscription | None = None
+        self._flush: CommandReceived | None = None
+        self._waiting: deque[CommandReceived | CommandUnknown] = deque()
+        """What arrived behind a flush that the client has to read for."""
+        self._failed: Failed | None = None
+        self._ended = False
+
+    # --- what the model asks
+
+    @property
+    def can_send(self) -> bool:
+        """Whether the client takes messages now."""
+        return self.state.state is SessionState.ATTACHED and not self.connection.is_congested
+
+    def deliver(self, subscription: SessionSubscription, entry: Entry) -> int:
+        """Send a message to a subscription; return its bytes of header and body."""
+        message = entry.message
+        header = header_of(message, redelivered=entry.redelivered)
+        size = len(header) + len(message.body)
+        self._deliveries.add(self.state.number(1), entry, subscription, size)
+        self.connection.send_transfer(self.state.channel, subscription.command, header, message.body)
+        return size
+
+    def queue_gone(self, subscription: SessionSubscription) -> None:
+        """The queue of a subscription was deleted: that ends the session (0-10 section message.subscribe)."""
+        self._subscriptions.pop(subscription.destination, None)
+        if not self._ended and self._failed is None:
+            text = f"the queue of destination '{subscription.destination}' was deleted"
+            self._failed = Failed(Code.RESOURCE_DELETED, text)
+            self.connection.fail_later(self)
+
+    # --- what the connection asks
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether a flush waits until the client has read."""
+        return self._flushing is not None
+
+    def receive_control(self, control: spec.Control) -> None:
+        """Process a control of the session.
+
+        Raises:
+            ProtocolError: it is not possible now.
+        """
+        if self._flushing is not None and isinstance(control, spec.SessionDetach | spec.SessionDetached):
+            self._flushing = None  # the end need not wait
+            self._waiting.clear()
+        if isinstance(control, spec.SessionRequestTimeout):  # nothing is kept of a session that is detached
+            self.connection.protocol.send_control(self.state.channel, spec.SessionTimeout(timeout=0))
+            return
+        if isinstance(control, spec.SessionFlush):
+            self.tell_accepted()
+        self.state.receive_control(control)
+        if isinstance(control, spec.SessionAttach):
+            self.connection.names.add(self.connection.username, self.state.name, self)
+        elif isinstance(control, spec.SessionCompleted):
+            self._completed(control)
+        elif self.state.state is SessionState.DETACHED:
+            self.end()
+
+    def receive(self, event: CommandReceived | CommandUnknown) -> None:
+        """Process a command.
+
+        Raises:
+            AmqpError: a header is malformed, or ids are not possible: the connection has to end.
+        """
+        if self.is_stalled:
+            self._waiting.append(event)
+            return
+        state = self.state
+        if state.state is not SessionState.ATTACHED:
+            return  # it was under way when the session ended
+        if isinstance(event, CommandUnknown):
+            self._fail(_unknown(event.code))
+            return
+        command = event.command
+        try:
+            if type(command) is spec.MessageTransfer:
+                self._transfer(command, event.header or b"", event.body or b"")
+            else:
+                self._command(command)
+        except (Refused, Failed) as error:
+            self._fail(failure(error), command)
+            return
+        if self.is_stalled:
+            self._flush = event
+        else:
+            self._done(command, sync=event.sync)
+
+    def tell_accepted(self) -> None:
+        """Accept the transfers that were taken since the last call (message.accept)."""
+        if self.state.state is SessionState.ATTACHED:
+            self._publishing.tell_accepted()
+
+    def wake(self) -> None:
+        """The client has read: go on with deliveries, and with what waited for a flush."""
+        for subscription in list(self._subscriptions.values()):
+            subscription.ready()
+        while self._flushing is not None:
+            flushing = self._flushing
+            if self.connection.is_congested and flushing.has_credit:
+                return
+            flushing.stop()
+            self._flushing = None
+            assert self._flush is not None
+            self._done(self._flush.command, sync=self._flush.sync)
+            while self._waiting and self._flushing is None:
+                self.receive(self._waiting.popleft())
+
+    def taken_over(self) -> None:
+        """Another connection attaches a session of this name with force."""
+        self.end()
+        self.connection.detached(self.state.channel, self)
+
+    def fail_now(self) -> None:
+        """End the session with the error that was noted."""
+        if self._failed is not None and self.state.state is SessionState.ATTACHED:
+            self._fail(self._failed)
+
+    def end(self) -> None:
+        """Cancel the subscriptions, and return what the client holds."""
+        if self._ended:
+            return
+        self._ended = True
+        self._flushing = None
+        self._waiting.clear()
+        self.connection.names.remove(self.connection.username, self.state.name, self)
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        for each in subscriptions.values():
+            if each.consumer is not None:
+                self._host.cancel(each.consumer)
+        held = self._deliveries.clear()
+        if self._transaction is not None:
+            held += [entry for _, entry in self._transaction.take_accepted()]
+        self._host.release(held)
+        self._declarations.end()
+
+    # --- commands
+
+    def _command(self, command: spec.Command) -> None:
+        handler = HANDLERS.get(type(command))
+        result: spec.Struct | None
+        if handler is not None:
+            result = handler(self._declarations, command)
+        else:
+            own = _HANDLERS.get(type(command))
+            if own is None:
+                raise Failed(Code.NOT_IMPLEMENTED, f"{command.NAME} is not served")
+            result = own(self, command)
+        if result is not None:
+            self.state.send(spec.ExecutionResult(command_id=wrap(self.state.received_next), value=result))
+
+    def _done(self, command: spec.Command, *, sync: bool) -> None:
+        """A command is complete; number it, and say so if that is asked for."""
+        if sync or type(command) is spec.ExecutionSync:
+            self.tell_accepted()
+        self.state.receive_command(command, sync=sync)
+
+    def _fail(self, failed: Failed, command: spec.Command | None = None) -> None:
+        """End the session with an error (execution.exception, session.detach)."""
+        state = self.state
+        self.tell_accepted()
+        exception = spec.ExecutionException(
+            error_code=failed.code,
+            command_id=None if command is None else wrap(state.received_next),
+            class_code=None if command is None else command.CODE >> 8,
+            command_code=None if command is None else command.CODE & 0xFF,
+            description=failed.text.encode()[:_MOST_TEXT].decode(errors="ignore"),
+        )
+        state.send(exception)
+        state.detach()
+        self.end()
+
+    def _ignore(self, _: spec.Command) -> None:
+        """execution.sync is done when it arrives; result, exception and accept say nothing that is waited for."""
+
+    def _transfer(self, command: spec.MessageTransfer, header: bytes, body: bytes) -> None:
+        self._publishing.transfer(command, header, body, self._transaction, self.connection.now)
+
+    def _accept(self, command: spec.MessageAccept) -> None:
+        taken = self._deliveries.take(self._sent(command.transfers))
+        if self._transaction is not None:
+            self._transaction.accept(taken)
+        else:
+            self._host.accept(entry for _, entry in taken)
+
+    def _release(self, command: spec.MessageRelease) -> None:
+        taken = self._deliveries.take(self._sent(command.transfers))
+        entries = [entry for _, entry in taken]
+        self._host.release(entries, delivered=command.set_redelivered, now=self.connection.now)
+
+    def _reject(self, command: spec.MessageReject) -> None:
+        taken = self._deliveries.take(self._sent(command.transfers))
+        self._host.reject([entry for _, entry in taken], now=self.connection.now)
+
+    def _acquire(self, command: spec.MessageAcquire) -> spec.MessageAcquired:
+        seen = self._deliveries.browsed(self._sent(command.transfers))
+        taken = set(self._host.acquire([entry for _, entry in seen], now=self.connection.now))
+        acquired = [(each, entry) for each, entry in seen if entry in taken]
+        self._deliveries.acquired(acquired)
+        return spec.MessageAcquired(transfers=wire_ranges((each, each) for each, _ in acquired))
+
+    def _resume(self, command: spec.MessageResume) -> spec.MessageResumeResult:
+        """message.resume: no part of a message is ever kept."""
+        if command.destination:
+            self._subscription(command.destination)
+        return spec.MessageResumeResult(offset=0)
+
+    def _subscribe(self, command: spec.MessageSubscribe) -> None:
+        destination, arguments = command.destination or "", command.arguments or {}
+        if destination in self._subscriptions:
+            raise Failed(Code.NOT_ALLOWED, f"destination '{destination}' has a subscription already")
+        selector = next((name for name in _SELECTORS if arguments.get(name)), None)
+        if selector is not None:
+            raise Failed(Code.NOT_IMPLEMENTED, f"selectors are not served ({selector})")
+        priority = arguments.get("x-priority", 0)
+        if not isinstance(priority, int) or isinstance(priority, bool):
+            raise Failed(Code.INVALID_ARGUMENT, "x-priority must be an integer")
+        no_ack = command.accept_mode == spec.MessageAcceptMode.NONE
+        if no_ack and self._transaction is not None:
+            raise Failed(Code.NOT_ALLOWED, "accept-mode none is not allowed in a transaction")
+        browse = command.acquire_mode == spec.MessageAcquireMode.NOT_ACQUIRED
+        receiver = SessionSubscription(self, destination, no_ack=no_ack, browse=browse)
+        try:
+            receiver.consumer = self._host.consume(
+                command.queue or "",
+                receiver,
+                owner=self,
+                exclusive=command.exclusive,
+                no_ack=no_ack and not browse,
+                browse=browse,
+                priority=priority,
+                now=self.connection.now,
+            )
+        except Refused as refused:
+            if refused.reason is Refusal.ACCESS_REFUSED:  # an exclusive subscription
+                raise Failed(Code.RESOURCE_LOCKED, refused.text) from refused
+            raise
+        self._subscriptions[destination] = receiver
+
+    def _cancel(self, command: spec.MessageCancel) -> None:
+        subscription = self._subscription(command.destination)
+        del self._subscriptions[subscription.destination]
+        subscription.stop()
+        if subscription.consumer is not None:
+            self._host.cancel(subscription.consumer, now=self.connection.now)
+
+    def _set_flow_mode(self, command: spec.MessageSetFlowMode) -> None:
+        self._subscription(command.destination).set_mode(command.flow_mode)
+
+    def _flow(self, command: spec.MessageFlow) -> None:
+        subscription = self._subscription(command.destination)
+        subscription.flow(command.unit, command.value)
+        subscription.ready()
+
+    def _on_flush(self, command: spec.MessageFlush) -> None:
+        subscription = self._subscription(command.destination)
+        subscription.ready()
+        if subscription.has_credit and self.connection.is_congested:
+            self._flushing = subscription
+        else:
+            subscription.stop()
+
+    def _stop(self, command: spec.MessageStop) -> None:
+        self._subscription(command.destination).stop()
+
+    def _tx_select(self, _: spec.TxSelect) -> None:
+        if self._transaction is not None:
+            raise Failed(Code.ILLEGAL_STATE, "tx was selected before")
+        if any(each.no_ack for each in self._subscriptions.values()):
+            raise Failed(Code.NOT_ALLOWED, "a subscription has accept-mode none, which a transaction does not allow")
+        self._transaction = Transaction()
+
+    def _tx_commit(self, _: spec.TxCommit) -> None:
+        transaction = self._selected()
+        self._publishing.commit(transaction, self.connection.now)
+        self._host.accept(entry for _, entry in transaction.take_accepted())
+
+    def _tx_rollback(self, _: spec.TxRollback) -> None:
+        """What was accepted is held again; it is not delivered again (0-10 section tx.rollback)."""
+        transaction = self._selected()
+        transaction.published.clear()
+        self._deliveries.put_back(transaction.take_accepted())
+
+    # --- internals
+
+    def _selected(self) -> Transaction:
+        if self._transaction is None:
+            raise Failed(Code.ILLEGAL_STATE, "tx.select has to come first")
+        return self._transaction
+
+    def _subscription(self, destination: str | None) -> SessionSubscription:
+        subscription = self._subscriptions.get(destination or "")
+        if subscription is None:
+            raise Failed(Code.NOT_FOUND, f"there is no subscription '{destination or ''}'")
+        return subscription
+
+    def _sent(self, ranges: list[tuple[int, int]] | None) -> Iterable[tuple[int, int]]:
+        return unwrap_ranges(ranges or [], self.state.next_id)
+
+    def _completed(self, control: spec.SessionCompleted) -> None:
+        """Give back the credit of the windows whose transfers are complete."""
+        changed = {}
+        for subscription, size in self._deliveries.completed(self._sent(control.commands)):
+            subscription.completed(size)
+            changed[subscription.destination] = subscription
+        for subscription in changed.values():
+            subscription.ready()
+
+
+def _unknown(code: int) -> Failed:
+    if code >> 8 in _UNSERVED:
+        return Failed(Code.NOT_IMPLEMENTED, f"command 0x{code:04x}: the classes file and stream are not served")
+    return Failed(Code.COMMAND_INVALID, f"there is no command 0x{code:04x}")
+
+
+_HANDLERS: Final[dict[type[spec.Command], Callable[..., Any]]] = {
+    spec.ExecutionSync: ServerSession._ignore,
+    spec.ExecutionResult: ServerSession._ignore,
+    spec.ExecutionException: ServerSession._ignore,
+    spec.MessageAccept: ServerSession._accept,
+    spec.MessageRelease: ServerSession._release,
+    spec.MessageReject: ServerSession._reject,
+    spec.MessageAcquire: ServerSession._acquire,
+    spec.MessageResume: ServerSession._resume,
+    spec.MessageSubscribe: ServerSession._subscribe,
+    spec.MessageCancel: ServerSession._cancel,
+    spec.MessageSetFlowMode: ServerSession._set_flow_mode,
+    spec.MessageFlow: ServerSession._flow,
+    spec.MessageFlush: ServerSession._on_flush,
+    spec.MessageStop: ServerSession._stop,
+    spec.TxSelect: ServerSession._tx_select,
+    spec.TxCommit: ServerSession._tx_commit,
+    spec.TxRollback: ServerSession._tx_rollback,
+}

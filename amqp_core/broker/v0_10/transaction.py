@@ -1,0 +1,28 @@
+"""A local transaction of a session: what was published and accepted, until commit or rollback (0-10 section tx)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from amqp_core.broker.model.entries import Entry
+    from amqp_core.broker.v0_10.publishing import Published
+
+
+class Transaction:
+    """Work that is not done yet. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.published: list[Published] = []
+        self._accepted: list[tuple[int, Entry]] = []
+
+    def accept(self, taken: Iterable[tuple[int, Entry]]) -> None:
+        """Transfers, with their command ids, that are accepted when it commits."""
+        self._accepted += taken
+
+    def take_accepted(self) -> list[tuple[int, Entry]]:
+        """Return what was accepted, and forget it."""
+        accepted, self._accepted = self._accepted, []
+        return accepted
