@@ -86,3 +86,14 @@ def _ids(known: dict[int, _T], ranges: Iterable[tuple[int, int]]) -> list[int]:
 
 def _take(known: dict[int, _T], ranges: Iterable[tuple[int, int]]) -> list[tuple[int, _T]]:
     return [(each, known.pop(each)) for each in dict.fromkeys(_ids(known, ranges))]
+
+
+def ranges_of(ids: Iterable[int]) -> list[tuple[int, int]]:
+    """Inclusive ranges of ids, in their order."""
+    ranges: list[tuple[int, int]] = []
+    for each in ids:
+        if ranges and ranges[-1][1] == each - 1:
+            ranges[-1] = ranges[-1][0], each
+        else:
+            ranges.append((each, each))
+    return ranges

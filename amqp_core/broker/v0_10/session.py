@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.broker.model.errors import Refusal, Refused
 from amqp_core.broker.v0_10.declarations import HANDLERS, Declarations
-from amqp_core.broker.v0_10.deliveries import Deliveries
-from amqp_core.broker.v0_10.errors import Code, Failed, failure
+from amqp_core.broker.v0_10.deliveries import Deliveries, ranges_of
+from amqp_core.broker.v0_10.errors import Code, Failed, failure, named
 from amqp_core.broker.v0_10.publishing import Publishing
 from amqp_core.broker.v0_10.subscription import SessionSubscription
 from amqp_core.broker.v0_10.transaction import Transaction
@@ -244,7 +244,7 @@ class ServerSession:
         taken = set(self._host.acquire([entry for _, entry in seen], now=self.connection.now))
         acquired = [(each, entry) for each, entry in seen if entry in taken]
         self._deliveries.acquired(acquired)
-        return spec.MessageAcquired(transfers=wire_ranges((each, each) for each, _ in acquired))
+        return spec.MessageAcquired(transfers=wire_ranges(ranges_of(each for each, _ in acquired)))
 
     def _resume(self, command: spec.MessageResume) -> spec.MessageResumeResult:
         """message.resume: no part of a message is ever kept."""
@@ -253,7 +253,7 @@ class ServerSession:
         return spec.MessageResumeResult(offset=0)
 
     def _subscribe(self, command: spec.MessageSubscribe) -> None:
-        destination, arguments = command.destination or "", command.arguments or {}
+        destination, arguments = named(command.destination, "the destination"), command.arguments or {}
         if destination in self._subscriptions:
             raise Failed(Code.NOT_ALLOWED, f"destination '{destination}' has a subscription already")
         selector = next((name for name in _SELECTORS if arguments.get(name)), None)
