@@ -236,8 +236,9 @@ class ServerConnection:
             session.receive_control(control)
             if session.state.state is SessionState.DETACHED:
                 self._sessions.pop(channel, None)
-        elif not isinstance(control, spec.SessionDetached):
+        elif isinstance(control, spec.SessionDetach):
             self._not_attached(channel)
+        # others are under way since before the client learned that there is no session
 
     def _attach(self, channel: int, control: spec.SessionAttach, present: ServerSession | None) -> None:
         name = control.name or b""

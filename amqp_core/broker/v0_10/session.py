@@ -128,7 +128,7 @@ class ServerSession:
         except (Refused, Failed) as error:
             self._fail(failure(error), command)
             return
-        if self.is_stalled:
+        if self._flushing is not None:
             self._flush = event
         else:
             self._done(command, sync=event.sync)

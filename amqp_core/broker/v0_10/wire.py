@@ -23,7 +23,7 @@ from amqp_core.broker.properties import (
     short_text,
 )
 from amqp_core.broker.v0_10.errors import Code, Failed
-from amqp_core.errors import EncodeError
+from amqp_core.errors import DecodeError, EncodeError
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_header, decode_struct32, encode_header
 
@@ -118,21 +118,14 @@ class Reader:
             DecodeError: the header is malformed.
             Failed: UNAUTHORIZED_ACCESS, its user-id is another's; NOT_IMPLEMENTED, it is a fragment.
         """
-        first = b""
         if header[4:6] == _DELIVERY:
             end = 4 + int.from_bytes(header[:4])
-            first, rest = header[:end], header[end:]
+            rest = header[end:]
+            envelope = self._envelope(exchange, header[:end])
         else:
-            rest = header
-        envelope = self._envelopes.get((exchange, first))
-        if envelope is None:
-            delivery, others = _delivery(first, header)
-            rest = others if others is not None else rest
-            envelope = _envelope(delivery, exchange)
-            if others is None:
-                if len(self._envelopes) >= _MOST_KEPT:
-                    self._envelopes.clear()
-                self._envelopes[exchange, first] = envelope
+            delivery, properties, others = decode_header(header)
+            rest = encode_header(None, properties, others)
+            envelope = _envelope(delivery or spec.DeliveryProperties(), exchange)
         if rest != self._checked:
             self._check(rest)
             self._checked = rest
@@ -151,8 +144,22 @@ class Reader:
         )
         return Incoming(message, envelope.discard_unroutable, envelope.immediate)
 
+    def _envelope(self, exchange: str, struct: bytes) -> _Envelope:
+        """What delivery-properties say: those of the messages of a publisher are often the same."""
+        envelope = self._envelopes.get((exchange, struct))
+        if envelope is None:
+            delivery, _ = decode_struct32(struct, 0)
+            assert isinstance(delivery, spec.DeliveryProperties)
+            envelope = _envelope(delivery, exchange)
+            if len(self._envelopes) >= _MOST_KEPT:
+                self._envelopes.clear()
+            self._envelopes[exchange, struct] = envelope
+        return envelope
+
     def _check(self, structs: bytes) -> None:
-        _, properties, others = decode_header(structs)
+        delivery, properties, others = decode_header(structs)
+        if delivery is not None:
+            raise DecodeError(f"{delivery.NAME} twice in one header", 0)
         if properties is not None and properties.user_id not in (None, b"", self._username):
             given, login = properties.user_id.decode(errors="replace"), self._username.decode()
             raise Failed(Code.UNAUTHORIZED_ACCESS, f"user-id '{given}' is not that of the login '{login}'")
@@ -162,18 +169,6 @@ class Reader:
                 assert isinstance(fragment, spec.FragmentProperties)
                 if not (fragment.first and fragment.last):
                     raise Failed(Code.NOT_IMPLEMENTED, "messages in fragments are not served")
-
-
-def _delivery(first: bytes, header: bytes) -> tuple[spec.DeliveryProperties, bytes | None]:
-    """The delivery-properties, and the other structs if they are not just what follows ``first``."""
-    if first:
-        value, _ = decode_struct32(first, 0)
-        assert isinstance(value, spec.DeliveryProperties)
-        return value, None
-    delivery, properties, others = decode_header(header)
-    if delivery is None:
-        return spec.DeliveryProperties(), None
-    return delivery, encode_header(None, properties, others)
 
 
 def _envelope(delivery: spec.DeliveryProperties, exchange: str) -> _Envelope:
