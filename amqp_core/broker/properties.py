@@ -7,13 +7,14 @@ for goes into the application headers, or is left out.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final, Protocol
 from uuid import UUID
 
 from amqp_core.broker.model.messages import Wire
-from amqp_core.typed_values import Typed
+from amqp_core.typed_values import Datetime, Typed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -86,9 +87,18 @@ def portable(value: object, *, uuids: bool) -> object:
         return [portable(each, uuids=uuids) for each in value]
     if isinstance(value, UUID | Decimal):
         return value if isinstance(value, UUID) == uuids else str(value)
-    if isinstance(value, int) and not -_INT64 <= value < _INT64:
-        return str(int(value))
+    if isinstance(value, int | float):
+        return _number(value, of_0_10=uuids)
     return bytes(value) if isinstance(value, bytearray | memoryview) else value
+
+
+def _number(value: float, *, of_0_10: bool) -> object:
+    """A number; one that the other protocol does not have as text."""
+    if isinstance(value, float):
+        return value if of_0_10 or math.isfinite(value) else str(value)
+    if not -_INT64 <= value < _INT64:
+        return str(int(value))
+    return int(value) if isinstance(value, Datetime) and value < 0 else value
 
 
 def short_key(name: object) -> str:

@@ -10,6 +10,7 @@ import pytest
 
 from amqp_core.address import ConnectOptions, parse_url
 from amqp_core.v0_9.client import Client
+from amqp_core.v0_10.client import Client as Client010
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,6 +24,12 @@ class Connect(Protocol):
     """Connects our own client."""
 
     def __call__(self, **options: Any) -> Client: ...
+
+
+class Connect010(Protocol):
+    """Connects our own client of 0-10."""
+
+    def __call__(self, **options: Any) -> Client010: ...
 
 
 @pytest.fixture
@@ -40,6 +47,21 @@ def connect(amqp_broker: Broker, vhost: str) -> Iterator[Connect]:
         def make(**options: Any) -> Client:
             given = {"username": "guest", "password": "guest", "protocol": "0-9-1"} | options
             client = Client.connect(ConnectOptions(hosts=hosts, virtual_host=virtual_host, **given))
+            stack.callback(client.close)
+            return client
+
+        yield make
+
+
+@pytest.fixture
+def connect_0_10(amqp_broker: Broker, vhost: str) -> Iterator[Connect010]:
+    """A function that connects our own client of 0-10, to the same virtual host."""
+    hosts, virtual_host, _ = parse_url(amqp_broker.url_of(vhost))
+    with ExitStack() as stack:
+
+        def make(**options: Any) -> Client010:
+            given = {"virtual_host": virtual_host, "username": "guest", "password": "guest"} | options
+            client = Client010.connect(ConnectOptions(hosts=hosts, **given), call_timeout_s=20.0)
             stack.callback(client.close)
             return client
 

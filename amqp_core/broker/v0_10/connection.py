@@ -156,6 +156,7 @@ class ServerConnection:
                     session.wake()
             except AmqpError as error:
                 self.close(spec.ConnectionCloseCode.FRAMING_ERROR, str(error))
+            self._wake()
 
     def tick(self, now: float) -> float | None:
         """Send a heartbeat if one is due; return the time of the next call. A client that is silent is given up."""
