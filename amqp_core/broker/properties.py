@@ -92,7 +92,7 @@ def portable(value: object, *, uuids: bool) -> object:
     return bytes(value) if isinstance(value, bytearray | memoryview) else value
 
 
-def _number(value: float, *, of_0_10: bool) -> object:
+def _number(value: int | float, *, of_0_10: bool) -> object:
     """A number; one that the other protocol does not have as text."""
     if isinstance(value, float):
         return value if of_0_10 or math.isfinite(value) else str(value)
