@@ -183,6 +183,10 @@ class SparkCondition(Condition):
         "The checkpoint of queue {queue!r} was written with deliveryGuarantee=exactly-once.",
         "Use that guarantee until no batch is owned, then a new checkpoint location.",
         "Its messages may be in the spool only. `python -m amqp_spark.transactions` shows the owned batches.")
+    CHECKPOINT_OF_OTHER_PROTOCOL = (
+        "The checkpoint of queue {queue!r} was written with AMQP {found}, and the query now uses AMQP {protocol}.",
+        "Set protocol={found}, or use a new checkpoint location.",
+        "Messages that were not accepted are still on the broker.")
     CHECKPOINT_NOT_EXACTLY_ONCE = (
         "{consumer}: the checkpoint {what} {offset}, which was not written with deliveryGuarantee=exactly-once.",
         "Use a new checkpoint location, or set adoptState=true until a batch is committed.",
