@@ -30,7 +30,7 @@ class DeadLetters:
 
     def __init__(self, route: Callable[[Message], Sequence[Queue]]) -> None:
         self._route = route
-        self._waiting: deque[tuple[Message, DeathReason]] = deque()
+        self._waiting: deque[Message] = deque()
 
     def add(self, message: Message, queue: Queue, reason: DeathReason, now: float) -> None:
         """A message has died in a queue; it is dropped unless the queue has a dead-letter exchange."""
@@ -39,18 +39,18 @@ class DeadLetters:
             return
         key = queue.settings.dead_letter_routing_key
         key = message.routing_key if key is None else key
-        self._waiting.append((dead_letter(message, queue.name, reason, exchange=exchange, key=key, now=now), reason))
+        self._waiting.append(dead_letter(message, queue.name, reason, exchange=exchange, key=key, now=now))
 
     def drain(self, now: float) -> None:
         """Pass on what has died, and what dies of that. A missing exchange or a cycle ends a message, silently."""
         while self._waiting:
-            message, reason = self._waiting.popleft()
+            message = self._waiting.popleft()
             try:
                 queues = self._route(message)
             except Refused:
                 continue
             for queue in queues:
-                if reason == "rejected" or not is_cycle(queue.name, message.deaths):
+                if not is_cycle(queue.name, message.deaths):
                     queue.put(message, now)
 
 

@@ -61,19 +61,44 @@ def test_higher_priority_consumers_first() -> None:
     assert (high.bodies, high2.bodies, low.bodies) == (["0"], ["1", "2"], ["3", "4"])
 
 
-def test_a_waiting_head_that_does_not_fit_is_asked_for_again_when_it_has_gone() -> None:
-    class Narrow(Sink):
-        def has_room(self, size: int) -> bool:
-            return size < 3
+class Narrow(Sink):
+    """It takes short messages only."""
 
+    def has_room(self, size: int) -> bool:
+        return size < 3
+
+
+def narrow_host(**arguments: int) -> tuple[Host, Narrow]:
+    """A queue whose head, with a second to live, is too long for its consumer."""
     host = Host()
-    host.make()
+    host.make("q", **arguments)
     sink = Narrow()
     host.listen(sink)
-    host.send("long")
+    host.send("long", ttl_ms=1000)
+    return host, sink
+
+
+def test_what_is_behind_a_head_that_does_not_fit_is_delivered_when_it_has_gone() -> None:
+    host, sink = narrow_host()
     host.send("a")
     assert sink.got == []
     assert host.get("q", owner=ME) is not None
+    assert sink.bodies == ["a"]
+
+    host, sink = narrow_host()
+    host.send("a")
+    host.expire(1)
+    assert sink.bodies == ["a"]
+
+    host, sink = narrow_host(x_max_length=1)
+    host.send("a")
+    assert sink.bodies == ["a"]
+
+    host, sink = narrow_host()
+    browser = Sink()
+    host.listen(browser, browse=True)
+    host.send("a")
+    host.acquire(browser.got[:1])
     assert sink.bodies == ["a"]
 
 

@@ -113,8 +113,22 @@ def test_a_held_message_expires_when_it_comes_back() -> None:
     assert host.waiting("dead", now=5) == ["a"]
     host.send("b", now=5, ttl_ms=1000)
     held = list(host.all_of(now=5))
+    assert host.expire(5) is None
     host.release(held, now=5)
     assert host.next_expiry == 6
+
+
+def test_what_is_found_to_be_over_is_dead_lettered_at_once() -> None:
+    host = Host()
+    host.make("dead")
+    host.make(**DEAD)
+    sink = Sink()
+    host.listen(sink, "dead")
+    host.send("a", ttl_ms=1000)
+    assert host.get("q", owner=ME, now=1) is None
+    host.send("b", ttl_ms=1000, now=1)
+    host.queues["q"].ready(2)
+    assert sink.bodies == ["a", "b"]
 
 
 def test_an_unused_queue_expires() -> None:

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from amqp_core.broker.model.errors import Refusal
+from amqp_core.broker.model.routing import TopicMatcher
 from tests.core.broker.model_support import ME, Host, message, refused
 
 if TYPE_CHECKING:
@@ -56,6 +57,17 @@ def test_topic_patterns(pattern: str, key: str, *, expected: bool) -> None:
     assert routed(host, key, "amq.topic") == ["q"] * expected
     host.unbind_queue("q", "amq.topic", pattern, owner=ME)
     assert routed(host, key, "amq.topic") == []
+
+
+def test_patterns_that_are_unbound_leave_nothing_behind() -> None:
+    matcher: TopicMatcher[int] = TopicMatcher()
+    for target, pattern in enumerate(("a.b.c", "a.b", "a.*.#")):
+        matcher.add(target, pattern, {})
+    matcher.remove(0, "a.b.c", {})
+    assert sorted(matcher.matches(message(key="a.b"))) == [1, 2]
+    matcher.remove(2, "a.*.#", {})
+    matcher.remove(1, "a.b", {})
+    assert matcher._root.children == {}
 
 
 def test_no_pattern_takes_for_ever() -> None:
@@ -134,6 +146,16 @@ def test_the_alternate_exchange_gets_what_matches_nothing() -> None:
     assert routed(host, "other", "first") == ["b"]
     host.delete_exchange("third")
     assert routed(host, "other", "first") == []
+
+
+def test_an_alternate_exchange_may_be_declared_later() -> None:
+    host = Host()
+    host.make("a")
+    host.bind_queue("a", "amq.fanout", "", owner=ME)
+    host.declare_exchange("e", "direct", alternate="later")
+    assert routed(host, "k", "e") == []
+    host.declare_exchange("later", "direct", alternate="amq.fanout")
+    assert routed(host, "k", "e") == ["a"]
 
 
 def test_the_alternate_exchange_may_be_the_default_one() -> None:
