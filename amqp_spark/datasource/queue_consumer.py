@@ -239,7 +239,9 @@ class QueueConsumer:
             self._life.since = self._clock()
             self._life.begun_at = self.buffer.received
             incarnation, moved = self.buffer.incarnation, self._hosts.moved()
-            _log.info("queue %r: receiving from %s, incarnation %d%s", self.queue, client.peer, incarnation, moved)
+            level = logging.WARNING if moved else logging.INFO
+            text = "queue %r: receiving from %s, incarnation %d%s"
+            _log.log(level, text, self.queue, client.peer, incarnation, moved)
             self._flow.restart()
             self._watch.restart()
             self._counts.restart()

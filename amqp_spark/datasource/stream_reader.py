@@ -178,5 +178,8 @@ def advice(options: SourceOptions, error: MessageFormatError, epoch: int) -> str
         queue = shlex.quote(error.queue) if error.queue.isprintable() else "QUEUE"
         action = f"--queue {queue} --skip {epoch}:{error.position} --to FILE"
         tool = Names(CONSUMER, options.consumer_id).tool(action)
-        return f", or leave the message in the spool out while the query is stopped: {tool}"
+        return (
+            ", or with mode=PERMISSIVE, or leave the message in the spool out while the query is stopped (not with "
+            f"RabbitMQ): {tool}"
+        )
     return ", or with mode=REJECT (the queue's alternate exchange gets it)"

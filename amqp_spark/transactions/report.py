@@ -80,7 +80,7 @@ def time_text(seconds: int) -> str:
 def consumer_lines(consumer_id: str, queues: Sequence[ConsumerQueue]) -> list[str]:
     """Format a consumer, queue by queue."""
     if not queues:
-        return [f"consumer {quoted(consumer_id)}: the broker has no state of it"]
+        return [f"consumer {quoted(consumer_id)}: there is no state of it (for quorum queues give --spool)"]
     lines = [f"consumer {quoted(consumer_id)}"]
     for each in queues:
         lines += ["", *_consumer_queue(each)]

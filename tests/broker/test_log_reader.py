@@ -252,7 +252,7 @@ def test_ten_streams_in_one_query_and_one_that_joins(streams: Streams) -> None:
         again.batches = driver.batches
         again.until(lambda rows: len(rows) == sum(map(len, sent.values())))
         assert found(again) == sent
-        with pytest.raises(OffsetError, match="AMQP_OFFSET_QUEUES_CHANGED"):
+        with pytest.raises(OffsetError, match="AMQP_OFFSET_LOGS_CHANGED"):
             streams.log_driver(again, queue=names[0]).trigger()
     finally:
         for reader in streams.made:
