@@ -1,9 +1,9 @@
 """``make demo``: from nothing to rows and back, with proof.
 
-Starts a broker (the embedded one, or a real one), publishes sample market data to an exchange, streams the bound queue into Parquet with
-``jobs/ingest.py``, and checks that every message arrived exactly once with its content, and that the broker holds none
-of them any more. Then ``jobs/publish.py`` publishes a summary per symbol, and a plain AMQP client receives it. Exit
-code 0 only when all of it is right.
+Starts a broker (the embedded one, or a real one), publishes sample market data to an exchange, streams the bound queue
+into Parquet with ``jobs/ingest.py``, and checks that every message arrived exactly once with its content, and that the
+broker holds none of them any more. Then ``jobs/publish.py`` publishes a summary per symbol, and a plain AMQP client
+receives it. Exit code 0 only when all of it is right.
 """
 
 from __future__ import annotations
