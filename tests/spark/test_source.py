@@ -41,6 +41,13 @@ def test_a_batch_read_cannot_reject() -> None:
     AmqpDataSource(OPTIONS | {"mode": "reject"}).streamReader(BODY)
 
 
+def test_a_streaming_query_has_no_end() -> None:
+    options = OPTIONS | {"queueType": "stream", "endingoffsets": "100"}
+    with pytest.raises(OptionError, match=r"'endingOffsets' has the value '100'.*streaming query.*spark\.read"):
+        AmqpDataSource(options).streamReader(BODY)
+    AmqpDataSource(options).reader(BODY)
+
+
 @pytest.mark.parametrize("make", ["reader", "streamReader"])
 def test_the_source_leaves_the_login_behind_once_its_reader_is_made(make: str) -> None:
     source = AmqpDataSource(OPTIONS)
