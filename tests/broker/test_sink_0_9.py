@@ -278,14 +278,6 @@ def test_rows_of_a_task_that_was_killed_have_the_same_ids_when_they_come_again(p
 # --- what the protocol cannot do
 
 
-def test_exactly_once_over_0_9_1_of_broker_j_names_the_protocol_that_has_it(brokerj_0_9: BrokerJ) -> None:
-    with ExitStack() as stack:
-        place = Place(brokerj_0_9, "brokerj", stack)
-        options = place.options(deliveryGuarantee="exactly-once", transactionalId="writer")
-        with pytest.raises(UnsupportedModeError, match=r"AMQP 0-9-1.* Use protocol=0-10 if the broker is Broker-J"):
-            CommitCoordinator(options, connections=place.pool).commit([PreparedBranch("q", 1, 0)], 1)
-
-
 def test_exactly_once_is_refused_before_anything_is_sent(rabbit: Place) -> None:
     given = {"protocol": "auto", "deliveryGuarantee": "exactly-once", "transactionalId": "writer"}
     options = rabbit.options(**given)
