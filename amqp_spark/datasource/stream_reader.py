@@ -184,13 +184,14 @@ def advice(options: SourceOptions, error: MessageFormatError, epoch: int, protoc
     if options.delivery_guarantee == AT_MOST_ONCE:
         return "; a restarted query goes on behind the message, which was accepted when it was transferred"
     if options.delivery_guarantee == EXACTLY_ONCE:
-        if is_0_9:  # the command cannot skip a message there
-            return ""
         assert options.consumer_id is not None
         queue = shlex.quote(error.queue) if error.queue.isprintable() else "QUEUE"
         action = f"--queue {queue} --skip {epoch}:{error.position} --to FILE"
         tool = Names(CONSUMER, options.consumer_id).tool(action)
-        return f", or leave the message in the spool out while the query is stopped: {tool}"
+        where = (
+            ", with Broker-J only," if is_0_9 else ""
+        )  # the state of RabbitMQ is in the spool: no command changes it
+        return f", or{where} leave the message in the spool out while the query is stopped: {tool}"
     if is_0_9:
         return ", or, with RabbitMQ, with mode=REJECT (the queue's dead-letter exchange gets it)"
     return ", or with mode=REJECT (the queue's alternate exchange gets it)"

@@ -135,7 +135,9 @@ def test_a_stream_that_was_declared_so_is_read_again(rabbitmq: RabbitMQNode) -> 
         driver = place.log_driver(driver, **options)
         rows = driver.trigger_until_rows()
         assert [(row[1], row[2]) for row in rows] == list(enumerate(numbers(3, begin), begin))
-    with pytest.raises(PreconditionFailed, match="x-max-age '7D', and option 'queueArguments' asks for '8D'"):
+    with pytest.raises(
+        PreconditionFailed, match="x-max-age '604800000', and option 'queueArguments' asks for '691200000'"
+    ):
         place.read(**IF_MISSING, queueArguments="x-max-age=8D")
     place.close()
 

@@ -40,9 +40,10 @@ def test_exactly_once_cannot_reject_and_has_a_command() -> None:
     assert "--queue QUEUE" in told(queue="a\x1b", **OWNED)
 
 
-def test_with_0_9_1_the_command_cannot_skip() -> None:
+def test_with_0_9_1_the_command_can_skip_on_broker_j_only() -> None:
     text = told(protocol="0-9-1", **OWNED)
-    assert text.endswith("or read with mode=PERMISSIVE and a column _corrupt_record STRING.")
+    assert "read with mode=PERMISSIVE and a column _corrupt_record STRING, or, with Broker-J only, leave" in text
+    assert "Broker-J" not in told(**OWNED)
 
 
 def test_with_0_9_1_rejected_messages_go_elsewhere() -> None:
