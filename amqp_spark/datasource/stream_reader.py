@@ -188,9 +188,7 @@ def advice(options: SourceOptions, error: MessageFormatError, epoch: int, protoc
         queue = shlex.quote(error.queue) if error.queue.isprintable() else "QUEUE"
         action = f"--queue {queue} --skip {epoch}:{error.position} --to FILE"
         tool = Names(CONSUMER, options.consumer_id).tool(action)
-        where = (
-            ", with Broker-J only," if is_0_9 else ""
-        )  # the state of RabbitMQ is in the spool: no command changes it
+        where = ", with Broker-J only," if is_0_9 else ""
         return f", or{where} leave the message in the spool out while the query is stopped: {tool}"
     if is_0_9:
         return ", or, with RabbitMQ, with mode=REJECT (the queue's dead-letter exchange gets it)"

@@ -61,6 +61,17 @@ def test_a_reader_that_goes_to_executors_has_no_login() -> None:
     assert b"s3cret" not in pickle.dumps(AmqpDataSource(OPTIONS).streamReader(BODY))
 
 
+@pytest.mark.parametrize("make", ["reader", "streamReader"])
+def test_executors_that_read_streams_log_in_and_a_password_file_is_read_there(make: str) -> None:
+    options = OPTIONS | {"queueType": "stream"}
+    source = AmqpDataSource(options)
+    assert b"s3cret" in pickle.dumps(getattr(source, make)(BODY)), "as docs/operations.md says"
+    assert b"s3cret" not in pickle.dumps(source)
+    del options["password"]
+    reader = getattr(AmqpDataSource(options | {"passwordFile": "/run/secrets/amqp"}), make)(BODY)
+    assert b"/run/secrets/amqp" in pickle.dumps(reader)
+
+
 def test_a_schema_that_is_no_ddl_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_text: str) -> StructType:
         raise ParseException(message="[PARSE_SYNTAX_ERROR] at or near 'STRIN'\n\n== SQL ==\nbody STRIN,")
