@@ -20,10 +20,17 @@ from amqp_spark.sink.writer import AmqpBatchWriter, AmqpStreamWriter
 from amqp_spark.validation import check_sink, check_source
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql.types import StructType
 
 
 _LOGIN = {option.name.lower() for option in CONNECTION if option.secret} | {"username", "passwordfile", "tls.keyfile"}
+
+
+def _given(options: Mapping[str, str], name: str) -> str:
+    """The text of an option that is given, whatever the case of its name."""
+    return next(value for key, value in options.items() if key.lower() == name.lower())
 
 
 class AmqpDataSource(Portable, DataSource):
@@ -110,7 +117,7 @@ class AmqpDataSource(Portable, DataSource):
         if options.ending_offsets is not None:
             problem = SparkCondition.OPTION_INVALID(
                 option="endingOffsets",
-                value=repr(self.options["endingOffsets"]),
+                value=repr(_given(self.options, "endingOffsets")),
                 reason=" in a streaming query, which has no end",
                 allowed="a batch read (spark.read); Trigger.AvailableNow ends at what is there when it begins",
             )

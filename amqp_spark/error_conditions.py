@@ -301,7 +301,7 @@ class SparkCondition(Condition):
         "The login may not {action}, which exactly-once needs for {owner}: {reason}.",
         "Permit it to create, query (on qpidd: access), publish to, bind to amq.direct, unbind, consume and delete "
         "queues named amqp-spark.*.",
-        "docs/operations.md has the rules for the access control of both brokers.")
+        "On RabbitMQ it is the right to configure amqp-spark.lock.*. docs/operations.md has the rules for each broker.")
     TRANSACTIONS_REFUSED = (
         "The broker does not let this login use {kind}, which deliveryGuarantee=exactly-once needs for {owner}: "
         "{reason}.",

@@ -28,8 +28,9 @@ DEFAULT_LIMIT: Final = 20
 _log = logging.getLogger(__name__)
 
 
-def check_quorum(client: Client, queue: str) -> None:
-    """Check that an existing queue is a quorum queue from which ``basic.get`` is allowed.
+def check_quorum(client: Client, queue: str) -> object:
+    """Check that an existing queue is a quorum queue from which ``basic.get`` is allowed; return its declared limit of
+    deliveries, or None.
 
     Raises:
         UnsupportedModeError: it is not, or the login may not learn it.
@@ -57,19 +58,18 @@ def check_quorum(client: Client, queue: str) -> None:
         raise UnsupportedModeError(SparkCondition.QUEUE_TYPE_UNKNOWN(queue=queue, reason=why))
     if arguments.get(SINGLE):
         raise UnsupportedModeError(SparkCondition.QUEUE_SINGLE_CONSUMER(queue=queue))
-    _warn_of_limit(client, queue, arguments.get(LIMIT))
+    return arguments.get(LIMIT)
 
 
-def _warn_of_limit(client: Client, queue: str, limit: object) -> None:
-    """A policy may set another limit, which cannot be learned."""
+def warn_of_limit(client: Client, queue: str, limit: object) -> None:
+    """Warn if a queue has a declared limit of deliveries, or the server's. What a policy sets cannot be learned."""
     if limit == -1 or (limit is None and not client.capabilities.unlimited_deliveries):
         return
     most = DEFAULT_LIMIT if limit is None else limit
+    policy = " (all is well if a policy sets delivery-limit=-1, which a client cannot see)" if limit is None else ""
     _log.warning(
         "queue %r: the broker drops or dead-letters a message that comes back more than %s times, so that a reader "
-        "that is killed as often in one batch loses messages: declare the queue with %s=-1, or set a policy with "
-        "delivery-limit=-1",
-        queue,
-        most,
-        LIMIT,
-    )
+        "that is killed as often in one batch loses messages: declare the queue with %s=-1, as declare=ifMissing with "
+        "queueType=quorum does%s",
+        queue, most, LIMIT, policy,
+    )  # fmt: skip
