@@ -93,7 +93,8 @@ class SparkCondition(Condition):
     OFFSET_LOGS_CHANGED = (
         "The checkpoint has offsets of {found}, and the query now reads {wanted}.",
         "Read all streams of the checkpoint, or use a new checkpoint location.",
-        "A stream may join a query at a restart, and none may leave it.")
+        "A stream may join a query at a restart, and none may leave it. Reading removes nothing from a stream: with a new "
+        "checkpoint the query begins at startingOffsets.")
     OFFSET_OF_QUEUE = (
         "The checkpoint has positions of queue {queue!r}, and with queueType=stream the query reads offsets of a "
         "stream.",
@@ -108,7 +109,8 @@ class SparkCondition(Condition):
         "Remove queueType=stream, startingOffsets and endingOffsets to read it as a queue.")
     QUEUE_IS_LOG = (
         "{queue!r} is a stream, which is not read as a queue.",
-        "Set queueType=stream; startingOffsets says where to begin.")
+        "Set queueType=stream; startingOffsets says where to begin.",
+        "With queueType=stream exactly-once needs neither consumerId nor spoolLocation, and refuses them.")
     LOG_OFFSET_OUTSIDE = (
         "Option {option!r} asks for {wanted} of stream {stream!r}, which has offsets from {first} to {end}.",
         "Give an offset from {first} to {end} (the next message gets {end}), earliest, or latest.")

@@ -66,8 +66,8 @@ class SourceOptions(ConnectionSettings):
     spool_location: str | None = option(
         "spoolLocation", kinds.directory_uri(), None,
         "Directory for planned batches, as a path or a URI that Arrow supports (`file:`, `s3:`, `gs:`, `hdfs:`, "
-        "`abfs:`), without credentials; for exactly-once from queues only, where it is required. The messages of a planned "
-        "batch are nowhere else: it must be as durable as the checkpoint, and reached by every driver that may "
+        "`abfs:`), without credentials; for exactly-once from queues only, where it is required. The messages of a "
+        "planned batch are nowhere else: it must be as durable as the checkpoint, and reached by every driver that may "
         "run the query. One directory for each `consumerId`.",
     )
     adopt_state: bool = option(

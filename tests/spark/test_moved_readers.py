@@ -61,7 +61,7 @@ def test_of_the_offsets_of_streams(
 ) -> None:
     caplog.set_level(logging.INFO)
     monkeypatch.setattr(log_broker, "require_for_option", lambda *_: None)
-    monkeypatch.setattr(log_broker.consumer_setup, "prepare", lambda *_: None)
+    monkeypatch.setattr("amqp_spark.datasource.log.broker.consumer_setup.prepare", lambda *_: None)
     broker = LogBroker(OF_STREAMS, fake.connect)
     losses = [ConnectionLost("cut")]
 
