@@ -93,8 +93,8 @@ class SparkCondition(Condition):
     OFFSET_LOGS_CHANGED = (
         "The checkpoint has offsets of {found}, and the query now reads {wanted}.",
         "Read all streams of the checkpoint, or use a new checkpoint location.",
-        "A stream may join a query at a restart, and none may leave it. Reading removes nothing from a stream: with a new "
-        "checkpoint the query begins at startingOffsets.")
+        "A stream may join a query at a restart, and none may leave it. Reading removes nothing from a stream: with a "
+        "new checkpoint the query begins at startingOffsets.")
     OFFSET_OF_QUEUE = (
         "The checkpoint has positions of queue {queue!r}, and with queueType=stream the query reads offsets of a "
         "stream.",
@@ -333,7 +333,8 @@ class SparkCondition(Condition):
         "{consumer}: there is no state {state!r}, but the spool {spool!r} has {count} batch(es).",
         "Use the right broker, or set adoptState=true until a batch is committed.",
         "Nothing was changed. With adoptState=true every batch of the spool is offered again. Delete the files only "
-        "to give their messages up: they are nowhere else.")
+        "to give their messages up: they are nowhere else. The state of a quorum queue is in files amqp-spark.state.* "
+        "of the spool.")
     CONSUMER_SPOOL_SHARED = (
         "{consumer}: its spool {spool!r} has {count} batch(es) of another state of this consumer.",
         "Give each of them its own spoolLocation, or set adoptState=true until a batch is committed to leave those "

@@ -285,6 +285,11 @@ def test_the_command_shows_what_is_in_doubt(
     assert main([consumer.address, *login, *spool, "--json"]) == 0
     (state,) = json.loads(capsys.readouterr().out)["states"]
     assert (state["recognised"], state["in_doubt"]["messages"]) == (40, 0)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "amqp-spark-spool.json").write_text((consumer.directory / "spool" / "amqp-spark-spool.json").read_text())
+    assert main([consumer.address, *login, "--consumer-id", consumer.queue, "--spool", str(other)]) == 0
+    assert f"the spool '{other}' has no state of it" in capsys.readouterr().out
 
 
 @pytest.mark.spark
