@@ -93,7 +93,7 @@ def test_files_in_a_spool_are_told_but_not_whose_it_is(tmp_path: Path) -> None:
 
 def test_a_process_that_lost_its_lock_may_leave_what_nobody_reads(tmp_path: Path) -> None:
     names = Names(names_of.CONSUMER, "c")
-    record = SpooledRecord(CONSUMER.dump()).dump()
+    record = SpooledRecord(state=CONSUMER.dump()).dump()
     for place in ("0000000003-00000007", "0000000003-00000008", "0000000004-00000002"):
         (tmp_path / f"{names.state}.{place}.json").write_bytes(record)
     (tmp_path / "x.part").touch()
