@@ -17,7 +17,7 @@ BROKER_ARGS := $(if $(PORT),--port $(PORT)) $(if $(HEAP),--heap $(HEAP))
 help:
 	@echo 'make setup                 create .venv with the package (editable) and the development tools'
 	@echo 'make broker [PORT=n]       run a real broker in the foreground; print URL and credentials (BROKER=rabbitmq: RabbitMQ)'
-	@echo 'make demo                  stream market data through a real broker and Spark into Parquet, and a summary back'
+	@echo 'make demo                  stream market data through a broker and Spark into Parquet, and a summary back (BROKER=broker-j, rabbitmq)'
 	@echo 'make test [ARGS="-k x"]    run make lint, then the tests ($(WORKERS) processes: WORKERS=n)'
 	@echo 'make test-all              run make lint, every test and the whole crash matrix: before an issue is resolved'
 	@echo 'make crash-matrix [ARGS=]  kill every process of a query at every crash point; print a table (ARGS=--help: options)'
@@ -46,7 +46,7 @@ broker: $(STAMP) | prerequisites
 	@exec $(PY) -m tests.support.$(if $(filter rabbitmq,$(BROKER)),rabbitmq,brokerj) $(BROKER_ARGS)
 
 demo: $(STAMP) | prerequisites
-	@$(PY) -m tests.support.prefetch
+	$(if $(BROKER),@$(PY) -m tests.support.prefetch)
 	@exec $(PY) -m tests.support.demo $(if $(BROKER),--broker $(BROKER)) $(ARGS)
 
 lint: $(STAMP)

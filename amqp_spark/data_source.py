@@ -20,14 +20,21 @@ from amqp_spark.sink.writer import AmqpBatchWriter, AmqpStreamWriter
 from amqp_spark.validation import check_sink, check_source
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from pyspark.sql.types import StructType
 
 
 _LOGIN = {option.name.lower() for option in CONNECTION if option.secret} | {"username", "passwordfile", "tls.keyfile"}
 
 
+def _given(options: Mapping[str, str], name: str) -> str:
+    """The text of an option that is given, whatever the case of its name."""
+    return next(value for key, value in options.items() if key.lower() == name.lower())
+
+
 class AmqpDataSource(Portable, DataSource):
-    """AMQP 0-10 for Spark: read queues as streams, write rows to exchanges.
+    """AMQP 0-10 and 0-9-1 for Spark: read queues and streams of RabbitMQ, write rows to exchanges.
 
     Reading::
 
@@ -41,7 +48,7 @@ class AmqpDataSource(Portable, DataSource):
     Without a schema every property of a message is a column. ``url`` and ``queue`` are required; the other options
     (credentials, TLS, bounds of a batch, delivery guarantee, ...) are listed in ``docs/options.md`` with their
     defaults, and in the tables of ``amqp_spark.options``. ``spark.read.format("amqp")`` browses the messages that are
-    in the queue now and consumes none.
+    in the queue now and consumes none (AMQP 0-10), or reads a range of a stream of RabbitMQ.
 
     Writing::
 
@@ -107,6 +114,14 @@ class AmqpDataSource(Portable, DataSource):
             SchemaError: it lists every column that cannot be read.
         """
         options, columns = check_source(self.options, schema)
+        if options.ending_offsets is not None:
+            problem = SparkCondition.OPTION_INVALID(
+                option="endingOffsets",
+                value=repr(_given(self.options, "endingOffsets")),
+                reason=" in a streaming query, which has no end",
+                allowed="a batch read (spark.read); Trigger.AvailableNow ends at what is there when it begins",
+            )
+            raise OptionError([problem])
         self._redacted = True
         return AmqpLogStreamReader(options, columns) if options.reads_streams else AmqpStreamReader(options, columns)
 

@@ -90,6 +90,11 @@ class SparkCondition(Condition):
         "Read the same queues, or use a new checkpoint location.",
         "Messages that were not accepted are still on the broker.")
 
+    OFFSET_LOGS_CHANGED = (
+        "The checkpoint has offsets of {found}, and the query now reads {wanted}.",
+        "Read all streams of the checkpoint, or use a new checkpoint location.",
+        "A stream may join a query at a restart, and none may leave it. Reading removes nothing from a stream: with a "
+        "new checkpoint the query begins at startingOffsets.")
     OFFSET_OF_QUEUE = (
         "The checkpoint has positions of queue {queue!r}, and with queueType=stream the query reads offsets of a "
         "stream.",
@@ -104,7 +109,8 @@ class SparkCondition(Condition):
         "Remove queueType=stream, startingOffsets and endingOffsets to read it as a queue.")
     QUEUE_IS_LOG = (
         "{queue!r} is a stream, which is not read as a queue.",
-        "Set queueType=stream; startingOffsets says where to begin.")
+        "Set queueType=stream; startingOffsets says where to begin.",
+        "With queueType=stream exactly-once needs neither consumerId nor spoolLocation, and refuses them.")
     LOG_OFFSET_OUTSIDE = (
         "Option {option!r} asks for {wanted} of stream {stream!r}, which has offsets from {first} to {end}.",
         "Give an offset from {first} to {end} (the next message gets {end}), earliest, or latest.")
@@ -160,9 +166,14 @@ class SparkCondition(Condition):
         "RabbitMQ takes messages back that were not settled within consumer_timeout, and 4.3 does not say so. The "
         "source subscribes again, and gets them again.")
     QUEUE_TYPE_REFUSED = (
-        "Queue {queue!r} is {found}, and deliveryGuarantee=exactly-once needs a quorum queue or a stream of RabbitMQ.",
+        "Queue {queue!r} is a classic queue, and deliveryGuarantee=exactly-once needs a quorum queue or a stream of "
+        "RabbitMQ.",
         "Declare the queue with x-queue-type quorum, read a stream with its offsets, or use at-least-once.",
         "A classic queue may forget an acknowledgement in part, and marks all messages as redelivered after a crash.")
+    QUEUE_SINGLE_CONSUMER = (
+        "Queue {queue!r} was declared with x-single-active-consumer, and deliveryGuarantee=exactly-once asks the queue "
+        "with basic.get, which the broker then refuses.",
+        "Declare the queue without it, or use at-least-once.")
     QUEUE_TYPE_UNKNOWN = (
         "The login may not learn the type of queue {queue!r}, which exactly-once needs: {reason}.",
         "Give it the right to configure the queue; an existing queue is not changed.")
@@ -183,14 +194,19 @@ class SparkCondition(Condition):
         "The checkpoint of queue {queue!r} was written with deliveryGuarantee=exactly-once.",
         "Use that guarantee until no batch is owned, then a new checkpoint location.",
         "Its messages may be in the spool only. `python -m amqp_spark.transactions` shows the owned batches.")
+    CHECKPOINT_OF_OTHER_PROTOCOL = (
+        "The checkpoint of queue {queue!r} was written with AMQP {found}, and the query now uses AMQP {protocol}.",
+        "Set protocol={found}, or use a new checkpoint location.",
+        "Messages that were not accepted are still on the broker.")
     CHECKPOINT_NOT_EXACTLY_ONCE = (
         "{consumer}: the checkpoint {what} {offset}, which was not written with deliveryGuarantee=exactly-once.",
         "Use a new checkpoint location, or set adoptState=true until a batch is committed.",
         "Messages that were not accepted are on the queue: a new checkpoint location loses none.")
     CHECKPOINT_WITHOUT_STATE = (
-        "{consumer}: the checkpoint {what} {offset}, but the state on the broker has no batch.",
+        "{consumer}: the checkpoint {what} {offset}, but its state has no batch.",
         "Check broker, virtual host and consumerId, or set adoptState=true until a batch is committed.",
-        "The state was deleted, or lost by a broker that keeps nothing over a restart, or this is another broker.")
+        "The state was deleted, or lost by a broker that keeps nothing over a restart, or this is another broker. The "
+        "state of a quorum queue is in the spool: this may be another spoolLocation.")
     CHECKPOINT_MISMATCH = (
         "{consumer}: the checkpoint {what} {offset}, but the state finished {finished} and owns {owned}.",
         "Use the checkpoint of this state, or set adoptState=true until a batch is committed.",
@@ -287,7 +303,7 @@ class SparkCondition(Condition):
         "The login may not {action}, which exactly-once needs for {owner}: {reason}.",
         "Permit it to create, query (on qpidd: access), publish to, bind to amq.direct, unbind, consume and delete "
         "queues named amqp-spark.*.",
-        "docs/operations.md has the rules for the access control of both brokers.")
+        "On RabbitMQ it is the right to configure amqp-spark.lock.*. docs/operations.md has the rules for each broker.")
     TRANSACTIONS_REFUSED = (
         "The broker does not let this login use {kind}, which deliveryGuarantee=exactly-once needs for {owner}: "
         "{reason}.",
@@ -314,10 +330,11 @@ class SparkCondition(Condition):
         "{consumer}: its state has the spool {found!r}, and option 'spoolLocation' is {spool!r}.",
         "Set it back, or move the files and set adoptState=true until a batch is committed.")
     CONSUMER_STATE_LOST = (
-        "{consumer}: the broker has no state {state!r}, but the spool {spool!r} has {count} batch(es).",
+        "{consumer}: there is no state {state!r}, but the spool {spool!r} has {count} batch(es).",
         "Use the right broker, or set adoptState=true until a batch is committed.",
         "Nothing was changed. With adoptState=true every batch of the spool is offered again. Delete the files only "
-        "to give their messages up: they are nowhere else.")
+        "to give their messages up: they are nowhere else. The state of a quorum queue is in files amqp-spark.state.* "
+        "of the spool.")
     CONSUMER_SPOOL_SHARED = (
         "{consumer}: its spool {spool!r} has {count} batch(es) of another state of this consumer.",
         "Give each of them its own spoolLocation, or set adoptState=true until a batch is committed to leave those "
@@ -338,8 +355,8 @@ class SparkCondition(Condition):
     EXACTLY_ONCE_NOT_OFFERED = (
         "The sink cannot write with deliveryGuarantee=exactly-once: {peer} has no prepared transactions (AMQP "
         "{protocol}).",
-        "Use at-least-once with stableMessageId=true, and let the readers drop duplicates "
-        "(dropDuplicatesWithinWatermark).",
+        "Use protocol=0-10 if the broker is Broker-J; else at-least-once with stableMessageId=true, and let the "
+        "readers drop duplicates (dropDuplicatesWithinWatermark).",
         "AMQP 0-9-1 cannot prepare a transaction, and a commit of RabbitMQ may be applied in part. docs/delivery.md "
         "shows how a message id that is the same in every attempt takes the place of it.")
     STATE_NOT_KEPT = (

@@ -51,7 +51,6 @@ def new_epoch() -> int:
 class AtLeastOncePolicy:
     """See :class:`.DeliveryPolicy`. Planned batches are in the receive buffer, under positions of this run's epoch."""
 
-    starts_late = False
     unconfirmed = "the broker did not confirm the last accept in time: it may send those messages again"
 
     def __init__(self, options: SourceOptions, connector: Connector) -> None:
@@ -59,6 +58,11 @@ class AtLeastOncePolicy:
         self.plan, self.sync = self.receiver.plan, self.receiver.sync
         self._options = options
         self._epoch = new_epoch()
+
+    def expect(self, offsets: Mapping[str, QueueOffset]) -> None:
+        """See :class:`.DeliveryPolicy`: offsets of exactly-once are refused, and the protocol must be the same."""
+        _refuse_owned(offsets)
+        self.receiver.expect({queue: each.protocol for queue, each in offsets.items() if each.protocol is not None})
 
     def committed(self, offsets: Mapping[str, QueueOffset]) -> None:
         """Accept everything up to these offsets."""
@@ -68,7 +72,7 @@ class AtLeastOncePolicy:
         """See :class:`.DeliveryPolicy`."""
         ours = self._ours(offsets)
         return {
-            queue: QueueOffset(position, self._epoch)
+            queue: QueueOffset(position, self._epoch, self.receiver.protocol_before(queue, position))
             for queue, position in self.receiver.planned().items()
             if position > ours.get(queue, 0)
         }

@@ -44,13 +44,14 @@ class DeliveryPolicy(Protocol):
 
     Attributes:
         receiver: receives the messages.
-        starts_late: receive only from the first call on whose offsets are valid, since receiving leaves durable state.
         unconfirmed: warning for an AvailableNow query that ends before the broker has confirmed its last commands.
     """
 
     receiver: Receiver
-    starts_late: bool
     unconfirmed: str
+
+    def expect(self, offsets: Mapping[str, QueueOffset]) -> None:
+        """Take offsets of Spark before anything is received: what does not fit them is not received."""
 
     def committed(self, offsets: Mapping[str, QueueOffset]) -> None:
         """Settle everything up to these offsets, which Spark has committed; the first call has its start position."""
@@ -110,15 +111,13 @@ class MicroBatchStream:
         self._last_batch = time.monotonic()
         self._begins = True
         """Whether Spark has not yet asked for new messages."""
-        if not policy.starts_late:
-            self._start()
 
     def latest_offset(self, start: Mapping[str, object]) -> dict:  # type: ignore[type-arg]
         """See :meth:`AmqpStreamReader.latestOffset`."""
         receiver, options, policy = self._receiver, self._options, self._policy
         policy.asked()
         offsets = parse_offsets(start, options.queues)
-        self._start()
+        self._start(offsets)
         policy.committed(offsets)
         if news := policy.uncommitted(offsets):
             return self._offer(offsets, news)
@@ -158,7 +157,7 @@ class MicroBatchStream:
         crashpoints.reached(crashpoints.LOGGED_BEFORE_PARTITIONS)
         starts = parse_offsets(start, self._options.queues)
         ends = parse_offsets(end, self._options.queues)
-        self._start()
+        self._start(ends)
         if start != end and key(starts) in self._uncommitted:
             raise UnsupportedModeError(
                 SparkCondition.MODE_UNSUPPORTED(
@@ -184,7 +183,7 @@ class MicroBatchStream:
     def commit(self, end: Mapping[str, object]) -> None:
         """See :meth:`AmqpStreamReader.commit`."""
         offsets = parse_offsets(end, self._options.queues)
-        self._start()
+        self._start(offsets)
         self._uncommitted.discard(key(offsets))
         self._policy.committed(offsets)
 
@@ -208,9 +207,13 @@ class MicroBatchStream:
 
     # --- inside
 
-    def _start(self) -> None:
+    def _start(self, offsets: Mapping[str, QueueOffset]) -> None:
+        """Receive from the first call on whose offsets are valid: receiving may leave durable state, or lose what the
+        broker forgets."""
         if self._options.transfer_port and (self._options.mode == REJECT or self._may_pull()):
             self._endpoint()  # report a port in use at once, and not with the first large batch
+        if not self._receiver.started:
+            self._policy.expect(offsets)
         self._receiver.start(bounded=self._bounded)
         self._receiver.touch()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.errors import DeclaredDifferently, PreconditionFailed, UnauthorizedAccess
 from amqp_spark.error_conditions import SparkCondition
+from amqp_spark.errors import LogError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +31,7 @@ def compare(client: Client, queue: str, options: SourceOptions, declared: Mappin
 
     Raises:
         PreconditionFailed: one that the options name differs; the text has both values.
+        LogError: the options ask for a stream, and it is none.
     """
     named = dict.fromkeys(dict(options.queue_arguments), "queueArguments")
     if options.queue_type is not None:
@@ -47,6 +49,8 @@ def compare(client: Client, queue: str, options: SourceOptions, declared: Mappin
             return
         except DeclaredDifferently as error:
             name = error.argument
+            if name == "x-queue-type" and options.reads_streams:
+                raise LogError(SparkCondition.LOG_IS_QUEUE(queue=queue)) from error
             if name in named:
                 text = SparkCondition.QUEUE_DECLARED_DIFFERENTLY(
                     queue=queue, argument=name, current=error.current, option=named[name], wanted=error.wanted

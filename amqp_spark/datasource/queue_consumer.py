@@ -24,8 +24,9 @@ from amqp_spark.datasource.receive_buffer import add_range
 from amqp_spark.datasource.settling import Settler
 from amqp_spark.datasource.unsettled import UnsettledFlowControl
 from amqp_spark.error_conditions import SparkCondition
-from amqp_spark.errors import ConsumerStalled
+from amqp_spark.errors import ConsumerStalled, OffsetError
 from amqp_spark.host_order import HostOrder
+from amqp_spark.offsets import is_other_protocol
 from amqp_spark.retry import LOCK_RETRY_SECONDS
 from amqp_spark.timeouts import accept_timeout
 
@@ -88,6 +89,9 @@ class Owner(Protocol):
 
 class QueueConsumer:
     """One queue's connection, session and thread."""
+
+    expected_protocol: str | None = None
+    """That in the checkpoint, which the first session must have; set before :meth:`start`."""
 
     def __init__(
         self, queue: str, options: SourceOptions, held: ReceiveBuffer, connector: Connector, owner: Owner | None = None
@@ -235,7 +239,9 @@ class QueueConsumer:
             self._life.since = self._clock()
             self._life.begun_at = self.buffer.received
             incarnation, moved = self.buffer.incarnation, self._hosts.moved()
-            _log.info("queue %r: receiving from %s, incarnation %d%s", self.queue, client.peer, incarnation, moved)
+            level = logging.WARNING if moved else logging.INFO
+            text = "queue %r: receiving from %s, incarnation %d%s"
+            _log.log(level, text, self.queue, client.peer, incarnation, moved)
             self._flow.restart()
             self._watch.restart()
             self._counts.restart()
@@ -263,6 +269,7 @@ class QueueConsumer:
             self._dying_s = consumer_setup.dying_seconds(client)
             entered = False
             try:
+                self._check_protocol(client)
                 info = consumer_setup.prepare(client, self.queue, self._options, is_missing=is_missing)
                 if self._owner is None or self._owner.enter(client, declared=info is None):
                     if self._owner is not None:  # do not warn of the previous holder of the lock
@@ -289,6 +296,16 @@ class QueueConsumer:
                     self._close(client)
             self._wait(LOCK_RETRY_SECONDS)
         return None
+
+    def _check_protocol(self, client: Client) -> None:
+        """Refuse a checkpoint of the other protocol. Only on the first session: with ``auto`` another host of the list
+        may speak another one."""
+        found = self.expected_protocol
+        if found is not None and is_other_protocol(found, client.protocol):
+            raise OffsetError(
+                SparkCondition.CHECKPOINT_OF_OTHER_PROTOCOL(queue=self.queue, found=found, protocol=client.protocol)
+            )
+        self.expected_protocol = None
 
     def _choose_flow(self, client: Client) -> None:
         """Take the kind of flow control that the protocol has; it keeps what earlier sessions have learned."""

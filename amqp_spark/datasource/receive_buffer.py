@@ -211,6 +211,10 @@ class QueueBuffer:
             return block.ends[self.planned - block.begin] - block.offset(self.planned)
         return 0
 
+    def protocol_before(self, position: int) -> str | None:
+        """The protocol of the connection that received the last transfer before a position; ``None``: not held."""
+        return next((block.protocol for block in reversed(self.blocks) if block.begin < position), None)
+
     def begin_of(self, end: int) -> int:
         """Begin of the planned range that ends at ``end``; OffsetError if that range is not held (any more)."""
         try:

@@ -56,13 +56,13 @@ class Receiver:
         self._lock = self.held.changed
         self._clock = clock
         self._turn = 0
-        self._started = False
+        self.started = False
 
     def start(self, *, bounded: bool = False) -> None:
         """Start receiving, once. ``bounded``: only the messages that are there now (AvailableNow)."""
-        if self._started:
+        if self.started:
             return
-        self._started = True
+        self.started = True
         for consumer in self.consumers:
             consumer.bounded = bounded
             consumer.start()
@@ -130,6 +130,16 @@ class Receiver:
         """The end of the planned ranges, per queue."""
         with self._lock:
             return {queue: buffer.planned for queue, buffer in self.held.buffers.items()}
+
+    def expect(self, protocols: Mapping[str, str]) -> None:
+        """Before it is started: receive from these queues only over the protocol that the checkpoint has for each."""
+        for consumer in self.consumers:
+            consumer.expected_protocol = protocols.get(consumer.queue, consumer.expected_protocol)
+
+    def protocol_before(self, queue: str, position: int) -> str | None:
+        """See :meth:`.QueueBuffer.protocol_before`."""
+        with self._lock:
+            return self.held.buffers[queue].protocol_before(position)
 
     def plan(self, *, max_messages: int | None, max_bytes: int) -> bool:
         """Plan the next batch from the received transfers; return whether there is one."""

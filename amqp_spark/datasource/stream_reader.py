@@ -154,23 +154,33 @@ class AmqpStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         on_reject = None
         if self._options.mode == REJECT and endpoint is not None:
             on_reject = partial(_report, endpoint, part.queue, part.epoch)
+        protocol = "0-10"
+
+        def noted() -> Iterator[Chunk]:
+            nonlocal protocol
+            for chunk in chunks:
+                protocol = chunk.protocol
+                yield chunk
+
         batches = self._columns.batches(
-            chunks, queue=part.queue, first_position=part.begin, on_reject=on_reject, skipped=part.skipped
+            noted(), queue=part.queue, first_position=part.begin, on_reject=on_reject, skipped=part.skipped
         )
         try:
             for batch in batches:
                 yield batch
                 crashpoints.reached(crashpoints.READ_MID)
         except MessageFormatError as error:
-            raise error.with_advice(advice(self._options, error, part.epoch)) from None
+            raise error.with_advice(advice(self._options, error, part.epoch, protocol)) from None
 
 
 def _report(endpoint: Endpoint, queue: str, epoch: int, positions: list[int], text: str) -> None:
     report_rejects(endpoint, queue=queue, epoch=epoch, positions=positions, text=text)
 
 
-def advice(options: SourceOptions, error: MessageFormatError, epoch: int) -> str:
-    """Text that continues the message of the error; ``epoch``: that of its position."""
+def advice(options: SourceOptions, error: MessageFormatError, epoch: int, protocol: str) -> str:
+    """Text that continues the message of the error; ``epoch``: that of its position; ``protocol``: that over which the
+    message came."""
+    is_0_9 = protocol != "0-10"
     if options.delivery_guarantee == AT_MOST_ONCE:
         return "; a restarted query goes on behind the message, which was accepted when it was transferred"
     if options.delivery_guarantee == EXACTLY_ONCE:
@@ -178,5 +188,8 @@ def advice(options: SourceOptions, error: MessageFormatError, epoch: int) -> str
         queue = shlex.quote(error.queue) if error.queue.isprintable() else "QUEUE"
         action = f"--queue {queue} --skip {epoch}:{error.position} --to FILE"
         tool = Names(CONSUMER, options.consumer_id).tool(action)
-        return f", or leave the message in the spool out while the query is stopped: {tool}"
+        where = ", with Broker-J only," if is_0_9 else ""
+        return f", or{where} leave the message in the spool out while the query is stopped: {tool}"
+    if is_0_9:
+        return ", or, with RabbitMQ, with mode=REJECT (the queue's dead-letter exchange gets it)"
     return ", or with mode=REJECT (the queue's alternate exchange gets it)"

@@ -176,7 +176,10 @@ def _check_guarantee(given: Given) -> None:
         return
     protocol = given.values["protocol"]
     if protocol in WITHOUT_PREPARED_TRANSACTIONS:
-        remedy = "at-least-once, with stableMessageId=true so that readers can drop what comes twice"
+        remedy = (
+            "at-least-once, with stableMessageId=true so that readers can drop what comes twice; exactly-once with "
+            "protocol=0-10 if the broker is Broker-J"
+        )
         given.refuse("deliveryGuarantee", repr(guarantee), remedy, f" with protocol={protocol}")
     if "transactionalId" not in given:
         given.require("transactionalId", "a name for this writer that never changes", f" with {setting}")

@@ -46,8 +46,8 @@ class SourceOptions(ConnectionSettings):
     )
     consumer_id: str | None = option(
         "consumerId", kinds.identity(), None,
-        "Identity of this consumer across restarts and drivers. Required for exactly-once, where no two queries "
-        "may have the same one.",
+        "Identity of this consumer across restarts and drivers. Required for exactly-once from queues, where no two "
+        "queries may have the same one. Not for streams.",
     )
     exclusive: bool = option(
         "exclusive", kinds.boolean(), False,
@@ -59,13 +59,15 @@ class SourceOptions(ConnectionSettings):
         "deliveryGuarantee", kinds.choice(AT_LEAST_ONCE, EXACTLY_ONCE, AT_MOST_ONCE), AT_LEAST_ONCE,
         "`at-least-once`: accepted after Spark logged the batch, redelivered after a crash. `at-most-once`: "
         "accepted on transfer. `exactly-once`: accepted into a spool, in one transaction with a record on the "
-        "broker; from a quorum queue of RabbitMQ with a record in the spool (docs/delivery.md).",
+        "broker; from a quorum queue of RabbitMQ with a record in the spool (docs/delivery.md). Streams: both "
+        "`at-least-once` and `exactly-once` mean offsets in the checkpoint, without a spool; `at-most-once` is "
+        "refused.",
     )
     spool_location: str | None = option(
         "spoolLocation", kinds.directory_uri(), None,
         "Directory for planned batches, as a path or a URI that Arrow supports (`file:`, `s3:`, `gs:`, `hdfs:`, "
-        "`abfs:`), without credentials; for exactly-once only, where it is required. The messages of a planned "
-        "batch are nowhere else: it must be as durable as the checkpoint, and reached by every driver that may "
+        "`abfs:`), without credentials; for exactly-once from queues only, where it is required. The messages of a "
+        "planned batch are nowhere else: it must be as durable as the checkpoint, and reached by every driver that may "
         "run the query. One directory for each `consumerId`.",
     )
     adopt_state: bool = option(

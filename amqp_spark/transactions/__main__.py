@@ -224,7 +224,7 @@ def look(client: Client, arguments: argparse.Namespace) -> tuple[list[str], Mapp
     if arguments.consumer_id is not None and not client.capabilities.browse:
         queues = look_at_spooled(client, arguments.consumer_id, arguments.spool)
         found = report.consumer_json(arguments.consumer_id, queues)
-        return report.consumer_lines(arguments.consumer_id, queues), broker | found
+        return report.consumer_lines(arguments.consumer_id, queues, spool=arguments.spool), broker | found
     if arguments.consumer_id is not None:
         queues = look_at_consumer(client, arguments.consumer_id, spool=arguments.spool)
     prepared = with_timeouts(client, look_at_branches(client).prepared)

@@ -77,10 +77,11 @@ def time_text(seconds: int) -> str:
 # --- a consumer
 
 
-def consumer_lines(consumer_id: str, queues: Sequence[ConsumerQueue]) -> list[str]:
-    """Format a consumer, queue by queue."""
+def consumer_lines(consumer_id: str, queues: Sequence[ConsumerQueue], *, spool: str | None = None) -> list[str]:
+    """Format a consumer, queue by queue. ``spool``: where its state is, if it is not on the broker."""
     if not queues:
-        return [f"consumer {quoted(consumer_id)}: the broker has no state of it"]
+        where = "the broker has" if spool is None else f"the spool {quoted(spool)} has"
+        return [f"consumer {quoted(consumer_id)}: {where} no state of it"]
     lines = [f"consumer {quoted(consumer_id)}"]
     for each in queues:
         lines += ["", *_consumer_queue(each)]

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_core.errors import NotFound, PreconditionFailed
+from amqp_core.errors import DeclaredDifferently, NotFound, PreconditionFailed
+from amqp_spark.errors import LogError
+from tests.broker.log_support import Streams
 from tests.broker.source_0_9_support import Place, numbers
 from tests.spark.driver import bodies
 from tests.support.process import wait_until
@@ -118,6 +120,40 @@ def test_a_queue_that_was_declared_so_is_read_again(rabbitmq: RabbitMQNode, queu
     place.stop()
     for _ in range(2):
         reads(place, **options)
+    place.close()
+
+
+def test_a_stream_that_was_declared_so_is_read_again(rabbitmq: RabbitMQNode) -> None:
+    place = Streams(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password)
+    options: dict[str, Any] = {"queueArguments": "x-max-age=7D;x-max-length-bytes=2000000", **IF_MISSING}
+    driver = place.log_driver(**options)
+    with place.connect() as client, pytest.raises(DeclaredDifferently) as raised:
+        client.declare_queue(place.queue, durable=True, arguments={"x-queue-type": "stream", "x-max-age": "7D"})
+    assert (raised.value.argument, raised.value.value) == ("x-max-length-bytes", 2_000_000), "it has x-max-age"
+    for begin in (0, 3):
+        place.publish(numbers(3, begin))
+        driver = place.log_driver(driver, **options)
+        rows = driver.trigger_until_rows()
+        assert [(row[1], row[2]) for row in rows] == list(enumerate(numbers(3, begin), begin))
+    with pytest.raises(
+        PreconditionFailed, match="x-max-age '604800000', and option 'queueArguments' asks for '691200000'"
+    ):
+        place.read(**IF_MISSING, queueArguments="x-max-age=8D")
+    place.close()
+
+
+@pytest.mark.parametrize("has", [{}, {"x_queue_type": "quorum"}])
+@pytest.mark.parametrize("declare", ["never", "ifMissing"])
+def test_a_queue_is_no_stream(rabbitmq: RabbitMQNode, has: dict[str, Any], declare: str) -> None:
+    place = Streams(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password)
+    place.queue_type = None
+    place.declare(**has)
+    place.publish(numbers(3))
+    with pytest.raises(LogError, match=r"AMQP_LOG_IS_QUEUE.*no stream.*Remove queueType=stream"):
+        place.read(declare=declare)
+    with pytest.raises(LogError, match="AMQP_LOG_IS_QUEUE"):
+        place.log_driver(declare=declare)
+    assert place.take() == numbers(3), "nothing was received"
     place.close()
 
 

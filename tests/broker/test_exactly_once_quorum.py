@@ -11,7 +11,7 @@ import pytest
 from amqp_core.v0_9.messages import Message
 from amqp_core.v0_9.spec import BasicProperties
 from amqp_spark import crashpoints
-from amqp_spark.errors import SpoolError, StateError, UnsupportedModeError
+from amqp_spark.errors import LogError, SpoolError, StateError, UnsupportedModeError
 from amqp_spark.transactions.__main__ import main
 from tests.broker.source_0_9_support import ExactlyOncePlace, drained, numbers
 from tests.broker.stream_support import Stream
@@ -151,8 +151,38 @@ def test_a_queue_with_a_single_active_consumer_is_refused(consumer: Consumer) ->
     with consumer.connect() as client:
         client.delete_queue(consumer.queue)
     consumer.declare(x_single_active_consumer=True)
-    with pytest.raises(UnsupportedModeError, match="x-single-active-consumer"):
+    with pytest.raises(UnsupportedModeError, match=r"x-single-active-consumer.*Declare the queue without it"):
         consumer.driver().trigger_until_rows()
+
+
+def test_a_stream_without_its_queue_type_is_refused(consumer: Consumer) -> None:
+    with consumer.connect() as client:
+        client.delete_queue(consumer.queue)
+        client.declare_queue(consumer.queue, durable=True, arguments={"x-queue-type": "stream"})
+    with pytest.raises(LogError, match=r"AMQP_QUEUE_IS_LOG.*Set queueType=stream"):
+        consumer.driver().trigger_until_rows()
+
+
+@pytest.mark.parametrize(("arguments", "limit"), [({}, "20"), ({"x_delivery_limit": 7}, "7"), (None, "")])
+def test_a_limit_of_deliveries_is_a_warning_at_the_start(
+    consumer: Consumer,
+    fate: Fate,
+    caplog: pytest.LogCaptureFixture,
+    arguments: dict[str, Any] | None,
+    limit: str,
+) -> None:
+    """Once, and not again on the next session. The queue of the fixture has none."""
+    if arguments is not None:
+        with consumer.connect() as client:
+            client.delete_queue(consumer.queue)
+        consumer.declare(**arguments)
+    consumer.publish(numbers(10))
+    fate.cut_at(crashpoints.SPOOLED_UNACKED)
+    assert drained(consumer.driver(available_now=True)) == numbers(10)
+    found = [each.getMessage() for each in caplog.records if "x-delivery-limit=-1" in each.getMessage()]
+    assert fate.point == ""
+    assert len(found) == bool(limit)
+    assert all(f"comes back more than {limit} times" in text for text in found)
 
 
 def test_a_queue_with_another_consumer_is_refused(consumer: Consumer) -> None:
@@ -212,6 +242,18 @@ def test_a_spool_of_the_other_protocol_is_refused(consumer: Consumer) -> None:
         consumer.driver().trigger_until_rows()
 
 
+def test_a_spool_of_another_consumer_is_refused(consumer: Consumer) -> None:
+    consumer.publish(numbers(10))
+    assert drained(consumer.driver(available_now=True)) == numbers(10)
+    consumer.stop()
+    consumer.publish(numbers(5, 10))
+    with pytest.raises(SpoolError, match=rf"AMQP_SPOOL_FOREIGN.*belongs to consumer '{consumer.queue}', not to 'else'"):
+        consumer.driver(consumerId="else").trigger_until_rows()
+    consumer.stop()
+    wait_until(lambda: consumer.count() == (5, 0), "nothing is received")
+    assert consumer.take() == numbers(5, 10)
+
+
 def test_messages_that_wait_for_long_are_fetched_again(consumer: Consumer, caplog: pytest.LogCaptureFixture) -> None:
     """The broker would take them back; their acknowledgement would be ignored, and they would come twice."""
     consumer.publish(numbers(100))
@@ -243,6 +285,11 @@ def test_the_command_shows_what_is_in_doubt(
     assert main([consumer.address, *login, *spool, "--json"]) == 0
     (state,) = json.loads(capsys.readouterr().out)["states"]
     assert (state["recognised"], state["in_doubt"]["messages"]) == (40, 0)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "amqp-spark-spool.json").write_text((consumer.directory / "spool" / "amqp-spark-spool.json").read_text())
+    assert main([consumer.address, *login, "--consumer-id", consumer.queue, "--spool", str(other)]) == 0
+    assert f"the spool '{other}' has no state of it" in capsys.readouterr().out
 
 
 @pytest.mark.spark

@@ -255,7 +255,7 @@ def test_a_state_queue_that_was_deleted_is_an_error_until_the_spool_is_adopted(
     consumer.state()
     consumer.forget()
     before = consumer.files()
-    with pytest.raises(StreamingQueryException, match="the broker has no state"):
+    with pytest.raises(StreamingQueryException, match="there is no state"):
         stream.drain(frame(stream, consumer, durable_queue, **options))
     assert consumer.files() == before
     stream.drain(frame(stream, consumer, durable_queue, adoptState="true", **options))

@@ -43,8 +43,13 @@ def arguments(queue: str, directory: Path) -> list[str]:
     return ["--queue", queue, "--schema", "body STRING", *output, *QUICK]
 
 
-def test_the_demo_proves_that_every_message_arrived(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert demo.main(["--count", "3000", "--output", str(tmp_path / "demo")]) == 0
+@pytest.mark.parametrize(
+    "broker", ["box", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("broker-j", "rabbitmq"))]
+)
+def test_the_demo_proves_that_every_message_arrived(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], broker: str
+) -> None:
+    assert demo.main(["--count", "3000", "--broker", broker, "--output", str(tmp_path / "demo")]) == 0
     shown = capsys.readouterr().out
     assert "every message arrived exactly once, and the summaries of them came back" in shown
     assert '"symbol":"SAP"' in shown

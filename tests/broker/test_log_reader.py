@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import random
 import socket
+import time
 from collections import defaultdict
+from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from pyspark.sql import types as t
 
-from amqp_core.errors import AmqpError, NotFound, PreconditionFailed
+from amqp_core.errors import AmqpError, NotFound
 from amqp_core.v0_9.messages import Message
 from amqp_core.v0_9.spec import BasicProperties
 from amqp_spark.compat import ReadAllAvailable
@@ -113,12 +116,57 @@ def test_a_time_begins_with_the_messages_that_were_stored_then(streams: Streams)
     assert offsets_of(streams.read(startingOffsets="2020-01-01T00:00:00Z")) == list(range(10))
 
 
+def test_a_time_in_the_middle_divides_what_was_stored_before_and_after_it(streams: Streams) -> None:
+    streams.publish(numbers(10))
+    seconds = int(time.time()) + 2
+    time.sleep(max(0.0, seconds + 0.2 - time.time()))
+    streams.publish(numbers(10, 10))
+    when = datetime.fromtimestamp(seconds, UTC).isoformat()
+    assert bodies_of(streams.read(startingOffsets=when)) == numbers(10, 10)
+    assert bodies_of(streams.read(endingOffsets=when)) == numbers(10)
+    driver = streams.log_driver(startingOffsets=when)
+    assert offsets_of(driver.rows(10)) == list(range(10, 20))
+
+
+def test_each_stream_has_its_own_positions(streams: Streams) -> None:
+    other, third = f"{streams.queue}-other", f"{streams.queue}-third"
+    queues = ",".join((streams.queue, other, third))
+
+    def offsets(rows: Iterable[Any]) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for row in rows:
+            found[row[0]].append(row[1])
+        return found
+
+    try:
+        for name in (other, third):
+            streams.declare(name)
+        for name in (streams.queue, other, third):
+            streams.publish(numbers(20), name)
+        begin = json.dumps({streams.queue: 5, other: "earliest"})
+        end = json.dumps({streams.queue: -1, other: 7, third: 3})
+        found = offsets(streams.read(queue=queues, startingOffsets=begin, endingOffsets=end))
+        assert found == {streams.queue: [*range(5, 20)], other: [*range(7)], third: [*range(3)]}, "third: earliest"
+        driver = streams.log_driver(queue=queues, startingOffsets=begin)
+        streams.publish(numbers(2, 20), third)
+        driver.until(lambda rows: len(rows) == 15 + 20 + 2)
+        found = offsets(row for batch in driver.batches for row in batch)
+        expected = {streams.queue: [*range(5, 20)], other: [*range(20)], third: [20, 21]}
+        assert {log: sorted(rows) for log, rows in found.items()} == expected, "third: latest"
+    finally:
+        for reader in streams.made:
+            reader.stop()
+        with streams.connect() as client:
+            for name in (other, third):
+                client.delete_queue(name)
+
+
 def test_a_queue_that_is_no_stream_and_one_that_is_missing_are_refused(streams: Streams) -> None:
     other = f"{streams.queue}-classic"
     with streams.connect() as client:
         client.declare_queue(other, durable=True)
     try:
-        with pytest.raises(PreconditionFailed, match=r"'queueType' asks for 'stream'"):
+        with pytest.raises(LogError, match=r"AMQP_LOG_IS_QUEUE.*Remove queueType=stream"):
             streams.read(queue=other)
         with pytest.raises(NotFound, match="AMQP_QUEUE_NOT_FOUND"):
             streams.read(queue="is-not-there")
@@ -252,7 +300,7 @@ def test_ten_streams_in_one_query_and_one_that_joins(streams: Streams) -> None:
         again.batches = driver.batches
         again.until(lambda rows: len(rows) == sum(map(len, sent.values())))
         assert found(again) == sent
-        with pytest.raises(OffsetError, match="AMQP_OFFSET_QUEUES_CHANGED"):
+        with pytest.raises(OffsetError, match="AMQP_OFFSET_LOGS_CHANGED"):
             streams.log_driver(again, queue=names[0]).trigger()
     finally:
         for reader in streams.made:
@@ -399,6 +447,21 @@ def short(streams: Streams) -> Streams:
     """A stream that removes old messages soon."""
     streams.make_forgetful()
     return streams
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_an_offset_that_retention_has_removed_is_refused(short: Streams, fails: str) -> None:
+    """failOnDataLoss is about what a query has not read yet, and not about where it begins."""
+    short.publish(numbers(40))
+    first = short.forget()
+    text = rf"AMQP_LOG_OFFSET_OUTSIDE.*'startingOffsets' asks for {first - 1} of .* offsets from {first} to"
+    with pytest.raises(LogError, match=text):
+        short.read(startingOffsets=first - 1, failOnDataLoss=fails)
+    with pytest.raises(LogError, match=r"'endingOffsets' asks for 0"):
+        short.read(endingOffsets="0", failOnDataLoss=fails)
+    with pytest.raises(LogError, match=r"AMQP_LOG_OFFSET_OUTSIDE.*asks for 0 of .*Give an offset from"):
+        short.log_driver(startingOffsets="0", failOnDataLoss=fails)
+    assert offsets_of(short.read(startingOffsets=first, endingOffsets=first + 1)) == [first]
 
 
 def test_messages_removed_before_they_were_read_are_noticed(short: Streams, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.errors import StreamingQueryException
 
 from tests.broker.sink_support import login, write
-from tests.broker.source_0_9_support import Place
+from tests.broker.source_0_9_support import Place, numbers
 from tests.broker.stream_support import Stream
 from tests.support.dial import address, by_way_of
 from tests.support.proxy import FaultProxy
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pyspark.sql import SparkSession
+
+    from tests.support.brokerj import BrokerJ
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -62,3 +66,38 @@ def test_sink_and_source_speak_what_the_option_says(
         (number, row["body"], row["message_id"], row["priority"], row["application_headers"]["text"])
         for number, row in found
     ] == [(n, str(n), f"m-{n}", n % 10, "größe") for n in range(COUNT)]
+
+
+@pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])
+def test_a_checkpoint_of_the_other_protocol_is_refused(
+    brokerj_0_9: BrokerJ, spark: SparkSession, tmp_path: Path, guarantee: str
+) -> None:
+    broker = brokerj_0_9
+    place = Place(broker.url(), broker.username, broker.password)
+    place.declare()
+    stream = Stream(spark, broker, tmp_path)
+
+    def drain(protocol: str) -> None:
+        stream.drain(stream.frame(place.queue, "body BINARY", protocol=protocol, deliveryGuarantee=guarantee))
+
+    try:
+        place.publish(numbers(100))
+        drain("auto")  # which is 0-10
+        place.publish(numbers(100, 100))
+        with pytest.raises(StreamingQueryException, match=r"AMQP_CHECKPOINT_OF_OTHER_PROTOCOL.*protocol=0-10"):
+            drain("0-9-1")
+        assert place.count() == (100, 0)
+        drain("0-10")
+        assert sorted(stream.bodies()) == numbers(200)
+        for logged in (tmp_path / "checkpoint" / "offsets").iterdir():  # as an earlier release has written it
+            if logged.suffix == ".crc":
+                logged.unlink()
+                continue
+            text = logged.read_text()
+            assert '"protocol": "0-10"' in text or '"protocol":"0-10"' in text
+            logged.write_text(re.sub(r'"protocol": ?"0-10", ?"version": ?2', '"version": 1', text))
+        place.publish(numbers(100, 200))
+        drain("0-9-1")
+        assert sorted(stream.bodies()) == numbers(300)
+    finally:
+        place.close()

@@ -110,7 +110,8 @@ def test_a_sink_of_exactly_once_ends_with_the_code_of_options(
     code = publish("--input", str(tmp_path / "rows"), "--routing-key", place.queue, *given)
     shown = capfd.readouterr().err
     [line] = error_lines(shown, "publish")
-    assert "has no prepared transactions (AMQP 0-9-1). Use at-least-once with stableMessageId=true" in line
+    assert "has no prepared transactions (AMQP 0-9-1). Use protocol=0-10 if the broker is Broker-J; " in line
+    assert "else at-least-once with stableMessageId=true" in line
     assert code == EXIT_OPTIONS
     assert "rolled back" not in shown
     assert place.count() == (0, 0)

@@ -281,5 +281,7 @@ def test_rows_of_a_task_that_was_killed_have_the_same_ids_when_they_come_again(p
 def test_exactly_once_is_refused_before_anything_is_sent(rabbit: Place) -> None:
     given = {"protocol": "auto", "deliveryGuarantee": "exactly-once", "transactionalId": "writer"}
     options = rabbit.options(**given)
-    with pytest.raises(UnsupportedModeError, match=r"prepared transactions.*stableMessageId=true"):
+    with pytest.raises(
+        UnsupportedModeError, match=r"prepared transactions.*protocol=0-10 if .* Broker-J.*stableMessageId=true"
+    ):
         CommitCoordinator(options, connections=rabbit.pool).commit([PreparedBranch("q", 1, 0)], 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqp_core.errors import ResourceLocked
+from amqp_spark.spool.directories import PARTIAL
 from amqp_spark.spool.identity import IDENTITY
 from amqp_spark.spool.spooled_record import SpooledRecord
 from amqp_spark.state.records import DONE, ConsumerState, WriterState
@@ -62,24 +63,35 @@ def consumer_left(states: Sequence[bytes] | None, *, locked: bool) -> list[str]:
     return _owned(body) + ["the lock of the consumer is held"] * locked
 
 
-def of_spooled_state(client: Client, names: Names, spool: Path) -> list[str]:
+def of_spooled_state(client: Client, names: Names, spool: Path, *, orphaned: bool) -> list[str]:
     """Leftovers of a consumer whose state is in its spool."""
-    return spooled_left(names, spool, locked=is_locked(client, names))
+    return spooled_left(names, spool, locked=is_locked(client, names), orphaned=orphaned)
 
 
-def spooled_left(names: Names, spool: Path, *, locked: bool) -> list[str]:
-    """Leftovers according to the files of a spool."""
-    states = sorted(spool.glob(f"{names.state}.*"))
-    if len(states) != 1:
+def spooled_left(names: Names, spool: Path, *, locked: bool, orphaned: bool = False) -> list[str]:
+    """Leftovers according to the files of a spool.
+
+    ``orphaned``: a process that had lost its lock went on. What it wrote is of an earlier epoch, which nobody reads and
+    the next start deletes, as it does with a file that is not whole.
+    """
+    states = sorted(spool.glob(f"{names.state}.*"))  # by epoch and serial number
+    latest = [path for path in states if _epoch(path) == _epoch(states[-1])] if orphaned else states
+    if len(latest) != 1:
         return [f"the spool has {len(states)} states of the consumer, and not exactly one"]
-    record = SpooledRecord.load(states[0].read_bytes())
+    record = SpooledRecord.load(latest[0].read_bytes())
     found = _owned(record.state)
     if record.doubts:
         found.append(f"{len(record.doubts)} batches are in doubt still: {dict(record.doubts)}")
-    left = sorted(path.name for path in spool.iterdir() if path.name not in {IDENTITY, states[0].name})
+    known = {IDENTITY, *(path.name for path in states)}
+    left = sorted(path.name for path in spool.iterdir() if path.name not in known)
+    left = [name for name in left if not (orphaned and name.endswith(PARTIAL))]
     if left:
         found.append(f"{len(left)} files are left in the spool: {left[:4]}")
     return found + ["the lock of the consumer is held"] * locked
+
+
+def _epoch(state: Path) -> str:
+    return state.name.rpartition(".")[0].rpartition(".")[2].partition("-")[0]
 
 
 def _owned(state: bytes) -> list[str]:

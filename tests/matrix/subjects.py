@@ -334,7 +334,8 @@ class Subject:
             if left:
                 found.append(f"{left} messages are left on the queue")
             if self.exactly_once and self.server.recognises:
-                found += leftovers.of_spooled_state(client, self.consumer, self.spool)
+                orphaned = any(step.victim == ORPHAN for step in self.case.steps)
+                found += leftovers.of_spooled_state(client, self.consumer, self.spool, orphaned=orphaned)
             elif self.exactly_once:
                 found += leftovers.of_consumer(client, self.consumer)
                 found += leftovers.of_spool(self.spool)

@@ -44,7 +44,7 @@ def test_offsets_are_read_back_and_have_one_text(offsets: dict[str, LogOffset]) 
         ({"s": {"offset": 1, "version": 1, "digest": 5}}, "digest 5"),
         ({"s": {"offset": 1, "version": "1"}}, "version '1'"),
         ({"s": {"epoch": 5, "position": 1, "version": 1}}, r"AMQP_OFFSET_OF_QUEUE.*queue 's'.*new checkpoint"),
-        ({"gone": {"offset": 1, "version": 1}}, r"AMQP_OFFSET_QUEUES_CHANGED.*'gone'.*'s'"),
+        ({"gone": {"offset": 1, "version": 1}}, r"AMQP_OFFSET_LOGS_CHANGED.*'gone'.*'s'"),
     ],
 )
 def test_offsets_of_another_kind_are_refused(value: object, text: str) -> None:

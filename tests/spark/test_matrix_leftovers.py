@@ -8,9 +8,12 @@ import pytest
 
 from amqp_core.api import Xid
 from amqp_spark.errors import StateError
+from amqp_spark.spool.spooled_record import SpooledRecord
+from amqp_spark.state import names as names_of
+from amqp_spark.state.names import Names
 from amqp_spark.state.records import OPEN, ConsumerState, OwnedBatch, WriterState
 from amqp_spark.state.xids import new_branch
-from tests.matrix.leftovers import branches_left, consumer_left, of_spool, writer_left
+from tests.matrix.leftovers import branches_left, consumer_left, of_spool, spooled_left, writer_left
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,3 +89,17 @@ def test_files_in_a_spool_are_told_but_not_whose_it_is(tmp_path: Path) -> None:
     (tmp_path / "b.spool").touch()
     (tmp_path / "a.spool.part").touch()
     assert of_spool(tmp_path) == ["2 files are left in the spool: ['a.spool.part', 'b.spool']"]
+
+
+def test_a_process_that_lost_its_lock_may_leave_what_nobody_reads(tmp_path: Path) -> None:
+    names = Names(names_of.CONSUMER, "c")
+    record = SpooledRecord(state=CONSUMER.dump()).dump()
+    for place in ("0000000003-00000007", "0000000003-00000008", "0000000004-00000002"):
+        (tmp_path / f"{names.state}.{place}.json").write_bytes(record)
+    (tmp_path / "x.part").touch()
+    assert spooled_left(names, tmp_path, locked=False, orphaned=True) == []
+    (problem,) = spooled_left(names, tmp_path, locked=False)
+    assert "3 states" in problem
+    (tmp_path / f"{names.state}.0000000004-00000003.json").write_bytes(record)
+    (problem,) = spooled_left(names, tmp_path, locked=False, orphaned=True)
+    assert "4 states" in problem, "two of one epoch"

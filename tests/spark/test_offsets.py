@@ -23,10 +23,20 @@ def test_the_format_is_the_documented_one() -> None:
     assert json.dumps(dump_offsets({"q": QueueOffset(12, "c0ffee"), "a": QueueOffset(2, 7)})) == text
 
 
+def test_an_offset_with_a_protocol_is_of_version_2() -> None:
+    text = '{"q": {"epoch": 7, "position": 2, "protocol": "0-9-1", "version": 2}}'
+    assert json.dumps(dump_offsets({"q": QueueOffset(2, 7, "0-9-1")})) == text
+
+
 @given(
     st.dictionaries(
         st.text(min_size=1),
-        st.builds(QueueOffset, st.integers(0, 2**63 - 1), st.text(min_size=1) | st.integers())
+        st.builds(
+            QueueOffset,
+            st.integers(0, 2**63 - 1),
+            st.text(min_size=1) | st.integers(),
+            st.none() | st.sampled_from(["0-10", "0-9-1", "0-9"]),
+        )
         | st.just(QueueOffset(0)),
     )
 )
@@ -48,7 +58,12 @@ GOOD = {"epoch": "e", "position": 1, "version": 1}
         ({"q": {}}, "this source did not write"),
         ({"q": {"epoch": "e", "position": 1}}, "this source did not write"),
         ({"topic": {"0": 17}}, "this source did not write"),
-        ({"q": GOOD | {"version": 2}}, "newer amqp_spark"),
+        ({"q": GOOD | {"version": 3}}, "newer amqp_spark"),
+        ({"q": GOOD | {"protocol": "0-10"}}, "version 1 has no keys protocol"),
+        ({"q": GOOD | {"version": 2}}, "protocol None"),
+        ({"q": GOOD | {"protocol": "", "version": 2}}, "protocol ''"),
+        ({"q": GOOD | {"protocol": 10, "version": 2}}, "protocol 10"),
+        ({"q": {"position": 0, "protocol": "0-10", "version": 2}}, "no epoch"),
         ({"q": GOOD | {"version": 0}}, "version 0"),
         ({"q": GOOD | {"version": "1"}}, "version '1'"),
         ({"q": GOOD | {"version": True}}, "version True"),

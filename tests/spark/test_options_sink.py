@@ -85,6 +85,7 @@ def test_exactly_once_is_refused_where_the_protocol_cannot_have_it(protocol: str
     given = {"deliveryGuarantee": "exactly-once", "transactionalId": "t", "protocol": protocol}
     (found,) = problems(**given)
     assert f"exactly-once', which is not allowed with protocol={protocol}. Allowed: at-least-once, with stable" in found
+    assert "exactly-once with protocol=0-10 if the broker is Broker-J" in found
     assert parse(**given | {"protocol": "auto"}).exactly_once, "the broker decides"
 
 

@@ -13,10 +13,10 @@ from amqp_spark.options import SourceOptions
 OWNED = {"deliveryGuarantee": "exactly-once", "consumerId": "it's me", "spoolLocation": "/spool"}
 
 
-def told(queue: str = "ticks", column: str = "body", **options: str) -> str:
+def told(queue: str = "ticks", column: str = "body", protocol: str = "0-10", **options: str) -> str:
     error = MessageFormatError(queue, 17, column, "not UTF-8")
     parsed = SourceOptions.parse({"url": "amqp://h", "queue": "ticks"} | options)
-    advised = error.with_advice(advice(parsed, error, 5))
+    advised = error.with_advice(advice(parsed, error, 5, protocol))
     assert str(pickle.loads(pickle.dumps(advised))) == str(advised)
     return str(advised)
 
@@ -38,6 +38,18 @@ def test_exactly_once_cannot_reject_and_has_a_command() -> None:
     assert "mode=PERMISSIVE" in text
     assert "--queue 'a b'" in told(queue="a b", **OWNED)
     assert "--queue QUEUE" in told(queue="a\x1b", **OWNED)
+
+
+def test_with_0_9_1_the_command_can_skip_on_broker_j_only() -> None:
+    text = told(protocol="0-9-1", **OWNED)
+    assert "read with mode=PERMISSIVE and a column _corrupt_record STRING, or, with Broker-J only, leave" in text
+    assert "Broker-J" not in told(**OWNED)
+
+
+def test_with_0_9_1_rejected_messages_go_elsewhere() -> None:
+    text = told(protocol="0-9-1")
+    assert "with RabbitMQ, with mode=REJECT (the queue's dead-letter exchange gets it)" in text
+    assert "alternate exchange" not in text
 
 
 def test_at_most_once_has_lost_it() -> None:

@@ -112,7 +112,8 @@ def test_a_broker_without_what_exactly_once_needs_gets_no_row(fake: FakeBroker) 
 def test_a_protocol_without_prepared_transactions_gets_no_row_and_the_alternative_is_named() -> None:
     fake = FakeBroker(protocol="0-9-1")
     with pytest.raises(
-        UnsupportedModeError, match=r"has no prepared transactions \(AMQP 0-9-1\)\. Use .*stableMessageId=true"
+        UnsupportedModeError,
+        match=r"no prepared transactions \(AMQP 0-9-1\)\. Use protocol=0-10 if .* Broker-J; .*stableMessageId=true",
     ) as told:
         Tasks(fake).run(rows(3))
     assert told.value.condition == "AMQP_EXACTLY_ONCE_NOT_OFFERED"

@@ -41,6 +41,13 @@ def test_a_batch_read_cannot_reject() -> None:
     AmqpDataSource(OPTIONS | {"mode": "reject"}).streamReader(BODY)
 
 
+def test_a_streaming_query_has_no_end() -> None:
+    options = OPTIONS | {"queueType": "stream", "endingoffsets": "100"}
+    with pytest.raises(OptionError, match=r"'endingOffsets' has the value '100'.*streaming query.*spark\.read"):
+        AmqpDataSource(options).streamReader(BODY)
+    AmqpDataSource(options).reader(BODY)
+
+
 @pytest.mark.parametrize("make", ["reader", "streamReader"])
 def test_the_source_leaves_the_login_behind_once_its_reader_is_made(make: str) -> None:
     source = AmqpDataSource(OPTIONS)
@@ -52,6 +59,17 @@ def test_the_source_leaves_the_login_behind_once_its_reader_is_made(make: str) -
 
 def test_a_reader_that_goes_to_executors_has_no_login() -> None:
     assert b"s3cret" not in pickle.dumps(AmqpDataSource(OPTIONS).streamReader(BODY))
+
+
+@pytest.mark.parametrize("make", ["reader", "streamReader"])
+def test_executors_that_read_streams_log_in_and_a_password_file_is_read_there(make: str) -> None:
+    options = OPTIONS | {"queueType": "stream"}
+    source = AmqpDataSource(options)
+    assert b"s3cret" in pickle.dumps(getattr(source, make)(BODY)), "as docs/operations.md says"
+    assert b"s3cret" not in pickle.dumps(source)
+    del options["password"]
+    reader = getattr(AmqpDataSource(options | {"passwordFile": "/run/secrets/amqp"}), make)(BODY)
+    assert b"/run/secrets/amqp" in pickle.dumps(reader)
 
 
 def test_a_schema_that_is_no_ddl_is_an_error_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:

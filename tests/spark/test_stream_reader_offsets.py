@@ -212,7 +212,7 @@ def test_point_5_batch_0_asked_for_from_the_initial_offset_after_a_restart(fake:
     [
         ({"q": 5}, "this source did not write"),
         ({"other": {"epoch": 1, "position": 5, "version": 1}}, "belongs to 'other', and the query now reads 'q'"),
-        ({"q": {"epoch": 1, "position": 5, "version": 2}}, "version 2"),
+        ({"q": {"epoch": 1, "position": 5, "version": 3}}, "version 3"),
     ],
 )
 def test_point_5_an_offset_of_another_format_or_queue_is_named(
@@ -230,6 +230,95 @@ def test_point_5_a_position_of_this_epoch_that_was_never_planned_is_named(fake: 
     beyond = driver.start | {"q": driver.start["q"] | {"position": 99}}
     with pytest.raises(OffsetError, match="position 99"):
         driver.reader.latestOffset(beyond, driver.limit)
+
+
+# --- offsets name a protocol
+
+
+def speak(fake: FakeBroker, protocol: str) -> None:
+    """Another protocol from the next connection on."""
+    fake.protocol = protocol
+    fake.counts_held = protocol == "0-10"
+
+
+def run_once(fake: FakeBroker, readers: Readers, protocol: str, **options: str) -> Driver:
+    """A query over a protocol that has committed a batch and ended."""
+    speak(fake, protocol)
+    fake.publish("q", *numbers(10))
+    first = Driver(readers(**options))
+    first.rows(10)
+    first.latest()
+    first.reader.stop()
+    return first
+
+
+@pytest.mark.parametrize(("before", "after"), [("0-10", "0-9-1"), ("0-9-1", "0-10"), ("0-9", "0-10")])
+@pytest.mark.parametrize("guarantee", ["at-least-once", "at-most-once"])
+@pytest.mark.parametrize("available_now", [False, True])
+def test_a_checkpoint_of_the_other_protocol_is_refused_before_anything_is_received(
+    fake: FakeBroker, readers: Readers, before: str, after: str, guarantee: str, available_now: bool
+) -> None:
+    first = run_once(fake, readers, before, deliveryGuarantee=guarantee)
+    assert first.offsets[-1]["q"]["protocol"] == before
+    speak(fake, after)
+    fake.publish("q", *numbers(5, 10))
+    subscriptions = len(fake.subscriptions)
+    second = Driver(readers(deliveryGuarantee=guarantee), first, available_now=available_now)
+    with pytest.raises(OffsetError, match=f"written with AMQP {before}, and the query now uses AMQP {after}. Set"):
+        second.until(lambda rows: bodies(rows) == numbers(5, 10))
+    second.reader.stop()
+    assert len(fake.subscriptions) == subscriptions
+    assert fake.depth("q") == 5
+    speak(fake, before)
+    third = Driver(readers(deliveryGuarantee=guarantee), first)
+    third.until(lambda rows: bodies(rows) == numbers(5, 10))
+
+
+def test_a_logged_batch_of_the_other_protocol_is_refused(fake: FakeBroker, readers: Readers) -> None:
+    fake.publish("q", *numbers(10))
+    first = Driver(readers())
+    while first.trigger(fail=True) is None:
+        pass
+    first.reader.stop()
+    speak(fake, "0-9-1")
+    second = Driver(readers(), first)
+    assert second.restart_batch() == [], "its messages come again in another batch"
+    with pytest.raises(OffsetError, match="written with AMQP 0-10"):
+        second.rows(10)
+
+
+def test_0_9_and_0_9_1_are_no_other_protocols(fake: FakeBroker, readers: Readers) -> None:
+    first = run_once(fake, readers, "0-9")
+    speak(fake, "0-9-1")
+    fake.publish("q", *numbers(5, 10))
+    second = Driver(readers(), first)
+    second.until(lambda rows: bodies(rows) == numbers(5, 10))
+    assert second.offsets[-1]["q"]["protocol"] == "0-9-1"
+
+
+def test_a_checkpoint_of_an_earlier_release_has_no_protocol(fake: FakeBroker, readers: Readers) -> None:
+    first = run_once(fake, readers, "0-10")
+    for offset in first.offsets:
+        del offset["q"]["protocol"]
+        offset["q"]["version"] = 1
+    speak(fake, "0-9-1")
+    fake.publish("q", *numbers(5, 10))
+    second = Driver(readers(), first)
+    second.until(lambda rows: bodies(rows) == numbers(5, 10))
+    assert second.offsets[-1]["q"]["version"] == 2
+
+
+def test_a_running_query_may_fail_over_to_a_host_with_the_other_protocol(fake: FakeBroker, readers: Readers) -> None:
+    driver = Driver(readers())
+    fake.publish("q", *numbers(10))
+    driver.rows(10)
+    driver.latest()
+    fake.wait(lambda: fake.depth("q") == 0)
+    speak(fake, "0-9-1")
+    fake.cut()
+    fake.publish("q", *numbers(5, 10))
+    driver.until(lambda rows: bodies(rows)[-5:] == numbers(5, 10))
+    assert [offset["q"]["protocol"] for offset in driver.offsets][-1] == "0-9-1"
 
 
 # --- the report

@@ -169,7 +169,7 @@ def test_a_state_that_is_gone_is_no_reason_to_delete_files(fake: FakeBroker, con
     fake.forget_states()
     for _ in range(2):
         second = Driver(consumers(), first)
-        with pytest.raises(StateError, match=r"has no state .*[12] batch.*adoptState=true"):
+        with pytest.raises(StateError, match=r"there is no state .*[12] batch.*adoptState=true"):
             second.restart_batch()
         stopped(second)
     assert files(consumers) == before
@@ -208,7 +208,7 @@ def test_a_checkpoint_without_state_is_refused(fake: FakeBroker, consumers: Cons
     stopped(first)
     fake.forget_states()
     second = Driver(consumers(), first)
-    with pytest.raises(OffsetError, match=r"the state on the broker has no batch.*adoptState=true"):
+    with pytest.raises(OffsetError, match=r"its state has no batch.*adoptState=true"):
         second.latest()
     stopped(second)
     fake.publish("q", *numbers(5, 30))

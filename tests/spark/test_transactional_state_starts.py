@@ -98,7 +98,7 @@ def test_a_damaged_file_is_given_up_with_a_state_that_was_lost(
     *_, last = files(consumers)
     path = consumers.spool / last
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(StateError, match="the broker has no state"):
+    with pytest.raises(StateError, match="there is no state"):
         Driver(consumers(), driver).restart_batch()
     fresh(consumers, adoptState="true", maxMessagesPerTrigger=10).rows(10)
     assert f"the messages of file '{last}' are LOST, as adoptState=true allows" in caplog.text

@@ -1,9 +1,9 @@
 """``make demo``: from nothing to rows and back, with proof.
 
-Starts a real broker, publishes sample market data to an exchange, streams the bound queue into Parquet with
-``jobs/ingest.py``, and checks that every message arrived exactly once with its content, and that the broker holds none
-of them any more. Then ``jobs/publish.py`` publishes a summary per symbol, and a plain AMQP client receives it. Exit
-code 0 only when all of it is right.
+Starts a broker (the embedded one, or a real one), publishes sample market data to an exchange, streams the bound queue
+into Parquet with ``jobs/ingest.py``, and checks that every message arrived exactly once with its content, and that the
+broker holds none of them any more. Then ``jobs/publish.py`` publishes a summary per symbol, and a plain AMQP client
+receives it. Exit code 0 only when all of it is right.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ SUMMARY = """
     FROM (SELECT application_headers.* FROM input) GROUP BY symbol ORDER BY symbol
 """
 BROKERS: dict[str, type[BrokerJ] | type[RabbitMQNode] | type[Box]] = {
-    "brokerj": BrokerJ,
-    "rabbitmq": RabbitMQNode,
     "box": Box,
+    "broker-j": BrokerJ,
+    "rabbitmq": RabbitMQNode,
 }
 SPARK = ("--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.log.level=ERROR")
 SCHEMA = (
@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=50_000, help="number of messages (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="of the sample data (default: %(default)s)")
     parser.add_argument("--output", type=Path, default=ROOT / "build" / "demo", help="directory (default: build/demo)")
-    parser.add_argument("--broker", choices=BROKERS, default="brokerj", help="kind of broker (default: %(default)s)")
+    parser.add_argument("--broker", choices=BROKERS, default="box", help="kind of broker (default: %(default)s)")
     arguments = parser.parse_args(argv)
 
     output: Path = arguments.output

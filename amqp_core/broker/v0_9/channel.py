@@ -96,7 +96,10 @@ class ServerChannel:
         method = spec.BasicDeliver(
             consumer.tag, self._last_tag, entry.redelivered, message.exchange, message.routing_key
         )
-        self.connection.send_content(self.state.number, method, header_of(message), message.body)
+        try:
+            self.connection.send_content(self.state.number, method, header_of(message), message.body)
+        except EncodeError as error:  # the call is another client's, and this one must not have an error of it
+            self.connection.doom(spec.ReplyCode.INTERNAL_ERROR, f"INTERNAL_ERROR - a message cannot be sent: {error}")
 
     def consumer_lost(self, consumer: ChannelConsumer) -> None:
         """The queue of a consumer was deleted (basic.cancel, if the client understands it)."""

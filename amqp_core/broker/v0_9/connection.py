@@ -76,6 +76,8 @@ class ServerConnection:
         self._channels: dict[int, ServerChannel] = {}
         self._pending = 0
         self._starved = False
+        self._doom: tuple[spec.ReplyCode, str] | None = None
+        """Why the connection must be closed."""
         self.protocol = Connection(
             Role.SERVER,
             version=version,
@@ -104,6 +106,8 @@ class ServerConnection:
     @property
     def is_congested(self) -> bool:
         """Whether the client gets no more messages until it has read what was sent."""
+        if self._doom is not None:
+            return True
         if self.paused or self._pending > MOST_PENDING_BYTES:
             self._starved = True
             return True
@@ -150,6 +154,10 @@ class ServerConnection:
     def take_bytes(self) -> bytes:
         """Return what is to be written now, and forget it."""
         self._pending = 0
+        if self._doom is not None:
+            (code, text), self._doom = self._doom, None
+            self.close(code, text)
+            self._end_channels()
         return self.protocol.data_to_send()
 
     def written(self) -> None:
@@ -172,9 +180,7 @@ class ServerConnection:
         if self.is_over and not self._channels:
             return
         self.is_over = True
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            channel.end()
+        self._end_channels()
         if self._host is not None:
             self._host.close(self, now=self.now)
             self._host = None
@@ -198,7 +204,17 @@ class ServerConnection:
         self.protocol.close(code, text, method)
         self._wake()
 
+    def doom(self, code: spec.ReplyCode, text: str) -> None:
+        """Close the connection with an error after the present event: in it, the model calls and must not be called."""
+        self._doom = code, text[:250]
+        self._wake()
+
     # --- internals
+
+    def _end_channels(self) -> None:
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            channel.end()
 
     def _authenticate(self, mechanism: str, response: bytes) -> None:
         self.username = log_in(self._logins, mechanism, response)

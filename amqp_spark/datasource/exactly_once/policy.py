@@ -53,7 +53,6 @@ ASSURE_SECONDS: Final = 1.0
 class ExactlyOncePolicy:
     """See :class:`.DeliveryPolicy`. Messages are received and not accepted, or in batches owned and not finished."""
 
-    starts_late = True
     unconfirmed = (
         "the broker did not confirm in time that the last batches are finished: they stay in the state and the spool "
         "until the query is started again, which does not read them twice"
@@ -96,6 +95,9 @@ class ExactlyOncePolicy:
         return owner
 
     # --- position of Spark
+
+    def expect(self, _offsets: Mapping[str, QueueOffset]) -> None:
+        """Nothing: the spool has the protocol."""
 
     def committed(self, offsets: Mapping[str, QueueOffset]) -> None:
         """Finish everything up to these offsets, which Spark has committed. The first call gives its start position."""

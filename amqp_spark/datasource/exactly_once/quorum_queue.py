@@ -6,13 +6,14 @@ argument that differs, with its current value.
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.error_conditions import reason
 from amqp_core.errors import DeclaredDifferently, UnauthorizedAccess
 from amqp_spark.datasource.queue_comparison import MOST_TAKEN_OVER, take_over
 from amqp_spark.error_conditions import SparkCondition
-from amqp_spark.errors import UnsupportedModeError
+from amqp_spark.errors import LogError, UnsupportedModeError
 from amqp_spark.options import QUORUM
 
 if TYPE_CHECKING:
@@ -20,13 +21,20 @@ if TYPE_CHECKING:
 
 TYPE: Final = "x-queue-type"
 SINGLE: Final = "x-single-active-consumer"
+LIMIT: Final = "x-delivery-limit"
+DEFAULT_LIMIT: Final = 20
+"""That of quorum queues of RabbitMQ 4; earlier releases have none."""
+
+_log = logging.getLogger(__name__)
 
 
-def check_quorum(client: Client, queue: str) -> None:
-    """Check that an existing queue is a quorum queue from which ``basic.get`` is allowed.
+def check_quorum(client: Client, queue: str) -> object:
+    """Check that an existing queue is a quorum queue from which ``basic.get`` is allowed; return its declared limit of
+    deliveries, or None.
 
     Raises:
         UnsupportedModeError: it is not, or the login may not learn it.
+        LogError: it is a stream.
     """
     flags = {"durable": True, "auto_delete": False, "exclusive": False}
     arguments: dict[str, object] = {TYPE: QUORUM}
@@ -39,8 +47,9 @@ def check_quorum(client: Client, queue: str) -> None:
         except DeclaredDifferently as error:
             if error.argument == TYPE:
                 # RabbitMQ 3.10 knows no type of a queue that was declared without one
-                found = "a stream" if "stream" in str(error.value) else "a classic queue"
-                raise UnsupportedModeError(SparkCondition.QUEUE_TYPE_REFUSED(queue=queue, found=found)) from error
+                if "stream" in str(error.value):
+                    raise LogError(SparkCondition.QUEUE_IS_LOG(queue=queue)) from error
+                raise UnsupportedModeError(SparkCondition.QUEUE_TYPE_REFUSED(queue=queue)) from error
             take_over(error, flags, arguments)
         else:
             break
@@ -48,5 +57,19 @@ def check_quorum(client: Client, queue: str) -> None:
         why = "its arguments cannot be compared"
         raise UnsupportedModeError(SparkCondition.QUEUE_TYPE_UNKNOWN(queue=queue, reason=why))
     if arguments.get(SINGLE):
-        found = f"declared with {SINGLE}"
-        raise UnsupportedModeError(SparkCondition.QUEUE_TYPE_REFUSED(queue=queue, found=found))
+        raise UnsupportedModeError(SparkCondition.QUEUE_SINGLE_CONSUMER(queue=queue))
+    return arguments.get(LIMIT)
+
+
+def warn_of_limit(client: Client, queue: str, limit: object) -> None:
+    """Warn if a queue has a declared limit of deliveries, or the server's. What a policy sets cannot be learned."""
+    if limit == -1 or (limit is None and not client.capabilities.unlimited_deliveries):
+        return
+    most = DEFAULT_LIMIT if limit is None else limit
+    policy = " (all is well if a policy sets delivery-limit=-1, which a client cannot see)" if limit is None else ""
+    _log.warning(
+        "queue %r: the broker drops or dead-letters a message that comes back more than %s times, so that a reader "
+        "that is killed as often in one batch loses messages: declare the queue with %s=-1, as declare=ifMissing with "
+        "queueType=quorum does%s",
+        queue, most, LIMIT, policy,
+    )  # fmt: skip

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 from amqp_core.errors import ResourceLocked
 from amqp_spark import crashpoints
 from amqp_spark.datasource.exactly_once.owned_batches import Change, Entry, ends_of
-from amqp_spark.datasource.exactly_once.quorum_queue import check_quorum
+from amqp_spark.datasource.exactly_once.quorum_queue import check_quorum, warn_of_limit
 from amqp_spark.datasource.exactly_once.quorum_state import (
     PATIENCE_SECONDS,
     YOUNG_SECONDS,
@@ -254,8 +254,9 @@ class TransactionalState:
         self.spool.protocol = client.protocol
         if not client.capabilities.counts_deliveries:
             return StateQueue(client, self.consumer.names)
-        check_quorum(client, self.consumer.queue)
+        limit = check_quorum(client, self.consumer.queue)
         if self._quorum is None:
+            warn_of_limit(client, self.consumer.queue, limit)
             self._quorum = QuorumState(self.consumer, self.spool, self._clock)
         self._quorum.begin(client)
         return self._quorum

@@ -77,7 +77,9 @@ class LogBroker:
                 client.close()
                 raise
             self._known = True
-            _log.info("the streams: reading offsets from %s%s", client.peer, self._hosts.moved())
+            moved = self._hosts.moved()
+            level = logging.WARNING if moved else logging.INFO
+            _log.log(level, "the streams: reading offsets from %s%s", client.peer, moved)
             self.sessions += 1
             self._kept, self._probe = KeptAlive(client), LogProbe(client)
             self._kept.start()

@@ -51,7 +51,7 @@ def parse_log_offsets(value: object, logs: Sequence[str]) -> dict[str, LogOffset
     parsed = {str(log): _parse_entry(str(log), entry) for log, entry in value.items()}
     if not set(parsed) <= set(logs):
         found, wanted = (", ".join(map(repr, sorted(each))) or "no queue" for each in (parsed, logs))
-        raise OffsetError(SparkCondition.OFFSET_QUEUES_CHANGED(found=found, wanted=wanted))
+        raise OffsetError(SparkCondition.OFFSET_LOGS_CHANGED(found=found, wanted=wanted))
     return {log: parsed[log] for log in sorted(parsed)}
 
 

@@ -90,7 +90,7 @@ class RangeReader:
                 client = self._hosts.connect(self._connector, self._options.connect_options())
                 moved = self._hosts.moved()
                 if moved:
-                    _log.info("stream %r: reading from offset %d at %s%s", self._log, self._at, client.peer, moved)
+                    _log.warning("stream %r: reading from offset %d at %s%s", self._log, self._at, client.peer, moved)
                 try:
                     yield from self._session(client)
                 finally:
