@@ -179,8 +179,10 @@ class Declarations:
         """Delete a queue; what waits in it goes to its alternate exchange (0-10 section queue.delete)."""
         if alternate_of(queue) is not None:
             now = self._clock()
+            orphans = []  # all of them before the first is routed, which may be to this queue
             while (entry := self._host.get(queue.name, owner=queue.exclusive, now=now)) is not None:
-                self._host.reject([entry], now=now)
+                orphans.append(entry)
+            self._host.reject(orphans, now=now)
         self._host.delete_queue(queue.name, owner=queue.exclusive)
 
     def _exchange(self, name: str) -> Exchange:

@@ -198,6 +198,17 @@ def test_orphans_go_to_the_alternate_exchange(peer: Peer) -> None:
     assert peer.world.host.queues["dead"].message_count == 2
 
 
+def test_orphans_that_come_back_to_their_queue_are_gone(peer: Peer) -> None:
+    peer.call(spec.QueueDeclare(queue="old", alternate_exchange="amq.fanout"))
+    for queue in ("old", "q"):
+        peer.call(spec.ExchangeBind(queue=queue, exchange="amq.fanout", binding_key=""))
+    for body in (b"1", b"2"):
+        peer.publish(body, "old")
+    peer.call(spec.QueueDelete(queue="old"))
+    assert "old" not in peer.world.host.queues
+    assert peer.world.host.queues["q"].message_count == 2
+
+
 def test_exclusive_queues_and_the_end_of_their_session(peer: Peer) -> None:
     host = peer.world.host
     peer.call(spec.QueueDeclare(queue="gone", exclusive=True, auto_delete=True))
