@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import types as t
 
@@ -17,6 +17,11 @@ from amqp_spark.options import SourceOptions
 from tests.broker.source_0_9_support import Place
 from tests.spark.driver import Driver
 from tests.support.process import wait_until
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from tests.support.query_process import Query, QueryProcess
 
 SCHEMA = t.StructType(
     [
@@ -99,3 +104,26 @@ class Streams(Place):
         for reader in self.made:
             reader.stop()
         super().close(*others)
+
+
+def judge(each: Query, expected: dict[str, list[bytes]], before: dict[int, pa.Table]) -> None:
+    """Every message is there once, in order; batches that were written before have the same rows."""
+    found: dict[str, list[tuple[int, bytes]]] = {}
+    for row in each.rows():
+        found.setdefault(row["stream"], []).append((row["offset"], row["body"].encode()))
+    assert {log: sorted(rows) for log, rows in found.items()} == {
+        log: list(enumerate(bodies)) for log, bodies in expected.items()
+    }
+    for batch, table in before.items():
+        assert each.tables()[batch].equals(table), f"batch {batch} has other rows than before"
+
+
+def replayed(driver: QueryProcess, each: Query, expected: dict[str, list[bytes]]) -> None:
+    """The last batch of a query that has ended is written again, byte for byte, when its commit is not in the log."""
+    before = each.tables()
+    last = each.checkpoint / "commits" / str(max(before))
+    for path in (last, last.with_name(f".{last.name}.crc")):
+        path.unlink(missing_ok=True)
+    (each.sink / f"{last.name}.parquet").unlink()
+    driver.drain([each])
+    judge(each, expected, before)

@@ -13,6 +13,7 @@ import pytest
 from amqp_spark import crashpoints
 from tests.broker.cluster_support import COUNT as ROWS
 from tests.broker.cluster_support import ENTRIES, PER_TASK, prepare
+from tests.broker.log_support import Streams, judge, replayed
 from tests.broker.sink_scenarios import duplicates, taken
 from tests.broker.stream_support import depth, numbers, publish
 from tests.support.process import wait_until
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.support.fixtures import Broker, Connect
+    from tests.support.rabbitmq import RabbitMQNode
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker]
 
@@ -145,6 +147,38 @@ def test_an_executor_killed_in_a_batch(
     assert [row["position"] for row in rows] == list(range(COUNT))
     assert depth(client, queue) == 0
     points.disarm()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("point", [crashpoints.READ_STARTED, crashpoints.READ_MID])
+def test_an_executor_killed_while_it_reads_a_stream(
+    cluster: QueryProcess, points: CrashPoints, rabbitmq: RabbitMQNode, tmp_path: Path, point: str
+) -> None:
+    """Batches before it stay as they are; every row comes once, and a replay of the last batch has the same rows."""
+    place = Streams(rabbitmq.url("durable"), rabbitmq.username, rabbitmq.password)
+    place.declare()
+    place.publish(numbers(COUNT))
+    options = {
+        "url": place.address,
+        "username": place.username,
+        "password": place.password,
+        "queue": place.queue,
+        "queueType": "stream",
+        "startingOffsets": "earliest",
+        "maxMessagesPerTrigger": "1000",
+    }
+    again = {"skip_written": False}
+    schema = "stream STRING, offset BIGINT, body STRING"
+    query = Query(name=place.queue, options=options, directory=tmp_path, schema=schema, sink_options=again)
+    worker = cluster.run_to_point(query, point, after=1, availableNow=True)
+    before = query.tables()
+    kill(executor_of(worker))
+    assert cluster.wait(query) is None, "a lost executor is Spark's to replace"
+    points.disarm()
+    expected = {place.queue: numbers(COUNT)}
+    judge(query, expected, before)
+    replayed(cluster, query, expected)
+    place.close()
 
 
 @pytest.mark.sampled("entry", every=3)

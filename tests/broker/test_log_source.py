@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from amqp_spark import crashpoints
-from tests.broker.log_support import Streams
+from tests.broker.log_support import Streams, judge, replayed
 from tests.broker.source_0_9_support import numbers
 from tests.broker.stream_support import Stream
 from tests.support.process import wait_until
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -77,29 +76,6 @@ def query(streams: Streams, tmp_path: Path) -> Callable[..., Query]:
         return Query(name=name, options=given | options, directory=tmp_path / name, schema=SCHEMA, sink_options=how)
 
     return make
-
-
-def judge(each: Query, expected: dict[str, list[bytes]], before: dict[int, pa.Table]) -> None:
-    """Every message is there once, in order; batches that were written before have the same rows."""
-    found: dict[str, list[tuple[int, bytes]]] = {}
-    for row in each.rows():
-        found.setdefault(row["stream"], []).append((row["offset"], row["body"].encode()))
-    assert {log: sorted(rows) for log, rows in found.items()} == {
-        log: list(enumerate(bodies)) for log, bodies in expected.items()
-    }
-    for batch, table in before.items():
-        assert each.tables()[batch].equals(table), f"batch {batch} has other rows than before"
-
-
-def replayed(driver: QueryProcess, each: Query, expected: dict[str, list[bytes]]) -> None:
-    """The last batch of a query that has ended is written again, byte for byte, when its commit is not in the log."""
-    before = each.tables()
-    last = each.checkpoint / "commits" / str(max(before))
-    for path in (last, last.with_name(f".{last.name}.crc")):
-        path.unlink(missing_ok=True)
-    (each.sink / f"{last.name}.parquet").unlink()
-    driver.drain([each])
-    judge(each, expected, before)
 
 
 def test_a_batch_read_counts_exactly(spark: SparkSession, streams: Streams) -> None:
