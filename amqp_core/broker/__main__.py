@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     made = argparse.ArgumentParser(
         prog="python -m amqp_core.broker",
-        description="A broker in memory for AMQP 0-10, 0-9-1 and 0-9, for tests and demonstrations on this machine. "
+        description="A broker of AMQP 0-10 and 0-9-1 in memory, for tests and demonstrations on this machine. "
         "When it stops, its messages are gone.",
     )
     made.add_argument("--port", type=port, default=DEFAULT_PORT, help="port on the loopback address; 0: a free one")

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def amqp_broker() -> Iterator[Broker]:
-    """An embedded broker (AMQP 0-10, 0-9-1 and 0-9) for the tests of a session; user guest, password guest."""
+    """An embedded broker (AMQP 0-10 and 0-9-1) for the tests of a session; user guest, password guest."""
     with running() as broker:
         yield broker
 
