@@ -17,6 +17,9 @@ from amqp_core.typed_values import MAX_DEPTH
 
 _T_contra = TypeVar("_T_contra", contravariant=True)
 
+MOST_SHORT: Final = 255
+"""Bytes of a short string."""
+
 _U8 = Struct(">B").pack
 _U32 = Struct(">I").pack
 
@@ -154,3 +157,8 @@ def write_vbin32(value: bytes, name: str = "vbin32") -> bytes:
 def write_str8(value: str, name: str = "str8") -> bytes:
     """Up to 255 bytes of UTF-8."""
     return write_vbin8(encoded(value, "utf-8", name), name)
+
+
+def cut_short(text: str) -> str:
+    """Cut a text to what a short string holds: ``MOST_SHORT`` bytes of UTF-8 (str8 of 0-10, shortstr of 0-9-1)."""
+    return text.encode()[:MOST_SHORT].decode(errors="ignore")

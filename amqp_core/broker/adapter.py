@@ -1,17 +1,40 @@
-"""What the server needs of a connection, whichever protocol it speaks: bytes in, bytes out, no I/O."""
+"""One connection of a client, whichever protocol it speaks: bytes in, calls of the model, bytes out. No I/O."""
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+import logging
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
+from amqp_core.errors import AmqpError, ConnectionClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from amqp_core.broker.logins import Logins
+    from amqp_core.broker.model.virtual_host import VirtualHost
 
 PRODUCT: Final = "amqp_core broker"
 HEARTBEAT_S: Final = 60
 MOST_PENDING_BYTES: Final = 1 << 20
 """Bytes for a client that are not written yet, above which it gets no more messages."""
+_NORMAL: Final = 200
+"""Reply code of a connection that ends as it should, in both protocols."""
+
+_log = logging.getLogger(__name__)
 
 
-class Adapter(Protocol):
+class Adapter(ABC):
     """One connection of a client. Not thread-safe.
+
+    Args:
+        hosts: virtual hosts by name.
+        logins: who may log in.
+        clock: the time of the model, in seconds since 1970.
+        wake: called when there is something to write that no call of this connection has caused.
+        peer: name of the client for the log.
+        max_message_bytes: the largest message that a client may publish.
 
     Attributes:
         username: name of the login; empty before it.
@@ -19,36 +42,106 @@ class Adapter(Protocol):
         paused: whether the socket takes no more bytes at present; the server sets it.
     """
 
-    username: str
-    is_over: bool
-    paused: bool
+    def __init__(
+        self,
+        *,
+        hosts: Mapping[str, VirtualHost],
+        logins: Logins,
+        clock: Callable[[], float],
+        wake: Callable[[], None],
+        peer: str = "",
+        max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+    ) -> None:
+        self.peer = peer
+        self.max_message_bytes = max_message_bytes
+        self.username = ""
+        self.is_over = False
+        self.paused = False
+        self._hosts = hosts
+        self._logins = logins
+        self._clock = clock
+        self._wake = wake
+        self._host: VirtualHost | None = None
+        self._pending = 0
+        self._starved = False
+
+    @property
+    def virtual_host(self) -> VirtualHost:
+        """The virtual host of an open connection."""
+        assert self._host is not None
+        return self._host
+
+    @property
+    def now(self) -> float:
+        """The time of the model, in seconds since 1970."""
+        return self._clock()
 
     @property
     def is_open(self) -> bool:
         """Whether the client has opened a virtual host."""
+        return self._host is not None
 
     @property
+    def is_congested(self) -> bool:
+        """Whether the client gets no more messages until it has read what was sent."""
+        if self.paused or self._pending > MOST_PENDING_BYTES:
+            self._starved = True
+            return True
+        return False
+
+    @property
+    @abstractmethod
     def is_closing(self) -> bool:
         """Whether the client has to answer connection.close."""
 
     @property
     def is_stalled(self) -> bool:
         """Whether nothing more is to be read until the client has read what was sent."""
+        return False
 
+    @abstractmethod
     def receive(self, data: bytes) -> None:
         """Process received bytes."""
 
+    @abstractmethod
     def take_bytes(self) -> bytes:
         """Return what is to be written now, and forget it."""
 
     def written(self) -> None:
         """The socket takes more: go on with what waited for it."""
+        if self._starved and not self.paused:
+            self._starved = False
+            self._resume()
 
     def tick(self, now: float) -> float | None:
         """Send a heartbeat if one is due; return the time of the next call. A client that is silent is given up."""
+        following, silent = self._beat(now)
+        if silent:
+            _log.warning("%s: the client is silent for two heartbeats; its connection ends", self.peer)
+            self.lost()
+        return following
 
+    @abstractmethod
     def lost(self) -> None:
         """The connection is gone: return what it held."""
 
+    @abstractmethod
     def shut_down(self) -> None:
         """Tell the client that the broker stops."""
+
+    @abstractmethod
+    def _resume(self) -> None:
+        """Go on with deliveries that waited for the socket."""
+
+    @abstractmethod
+    def _beat(self, now: float) -> tuple[float | None, bool]:
+        """Send a heartbeat if one is due; return when to look again, and whether the client is silent."""
+
+    def _opened(self, virtual_host: str) -> None:
+        self._host = self._hosts[virtual_host]
+        _log.info("%s: %s is connected to %r", self.peer, self.username, virtual_host)
+
+    def _ended(self, error: AmqpError | None) -> None:
+        if error is not None and not (isinstance(error, ConnectionClosed) and error.reply_code == _NORMAL):
+            _log.warning("%s: the connection ends: %s", self.peer, error)
+        self.lost()

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from amqp_core.broker.model.messages import Wire
 from amqp_core.typed_values import Datetime, Typed
+from amqp_core.write_primitives import MOST_SHORT, cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,8 +28,6 @@ CORRELATION_ID: Final = "correlation-id"
 """Application header with a correlation id that is no short text, for 0-9-1."""
 TYPE: Final = "x-jms-type"
 """Application header with the type, for 0-10; the JMS clients of Qpid use it."""
-MOST_SHORT: Final = 255
-"""Bytes of a short string, in both protocols."""
 # Timestamps are seconds by the specifications and milliseconds from Java clients.
 _FIRST_MS: Final = 100_000_000_000
 _INT64: Final = 1 << 63
@@ -103,4 +102,4 @@ def _number(value: int | float, *, of_0_10: bool) -> object:
 
 def short_key(name: object) -> str:
     """The name of a header, cut to what a short string holds."""
-    return str(name).encode()[:MOST_SHORT].decode(errors="ignore")
+    return cut_short(str(name))

@@ -35,6 +35,7 @@ from amqp_core.v0_10.queries import Questions, RouteQueries
 from amqp_core.v0_10.routing import by_destination, destination_of
 from amqp_core.v0_10.subscription import Subscription, UnsettledLimit
 from amqp_core.v0_10.transactions import Transactions
+from amqp_core.write_primitives import cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.queries import Question
 
 DEFAULT_CALL_TIMEOUT_S = 60.0
-_MOST_TEXT = 255
 # Bytes of a command's frame besides the ranges of ids.
 _ROOM_BESIDES_RANGES = 512
 
@@ -454,7 +454,7 @@ class Client(BaseClient[Driver]):
         Raises:
             ConnectionLost, SessionDetached, CommandFailed, DeadlineExceeded: as :meth:`accept`.
         """
-        text = text.encode()[:_MOST_TEXT].decode(errors="ignore")
+        text = cut_short(text)
         commands = [spec.MessageReject(transfers=part, code=code, text=text) for part in self._parts(ranges)]
         self._settle(ranges, commands, sync=sync, silence_timeout_s=silence_timeout_s)
 

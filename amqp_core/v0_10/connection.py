@@ -43,6 +43,7 @@ from amqp_core.v0_10.framing import (
     parse_frame,
 )
 from amqp_core.v0_10.scanner import Scanner
+from amqp_core.write_primitives import cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -59,8 +60,6 @@ _CHANNELS_USED = 1
 # In a control with ranges of command ids: its code, packing flags, the size of the set and another field.
 _ROOM_BESIDES_RANGES = 16
 _RANGE_SIZE = 8
-# Bytes of UTF-8 in a reply-text (str8).
-_MOST_TEXT = 255
 # Most session.completed inside one message. A conforming peer sends few: about one for each sync bit.
 _MOST_COMPLETIONS = 10_000
 
@@ -593,10 +592,8 @@ class Connection:
     def _on_open(self, control: spec.ConnectionOpen) -> Opened | None:
         self.virtual_host = control.virtual_host or ""
         if self._has_virtual_host is not None and not self._has_virtual_host(self.virtual_host):
-            text = f"there is no virtual host '{given(self.virtual_host)}'".encode()[:_MOST_TEXT].decode(
-                errors="ignore"
-            )
-            self.close(spec.ConnectionCloseCode.INVALID_PATH, text)
+            text = f"there is no virtual host '{given(self.virtual_host)}'"
+            self.close(spec.ConnectionCloseCode.INVALID_PATH, cut_short(text))
             return None
         self._control(spec.ConnectionOpenOk())
         return Opened()

@@ -39,6 +39,7 @@ from amqp_core.v0_9.framing import (
     parse_frame,
 )
 from amqp_core.v0_9.scanner import Scanner
+from amqp_core.write_primitives import cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -614,8 +615,8 @@ class Connection:
     def _on_open(self, method: spec.ConnectionOpen) -> Opened | None:
         self.virtual_host = method.virtual_host
         if self._has_virtual_host is not None and not self._has_virtual_host(method.virtual_host):
-            text = f"NOT_ALLOWED - vhost '{method.virtual_host}' not found"[:250]
-            self.close(spec.ReplyCode.NOT_ALLOWED, text, method)
+            text = f"NOT_ALLOWED - vhost '{method.virtual_host}' not found"
+            self.close(spec.ReplyCode.NOT_ALLOWED, cut_short(text), method)
             return None
         self.send_method(0, spec.ConnectionOpenOk())
         return Opened()

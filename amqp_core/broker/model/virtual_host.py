@@ -250,9 +250,7 @@ class VirtualHost:
             Refused: NOT_FOUND (no such exchange), ACCESS_REFUSED (an internal one).
         """
         now = self._clock.advance(now)
-        exchange = self._topology.exchanges.get(message.exchange)
-        if exchange is not None and exchange.internal:
-            raise Refused(Refusal.ACCESS_REFUSED, f"Exchange '{exchange.name}' is internal")
+        self.check_target(message.exchange)
         taken = 0
         rejected = False
         for queue in self._topology.route(message):
@@ -264,6 +262,15 @@ class VirtualHost:
         if not rejected and taken < len(_TAKEN):
             return _TAKEN[taken]
         return Published(taken, rejected)
+
+    def check_target(self, exchange: str) -> None:
+        """Check that clients may publish to an exchange, as ``publish`` does.
+
+        Raises:
+            Refused: NOT_FOUND (no such exchange), ACCESS_REFUSED (an internal one).
+        """
+        if self._topology.exchange(exchange).internal:
+            raise Refused(Refusal.ACCESS_REFUSED, f"Exchange '{exchange}' is internal")
 
     def route(self, message: Message) -> list[Queue]:
         """The queues that ``publish`` would put a message into, also by way of an internal exchange.

@@ -6,10 +6,10 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
-from amqp_core.broker.adapter import HEARTBEAT_S, MOST_PENDING_BYTES, PRODUCT
+from amqp_core.broker.adapter import HEARTBEAT_S, PRODUCT, Adapter
 from amqp_core.broker.plain import check, plain, refused
 from amqp_core.broker.v0_10.session import ServerSession
-from amqp_core.errors import AmqpError, ConnectionClosed, given
+from amqp_core.errors import AmqpError, given
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.connection import (
     CommandReceived,
@@ -24,6 +24,7 @@ from amqp_core.v0_10.connection import (
 )
 from amqp_core.v0_10.framing import BODY, COMMAND, HEADER
 from amqp_core.v0_10.session import SessionState
+from amqp_core.write_primitives import cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,26 +38,15 @@ _log = logging.getLogger(__name__)
 MECHANISMS: Final = ("PLAIN",)
 MOST_CHANNEL: Final = 255
 """The greatest channel (connection.tune, channel-max)."""
-_MOST_TEXT: Final = 255
 # What a transfer takes beside header and body: three frames, and the command.
 _OVERHEAD: Final = 64
 
 
-class ServerConnection:
-    """One connection. Not thread-safe.
+class ServerConnection(Adapter):
+    """One connection; arguments as of ``Adapter``. Not thread-safe.
 
     Args:
-        hosts: virtual hosts by name.
-        logins: who may log in.
         names: of the sessions of all connections.
-        clock: the time of the model, in seconds since 1970.
-        wake: called when there is something to write that no call of this connection has caused.
-        max_message_bytes: the largest message that a client may publish.
-
-    Attributes:
-        peer: name of the client for the log.
-        is_over: whether the connection can be dropped when all is written.
-        paused: whether the socket takes no more bytes at present.
     """
 
     def __init__(
@@ -70,20 +60,12 @@ class ServerConnection:
         peer: str = "",
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
-        self.peer = peer
-        self.username = ""
-        self.is_over = False
-        self.paused = False
+        super().__init__(
+            hosts=hosts, logins=logins, clock=clock, wake=wake, peer=peer, max_message_bytes=max_message_bytes
+        )
         self.names = names
-        self._hosts = hosts
-        self._logins = logins
-        self._clock = clock
-        self._wake = wake
-        self._host: VirtualHost | None = None
         self._sessions: dict[int, ServerSession] = {}
         self._failing: list[ServerSession] = []
-        self._pending = 0
-        self._starved = False
         self.protocol = Connection(
             Role.SERVER,
             heartbeat=HEARTBEAT_S,
@@ -93,30 +75,6 @@ class ServerConnection:
             has_virtual_host=lambda name: host_name(name) in hosts,
             server_properties={"product": PRODUCT, "platform": "Python"},
         )
-
-    @property
-    def virtual_host(self) -> VirtualHost:
-        """The virtual host of an open connection."""
-        assert self._host is not None
-        return self._host
-
-    @property
-    def now(self) -> float:
-        """The time of the model, in seconds since 1970."""
-        return self._clock()
-
-    @property
-    def is_congested(self) -> bool:
-        """Whether the client gets no more messages until it has read what was sent."""
-        if self.paused or self._pending > MOST_PENDING_BYTES:
-            self._starved = True
-            return True
-        return False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the client has opened a virtual host."""
-        return self._host is not None
 
     @property
     def is_closing(self) -> bool:
@@ -146,25 +104,6 @@ class ServerConnection:
         self._end_failing()
         self._pending = 0
         return self.protocol.data_to_send()
-
-    def written(self) -> None:
-        """The socket takes more: go on with deliveries that waited for it."""
-        if self._starved and not self.paused:
-            self._starved = False
-            try:
-                for session in list(self._sessions.values()):
-                    session.wake()
-            except AmqpError as error:
-                self.close(spec.ConnectionCloseCode.FRAMING_ERROR, str(error))
-            self._wake()
-
-    def tick(self, now: float) -> float | None:
-        """Send a heartbeat if one is due; return the time of the next call. A client that is silent is given up."""
-        following, silent = self.protocol.tick(now, reading=not self.is_stalled)
-        if silent:
-            _log.warning("%s: the client is silent for two heartbeats; its connection ends", self.peer)
-            self.lost()
-        return following
 
     def lost(self) -> None:
         """The connection is gone: end its sessions, and return what they held."""
@@ -201,10 +140,21 @@ class ServerConnection:
         sessions, self._sessions = self._sessions, {}
         for session in sessions.values():
             session.end()
-        self.protocol.close(code, text.encode()[:_MOST_TEXT].decode(errors="ignore"))
+        self.protocol.close(code, cut_short(text))
         self._wake()
 
     # --- internals
+
+    def _resume(self) -> None:
+        try:
+            for session in list(self._sessions.values()):
+                session.wake()
+        except AmqpError as error:
+            self.close(spec.ConnectionCloseCode.FRAMING_ERROR, str(error))
+        self._wake()
+
+    def _beat(self, now: float) -> tuple[float | None, bool]:
+        return self.protocol.tick(now, reading=not self.is_stalled)
 
     def _authenticate(self, mechanism: str, response: bytes | None) -> bytes | None:
         if mechanism not in MECHANISMS:
@@ -216,8 +166,7 @@ class ServerConnection:
 
     def _receive(self, event: Event) -> None:
         if isinstance(event, Opened):
-            self._host = self._hosts[host_name(self.protocol.virtual_host)]
-            _log.info("%s: %s is connected to %r", self.peer, self.username, self._host.name)
+            self._opened(host_name(self.protocol.virtual_host))
         elif isinstance(event, Ended):
             self._ended(event.error)
         elif isinstance(event, ControlReceived):
@@ -275,12 +224,6 @@ class ServerConnection:
     def _end_failing(self) -> None:
         while self._failing:
             self._failing.pop().fail_now()
-
-    def _ended(self, error: AmqpError | None) -> None:
-        normal = isinstance(error, ConnectionClosed) and error.reply_code == spec.ConnectionCloseCode.NORMAL
-        if error is not None and not normal:
-            _log.warning("%s: the connection ends: %s", self.peer, error)
-        self.lost()
 
 
 def host_name(virtual_host: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from amqp_core.broker.model.errors import Refusal, Refused
 from amqp_core.broker.v0_10.errors import Code, Failed
 from amqp_core.broker.v0_10.wire import Incoming, Reader
 from amqp_core.sequence_numbers import wire_ranges
@@ -58,7 +57,7 @@ class Publishing:
         if transaction is None:
             self._route(incoming, command_id, explicit=explicit, now=now)
             return
-        self._check_exchange(exchange)
+        self._host.check_target(exchange)
         transaction.published.append(Published(incoming, command_id, explicit))
 
     def commit(self, transaction: Transaction, now: float) -> None:
@@ -69,7 +68,7 @@ class Publishing:
             Failed: as ``transfer``.
         """
         for each in transaction.published:
-            self._check_exchange(each.incoming.message.exchange)
+            self._host.check_target(each.incoming.message.exchange)
         published, transaction.published = transaction.published, []
         for each in published:
             self._route(each.incoming, each.command_id, explicit=each.explicit, now=now)
@@ -79,13 +78,6 @@ class Publishing:
         while self._accepted:
             part, self._accepted = self._accepted[:_MOST_RANGES], self._accepted[_MOST_RANGES:]
             self._session.send(spec.MessageAccept(transfers=wire_ranges(part)))
-
-    def _check_exchange(self, name: str) -> None:
-        exchange = self._host.exchanges.get(name)
-        if exchange is None:
-            raise Refused(Refusal.NOT_FOUND, f"There is no exchange '{name}'")
-        if exchange.internal:
-            raise Refused(Refusal.ACCESS_REFUSED, f"Exchange '{name}' is internal")
 
     def _route(self, incoming: Incoming, command_id: int, *, explicit: bool, now: float) -> None:
         message = incoming.message

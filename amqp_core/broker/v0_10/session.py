@@ -17,6 +17,7 @@ from amqp_core.sequence_numbers import unwrap_ranges, wire_ranges, wrap
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.connection import CommandUnknown
 from amqp_core.v0_10.session import Session, SessionState
+from amqp_core.write_primitives import cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 # Class codes of file and stream, which are optional.
 _UNSERVED: Final = (9, 10)
 _SELECTORS: Final = ("x-filter-jms-selector", "x-apache-selector")
-_MOST_TEXT: Final = 255
 
 
 class ServerSession:
@@ -211,7 +211,7 @@ class ServerSession:
             command_id=None if command is None else wrap(state.received_next),
             class_code=None if command is None else command.CODE >> 8,
             command_code=None if command is None else command.CODE & 0xFF,
-            description=failed.text.encode()[:_MOST_TEXT].decode(errors="ignore"),
+            description=cut_short(failed.text),
         )
         state.send(exception)
         state.detach()

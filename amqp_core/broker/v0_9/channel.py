@@ -12,6 +12,7 @@ from amqp_core.broker.v0_9.wire import header_of, message_of
 from amqp_core.errors import EncodeError
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import Channel, ChannelMode, ChannelState
+from amqp_core.write_primitives import cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -160,12 +161,11 @@ class ServerChannel:
         self._host.release(held)
 
     def _fail(self, code: spec.ReplyCode, text: str, method: spec.Method) -> None:
-        text = text.encode()[:250].decode(errors="ignore")
         if code not in spec.SOFT_ERRORS:
             self.connection.close(code, text, method)
             return
         self.confirm()
-        self.state.close(code, text, method)
+        self.state.close(code, cut_short(text), method)
         self.end()
 
     def _answer(self, method: spec.Method, *, unless: bool = False) -> None:
@@ -371,14 +371,10 @@ class ServerChannel:
             raise Failed(_Code.NOT_IMPLEMENTED, "immediate=true is not implemented")
         message = message_of(method, content, self.connection.username)
         if self.state.mode is ChannelMode.TRANSACTIONS:
-            self._check_exchange(message.exchange)
+            self._host.check_target(message.exchange)
             self._published.append((message, method.mandatory))
             return
         self._route(message, mandatory=method.mandatory)
-
-    def _check_exchange(self, name: str) -> None:
-        if name and name not in self._host.exchanges:
-            raise Refused(Refusal.NOT_FOUND, f"no exchange '{name}' in vhost '{self._host.name}'")
 
     def _route(self, message: Message, *, mandatory: bool) -> None:
         published = self._host.publish(message, now=self.connection.now)
@@ -400,7 +396,7 @@ class ServerChannel:
 
     def _tx_commit(self, _: spec.TxCommit) -> None:
         for message, _mandatory in self._published:
-            self._check_exchange(message.exchange)
+            self._host.check_target(message.exchange)
         published, self._published = self._published, []
         acked, self._acked = self._acked, []
         for message, mandatory in published:

@@ -6,12 +6,13 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
-from amqp_core.broker.adapter import HEARTBEAT_S, MOST_PENDING_BYTES, PRODUCT
+from amqp_core.broker.adapter import HEARTBEAT_S, PRODUCT, Adapter
 from amqp_core.broker.v0_9.channel import ServerChannel
 from amqp_core.broker.v0_9.login import MECHANISMS, log_in
-from amqp_core.errors import AmqpError, ConnectionClosed, LimitExceeded, given
+from amqp_core.errors import AmqpError, LimitExceeded, given
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.connection import Connection, Ended, FrameReceived, Opened, Role, State
+from amqp_core.write_primitives import cut_short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -19,8 +20,6 @@ if TYPE_CHECKING:
     from amqp_core.broker.logins import Logins
     from amqp_core.broker.model.virtual_host import VirtualHost
     from amqp_core.v0_9.framing import Frame
-
-_NORMAL: Final = 200
 
 _log = logging.getLogger(__name__)
 
@@ -35,21 +34,11 @@ CAPABILITIES: Final = (
 )
 
 
-class ServerConnection:
-    """One connection. Not thread-safe.
+class ServerConnection(Adapter):
+    """One connection; arguments as of ``Adapter``. Not thread-safe.
 
     Args:
         version: ``0-9-1`` or ``0-9``.
-        hosts: virtual hosts by name.
-        logins: who may log in.
-        clock: the time of the model, in seconds.
-        wake: called when there is something to write that no call of this connection has caused.
-        max_message_bytes: the largest message that a client may publish.
-
-    Attributes:
-        peer: name of the client for the log.
-        is_over: whether the connection can be dropped when all is written.
-        paused: whether the socket takes no more bytes at present.
     """
 
     def __init__(
@@ -63,19 +52,10 @@ class ServerConnection:
         peer: str = "",
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
     ) -> None:
-        self.peer = peer
-        self.username = ""
-        self.max_message_bytes = max_message_bytes
-        self.is_over = False
-        self.paused = False
-        self._hosts = hosts
-        self._logins = logins
-        self._clock = clock
-        self._wake = wake
-        self._host: VirtualHost | None = None
+        super().__init__(
+            hosts=hosts, logins=logins, clock=clock, wake=wake, peer=peer, max_message_bytes=max_message_bytes
+        )
         self._channels: dict[int, ServerChannel] = {}
-        self._pending = 0
-        self._starved = False
         self._doom: tuple[spec.ReplyCode, str] | None = None
         """Why the connection must be closed."""
         self.protocol = Connection(
@@ -93,40 +73,14 @@ class ServerConnection:
         )
 
     @property
-    def virtual_host(self) -> VirtualHost:
-        """The virtual host of an open connection."""
-        assert self._host is not None
-        return self._host
-
-    @property
-    def now(self) -> float:
-        """The time of the model, in seconds."""
-        return self._clock()
-
-    @property
     def is_congested(self) -> bool:
         """Whether the client gets no more messages until it has read what was sent."""
-        if self._doom is not None:
-            return True
-        if self.paused or self._pending > MOST_PENDING_BYTES:
-            self._starved = True
-            return True
-        return False
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the client has opened a virtual host."""
-        return self._host is not None
+        return self._doom is not None or super().is_congested
 
     @property
     def is_closing(self) -> bool:
         """Whether the client has to answer connection.close."""
         return self.protocol.state is State.CLOSE_OK
-
-    @property
-    def is_stalled(self) -> bool:
-        """Whether nothing more is to be read: never, since no method waits for the client to read."""
-        return False
 
     def shut_down(self) -> None:
         """Tell the client that the broker stops."""
@@ -144,8 +98,7 @@ class ServerConnection:
                 if not self._receive_frame(event.frame):
                     break
             elif isinstance(event, Opened):
-                self._host = self._hosts[self.protocol.virtual_host]
-                _log.info("%s: %s is connected to %r", self.peer, self.username, self._host.name)
+                self._opened(self.protocol.virtual_host)
             elif isinstance(event, Ended):
                 self._ended(event.error)
         for channel in self._channels.values():
@@ -159,21 +112,6 @@ class ServerConnection:
             self.close(code, text)
             self._end_channels()
         return self.protocol.data_to_send()
-
-    def written(self) -> None:
-        """The socket takes more: go on with deliveries that waited for it."""
-        if self._starved and not self.paused:
-            self._starved = False
-            for channel in list(self._channels.values()):
-                channel.wake()
-
-    def tick(self, now: float) -> float | None:
-        """Send a heartbeat if one is due; return the time of the next call. A client that is silent is given up."""
-        following, silent = self.protocol.tick(now)
-        if silent:
-            _log.warning("%s: the client is silent for two heartbeats; its connection ends", self.peer)
-            self.lost()
-        return following
 
     def lost(self) -> None:
         """The connection is gone: end its channels, and return what it held."""
@@ -201,15 +139,22 @@ class ServerConnection:
     def close(self, code: spec.ReplyCode, text: str, method: spec.Method | None = None) -> None:
         """Close the connection with an error (connection.close)."""
         _log.warning("%s: %s", self.peer, given(text))
-        self.protocol.close(code, text, method)
+        self.protocol.close(code, cut_short(text), method)
         self._wake()
 
     def doom(self, code: spec.ReplyCode, text: str) -> None:
         """Close the connection with an error after the present event: in it, the model calls and must not be called."""
-        self._doom = code, text[:250]
+        self._doom = code, text
         self._wake()
 
     # --- internals
+
+    def _resume(self) -> None:
+        for channel in list(self._channels.values()):
+            channel.wake()
+
+    def _beat(self, now: float) -> tuple[float | None, bool]:
+        return self.protocol.tick(now)
 
     def _end_channels(self) -> None:
         channels, self._channels = self._channels, {}
@@ -232,14 +177,9 @@ class ServerConnection:
         try:
             channel.receive(frame)
         except LimitExceeded as error:
-            self.close(spec.ReplyCode.CONTENT_TOO_LARGE, f"CONTENT_TOO_LARGE - {error}"[:250])
+            self.close(spec.ReplyCode.CONTENT_TOO_LARGE, f"CONTENT_TOO_LARGE - {error}")
             return False
         except AmqpError as error:
-            self.close(spec.ReplyCode.UNEXPECTED_FRAME, f"UNEXPECTED_FRAME - {error}"[:250])
+            self.close(spec.ReplyCode.UNEXPECTED_FRAME, f"UNEXPECTED_FRAME - {error}")
             return False
         return self._host is not None
-
-    def _ended(self, error: AmqpError | None) -> None:
-        if error is not None and not (isinstance(error, ConnectionClosed) and error.reply_code == _NORMAL):
-            _log.warning("%s: the connection ends: %s", self.peer, error)
-        self.lost()

@@ -8,7 +8,6 @@ from amqp_core.broker.model.errors import Refusal, Refused
 from amqp_core.broker.model.messages import Message
 from amqp_core.broker.properties import (
     CORRELATION_ID,
-    MOST_SHORT,
     TYPE,
     NeutralWire,
     Properties,
@@ -22,6 +21,7 @@ from amqp_core.typed_values import Datetime
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import encode_header
 from amqp_core.v0_9.channel import basic_properties
+from amqp_core.write_primitives import MOST_SHORT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
