@@ -1,4 +1,4 @@
-"""The latest time that the model was told."""
+"""The time of a virtual host: it goes on with the calls that bring a time."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def dead_letter(message: Message, queue: str, reason: DeathReason, *, exchange: 
 def is_cycle(queue: str, deaths: tuple[Death, ...]) -> bool:
     """Whether a message comes back to a queue where it died, and no consumer has rejected it since.
 
-    Such a message would go round for ever with nobody seeing it; RabbitMQ drops it, too.
+    Such a message would go round for ever, and no consumer would get it. RabbitMQ drops it, too.
     """
     for death in deaths:
         if death.reason == "rejected":

@@ -22,7 +22,7 @@ class Entry:
         expires: time from which on it is not delivered; None: never.
     """
 
-    __slots__ = ("expires", "message", "queue", "returns", "sequence", "state")
+    __slots__ = ("expires", "message", "queue", "record", "restored", "returns", "sequence", "state")
 
     def __init__(self, message: Message, queue: Queue, sequence: int, expires: float | None) -> None:
         self.message = message
@@ -31,6 +31,10 @@ class Entry:
         self.expires = expires
         self.returns = 0
         """How often it was delivered and came back."""
+        self.record = 0
+        """Its number in the journal; 0: it does not outlive the process."""
+        self.restored = False
+        """Whether it has outlived a process, which may have delivered it."""
         self.state = READY
         """READY: it waits. HELD: delivered and not settled. GONE: settled, dropped, or its queue is deleted."""
 
@@ -39,5 +43,5 @@ class Entry:
 
     @property
     def redelivered(self) -> bool:
-        """Whether it was delivered before."""
-        return self.returns > 0
+        """Whether it may have been delivered before."""
+        return self.returns > 0 or self.restored

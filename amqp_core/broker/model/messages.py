@@ -38,7 +38,7 @@ class Death:
 
 
 class Message:
-    """A message, shared by all queues that hold it: nobody may change it.
+    """A message, shared by all queues that hold it, and therefore not changed once it is made.
 
     That is a convention and not enforced, which would double the cost of making one.
 
@@ -59,6 +59,7 @@ class Message:
         "header",
         "persistent",
         "priority",
+        "record",
         "routing_key",
         "size",
         "ttl_ms",
@@ -87,6 +88,8 @@ class Message:
         self.priority = priority
         self.ttl_ms = ttl_ms
         self.deaths = deaths
+        self.record = 0
+        """Its number in the journal; 0: it has none."""
         self.size = len(header) + len(body)
         """Bytes of header and body: what credit and limits count."""
 

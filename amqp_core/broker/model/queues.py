@@ -1,8 +1,8 @@
-"""A queue: what waits in it, what is held, and to whom the next message goes.
+"""A queue: the messages that wait, the number that is held, and the consumer that gets the next one.
 
 While messages wait, their head has been offered to every consumer that could take it: it is offered again only when
 the head changes or a consumer says that it has room (``Queue.ready``). So a publish to a queue that nobody empties
-costs no question to its consumers.
+does not ask its consumers.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from amqp_core.broker.model.clock import LatestTime
     from amqp_core.broker.model.dead_letters import DeadLetters
     from amqp_core.broker.model.exchanges import Binding
+    from amqp_core.broker.model.journal import Journal
     from amqp_core.broker.model.messages import DeathReason, Message
 
 __all__ = ["Consumer", "Entry", "Queue", "Receiver"]
@@ -33,8 +34,9 @@ class Queue:
         exclusive: its owner if it is exclusive, else None.
         settings: what ``arguments`` mean.
         clock: gives the time to calls that have none.
-        dead_letters: takes what dies here; whoever calls a method that takes ``now`` drains it afterwards.
+        dead_letters: takes the messages that die here. Who calls a method with ``now`` calls ``drain`` afterwards.
         on_timer: called when something in the queue gets an end by time.
+        outlives_owner: an exclusive queue stays when its owner is gone.
     """
 
     __slots__ = (
@@ -57,7 +59,9 @@ class Queue:
         "durable",
         "exclusive",
         "incoming",
+        "journal",
         "name",
+        "outlives_owner",
         "settings",
         "unsettled_count",
     )
@@ -74,11 +78,15 @@ class Queue:
         clock: LatestTime,
         dead_letters: DeadLetters,
         on_timer: Callable[[Queue], None],
+        outlives_owner: bool = False,
     ) -> None:
         self.name = name
         self.durable = durable
         self.exclusive = exclusive
         self.auto_delete = auto_delete
+        self.outlives_owner = outlives_owner
+        self.journal: Journal | None = None
+        """Notes the persistent messages of a queue that is kept."""
         self.arguments = dict(arguments)
         self.settings = settings
         self.incoming: dict[Binding, None] = {}
@@ -104,6 +112,11 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"<queue {self.name!r}: {self.message_count} ready, {self.unsettled_count} unsettled>"
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether the queue outlives the process, if there is a store."""
+        return self.durable and (self.exclusive is None or self.outlives_owner)
 
     @property
     def message_count(self) -> int:
@@ -134,6 +147,8 @@ class Queue:
             expires = now + _smaller(settings.ttl, message.ttl_ms)
         self._sequence = sequence = self._sequence + 1
         entry = Entry(message, self, sequence, expires)
+        if self.journal is not None and message.persistent:
+            self.journal.message_added(entry)
         if not self._backlog.count and not self._browsers:
             consumer = self._turns.next_with_room(message.size)
             if consumer is not None:
@@ -143,6 +158,26 @@ class Queue:
         if expires is not None or self._special or self._browsers:
             self._after_append(entry, now)
         return True
+
+    def restore(
+        self, message: Message, *, sequence: int, expires: float | None, returns: int, record: int, held: bool
+    ) -> Entry:
+        """Put back a message that has outlived a process; the caller does so in the order of their ``sequence``.
+
+        Args:
+            held: a prepared branch holds it.
+        """
+        entry = Entry(message, self, sequence, expires)
+        entry.returns, entry.record, entry.restored = returns, record, True
+        self._sequence = sequence
+        if held:
+            self._hold(entry)
+            return entry
+        self._backlog.append(entry)
+        if expires is not None:
+            self._expiries.add(entry, self._backlog.count)
+            self._on_timer(self)
+        return entry
 
     def take(self, now: float) -> Entry | None:
         """Remove the next message and hold it."""
@@ -168,7 +203,7 @@ class Queue:
         """A held message leaves the queue for good; False: it is not held."""
         if entry.state != HELD:
             return False
-        entry.state = GONE
+        self._end(entry)
         self.unsettled_count -= 1
         return True
 
@@ -186,9 +221,11 @@ class Queue:
                 continue
             self.unsettled_count -= 1
             if self.deleted:
-                entry.state = GONE
+                self._end(entry)
                 continue
             entry.returns += delivered
+            if delivered and entry.record and self.journal is not None:
+                self.journal.message_returned(entry)
             if limit is not None and entry.returns > limit:
                 self._die(entry, "delivery_limit", now)
                 continue
@@ -206,7 +243,7 @@ class Queue:
         """Drop what waits; return how many there were."""
         count = self._backlog.count
         for entry in self._backlog:
-            entry.state = GONE
+            self._end(entry)
         self._backlog.clear()
         return count
 
@@ -270,7 +307,7 @@ class Queue:
         return min(times, default=None)
 
     def _dispatch(self, now: float) -> None:
-        """Deliver from the head until nobody has room."""
+        """Deliver from the head while a consumer has room."""
         backlog, turns = self._backlog, self._turns
         while backlog.count:
             entry = backlog.head()
@@ -284,7 +321,7 @@ class Queue:
             self._hand_over(entry, consumer)
 
     def _browse(self, now: float, fresh: Entry | None = None) -> None:
-        """Show what waits to those that look; a ``fresh`` entry also if it has no time to live."""
+        """Deliver what waits to the consumers that browse; a ``fresh`` entry also if it has no time to live."""
         for consumer in self._browsers:
             while (entry := self._backlog.behind(consumer.seen)) is not None:
                 over = entry.expires is not None and entry.expires <= now and entry is not fresh
@@ -295,7 +332,7 @@ class Queue:
                     consumer.receiver.deliver(entry)
 
     def _after_append(self, entry: Entry, now: float) -> None:
-        """What a new message that may have to wait changes for those that wait, and for itself."""
+        """Do what a new message at the end of the backlog makes necessary: browse, deliver, expire, keep the limits."""
         if entry.expires is not None:
             self._expiries.add(entry, self._backlog.count)
             self._on_timer(self)
@@ -313,10 +350,16 @@ class Queue:
 
     def _hand_over(self, entry: Entry, consumer: Consumer) -> None:
         if consumer.no_ack:
-            entry.state = GONE
+            self._end(entry)
         else:
             self._hold(entry)
         consumer.receiver.deliver(entry)
+
+    def _end(self, entry: Entry) -> None:
+        """The message leaves the queue for good."""
+        entry.state = GONE
+        if entry.record and self.journal is not None:
+            self.journal.message_removed(entry)
 
     def _hold(self, entry: Entry) -> None:
         entry.state = HELD
@@ -344,7 +387,7 @@ class Queue:
         return (most is not None and count > most) or (most_bytes is not None and nbytes > most_bytes)
 
     def _die(self, entry: Entry, reason: DeathReason, now: float) -> None:
-        entry.state = GONE
+        self._end(entry)
         self._dead_letters.add(entry.message, self, reason, now)
 
 

@@ -1,7 +1,7 @@
 """Exchanges, queues and bindings of a virtual host, and where a message goes.
 
-Each kind of change is made in one method, for the sake of a store: ``add_exchange``, ``remove_exchange``,
-``add_queue``, ``remove_queue``, ``add_binding``, ``remove_binding``.
+The journal hears of each durable change here, also of those that follow from another: a queue that is deleted takes
+its bindings with it, and exchanges that nothing is bound to any more.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from amqp_core.broker.model.exchanges import Binding
+    from amqp_core.broker.model.journal import Journal
     from amqp_core.broker.model.messages import Message
     from amqp_core.broker.model.queues import Queue
 
@@ -31,6 +32,8 @@ class Topology:
         self._routes: dict[str, dict[str, Sequence[Queue]]] = {}
         """Results by exchange and routing key, until something changes."""
         self._route_count = 0
+        self.journal: Journal | None = None
+        """Notes what is durable."""
 
     def exchange(self, name: str) -> Exchange:
         """The exchange of that name.
@@ -55,8 +58,10 @@ class Topology:
             raise Refused(Refusal.NOT_FOUND, f"There is no queue '{name}'") from None
 
     def add_exchange(self, exchange: Exchange) -> None:
-        """Add an exchange: it may be the alternate of one that is there."""
+        """Add an exchange. Another may have named it as its alternate before."""
         self.exchanges[exchange.name] = exchange
+        if self.journal is not None and exchange.durable:
+            self.journal.exchange_added(exchange)
         self._forget_routes()
 
     def remove_exchange(self, exchange: Exchange) -> None:
@@ -67,6 +72,8 @@ class Topology:
             if self.exchanges.get(removed.name) is not removed:
                 continue  # in a cycle, or twice bound
             del self.exchanges[removed.name]
+            if self.journal is not None and removed.durable:
+                self.journal.exchange_removed(removed)
             for binding in list(removed.bindings.values()):
                 self._take_out(binding)
             waiting += self._take_out_incoming(removed)
@@ -75,11 +82,16 @@ class Topology:
     def add_queue(self, queue: Queue) -> None:
         """Add a queue; the default exchange passes it what is sent to its name."""
         self.queues[queue.name] = queue
+        if self.journal is not None and queue.is_kept:
+            queue.journal = self.journal
+            self.journal.queue_added(queue)
         self._forget_routes()
 
     def remove_queue(self, queue: Queue) -> None:
         """Remove a queue with its bindings, and auto-delete exchanges that have lost their last one by that."""
         del self.queues[queue.name]
+        if self.journal is not None and queue.is_kept:
+            self.journal.queue_removed(queue)
         for exchange in self._take_out_incoming(queue):
             self.remove_exchange(exchange)
         self._forget_routes()
@@ -92,10 +104,12 @@ class Topology:
         """
         if binding.source.add(binding):
             binding.destination.incoming[binding] = None
+            if self.journal is not None and is_kept(binding):
+                self.journal.binding_added(binding)
             self._forget_routes()
 
     def remove_binding(self, binding: Binding) -> None:
-        """Remove the binding that is equal to this one, if there is one, and its exchange if nobody needs it now."""
+        """Remove the binding that is equal to this one, if any. An auto-delete exchange goes with its last one."""
         existing = binding.source.bindings.get(binding.identity)
         if existing is None:
             return
@@ -107,6 +121,8 @@ class Topology:
     def _take_out(self, binding: Binding) -> None:
         binding.source.remove(binding)
         del binding.destination.incoming[binding]
+        if self.journal is not None and is_kept(binding):
+            self.journal.binding_removed(binding)
 
     def _take_out_incoming(self, destination: Queue | Exchange) -> list[Exchange]:
         """Remove the bindings to a destination; return exchanges that are to be removed by that."""
@@ -161,6 +177,13 @@ class Topology:
     def _forget_routes(self) -> None:
         self._routes.clear()
         self._route_count = 0
+
+
+def is_kept(binding: Binding) -> bool:
+    """Whether a binding outlives the process, if there is a store."""
+    destination = binding.destination
+    kept = destination.durable if isinstance(destination, Exchange) else destination.is_kept
+    return binding.source.durable and kept
 
 
 def _unused(exchange: Exchange) -> bool:

@@ -25,6 +25,7 @@ from amqp_core.broker.model.topology import Topology
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from amqp_core.broker.model.journal import Journal
     from amqp_core.broker.model.messages import Message
 
 
@@ -49,9 +50,10 @@ class VirtualHost:
     """Exchanges, queues and bindings, and the messages in them.
 
     ``owner`` is whoever exclusive queues belong to (a connection), compared by identity. ``now`` is the time in
-    seconds, of any clock, the same one for all calls; calls without it use the latest that was told.
+    seconds, of any clock, the same one for all calls; calls without it use the latest of the calls before.
 
-    A call may deliver messages and tell receivers that their queue was deleted. One that raises has changed nothing.
+    A call may deliver messages, and call ``cancelled`` of receivers whose queue was deleted. A call that raises has
+    changed nothing.
     """
 
     def __init__(self, name: str) -> None:
@@ -65,6 +67,18 @@ class VirtualHost:
 
     def __repr__(self) -> str:
         return f"<virtual host {self.name!r}>"
+
+    @property
+    def journal(self) -> Journal | None:
+        """Takes note of what is durable; None: nothing outlives the process."""
+        return self._topology.journal
+
+    def keep(self, journal: Journal) -> None:
+        """From now on, let a journal take note of what is durable; of what is there already it knows."""
+        self._topology.journal = journal
+        for queue in self.queues.values():
+            if queue.is_kept:
+                queue.journal = journal
 
     @property
     def queues(self) -> Mapping[str, Queue]:
@@ -142,10 +156,14 @@ class VirtualHost:
         exclusive: bool = False,
         auto_delete: bool = False,
         passive: bool = False,
+        outlives_owner: bool = False,
         arguments: Mapping[str, object] | None = None,
         now: float = 0.0,
     ) -> Queue:
         """Make a queue, or return the one that is there. An empty name: the queue gets a new one.
+
+        Args:
+            outlives_owner: an exclusive queue stays when its owner is gone, and is shared then.
 
         Raises:
             Refused: NOT_FOUND (passive), RESOURCE_LOCKED (exclusive of another owner), ACCESS_REFUSED (reserved
@@ -170,6 +188,7 @@ class VirtualHost:
             clock=self._clock,
             dead_letters=self._dead_letters,
             on_timer=self._timers.add,
+            outlives_owner=outlives_owner,
         )
         self._topology.add_queue(queue)
         queue.touch(now)
@@ -376,10 +395,17 @@ class VirtualHost:
         self._dead_letters.drain(now)
 
     def close(self, owner: object, *, now: float) -> None:
-        """Delete the exclusive queues of an owner. The caller has cancelled its consumers before."""
+        """An owner is gone: delete its exclusive queues, or share those that outlive it.
+
+        The caller has cancelled its consumers before.
+        """
         self._clock.advance(now)
         for queue in [queue for queue in self.queues.values() if queue.exclusive is not None]:
-            if queue.exclusive is owner:
+            if queue.exclusive is not owner:
+                continue
+            if queue.outlives_owner:
+                queue.exclusive = None
+            else:
                 self._delete(queue)
 
     def expire(self, now: float) -> float | None:

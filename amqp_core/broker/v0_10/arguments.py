@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from amqp_core.broker.model.queues import Queue
 
 ALTERNATE: Final = "amqp_core.alternate-exchange"
-LIFETIME: Final = "amqp_core.session-auto-delete"
-"""The queue is exclusive and ends with its session."""
 _DECLARED: Final = "amqp_core.declared"
 
 _NAMES: Final = {
@@ -27,7 +25,7 @@ _POLICY: Final = "qpid.policy_type"
 _POLICIES: Final = {"reject": "reject-publish", "ring": "drop-head", "ring_strict": "drop-head"}
 
 
-def model_arguments(arguments: Mapping[str, object], alternate: str | None, *, lifetime: bool) -> dict[str, object]:
+def model_arguments(arguments: Mapping[str, object], alternate: str | None) -> dict[str, object]:
     """The arguments of a queue in the model.
 
     Raises:
@@ -51,8 +49,6 @@ def model_arguments(arguments: Mapping[str, object], alternate: str | None, *, l
     if alternate:
         made[ALTERNATE] = alternate
         made["x-dead-letter-exchange"] = alternate
-    if lifetime:
-        made[LIFETIME] = True
     return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.broker.model.errors import Refusal, Refused
-from amqp_core.broker.v0_10.arguments import LIFETIME, alternate_of, declared_arguments, model_arguments
+from amqp_core.broker.v0_10.arguments import alternate_of, declared_arguments, model_arguments
 from amqp_core.broker.v0_10.bindings import matches_of
 from amqp_core.broker.v0_10.errors import Code, Failed, named
 from amqp_core.v0_10 import spec
@@ -34,10 +34,9 @@ class Declarations:
     def end(self) -> None:
         """The session ends: exclusive queues are deleted, or anybody's (0-10 section queue.declare, auto-delete)."""
         for queue in [each for each in self._host.queues.values() if each.exclusive is self._owner]:
-            if queue.arguments.get(LIFETIME):
+            if not queue.outlives_owner:
                 self._delete(queue)
-            else:
-                queue.exclusive = None
+        self._host.close(self._owner, now=self._clock())
 
     # --- exchange
 
@@ -130,7 +129,8 @@ class Declarations:
             durable=command.durable,
             exclusive=command.exclusive,
             auto_delete=command.auto_delete and not lifetime,
-            arguments=model_arguments(command.arguments or {}, command.alternate_exchange, lifetime=lifetime),
+            outlives_owner=not lifetime,
+            arguments=model_arguments(command.arguments or {}, command.alternate_exchange),
             now=self._clock(),
         )
 
@@ -159,7 +159,7 @@ class Declarations:
             alternate_exchange=alternate_of(queue),
             durable=queue.durable,
             exclusive=queue.exclusive is not None,
-            auto_delete=queue.auto_delete or bool(queue.arguments.get(LIFETIME)),
+            auto_delete=queue.auto_delete or (queue.exclusive is not None and not queue.outlives_owner),
             arguments=declared_arguments(queue),
             message_count=queue.message_count + queue.unsettled_count,
             subscriber_count=queue.consumer_count,
