@@ -7,11 +7,13 @@ import asyncio
 import logging
 import signal
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from amqp_core.broker.logins import DEFAULT_LOGIN
 from amqp_core.broker.model.errors import Refused
 from amqp_core.broker.server import HOST, Server
+from amqp_core.broker.store.database import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,10 +51,13 @@ def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     made = argparse.ArgumentParser(
         prog="python -m amqp_core.broker",
-        description="A broker of AMQP 0-10 and 0-9-1 in memory, for tests and demonstrations on this machine. "
-        "When it stops, its messages are gone.",
+        description="A broker of AMQP 0-10 and 0-9-1 for tests and demonstrations on this machine. Without --store "
+        "it keeps everything in memory: its messages are gone when it stops.",
     )
     made.add_argument("--port", type=port, default=DEFAULT_PORT, help="port on the loopback address; 0: a free one")
+    made.add_argument(
+        "--store", type=Path, metavar="FILE", help="SQLite file that keeps durable queues and persistent messages"
+    )
     made.add_argument("--queue", action="append", default=[], metavar="NAME", help="declare a durable queue")
     made.add_argument(
         "--bind", action="append", default=[], type=binding, metavar="EXCHANGE:QUEUE[:KEY]",
@@ -86,15 +91,21 @@ async def serve(server: Server, number: int) -> int:
     for each in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(each, stop, each)
     try:
-        found = await server.start(number)
+        found = await server.start(number, on_failure=stopped.set)
     except OSError as error:
         say = f"Cannot listen on port {number}: {error.strerror}. Stop what uses it, or give another --port."
         print(say, file=sys.stderr)  # noqa: T201 - a program
+        return UNUSABLE
+    except StoreError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
     name, password = DEFAULT_LOGIN
     print(f"amqp://{HOST}:{found}/  user {name}, password {password}", flush=True)  # noqa: T201 - a program
     await stopped.wait()
     await server.stop()
+    if server.failure is not None:
+        print(server.failure, file=sys.stderr)  # noqa: T201 - a program
+        return UNUSABLE
     return 128 + received[0]
 
 
@@ -102,7 +113,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     given = parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    server = Server()
+    try:
+        server = Server(store=given.store)
+    except StoreError as error:
+        print(error, file=sys.stderr)  # noqa: T201 - a program
+        return UNUSABLE
     try:
         prepare(server, given.queue, given.bind)
     except Refused as refused:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from amqp_core.broker.logins import DEFAULT_LOGIN
-from amqp_core.broker.model.virtual_host import VirtualHost
 from amqp_core.broker.server import HOST, Server
+from amqp_core.broker.store.database import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 START_SECONDS = 30.0
 
@@ -27,10 +28,10 @@ class Broker:
         port: its port, on the loopback address.
     """
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, store: str | Path | None = None) -> None:
         self.username, self.password = DEFAULT_LOGIN
         self.port = port
-        self._server = Server()
+        self._server = Server(store=store)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="amqp broker", daemon=True)
         self._started = threading.Event()
@@ -51,7 +52,7 @@ class Broker:
     def add_virtual_host(self, name: str | None = None) -> str:
         """Make a virtual host if there is none with this name; ``None``: one with a new name. Return its name."""
         name = uuid.uuid4().hex if name is None else name
-        self._server.hosts.setdefault(name, VirtualHost(name))
+        self._server.add_host(name)
         return name
 
     def start(self) -> None:
@@ -59,6 +60,7 @@ class Broker:
 
         Raises:
             OSError: the port is in use.
+            StoreError: the store cannot be written.
         """
         self._thread.start()
         if not self._started.wait(START_SECONDS):
@@ -67,7 +69,7 @@ class Broker:
             raise self._error
 
     def stop(self) -> None:
-        """End all connections, and stop. Messages in memory are gone."""
+        """End all connections, and stop. What is in memory alone is gone."""
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -75,8 +77,9 @@ class Broker:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            self.port = self._loop.run_until_complete(self._server.start(self.port))
-        except OSError as error:
+            started = self._server.start(self.port, on_failure=self._loop.stop)
+            self.port = self._loop.run_until_complete(started)
+        except (OSError, StoreError) as error:
             self._error = error
             return
         finally:
@@ -89,16 +92,18 @@ class Broker:
 
 
 @contextmanager
-def running(port: int = 0) -> Iterator[Broker]:
+def running(port: int = 0, store: str | Path | None = None) -> Iterator[Broker]:
     """Run a broker while the context lasts: ``with running() as broker: connect(broker.url)``.
 
     Args:
         port: on the loopback address; 0: a free one.
+        store: SQLite file that keeps what is durable; None: everything is in memory.
 
     Raises:
         OSError: the port is in use.
+        StoreError: the store cannot be used.
     """
-    broker = Broker(port)
+    broker = Broker(port, store)
     broker.start()
     try:
         yield broker

@@ -9,21 +9,28 @@ from typing import TYPE_CHECKING, Final
 
 from amqp_core.broker.logins import Logins
 from amqp_core.broker.model.virtual_host import VirtualHost
+from amqp_core.broker.store.database import StoreError
+from amqp_core.broker.store.store import Store
 from amqp_core.broker.v0_9.connection import ServerConnection as Connection09
+from amqp_core.broker.v0_9.wire import WIRE as WIRE_09
 from amqp_core.broker.v0_10.connection import ServerConnection as Connection010
 from amqp_core.broker.v0_10.names import SessionNames
+from amqp_core.broker.v0_10.wire import WIRE as WIRE_010
 from amqp_core.v0_9.connection import HEADERS
 from amqp_core.v0_10.framing import PROTOCOL_HEADER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
+    from pathlib import Path
 
     from amqp_core.broker.adapter import Adapter
+    from amqp_core.broker.model.messages import Wire
 
 _log = logging.getLogger(__name__)
 
 HOST: Final = "127.0.0.1"
 VERSIONS: Final = {header: version for version, header in HEADERS.items()}
+WIRES: Final[dict[str, Wire]] = {"0-9": WIRE_09, "0-10": WIRE_010}
 HEADER_BYTES: Final = 8
 LOGIN_SECONDS: Final = 10.0
 """Time that a client has until its connection is open."""
@@ -37,29 +44,53 @@ class Server:
     Args:
         hosts: names of the virtual hosts.
         logins: who may log in.
+        store: file that keeps what is durable; None: everything is in memory. The virtual hosts in it are served, too.
+
+    Raises:
+        StoreError: the store cannot be used.
     """
 
-    def __init__(self, hosts: Iterable[str] = ("/",), logins: Logins | None = None) -> None:
-        self.hosts = {name: VirtualHost(name) for name in hosts}
-        self.logins = logins or Logins()
-        self.session_names = SessionNames()
+    def __init__(
+        self, hosts: Iterable[str] = ("/",), logins: Logins | None = None, store: str | Path | None = None
+    ) -> None:
         self._begin = time.time() - time.monotonic()
+        self._store = None if store is None else Store(store, WIRES, now=self.now())
+        self.hosts: dict[str, VirtualHost] = {} if self._store is None else self._store.hosts
+        for name in hosts:
+            self.add_host(name)
+        self.logins = logins or Logins()
+        self.failure: StoreError | None = None
+        """Why the broker has stopped by itself."""
+        self.session_names = SessionNames()
         self._peers: set[_Peer] = set()
         self._dirty: set[_Peer] = set()
         self._flushing = False
         self._timer: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
+        self._on_failure: Callable[[], None] = _nothing
+
+    def add_host(self, name: str) -> VirtualHost:
+        """The virtual host of that name; a new one if there is none."""
+        if name not in self.hosts:
+            self.hosts[name] = VirtualHost(name) if self._store is None else self._store.host(name)
+        return self.hosts[name]
 
     def now(self) -> float:
         """Time of the model: seconds since 1970 that never go back."""
         return self._begin + time.monotonic()
 
-    async def start(self, port: int = 0) -> int:
+    async def start(self, port: int = 0, on_failure: Callable[[], None] | None = None) -> int:
         """Listen on a port of the loopback address, 0: a free one; return it.
+
+        Args:
+            on_failure: called when the store cannot be written any more: see ``failure``, and call ``stop``.
 
         Raises:
             OSError: the port cannot be used.
+            StoreError: the store cannot be written.
         """
+        self._on_failure = on_failure or _nothing
+        self._commit()
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Peer(self), HOST, port)
         port = self._server.sockets[0].getsockname()[1]
@@ -67,15 +98,25 @@ class Server:
         return port
 
     async def stop(self) -> None:
-        """Stop listening, and end all connections."""
+        """Stop listening, end all connections, and close the store."""
         if self._timer is not None:
             self._timer.cancel()
         if self._server is not None:
             self._server.close()
-        for peer in list(self._peers):
+        peers = list(self._peers)
+        for peer in peers:
             peer.shut_down()
-        if self._server is not None:
-            await self._server.wait_closed()
+        try:
+            self._write(peers)
+        except StoreError as error:
+            self._fail(error)
+        finally:
+            for peer in peers:
+                peer.close()
+            if self._server is not None:
+                await self._server.wait_closed()
+            if self._store is not None:
+                self._store.close()
 
     # --- for connections
 
@@ -91,6 +132,10 @@ class Server:
     def wake(self, peer: _Peer) -> None:
         """Write what a connection has to say, after the present event."""
         self._dirty.add(peer)
+        self.wake_up()
+
+    def wake_up(self) -> None:
+        """Write what has changed, after the present event."""
         if not self._flushing:
             self._flushing = True
             asyncio.get_running_loop().call_soon(self._flush)
@@ -98,9 +143,39 @@ class Server:
     def _flush(self) -> None:
         self._flushing = False
         dirty, self._dirty = self._dirty, set()
+        try:
+            self._write(dirty)
+        except StoreError as error:
+            self._fail(error)
+            return
         for peer in dirty:
-            peer.flush()
+            peer.written()
         self._expire()
+
+    def _write(self, peers: Iterable[_Peer]) -> None:
+        """Write to clients what they have to know, after the changes that it follows from are on the disk.
+
+        So one commit serves all that has arrived meanwhile, from whichever client, and no confirmation, delivery or
+        completion is ahead of the store.
+        """
+        for peer in peers:
+            peer.take_bytes()
+        self._commit()
+        for peer in peers:
+            peer.write()
+
+    def _commit(self) -> None:
+        if self._store is not None and self.failure is None:
+            self._store.commit()
+
+    def _fail(self, error: StoreError) -> None:
+        """The memory is ahead of the store: end all connections without another word, and stop."""
+        if self.failure is None:
+            self.failure = error
+            _log.error("%s", error)
+            for peer in list(self._peers):
+                peer.abort()
+            self._on_failure()
 
     def _expire(self) -> None:
         """Let messages and queues expire, and come back when the next ones do."""
@@ -111,6 +186,12 @@ class Server:
             self._timer = None
         if dues:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, min(dues) - now), self._expire)
+        if self._store is not None and self._store.is_behind:
+            self.wake_up()
+
+
+def _nothing() -> None:
+    """Nobody waits for a failure."""
 
 
 class _Peer(asyncio.Protocol):
@@ -125,6 +206,7 @@ class _Peer(asyncio.Protocol):
         self._name = "?"
         self._beating = False
         self._closing = False
+        self._bytes = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -176,6 +258,7 @@ class _Peer(asyncio.Protocol):
             self._connection.lost()
             if self._connection.username:
                 _log.info("%s: disconnected%s", self._name, f" ({exc})" if exc else "")
+            self._server.wake_up()
 
     def pause_writing(self) -> None:
         if self._connection is not None:
@@ -186,14 +269,22 @@ class _Peer(asyncio.Protocol):
             self._connection.paused = False
             self._connection.written()
 
-    def flush(self) -> None:
-        """Write what is queued, go on with what waited for that, and note when the next heartbeat is due."""
+    def take_bytes(self) -> None:
+        """Take what is to be written now."""
+        if self._connection is not None:
+            self._bytes += self._connection.take_bytes()
+
+    def write(self) -> None:
+        """Write what was taken."""
+        data, self._bytes = self._bytes, b""
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def written(self) -> None:
+        """Go on with what waited for the write, and note when the next heartbeat is due."""
         connection, transport = self._connection, self._transport
         if connection is None or transport is None or transport.is_closing():
             return
-        data = connection.take_bytes()
-        if data:
-            transport.write(data)
         if connection.is_over:
             transport.close()
             return
@@ -201,7 +292,7 @@ class _Peer(asyncio.Protocol):
         self._read_or_stall(connection, transport)
         if connection.is_closing and not self._closing:
             self._closing = True
-            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self._abort)
+            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self.abort)
         if connection.is_open and not self._beating:
             self._beating = True
             self._tick()
@@ -217,9 +308,16 @@ class _Peer(asyncio.Protocol):
         """End the connection because the broker stops (320, connection-forced)."""
         if self._connection is not None:
             self._connection.shut_down()
-            self.flush()
+
+    def close(self) -> None:
+        """Close the socket when all is written."""
         if self._transport is not None:
             self._transport.close()
+
+    def abort(self) -> None:
+        """Close the socket at once."""
+        if self._transport is not None:
+            self._transport.abort()
 
     def _tick(self) -> None:
         connection = self._connection
@@ -230,21 +328,17 @@ class _Peer(asyncio.Protocol):
         now = time.monotonic()
         following = connection.tick(now)
         if connection.is_over:
-            self._abort()
+            self.abort()
         elif following is not None:
             self._timer = asyncio.get_running_loop().call_later(max(0.0, following - now), self._beat)
 
     def _beat(self) -> None:
         self._timer = None
         self._tick()
-        self.flush()
+        self._server.wake(self)
 
     def _too_slow(self) -> None:
         self._timer = None
         if self._connection is None or not self._connection.is_open:
             _log.warning("%s: no login within %g s; the connection ends", self._name, LOGIN_SECONDS)
-            self._abort()
-
-    def _abort(self) -> None:
-        if self._transport is not None:
-            self._transport.abort()
+            self.abort()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from amqp_core.broker.model.branches import Branch
     from amqp_core.broker.model.entries import Entry
     from amqp_core.broker.model.exchanges import Binding, Exchange
     from amqp_core.broker.model.queues import Queue
@@ -42,3 +43,9 @@ class Journal(Protocol):
 
     def message_returned(self, entry: Entry) -> None:
         """A message that has a record came back and counts one return more."""
+
+    def branch_prepared(self, branch: Branch) -> None:
+        """A branch is prepared; it does not change any more until it ends."""
+
+    def branch_ended(self, branch: Branch) -> None:
+        """A prepared branch was committed or rolled back: what that changed has been noted before."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amqp_core.broker.model import arguments as queue_arguments
+from amqp_core.broker.model.branches import Branches
 from amqp_core.broker.model.clock import LatestTime
 from amqp_core.broker.model.dead_letters import DeadLetters
 from amqp_core.broker.model.declarations import (
@@ -62,6 +63,7 @@ class VirtualHost:
         self._clock = LatestTime()
         self._dead_letters = DeadLetters(self._topology.route)
         self._timers = Timers()
+        self.branches = Branches()
         for exchange in predeclared_exchanges():
             self._topology.add_exchange(exchange)
 
@@ -178,21 +180,15 @@ class VirtualHost:
             queue.touch(now)
             return queue
         require_application_name("queue", name)
-        queue = Queue(
+        return self._make_queue(
             name or f"amq.gen-{secrets.token_urlsafe(16)}",
-            queue_arguments.parse(name, arguments or {}),
+            now,
             durable=durable,
             exclusive=owner if exclusive else None,
             auto_delete=auto_delete,
-            arguments=arguments or {},
-            clock=self._clock,
-            dead_letters=self._dead_letters,
-            on_timer=self._timers.add,
             outlives_owner=outlives_owner,
+            arguments=arguments or {},
         )
-        self._topology.add_queue(queue)
-        queue.touch(now)
-        return queue
 
     def queue(self, name: str, owner: object) -> Queue:
         """The queue of that name.
@@ -261,6 +257,49 @@ class VirtualHost:
     ) -> None:
         """Remove a binding; it need not be there. Refused as ``bind_exchange``."""
         self._topology.remove_binding(Binding(self._bindable(source), self._bindable(destination), key, arguments))
+
+    def restore_exchange(
+        self,
+        name: str,
+        kind: str,
+        *,
+        auto_delete: bool,
+        internal: bool,
+        alternate: str | None,
+        arguments: Mapping[str, object],
+    ) -> Exchange:
+        """Bring back a durable exchange that has outlived a process."""
+        exchange = Exchange(
+            name,
+            kind,
+            durable=True,
+            auto_delete=auto_delete,
+            internal=internal,
+            alternate=alternate,
+            arguments=arguments,
+        )
+        self._topology.add_exchange(exchange)
+        return exchange
+
+    def restore_queue(self, name: str, *, auto_delete: bool, arguments: Mapping[str, object], now: float) -> Queue:
+        """Bring back a queue that has outlived a process; if it was exclusive, its owner is gone."""
+        return self._make_queue(
+            name,
+            self._clock.advance(now),
+            durable=True,
+            exclusive=None,
+            auto_delete=auto_delete,
+            outlives_owner=False,
+            arguments=arguments,
+        )
+
+    def restore_binding(
+        self, source: str, destination: Queue | Exchange, key: str, arguments: Mapping[str, object]
+    ) -> Binding:
+        """Bring back a binding that has outlived a process."""
+        binding = Binding(self._topology.exchange(source), destination, key, arguments)
+        self._topology.add_binding(binding)
+        return binding
 
     def publish(self, message: Message, *, now: float) -> Published:
         """Put a message into the queues that it is routed to.
@@ -415,6 +454,33 @@ class VirtualHost:
             self._delete(queue)
         self._dead_letters.drain(now)
         return self.next_expiry
+
+    def _make_queue(
+        self,
+        name: str,
+        now: float,
+        *,
+        durable: bool,
+        exclusive: object | None,
+        auto_delete: bool,
+        outlives_owner: bool,
+        arguments: Mapping[str, object],
+    ) -> Queue:
+        queue = Queue(
+            name,
+            queue_arguments.parse(name, arguments),
+            durable=durable,
+            exclusive=exclusive,
+            auto_delete=auto_delete,
+            arguments=arguments,
+            clock=self._clock,
+            dead_letters=self._dead_letters,
+            on_timer=self._timers.add,
+            outlives_owner=outlives_owner,
+        )
+        self._topology.add_queue(queue)
+        queue.touch(now)
+        return queue
 
     def _delete(self, queue: Queue) -> int:
         """Remove a queue from everywhere."""

@@ -1,0 +1,1 @@
+"""The store of the embedded broker: what is durable, in an SQLite file."""

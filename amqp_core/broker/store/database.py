@@ -1,0 +1,160 @@
+"""The SQLite file: opened for one process alone, and written in whole commits."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.errors import AmqpError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+APPLICATION_ID: Final = 0x414D5150
+"""``AMQP``: in the header of the file."""
+VERSION: Final = 1
+"""Of the tables."""
+_TABLES: Final = """
+CREATE TABLE exchanges (
+    id INTEGER PRIMARY KEY, host TEXT NOT NULL, name TEXT NOT NULL, kind TEXT NOT NULL, auto_delete INTEGER NOT NULL,
+    internal INTEGER NOT NULL, alternate TEXT, arguments TEXT NOT NULL);
+CREATE TABLE queues (
+    id INTEGER PRIMARY KEY, host TEXT NOT NULL, name TEXT NOT NULL, auto_delete INTEGER NOT NULL,
+    arguments TEXT NOT NULL);
+CREATE TABLE bindings (
+    id INTEGER PRIMARY KEY, host TEXT NOT NULL, source TEXT NOT NULL, to_queue INTEGER NOT NULL,
+    destination TEXT NOT NULL, key TEXT NOT NULL, arguments TEXT NOT NULL);
+CREATE TABLE messages (
+    id INTEGER PRIMARY KEY, protocol TEXT NOT NULL, exchange TEXT NOT NULL, routing_key TEXT NOT NULL,
+    header BLOB NOT NULL, body BLOB NOT NULL, persistent INTEGER NOT NULL, priority INTEGER NOT NULL, ttl_ms INTEGER,
+    deaths TEXT NOT NULL);
+CREATE TABLE entries (
+    id INTEGER PRIMARY KEY, queue INTEGER NOT NULL, sequence INTEGER NOT NULL, message INTEGER NOT NULL, expires REAL,
+    returns INTEGER NOT NULL);
+CREATE TABLE branches (
+    id INTEGER PRIMARY KEY, host TEXT NOT NULL, format INTEGER NOT NULL, global_id BLOB NOT NULL,
+    branch_id BLOB NOT NULL);
+CREATE TABLE branch_messages (id INTEGER PRIMARY KEY, branch INTEGER NOT NULL, message INTEGER NOT NULL);
+CREATE TABLE branch_entries (id INTEGER PRIMARY KEY, branch INTEGER NOT NULL, entry INTEGER NOT NULL);
+"""
+
+
+class StoreError(AmqpError):
+    """The store cannot be used."""
+
+
+class Database:
+    """The file. One thread at a time may use it.
+
+    Args:
+        path: of the file; it is made if it is not there.
+
+    Raises:
+        StoreError: it cannot be opened, is in use, damaged, of another version, or of another program.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        with self._errors("open"):
+            # autocommit: transactions begin and end where this class says so
+            self._connection = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
+        try:
+            with self._errors("open"):
+                self._prepare()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def __repr__(self) -> str:
+        return f"<store {str(self.path)!r}>"
+
+    def select(self, table: str, columns: str, order: str = "id") -> Iterator[tuple[object, ...]]:
+        """Rows of a table.
+
+        Raises:
+            StoreError: the file is damaged.
+        """
+        with self._errors("read"):
+            yield from self._connection.execute(f"SELECT {columns} FROM {table} ORDER BY {order}")  # noqa: S608 - our own names
+
+    def last(self, table: str) -> int:
+        """The greatest id in a table; 0: it is empty."""
+        with self._errors("read"):
+            [(found,)] = self._connection.execute(f"SELECT max(id) FROM {table}")  # noqa: S608 - our own names
+        return int(found or 0)
+
+    def commit(self, statements: Sequence[tuple[str, Sequence[Sequence[object]]]]) -> None:
+        """Carry out statements, each with its rows, and return when all are on the disk.
+
+        Raises:
+            StoreError: nothing is carried out.
+        """
+        connection = self._connection
+        with self._errors("write"):
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                for statement, rows in statements:
+                    connection.executemany(statement, rows)
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def close(self) -> None:
+        """Close the file. What is committed is in it."""
+        self._connection.close()
+
+    def _prepare(self) -> None:
+        execute = self._connection.execute
+        # First of all: the lock then holds as long as the file is open, and no shared memory is needed for WAL.
+        execute("PRAGMA locking_mode = EXCLUSIVE")
+        [(application,)] = execute("PRAGMA application_id")
+        [(version,)] = execute("PRAGMA user_version")
+        [(tables,)] = execute("SELECT count(*) FROM sqlite_schema")
+        if tables and application != APPLICATION_ID:
+            raise StoreError(f"{self.path} is a database of another program. Give another --store.")
+        if tables and version != VERSION:
+            raise StoreError(
+                f"The store {self.path} is of version {version}, this program needs {VERSION}. "
+                "Use the program that wrote it, or give another --store."
+            )
+        execute("PRAGMA journal_mode = WAL")
+        execute("PRAGMA synchronous = FULL")
+        if tables:
+            [(found,), *_] = execute("PRAGMA quick_check(1)")
+            if found != "ok":
+                text = " ".join(str(found).split())
+                raise StoreError(f"The store {self.path} is damaged: {text:.200}. {_advice(sqlite3.SQLITE_CORRUPT)}")
+            execute("BEGIN IMMEDIATE")
+            execute("COMMIT")
+            return
+        execute("BEGIN IMMEDIATE")
+        for statement in _TABLES.strip().split(";\n"):
+            execute(statement)
+        execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        execute(f"PRAGMA user_version = {VERSION}")
+        execute("COMMIT")
+
+    @contextmanager
+    def _errors(self, what: str) -> Iterator[None]:
+        """Say in plain words what SQLite cannot do."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            code: int = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary one; errors of the module have none
+            raise StoreError(f"Cannot {what} the store {self.path}: {error}. {_advice(code)}") from error
+
+
+def _advice(code: int) -> str:
+    if code == sqlite3.SQLITE_BUSY:
+        return "Another process uses it: stop that, or give another --store."
+    if code == sqlite3.SQLITE_FULL:
+        return "Free space on its disk and start the broker again: all that was confirmed is in the store."
+    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        return "It is damaged, or no store: restore a copy of it, or give another --store."
+    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
+        return "Give a file in a directory that exists and that this user may write."
+    return "Check its disk and start the broker again: all that was confirmed is in the store."

@@ -1,0 +1,352 @@
+"""The store: what is durable comes back as it was, and nothing else does."""
+
+from __future__ import annotations
+
+import sqlite3
+from decimal import Decimal
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, NamedTuple
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amqp_core.broker.model.branches import Branch, Xid
+from amqp_core.broker.model.messages import Message
+from amqp_core.broker.store.arguments import dumps, loads
+from amqp_core.broker.store.store import Store
+from amqp_core.typed_values import Datetime, Typed
+from tests.core.broker.model_support import ME, FixedWire, Sink
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from amqp_core.broker.model.entries import Entry
+    from amqp_core.broker.model.virtual_host import VirtualHost
+
+WIRE = FixedWire()
+
+
+def open_store(path: Path, now: float = 0.0) -> Store:
+    return Store(path, {"test": WIRE}, now=now)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "broker.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[Store]:
+    opened = open_store(path)
+    yield opened
+    opened.close()
+
+
+def again(store: Store, path: Path, now: float = 0.0) -> Store:
+    """The store as the next process finds it: what is not committed is gone."""
+    store.close()
+    return open_store(path, now)
+
+
+def send(host: VirtualHost, body: bytes, key: str = "q", exchange: str = "", *, persistent: bool = True) -> None:
+    host.publish(Message(WIRE, exchange, key, b"header", body, persistent=persistent, priority=3), now=0)
+
+
+class Waiting(NamedTuple):
+    """A message in a queue."""
+
+    body: bytes
+    sequence: int
+    returns: int
+    deaths: int
+
+
+def waiting(host: VirtualHost, queue: str = "q") -> list[Waiting]:
+    """All that waits; it still waits afterwards."""
+    entries = []
+    while (entry := host.get(queue, owner=ME)) is not None:
+        entries.append(entry)
+    host.release(entries, delivered=False)
+    return [
+        Waiting(each.message.body, each.sequence, each.returns, sum(death.count for death in each.message.deaths))
+        for each in entries
+    ]
+
+
+def test_what_is_durable_comes_back_and_nothing_else(store: Store, path: Path) -> None:
+    host = store.host("h")
+    host.declare_queue("q", owner=ME, durable=True, auto_delete=True, arguments={"x-max-priority": 9})
+    host.declare_queue("transient", owner=ME)
+    host.declare_queue("mine", owner=ME, durable=True, exclusive=True)
+    host.declare_queue("kept", owner=ME, durable=True, exclusive=True, outlives_owner=True)
+    host.declare_exchange("x", "topic", durable=True, alternate="y", internal=True)
+    host.declare_exchange("y", "fanout")
+    host.bind_queue("q", "amq.topic", "a.#", owner=ME)
+    host.bind_queue("q", "y", "", owner=ME)
+    host.bind_queue("transient", "amq.topic", "#", owner=ME)
+    host.bind_exchange("x", "amq.headers", "", arguments={"x-match": "any", "n": 1})
+    for number, persistent in enumerate((True, False, True)):
+        send(host, b"%d" % number, persistent=persistent)
+        send(host, b"t%d" % number, "transient", persistent=persistent)
+    store.commit()
+    found = again(store, path).hosts["h"]
+    assert set(found.queues) == {"q", "kept"}
+    queue = found.queues["q"]
+    assert (queue.durable, queue.auto_delete, queue.exclusive) == (True, True, None)
+    assert queue.arguments == {"x-max-priority": 9}
+    assert queue.settings.max_priority == 9
+    assert found.queues["kept"].exclusive is None, "its owner is gone"
+    exchange = found.exchanges["x"]
+    assert (exchange.kind, exchange.durable, exchange.internal, exchange.alternate) == ("topic", True, True, "y")
+    assert "y" not in found.exchanges
+    assert [(each.source.name, each.key) for each in queue.incoming] == [("amq.topic", "a.#")]
+    assert [each.arguments for each in exchange.incoming] == [{"x-match": "any", "n": 1}]
+    assert [each.body for each in waiting(found)] == [b"0", b"2"]
+    entry = found.get("q", owner=ME)
+    assert entry is not None
+    assert entry.redelivered, "the process before may have delivered it"
+    message = entry.message
+    assert (message.header, message.routing_key, message.priority, message.persistent) == (b"header", "q", 3, True)
+
+
+def test_nothing_is_kept_that_was_not_committed(store: Store, path: Path) -> None:
+    host = store.host("h")
+    host.declare_queue("q", owner=ME, durable=True)
+    send(host, b"1")
+    store.commit()
+    send(host, b"2")
+    host.purge_queue("q", owner=ME)
+    assert [each.body for each in waiting(again(store, path).hosts["h"])] == [b"1"]
+
+
+def test_what_is_held_comes_back_to_its_place(store: Store, path: Path) -> None:
+    host = store.host("h")
+    host.declare_queue("q", owner=ME, durable=True)
+    for number in range(4):
+        send(host, b"%d" % number)
+    first, second = (host.get("q", owner=ME) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    host.release([second])
+    host.accept([first])
+    host.get("q", owner=ME)
+    store.commit()
+    assert waiting(again(store, path).hosts["h"]) == [
+        Waiting(b"1", 2, 1, 0),
+        Waiting(b"2", 3, 0, 0),
+        Waiting(b"3", 4, 0, 0),
+    ]
+
+
+def test_a_message_in_several_queues_is_written_once(store: Store, path: Path) -> None:
+    host = store.host("h")
+    for name in ("a", "b", "c"):
+        host.declare_queue(name, owner=ME, durable=True)
+        host.bind_queue(name, "amq.fanout", "", owner=ME)
+    send(host, b"1", exchange="amq.fanout")
+    store.commit()
+    assert rows(path, "messages") == 1
+    for count in (1, 1, 0):
+        queue = next(name for name in host.queues if host.queues[name].message_count)
+        host.purge_queue(queue, owner=ME)
+        store.commit()
+        assert rows(path, "messages") == count
+        store = again(store, path)
+        host = store.hosts["h"]
+    store.close()
+
+
+def rows(path: Path, table: str) -> int:
+    """Rows of a table; a copy is read, since the store locks its own file."""
+    with TemporaryDirectory() as place:
+        for each in path.parent.glob(path.name + "*"):
+            (Path(place) / each.name).write_bytes(each.read_bytes())
+        connection = sqlite3.connect(Path(place) / path.name)
+        try:
+            return int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+        finally:
+            connection.close()
+
+
+def test_a_deleted_queue_leaves_nothing_behind(store: Store, path: Path) -> None:
+    host = store.host("h")
+    host.declare_queue("q", owner=ME, durable=True)
+    host.bind_queue("q", "amq.topic", "#", owner=ME)
+    for number in range(3):
+        send(host, b"%d" % number)
+    held = host.get("q", owner=ME)
+    assert held is not None
+    host.delete_queue("q", owner=ME)
+    host.declare_queue("q", owner=ME, durable=True)
+    store.commit()
+    assert rows(path, "entries") == 1, "what is held is removed when it is settled"
+    store = again(store, path)
+    assert waiting(store.hosts["h"]) == []
+    assert not store.hosts["h"].queues["q"].incoming
+    assert rows(path, "entries") == rows(path, "messages") == 0
+    store.close()
+
+
+def test_dead_letters_keep_their_history_and_expire_in_time(store: Store, path: Path) -> None:
+    host = store.host("h")
+    host.declare_queue("dead", owner=ME, durable=True)
+    arguments = {"x-message-ttl": 1000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    host.declare_queue("q", owner=ME, durable=True, arguments=arguments)
+    send(host, b"rejected")
+    entry = host.get("q", owner=ME)
+    assert entry is not None
+    host.reject([entry], now=0)
+    send(host, b"expires")
+    store.commit()
+    found = again(store, path, now=0.5).hosts["h"]
+    assert found.next_expiry == 1.0
+    found.expire(1.0)
+    assert [(each.body, each.deaths) for each in waiting(found, "dead")] == [(b"rejected", 1), (b"expires", 1)]
+
+
+def test_a_prepared_branch_outlives_the_process(store: Store, path: Path) -> None:
+    host = store.host("h")
+    host.declare_queue("q", owner=ME, durable=True)
+    for number in range(3):
+        send(host, b"%d" % number)
+    xid = Xid(1, b"global", b"branch")
+    branch = Branch(xid, prepared=True)
+    accepted = host.get("q", owner=ME)
+    assert accepted is not None
+    branch.accepted.append(accepted)
+    branch.published.append(Message(WIRE, "", "q", b"", b"new"))
+    assert host.journal is not None
+    host.journal.branch_prepared(branch)
+    store.commit()
+    store = again(store, path)
+    host = store.hosts["h"]
+    found = host.branches.by_xid[xid]
+    assert [each.body for each in found.published] == [b"new"]
+    assert [each.message.body for each in found.accepted] == [b"0"]
+    assert [each.body for each in waiting(host)] == [b"1", b"2"]
+    host.accept(found.accepted)
+    assert host.journal is not None
+    host.journal.branch_ended(found)
+    store.commit()
+    store = again(store, path)
+    assert not store.hosts["h"].branches.by_xid
+    assert [each.body for each in waiting(store.hosts["h"])] == [b"1", b"2"]
+    assert rows(path, "branch_messages") == rows(path, "branch_entries") == 0
+    assert rows(path, "messages") == 2
+    store.close()
+
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(codec="utf-8"))
+    | st.binary()
+    | st.decimals(allow_nan=False)
+    | st.uuids()
+    | st.integers().map(Datetime)
+    | st.builds(Typed, st.integers(0, 255), st.integers()),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(codec="utf-8")), inner),
+    max_leaves=10,
+)
+
+
+@given(st.dictionaries(st.text(st.characters(codec="utf-8")), values))
+def test_arguments_come_back_with_their_types(arguments: dict[str, object]) -> None:
+    found = loads(dumps(arguments))
+    assert found == arguments
+    assert str(found) == str(arguments), "with the same types"
+
+
+@pytest.mark.parametrize("value", [UUID(int=1), Decimal("1.10"), Datetime(5), 2**70, float("inf"), Typed(1, b"x")])
+def test_rare_arguments(value: object) -> None:
+    [found] = loads(dumps({"a": value})).values()
+    assert (found, type(found)) == (value, type(value))
+
+
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["send", "send", "fanout", "get", "accept", "release", "reject", "purge", "commit", "restart"]),
+        st.integers(0, 2),
+        st.booleans(),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60)
+@given(operations)
+def test_any_history_comes_back(history: list[tuple[str, int, bool]]) -> None:
+    with TemporaryDirectory() as place:
+        path = Path(place) / "broker.db"
+        store = open_store(path)
+        host = store.host("h")
+        for name, arguments in (("0", {}), ("1", {"x-max-length": 3}), ("2", {"x-dead-letter-exchange": "amq.fanout"})):
+            host.declare_queue(name, owner=ME, durable=True, arguments=arguments)
+            host.bind_queue(name, "amq.fanout", "", owner=ME)
+        store.commit()
+        held: list[Entry] = []
+        for number, (what, index, flag) in enumerate(history):
+            name = str(index)
+            if what in ("send", "fanout"):
+                exchange = "amq.fanout" if what == "fanout" else ""
+                send(host, b"%d" % number, name, exchange, persistent=flag)
+            elif what == "get" and (entry := host.get(name, owner=ME)) is not None:
+                held.append(entry)
+            elif what == "accept" and held:
+                host.accept([held.pop(index % len(held))])
+            elif what == "release" and held:
+                host.release([held.pop(index % len(held))], delivered=flag)
+            elif what == "reject" and held:
+                host.reject([held.pop(index % len(held))], now=0)
+            elif what == "purge":
+                host.purge_queue(name, owner=ME)
+            elif what == "commit":
+                store.commit()
+            elif what == "restart":
+                store, host, held = restarted(store, path, host, held)
+        store, host, held = restarted(store, path, host, held)
+        for name in "012":
+            host.purge_queue(name, owner=ME)
+        store.commit()
+        store.close()
+        assert rows(path, "messages") == rows(path, "entries") == 0
+
+
+def restarted(store: Store, path: Path, host: VirtualHost, held: list[Entry]) -> tuple[Store, VirtualHost, list[Entry]]:
+    """Commit, compare with what the next process finds, and go on there."""
+    host.release(held, delivered=False)
+    store.commit()
+    expected = {name: persistent(host, name) for name in "012"}
+    following = again(store, path)
+    found = following.hosts["h"]
+    assert {name: waiting(found, name) for name in "012"} == expected
+    return following, found, []
+
+
+def persistent(host: VirtualHost, queue: str) -> list[Waiting]:
+    """What waits and is persistent; the rest is dropped."""
+    found = waiting(host, queue)
+    kept = []
+    for each in found:
+        entry = host.get(queue, owner=ME)
+        assert entry is not None
+        if entry.message.persistent:
+            kept.append(each)
+        host.accept([entry]) if not entry.message.persistent else None
+    return kept
+
+
+def test_a_consumer_without_acks_takes_a_message_for_good(store: Store, path: Path) -> None:
+    host = store.host("h")
+    host.declare_queue("q", owner=ME, durable=True)
+    host.consume("q", Sink(2), owner=ME, no_ack=True).queue.ready()
+    for number in range(3):
+        send(host, b"%d" % number)
+    store.commit()
+    assert rows(path, "messages") == 1
+    assert [each.body for each in waiting(again(store, path).hosts["h"])] == [b"2"]
