@@ -38,6 +38,7 @@ BENCHMARKS: dict[str, str] = {
     "eo_sink_ratio": "bench_eo_sink",
     "recovery_s": "bench_recovery",
     "three_frames": "bench_three_frames",
+    "box": "bench_box",
 }
 # with BROKER=rabbitmq
 RABBITMQ: dict[str, str] = {
@@ -52,7 +53,7 @@ RABBITMQ: dict[str, str] = {
     "rabbitmq_stream_drain_ratio": "bench_stream_drain",
     "rabbitmq_stream_scale": "bench_stream_scale",
 }
-ALONE = ("decode_rate", "encode_rate", "rabbitmq_decode_rate", "rabbitmq_encode_rate")
+ALONE = ("decode_rate", "encode_rate", "rabbitmq_decode_rate", "rabbitmq_encode_rate", "box")
 """Those that need neither broker nor Spark."""
 # What the project has promised itself; see README.md.
 BOUNDS: dict[str, str] = {
@@ -73,6 +74,11 @@ BOUNDS: dict[str, str] = {
     "eo_sink_ratio": ">= 0.8",
     "recovery_s": "<= 3",
     "three_frame_us": "<= 2.2",
+    "box_publish_rate": ">= 40000",
+    "box_drain_rate": ">= 40000",
+    "box_durable_rate": ">= 10000",
+    "box_message_bytes": "<= 1200",
+    "box_start_s": "<= 0.5",
     "rabbitmq_quorum_drain_ratio": ">= 0.65",
     "rabbitmq_publish_ratio": ">= 0.85",
     "rabbitmq_decode_rate": ">= 1000000",

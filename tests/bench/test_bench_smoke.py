@@ -13,7 +13,7 @@ from amqp_core.v0_10 import spec
 from amqp_spark.arrow.encode import FrameFormat, MessagePlan, TaskId
 from amqp_spark.options import SinkOptions
 from tests.bench import __main__ as bench
-from tests.bench import bench_encode, preload, rawpublish
+from tests.bench import bench_box, bench_encode, preload, rawpublish
 from tests.bench.environment import Environment, Sizes
 from tests.bench.rabbitmq import RabbitMQEnvironment
 
@@ -107,6 +107,23 @@ def test_the_replayed_drain_runs(spark: SparkSession) -> None:
     reader, workers, together, ratio = (found["value"] for found in results)
     assert 0 < max(reader, workers) <= together
     assert ratio > 0
+
+
+def test_the_benchmarks_of_the_embedded_broker_run() -> None:
+    results = [
+        *bench_box.rates(messages=2000, rounds=1),
+        *bench_box.durable(messages=2000, rounds=1),
+        *bench_box.starts(rounds=1),
+    ]
+    assert [(found["name"], found["unit"], found["higher_is_better"]) for found in results] == [
+        ("box_publish_rate", "messages/s", True),
+        ("box_drain_rate", "messages/s", True),
+        ("box_message_bytes", "B", False),
+        ("box_durable_rate", "messages/s", True),
+        ("box_start_s", "s", False),
+    ]
+    assert all(found["value"] > 0 for found in results)
+    assert {found["name"] for found in results} <= bench.BOUNDS.keys()
 
 
 @pytest.mark.broker
