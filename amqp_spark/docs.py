@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import StructType
 
+from amqp_core.broker.error_conditions import BrokerCondition
 from amqp_core.error_conditions import CoreCondition
 from amqp_spark.arrow import decode as source
 from amqp_spark.arrow import encode as sink
@@ -81,7 +82,7 @@ def table_types_table() -> str:
 
 def conditions_list() -> str:
     """Format all conditions of errors, by name."""
-    every: list[Condition] = [*CoreCondition, *SparkCondition]
+    every: list[Condition] = [*CoreCondition, *BrokerCondition, *SparkCondition]
     return "\n".join(map(_condition_section, sorted(every, key=lambda condition: condition.title)))
 
 

@@ -82,11 +82,11 @@ def publish(
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (of_another_program, "is a database of another program. Give another --store"),
-        (of_another_version, "is of version 99, this program needs 1. Use the program that wrote it"),
-        (not_a_database, "file is not a database. It is damaged, or no store"),
-        (damaged, "is damaged: .* restore a copy"),
-        (with_a_damaged_row, "holds what this program does not write .* It is damaged"),
+        (of_another_program, "is a database of another program. Give another file"),
+        (of_another_version, "is of version 99, this program needs version 1. Use the program that wrote it"),
+        (not_a_database, "file is not a database. Restore a copy of it"),
+        (damaged, "Cannot read the store .* Restore a copy"),
+        (with_a_damaged_row, "holds what this program does not write .* Restore a copy"),
         (lambda path: path.mkdir(), "Give a file in a directory that exists"),
     ],
 )  # fmt: skip
@@ -114,8 +114,8 @@ def test_a_store_in_use(tmp_path: Path) -> None:
     with running(store=path):
         done = subprocess.run([*COMMAND, "--store", str(path)], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 3
-        assert "Another process uses it: stop that, or give another --store" in done.stderr
-        with pytest.raises(StoreError, match="Another process uses it"), running(store=path):
+        assert "Stop the process that uses it, or give another file" in done.stderr
+        with pytest.raises(StoreError, match="Stop the process that uses it"), running(store=path):
             pass
     with running(store=path):
         pass

@@ -86,6 +86,17 @@ def send(method: spec.Method, channel: int = CONSUMING) -> Callable[[Peer], None
     return lambda peer: peer.send(method, channel=channel)
 
 
+def together(*steps: Callable[[Peer], None]) -> Callable[[Peer], None]:
+    """Steps whose bytes the client gets at once."""
+
+    def step(peer: Peer) -> None:
+        with peer.together():
+            for each in steps:
+                each(peer)
+
+    return step
+
+
 def refuse(code: int, text: str, kind: type[spec.Method] | None, channel: int = CONSUMING) -> Callable[[Peer], None]:
     """Close a channel because of a method."""
 
@@ -151,7 +162,7 @@ def test_a_server_with_too_few_channels() -> None:
 
 # -------------------------------------------------------------------------------------------------------- consuming
 def test_messages_that_arrived_before_the_consumer_was_cancelled_are_returned_first() -> None:
-    script = Server(deliver(b"a", b"b"), send(spec.BasicCancel("s1")), deliver(b"c", tag=3))
+    script = Server(together(deliver(b"a", b"b"), send(spec.BasicCancel("s1")), deliver(b"c", tag=3)))
     with FakePeer(script) as server:
         client, subscription = script.subscribe(server)
         found: list[Message] = []

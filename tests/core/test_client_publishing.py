@@ -70,8 +70,9 @@ def test_a_publisher_that_is_stopped_for_good_has_a_deadline() -> None:
 def test_a_publisher_that_is_stopped_for_too_long_has_nothing_in_flight() -> None:
     def script(peer: Peer) -> None:
         peer.open()
-        peer.expect(spec.MessageTransfer)
-        peer.send(spec.MessageStop(destination=""))
+        with peer.together():  # with the completion of the first: the second must not be sent
+            peer.expect(spec.MessageTransfer)
+            peer.send(spec.MessageStop(destination=""))
         peer.serve()
 
     with FakePeer(script) as server:

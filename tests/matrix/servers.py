@@ -16,6 +16,7 @@ from amqp_core.v0_10.client import Client as Client010
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import DeliveryProperties
 from tests.matrix.cases import ALO, AMO, END, EO, LOG_POINTS, MEMORY_BROKER, QUORUM_POINTS, SOURCE
+from tests.support.box_process import BoxProcess
 from tests.support.brokerj import BrokerConfig, BrokerJ
 from tests.support.process import wait_until
 from tests.support.taking import bodies as bodies_0_10
@@ -100,6 +101,10 @@ def _broker_j_0_9_1() -> MortalBroker:
     return BrokerJ(BrokerConfig(heap="512m", protocols=("AMQP_0_10", "AMQP_0_9_1")))
 
 
+def _box() -> MortalBroker:
+    return BoxProcess()
+
+
 def _rabbitmq() -> MortalBroker:
     from tests.support.rabbitmq import RabbitMQNode  # noqa: PLC0415 - the others need none
 
@@ -135,6 +140,7 @@ SERVERS: Final = {
     for server in (
         BROKER_J,
         Server("brokerj-0-9-1", _broker_j_0_9_1, "0-9-1", sinks=(ALO,)),
+        Server("box", _box, always_durable=True),
         Server(
             "rabbitmq-classic",
             _rabbitmq,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_core.broker.error_conditions import BrokerCondition
 from amqp_core.error_conditions import Condition, CoreCondition, condition_of, reason
 from amqp_core.errors import (
     AmqpError,
@@ -27,7 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 ROOT = Path(__file__).parents[2]
-TABLES: dict[str, type[Condition]] = {table.__name__: table for table in (CoreCondition, SparkCondition)}
+TABLES: dict[str, type[Condition]] = {
+    table.__name__: table for table in (CoreCondition, BrokerCondition, SparkCondition)
+}
 EVERY = [condition for table in TABLES.values() for condition in table]
 LONGEST = 40
 

@@ -43,7 +43,7 @@ from amqp_core.v0_10.session import Session
 
 if TYPE_CHECKING:
     import ssl
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from amqp_core.api import Client as AnyClient
 HOST = "127.0.0.1"
@@ -88,6 +88,7 @@ class Peer:
         self.ended: Ended | None = None
         self.redirect_to: str | None = None
         self._opened = False
+        self._together = False
         self._unseen: deque[tuple[int, spec.Command]] = deque()
         self._lock = threading.Lock()
 
@@ -198,10 +199,18 @@ class Peer:
         self.sock.close()
 
     def flush(self) -> None:
-        """Write the pending output of the state machines."""
-        data = self.connection.data_to_send()
+        """Write the pending output of the state machines, unless it is being collected."""
+        data = b"" if self._together else self.connection.data_to_send()
         if data:
             self.raw(data)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Collect what the block sends, and write it at once: the client reads all of it or nothing."""
+        self._together = True
+        yield
+        self._together = False
+        self.flush()
 
     def _until(self, condition: Callable[[], bool], what: str, *, gone_is_fine: bool = False) -> None:
         deadline = time.monotonic() + _DEADLINE_S

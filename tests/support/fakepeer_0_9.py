@@ -25,7 +25,7 @@ from tests.support.fakepeer import HOST, ClientGone
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from amqp_core.v0_9.framing import Frame
 
@@ -73,6 +73,7 @@ class Peer:
         self.on_frame: Callable[[Frame], object] = lambda _frame: None
         self._tag = 0
         self._opened = False
+        self._together = False
         self._unseen: deque[Published] = deque()
 
     # -------------------------------------------------------------------------------------------- usual operation
@@ -154,10 +155,18 @@ class Peer:
         return self.sock.recv(size)
 
     def flush(self) -> None:
-        """Write the pending output of the state machines."""
-        data = self.connection.data_to_send()
+        """Write the pending output of the state machines, unless it is being collected."""
+        data = b"" if self._together else self.connection.data_to_send()
         if data:
             self.raw(data)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Collect what the block sends, and write it at once: the client reads all of it or nothing."""
+        self._together = True
+        yield
+        self._together = False
+        self.flush()
 
     def until(self, condition: Callable[[], bool], what: str, *, gone_is_fine: bool = False) -> None:
         """Read until a condition holds."""

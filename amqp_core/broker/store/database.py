@@ -6,6 +6,7 @@ import sqlite3
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.broker.error_conditions import BrokerCondition
 from amqp_core.errors import AmqpError
 
 if TYPE_CHECKING:
@@ -39,6 +40,17 @@ CREATE TABLE branches (
 CREATE TABLE branch_messages (id INTEGER PRIMARY KEY, branch INTEGER NOT NULL, message INTEGER NOT NULL);
 CREATE TABLE branch_entries (id INTEGER PRIMARY KEY, branch INTEGER NOT NULL, entry INTEGER NOT NULL);
 """
+
+_CONDITIONS: Final = {
+    sqlite3.SQLITE_BUSY: BrokerCondition.STORE_IN_USE,
+    sqlite3.SQLITE_FULL: BrokerCondition.STORE_FULL,
+    sqlite3.SQLITE_NOTADB: BrokerCondition.STORE_DAMAGED,
+    sqlite3.SQLITE_CORRUPT: BrokerCondition.STORE_DAMAGED,
+    sqlite3.SQLITE_CANTOPEN: BrokerCondition.STORE_NOT_WRITABLE,
+    sqlite3.SQLITE_READONLY: BrokerCondition.STORE_NOT_WRITABLE,
+    sqlite3.SQLITE_PERM: BrokerCondition.STORE_NOT_WRITABLE,
+}
+"""What the primary result codes of SQLite mean here."""
 
 
 class StoreError(AmqpError):
@@ -115,19 +127,16 @@ class Database:
         [(version,)] = execute("PRAGMA user_version")
         [(tables,)] = execute("SELECT count(*) FROM sqlite_schema")
         if tables and application != APPLICATION_ID:
-            raise StoreError(f"{self.path} is a database of another program. Give another --store.")
+            raise StoreError(BrokerCondition.STORE_FOREIGN(path=self.path))
         if tables and version != VERSION:
-            raise StoreError(
-                f"The store {self.path} is of version {version}, this program needs {VERSION}. "
-                "Use the program that wrote it, or give another --store."
-            )
+            raise StoreError(BrokerCondition.STORE_OF_OTHER_VERSION(path=self.path, version=version, needed=VERSION))
         execute("PRAGMA journal_mode = WAL")
         execute("PRAGMA synchronous = FULL")
         if tables:
             [(found,), *_] = execute("PRAGMA quick_check(1)")
             if found != "ok":
-                text = " ".join(str(found).split())
-                raise StoreError(f"The store {self.path} is damaged: {text:.200}. {_advice(sqlite3.SQLITE_CORRUPT)}")
+                text = " ".join(str(found).split())[:200]
+                raise StoreError(BrokerCondition.STORE_DAMAGED(operation="read", path=self.path, reason=text))
             execute("BEGIN IMMEDIATE")
             execute("COMMIT")
             return
@@ -145,16 +154,5 @@ class Database:
             yield
         except sqlite3.Error as error:
             code: int = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary one; errors of the module have none
-            raise StoreError(f"Cannot {what} the store {self.path}: {error}. {_advice(code)}") from error
-
-
-def _advice(code: int) -> str:
-    if code == sqlite3.SQLITE_BUSY:
-        return "Another process uses it: stop that, or give another --store."
-    if code == sqlite3.SQLITE_FULL:
-        return "Free space on its disk and start the broker again: all that was confirmed is in the store."
-    if code in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
-        return "It is damaged, or no store: restore a copy of it, or give another --store."
-    if code in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM):
-        return "Give a file in a directory that exists and that this user may write."
-    return "Check its disk and start the broker again: all that was confirmed is in the store."
+            condition = _CONDITIONS.get(code, BrokerCondition.STORE_UNUSABLE)
+            raise StoreError(condition(operation=what, path=self.path, reason=error)) from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.broker.error_conditions import BrokerCondition
 from amqp_core.broker.model.errors import Refused
 from amqp_core.broker.model.virtual_host import VirtualHost
 from amqp_core.broker.store.changes import Changes
@@ -87,9 +88,9 @@ class Store:
         try:
             restoring.run()
         except (ValueError, LookupError, TypeError, Refused) as error:
+            reason = f"it holds what this program does not write ({type(error).__name__}: {error})"
             raise StoreError(
-                f"Cannot read the store {self._database.path}: it holds what this program does not write "
-                f"({type(error).__name__}: {error}). It is damaged: restore a copy of it, or give another --store."
+                BrokerCondition.STORE_DAMAGED(operation="read", path=self._database.path, reason=reason)
             ) from error
         self._copies |= restoring.copies()
         self._last = {table: self._database.last(table) for table in _NUMBERED}
