@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import threading
+import uuid
 from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, Self
@@ -13,7 +14,8 @@ import pika
 import pytest
 
 from amqp_core.address import ConnectOptions, parse_url
-from amqp_core.errors import AmqpError
+from amqp_core.api import Xid
+from amqp_core.errors import AmqpError, NotFound
 from amqp_core.local_transaction import local_transaction
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.client import Client
@@ -111,7 +113,31 @@ class Peer010(Peer):
             self._moving.accept([(each.command_id, each.command_id) for each in found if each.command_id is not None])
 
 
-PEERS: dict[str, Callable[[BoxProcess], Peer]] = {"0-9-1": Peer09, "0-10": Peer010}
+class PeerXa(Peer010):
+    """Over 0-10, with distributed transactions: a branch that is prepared is committed, whoever lives by then."""
+
+    def __enter__(self) -> Self:
+        self._resolve()
+        return self
+
+    def move(self, count: int) -> None:
+        xid = Xid(format=1, global_id=uuid.uuid4().bytes, branch_id=b"")
+        with self._moving.transactions.branch(xid):
+            found = self._waiting.take(count)
+            for message in found:
+                self._moving.publish(Message(message.body, PERSISTENT), routing_key="out")
+            self._moving.confirm()
+            self._moving.accept([(each.command_id, each.command_id) for each in found if each.command_id is not None])
+        self._moving.transactions.commit_branch(xid)
+
+    def _resolve(self) -> None:
+        """Commit what another client has prepared: both are done with it."""
+        for xid in self._moving.transactions.recover():
+            with contextlib.suppress(NotFound):
+                self._moving.transactions.commit_branch(xid)
+
+
+PEERS: dict[str, Callable[[BoxProcess], Peer]] = {"0-9-1": Peer09, "0-10": Peer010, "0-10 dtx": PeerXa}
 
 
 @pytest.fixture
@@ -176,6 +202,8 @@ def test_kills(broker: BoxProcess, protocol: str) -> None:
         for thread in threads:
             thread.join()
     broker.restart(kill=True)
+    with PEERS[protocol](broker):
+        pass  # it commits what is prepared
     found = queues(broker)
     everything = sorted(found["in"] + found["out"])
     assert len(everything) == len(set(everything)), "nothing is there twice"

@@ -192,7 +192,7 @@ def test_errors(connect_0_10: Connect010) -> None:
     with pytest.raises(PreconditionFailed):
         client().delete_queue("q", if_unused=True)
     with pytest.raises(NotImplementedByPeer):
-        client().transactions.dtx_select()
+        client().subscribe("q", arguments={"x-filter-jms-selector": "a = 1"})
     publisher = client()
     publisher.publish(Message(b"x"), "none", "k")
     with pytest.raises(NotFound):

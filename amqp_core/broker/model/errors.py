@@ -17,6 +17,8 @@ class Refusal(Enum):
     NOT_ALLOWED = auto()
     ACCESS_REFUSED = auto()
     """A reserved name, the default exchange, an internal exchange, or an exclusive consumer."""
+    ILLEGAL_STATE = auto()
+    """A call that is not possible now."""
     IN_USE = auto()
     """A condition (if-unused) does not hold."""
     INVALID_ARGUMENT = auto()

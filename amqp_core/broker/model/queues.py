@@ -15,7 +15,7 @@ from amqp_core.broker.model.entries import GONE, HELD, READY, Entry
 from amqp_core.broker.model.expiry import Expiries
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from amqp_core.broker.model.arguments import QueueArguments
     from amqp_core.broker.model.clock import LatestTime
@@ -128,6 +128,13 @@ class Queue:
         """Its consumers; those that browse are last."""
         return [*self._turns, *self._browsers]
 
+    def has_room_for(self, messages: Sequence[Message]) -> bool:
+        """Whether the queue would take all of them."""
+        nbytes = sum(len(message.body) for message in messages)
+        return not self._rejects or not self._is_over(
+            self._backlog.count + len(messages), self._backlog.nbytes + nbytes
+        )
+
     def ready(self, now: float | None = None) -> None:
         """A receiver has room again: deliver what is possible. Without ``now``: at the latest time known."""
         now = self._clock.advance(now)
@@ -142,6 +149,12 @@ class Queue:
             if settings.overflow == "reject-publish-dlx":
                 self._dead_letters.add(message, self, "maxlen", now)
             return False
+        self.admit(message, now)
+        return True
+
+    def admit(self, message: Message, now: float) -> None:
+        """Deliver a new message or let it wait, even if the queue is full."""
+        settings = self.settings
         expires = None
         if settings.ttl is not None or message.ttl_ms is not None:
             expires = now + _smaller(settings.ttl, message.ttl_ms)
@@ -153,11 +166,10 @@ class Queue:
             consumer = self._turns.next_with_room(message.size)
             if consumer is not None:
                 self._hand_over(entry, consumer)
-                return True
+                return
         self._backlog.append(entry)
         if expires is not None or self._special or self._browsers:
             self._after_append(entry, now)
-        return True
 
     def restore(
         self, message: Message, *, sequence: int, expires: float | None, returns: int, record: int, held: bool

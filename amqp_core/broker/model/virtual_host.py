@@ -63,7 +63,7 @@ class VirtualHost:
         self._clock = LatestTime()
         self._dead_letters = DeadLetters(self._topology.route)
         self._timers = Timers()
-        self.branches = Branches()
+        self.branches = Branches(self)
         for exchange in predeclared_exchanges():
             self._topology.add_exchange(exchange)
 
@@ -90,7 +90,8 @@ class VirtualHost:
     @property
     def next_expiry(self) -> float | None:
         """When ``expire`` is to be called: look again after calls that may have made it earlier."""
-        return self._timers.next()
+        times = [time for time in (self._timers.next(), self.branches.next_expiry()) if time is not None]
+        return min(times, default=None)
 
     @property
     def exchanges(self) -> Mapping[str, Exchange]:
@@ -321,6 +322,14 @@ class VirtualHost:
             return _TAKEN[taken]
         return Published(taken, rejected)
 
+    def admit(self, message: Message, queues: Iterable[Queue]) -> None:
+        """Put a message into queues, whatever their limits; those that were deleted are passed over."""
+        now = self._clock.now
+        for queue in queues:
+            if not queue.deleted:
+                queue.admit(message, now)
+        self._dead_letters.drain(now)
+
     def check_target(self, exchange: str) -> None:
         """Check that clients may publish to an exchange, as ``publish`` does.
 
@@ -450,6 +459,7 @@ class VirtualHost:
     def expire(self, now: float) -> float | None:
         """Do what is due by time: messages and unused queues expire. Return when to call again; None: nothing is."""
         now = self._clock.advance(now)
+        self.branches.expire(now)
         for queue in self._timers.expire(now):
             self._delete(queue)
         self._dead_letters.drain(now)

@@ -37,7 +37,8 @@ CREATE TABLE entries (
 CREATE TABLE branches (
     id INTEGER PRIMARY KEY, host TEXT NOT NULL, format INTEGER NOT NULL, global_id BLOB NOT NULL,
     branch_id BLOB NOT NULL);
-CREATE TABLE branch_messages (id INTEGER PRIMARY KEY, branch INTEGER NOT NULL, message INTEGER NOT NULL);
+CREATE TABLE branch_messages (
+    id INTEGER PRIMARY KEY, branch INTEGER NOT NULL, message INTEGER NOT NULL, queue INTEGER NOT NULL);
 CREATE TABLE branch_entries (id INTEGER PRIMARY KEY, branch INTEGER NOT NULL, entry INTEGER NOT NULL);
 """
 

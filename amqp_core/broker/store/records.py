@@ -45,6 +45,8 @@ class Records:
         self._protocols = protocols
         self.known: dict[Exchange | Queue | Binding | Branch, int] = {}
         """Ids of what has a row."""
+        self.needed: dict[Branch, list[Message]] = {}
+        """The messages of prepared branches that have rows."""
         self._copies = copies
 
     def exchange_added(self, exchange: Exchange) -> None:
@@ -105,9 +107,16 @@ class Records:
         """A branch of a distributed transaction is prepared: it outlives the process with all that is in it."""
         number = self._new("branches", branch)
         self._changes.do("INSERT INTO branches VALUES (?,?,?,?,?)", number, self._host, *branch.xid)
-        for message in branch.published:
-            self._need(message)
-            self._changes.do("INSERT INTO branch_messages (branch, message) VALUES (?,?)", number, message.record)
+        needed = self.needed[branch] = []
+        for message, queues in branch.published:
+            kept = [self.known[queue] for queue in queues if queue in self.known]
+            if kept:
+                self._need(message)
+                needed.append(message)
+            for queue in kept:
+                self._changes.do(
+                    "INSERT INTO branch_messages (branch, message, queue) VALUES (?,?,?)", number, message.record, queue
+                )
         for entry in branch.accepted:
             if entry.record:
                 self._changes.do("INSERT INTO branch_entries (branch, entry) VALUES (?,?)", number, entry.record)
@@ -118,7 +127,7 @@ class Records:
         self._changes.do("DELETE FROM branches WHERE id = ?", number)
         self._changes.do("DELETE FROM branch_messages WHERE branch = ?", number)
         self._changes.do("DELETE FROM branch_entries WHERE branch = ?", number)
-        for message in branch.published:
+        for message in self.needed.pop(branch):
             self._spare(message)
 
     def _new(self, table: str, what: Exchange | Queue | Binding | Branch) -> int:

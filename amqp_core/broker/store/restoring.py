@@ -137,18 +137,22 @@ class Restoring:
             )
 
     def _restore_branches(self) -> None:
-        published: dict[int, list[Message]] = {}
-        for branch, message in self._rows("branch_messages", "branch, message", "id"):
-            published.setdefault(branch, []).append(self._messages[message])
-            self._needs[message] += 1
+        published: dict[int, dict[Message, list[Queue]]] = {}
+        for branch, message, queue in self._rows("branch_messages", "branch, message, queue", "id"):
+            queues = published.setdefault(branch, {}).setdefault(self._messages[message], [])
+            if queue in self._queues:  # else it was deleted while the branch was prepared
+                queues.append(self._queues[queue])
         accepted: dict[int, list[Entry]] = {}
         for branch, entry in self._rows("branch_entries", "branch, entry", "id"):
             if entry in self._entries:
                 accepted.setdefault(branch, []).append(self._entries[entry])
         for number, host, *xid in self._rows("branches", "id, host, format, global_id, branch_id"):
             place, records = self._place(host)
-            branch = place.branches.restore(Xid(*xid), published.get(number, []), accepted.get(number, []))
+            messages = published.get(number, {})
+            branch = place.branches.restore(Xid(*xid), messages.items(), accepted.get(number, []))
             records.known[branch] = number
+            records.needed[branch] = list(messages)
+            self._needs.update(message.record for message in messages)
 
     def _rows(self, table: str, columns: str, order: str = "id") -> Iterator[tuple[Any, ...]]:
         return self._database.select(table, columns, order)

@@ -12,6 +12,7 @@ __all__ = ["CODES", "Code", "Failed", "failure", "named"]
 CODES: Final = {
     Refusal.NOT_FOUND: Code.NOT_FOUND,
     Refusal.PRECONDITION_FAILED: Code.PRECONDITION_FAILED,
+    Refusal.ILLEGAL_STATE: Code.ILLEGAL_STATE,
     Refusal.IN_USE: Code.PRECONDITION_FAILED,
     Refusal.INVALID_ARGUMENT: Code.INVALID_ARGUMENT,
     Refusal.RESOURCE_LOCKED: Code.RESOURCE_LOCKED,

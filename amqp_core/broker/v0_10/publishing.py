@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from amqp_core.broker.model.branches import Branch
 from amqp_core.broker.v0_10.errors import Code, Failed
 from amqp_core.broker.v0_10.wire import Incoming, Reader
 from amqp_core.sequence_numbers import wire_ranges
@@ -41,9 +42,13 @@ class Publishing:
         self._accepted: list[tuple[int, int]] = []
 
     def transfer(
-        self, command: spec.MessageTransfer, header: bytes, body: bytes, transaction: Transaction | None, now: float
+        self, command: spec.MessageTransfer, header: bytes, body: bytes, work: Transaction | Branch | None, now: float
     ) -> None:
         """Take a message, which is the next command of the session.
+
+        Args:
+            work: what it belongs to. A branch of a distributed transaction outlives the session, so its messages are
+                routed and answered at once; those of a local transaction when it commits.
 
         Raises:
             Refused: NOT_FOUND, there is no such exchange; ACCESS_REFUSED, it is internal.
@@ -54,11 +59,14 @@ class Publishing:
         incoming = self._reader.read(exchange, header, body, now)
         explicit = command.accept_mode == _EXPLICIT
         command_id = self._session.received_next
-        if transaction is None:
+        if work is None:
             self._route(incoming, command_id, explicit=explicit, now=now)
             return
         self._host.check_target(exchange)
-        transaction.published.append(Published(incoming, command_id, explicit))
+        if isinstance(work, Branch):
+            self._add(work, incoming, command_id, explicit=explicit)
+        else:
+            work.published.append(Published(incoming, command_id, explicit))
 
     def commit(self, transaction: Transaction, now: float) -> None:
         """Route what was published in a transaction.
@@ -82,10 +90,7 @@ class Publishing:
     def _route(self, incoming: Incoming, command_id: int, *, explicit: bool, now: float) -> None:
         message = incoming.message
         if incoming.immediate and not self._is_awaited(incoming):
-            if explicit and not incoming.discard_unroutable:
-                self._reject(command_id, spec.MessageRejectCode.IMMEDIATE, "Nobody takes it at once")
-            elif explicit:
-                self._accept(command_id)
+            self._not_awaited(incoming, command_id, explicit=explicit)
             return
         published = self._host.publish(message, now=now)
         if published.rejected:
@@ -99,6 +104,26 @@ class Publishing:
             self._accept(command_id)
         else:
             self._reject(command_id, spec.MessageRejectCode.UNROUTABLE, "Unroutable")
+
+    def _add(self, branch: Branch, incoming: Incoming, command_id: int, *, explicit: bool) -> None:
+        """Let the commit of a branch put a message into the queues that it is routed to now."""
+        if incoming.immediate and not self._is_awaited(incoming):
+            self._not_awaited(incoming, command_id, explicit=explicit)
+            return
+        queues = self._host.route(incoming.message)
+        if queues:
+            branch.publish(incoming.message, queues)
+        if explicit and (queues or incoming.discard_unroutable):
+            self._accept(command_id)
+        elif explicit:
+            self._reject(command_id, spec.MessageRejectCode.UNROUTABLE, "Unroutable")
+
+    def _not_awaited(self, incoming: Incoming, command_id: int, *, explicit: bool) -> None:
+        """Nobody takes a message at once that is immediate."""
+        if explicit and not incoming.discard_unroutable:
+            self._reject(command_id, spec.MessageRejectCode.IMMEDIATE, "Nobody takes it at once")
+        elif explicit:
+            self._accept(command_id)
 
     def _is_awaited(self, incoming: Incoming) -> bool:
         """Whether each queue of a message has a subscription that takes it at once (delivery-properties, immediate)."""

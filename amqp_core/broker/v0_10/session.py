@@ -6,8 +6,11 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.broker.model.errors import Refusal, Refused
-from amqp_core.broker.v0_10.declarations import HANDLERS, Declarations
+from amqp_core.broker.v0_10.declarations import HANDLERS as DECLARATIONS
+from amqp_core.broker.v0_10.declarations import Declarations
 from amqp_core.broker.v0_10.deliveries import Deliveries, ranges_of
+from amqp_core.broker.v0_10.distributed import HANDLERS as DISTRIBUTED
+from amqp_core.broker.v0_10.distributed import Distributed
 from amqp_core.broker.v0_10.errors import Code, Failed, failure, named
 from amqp_core.broker.v0_10.publishing import Publishing
 from amqp_core.broker.v0_10.subscription import SessionSubscription
@@ -44,6 +47,7 @@ class ServerSession:
         self._subscriptions: dict[str, SessionSubscription] = {}
         self._deliveries = Deliveries()
         self._transaction: Transaction | None = None
+        self._distributed = Distributed(self._host, self, lambda: connection.now)
         self._flushing: SessionSubscription | None = None
         self._flush: CommandReceived | None = None
         self._waiting: deque[CommandReceived | CommandUnknown] = deque()
@@ -175,6 +179,7 @@ class ServerSession:
         for each in subscriptions.values():
             if each.consumer is not None:
                 self._host.cancel(each.consumer)
+        self._distributed.leave()
         held = self._deliveries.clear()
         if self._transaction is not None:
             held += [entry for _, entry in self._transaction.take_accepted()]
@@ -184,15 +189,16 @@ class ServerSession:
     # --- commands
 
     def _command(self, command: spec.Command) -> None:
-        handler = HANDLERS.get(type(command))
+        kind = type(command)
         result: spec.Struct | None
-        if handler is not None:
-            result = handler(self._declarations, command)
+        if kind in DECLARATIONS:
+            result = DECLARATIONS[kind](self._declarations, command)
+        elif kind in _HANDLERS:
+            result = _HANDLERS[kind](self, command)
+        elif kind in DISTRIBUTED:
+            result = DISTRIBUTED[kind](self._distributed, command)
         else:
-            own = _HANDLERS.get(type(command))
-            if own is None:
-                raise Failed(Code.NOT_IMPLEMENTED, f"{command.NAME} is not served")
-            result = own(self, command)
+            raise Failed(Code.NOT_IMPLEMENTED, f"{command.NAME} is not served")
         if result is not None:
             self.state.send(spec.ExecutionResult(command_id=wrap(self.state.received_next), value=result))
 
@@ -221,11 +227,15 @@ class ServerSession:
         """execution.sync is done when it arrives; result, exception and accept say nothing that is waited for."""
 
     def _transfer(self, command: spec.MessageTransfer, header: bytes, body: bytes) -> None:
-        self._publishing.transfer(command, header, body, self._transaction, self.connection.now)
+        work = self._distributed.active or self._transaction
+        self._publishing.transfer(command, header, body, work, self.connection.now)
 
     def _accept(self, command: spec.MessageAccept) -> None:
         taken = self._deliveries.take(self._sent(command.transfers))
-        if self._transaction is not None:
+        branch = self._distributed.active
+        if branch is not None:
+            self._host.branches.accept(branch, [entry for _, entry in taken])
+        elif self._transaction is not None:
             self._transaction.accept(taken)
         else:
             self._host.accept(entry for _, entry in taken)
@@ -313,6 +323,8 @@ class ServerSession:
     def _tx_select(self, _: spec.TxSelect) -> None:
         if self._transaction is not None:
             raise Failed(Code.ILLEGAL_STATE, "tx was selected before")
+        if self._distributed.selected:
+            raise Failed(Code.ILLEGAL_STATE, "dtx was selected, so tx is not possible")
         if any(each.no_ack for each in self._subscriptions.values()):
             raise Failed(Code.NOT_ALLOWED, "a subscription has accept-mode none, which a transaction does not allow")
         self._transaction = Transaction()
@@ -327,6 +339,11 @@ class ServerSession:
         transaction = self._selected()
         transaction.published.clear()
         self._deliveries.put_back(transaction.take_accepted())
+
+    def _dtx_select(self, _: spec.DtxSelect) -> None:
+        if self._transaction is not None:
+            raise Failed(Code.ILLEGAL_STATE, "tx was selected, so dtx is not possible")
+        self._distributed.selected = True
 
     # --- internals
 
@@ -375,6 +392,7 @@ _HANDLERS: Final[dict[type[spec.Command], Callable[..., Any]]] = {
     spec.MessageFlow: ServerSession._flow,
     spec.MessageFlush: ServerSession._on_flush,
     spec.MessageStop: ServerSession._stop,
+    spec.DtxSelect: ServerSession._dtx_select,
     spec.TxSelect: ServerSession._tx_select,
     spec.TxCommit: ServerSession._tx_commit,
     spec.TxRollback: ServerSession._tx_rollback,

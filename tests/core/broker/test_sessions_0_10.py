@@ -229,12 +229,6 @@ def test_unknown_commands(peer: Peer, code: int, expected: int) -> None:
     assert peer.error is None, "the connection goes on"
 
 
-@pytest.mark.parametrize("command", [spec.DtxSelect(), spec.DtxRecover()])
-def test_distributed_transactions_are_not_served_yet(peer: Peer, command: spec.Command) -> None:
-    peer.call(command)
-    assert exception_of(peer)[0] == 540
-
-
 def test_a_long_text_fits(peer: Peer) -> None:
     peer.call(spec.QueuePurge(queue="ä" * 127))
     assert exception_of(peer)[0] == 404

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp_core.broker.model.branches import Branch, Xid
+from amqp_core.broker.model.branches import Outcome, Xid
 from amqp_core.broker.model.messages import Message
 from amqp_core.broker.store.arguments import dumps, loads
 from amqp_core.broker.store.store import Store
@@ -213,28 +213,27 @@ def test_a_prepared_branch_outlives_the_process(store: Store, path: Path) -> Non
     for number in range(3):
         send(host, b"%d" % number)
     xid = Xid(1, b"global", b"branch")
-    branch = Branch(xid, prepared=True)
     accepted = host.get("q", owner=ME)
     assert accepted is not None
-    branch.accepted.append(accepted)
-    branch.published.append(Message(WIRE, "", "q", b"", b"new"))
-    assert host.journal is not None
-    host.journal.branch_prepared(branch)
+    branch, _ = host.branches.start(xid, ME, join=False, now=0)
+    host.branches.accept(branch, [accepted])
+    message = Message(WIRE, "", "q", b"", b"new")
+    branch.publish(message, host.route(message))
+    host.branches.end(xid, ME, fail=False, suspend=False, now=0)
+    assert host.branches.prepare(xid, 0) is Outcome.OK
     store.commit()
     store = again(store, path)
     host = store.hosts["h"]
     found = host.branches.by_xid[xid]
-    assert [each.body for each in found.published] == [b"new"]
+    assert [(each.body, [queue.name for queue in queues]) for each, queues in found.published] == [(b"new", ["q"])]
     assert [each.message.body for each in found.accepted] == [b"0"]
     assert [each.body for each in waiting(host)] == [b"1", b"2"]
-    host.accept(found.accepted)
-    assert host.journal is not None
-    host.journal.branch_ended(found)
+    assert host.branches.commit(xid, 0, one_phase=False) is Outcome.OK
     store.commit()
     store = again(store, path)
     assert not store.hosts["h"].branches.by_xid
-    assert [each.body for each in waiting(store.hosts["h"])] == [b"1", b"2"]
-    assert rows(path, "branch_messages") == rows(path, "branch_entries") == 0
+    assert [each.body for each in waiting(store.hosts["h"])] == [b"1", b"2"]  # the new one is transient
+    assert rows(path, "branches") == rows(path, "branch_messages") == rows(path, "branch_entries") == 0
     assert rows(path, "messages") == 2
     store.close()
 
