@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 DEFAULT_CALL_TIMEOUT_S = 60.0
 # Bytes of a command's frame besides the ranges of ids.
 _ROOM_BESIDES_RANGES = 512
+# The product that the broker in amqp_core.broker names.
+_EMBEDDED = "amqp_core broker"
 
 
 class Client(BaseClient[Driver]):
@@ -125,13 +127,14 @@ class Client(BaseClient[Driver]):
     def capabilities(self) -> Capabilities:
         """Capabilities of AMQP 0-10, and the behaviour of this broker.
 
-        Broker-J rejects unroutable messages (with accept-mode explicit). qpidd drops them silently, counts only
+        Broker-J and the embedded broker reject unroutable messages (with accept-mode explicit). qpidd drops them silently, counts only
         messages that no consumer holds, cannot send the answer of dtx.recover in several frames, and expires a branch
         with a timeout of 0 seconds at once.
         """
+        product = str(self.server_properties.get("product", "")).lower()
         return Capabilities(
             counts_held_messages=not self.is_qpidd,
-            rejects_unroutable="broker-j" in str(self.server_properties.get("product", "")).lower(),
+            rejects_unroutable="broker-j" in product or product == _EMBEDDED,
             lists_branches_in_one_frame=self.is_qpidd,
             zero_timeout_is_none=not self.is_qpidd,
         )

@@ -203,6 +203,7 @@ def test_errors(connect_0_10: Connect010) -> None:
 
 def test_what_nobody_takes(connect_0_10: Connect010) -> None:
     client = connect_0_10()
+    assert client.capabilities.rejects_unroutable, "the client knows that from the name of the product"
     client.declare_queue("q", arguments={"qpid.max_count": 1, "qpid.policy_type": "reject"})
     client.publish(Message(b"1"), routing_key="nowhere")
     with pytest.raises(MessageRejected, match="code 1"):
