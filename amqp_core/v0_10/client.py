@@ -127,9 +127,9 @@ class Client(BaseClient[Driver]):
     def capabilities(self) -> Capabilities:
         """Capabilities of AMQP 0-10, and the behaviour of this broker.
 
-        Broker-J and the embedded broker reject unroutable messages (with accept-mode explicit). qpidd drops them silently, counts only
-        messages that no consumer holds, cannot send the answer of dtx.recover in several frames, and expires a branch
-        with a timeout of 0 seconds at once.
+        Broker-J and the embedded broker reject unroutable messages (with accept-mode explicit). qpidd drops them
+        silently, counts only messages that no consumer holds, cannot send the answer of dtx.recover in several frames,
+        and expires a branch with a timeout of 0 seconds at once.
         """
         product = str(self.server_properties.get("product", "")).lower()
         return Capabilities(
