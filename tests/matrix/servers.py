@@ -15,7 +15,7 @@ from amqp_core.v0_9.spec import BasicProperties, ReplyCode
 from amqp_core.v0_10.client import Client as Client010
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import DeliveryProperties
-from tests.matrix.cases import ALO, AMO, END, EO, LOG_POINTS, MEMORY_BROKER, QUORUM_POINTS, SOURCE
+from tests.matrix.cases import ALO, AMO, END, EO, EXPIRE, LOG_POINTS, MEMORY_BROKER, QUORUM_POINTS, SOURCE
 from tests.support.box_process import BoxProcess
 from tests.support.brokerj import BrokerConfig, BrokerJ
 from tests.support.process import wait_until
@@ -49,6 +49,7 @@ class Server:
         guarantees: that it can give.
         sinks: guarantees that it can give to queries that write.
         recognises: whether exactly-once has its state in the spool, and recognises what comes again.
+        expires: whether it rolls a prepared branch back when its time is over.
         log: whether its queues are logs, which are read by offsets.
         settles_s: seconds after which a new queue survives a kill of the server (quorum: 3).
     """
@@ -61,6 +62,7 @@ class Server:
     guarantees: tuple[str, ...] = (EO, ALO, AMO)
     sinks: tuple[str, ...] = (EO, ALO)
     recognises: bool = False
+    expires: bool = True
     settles_s: float = 0.0
     log: bool = False
 
@@ -72,6 +74,8 @@ class Server:
             return f"{self.name} does not give {case.guarantee} to a query that writes"
         if not self.recognises and QUORUM_POINTS.keys() & {step.point for step in case.steps}:
             return f"a query over {self.name} never recognises messages"
+        if EXPIRE in case.victims and not self.expires:
+            return f"a prepared branch never expires on {self.name}"
         if self.log and (case.kind != SOURCE or not {step.point for step in case.steps} <= LOG_POINTS | {END}):
             return f"a query over {self.name} does not pass it"
         if MEMORY_BROKER in case.victims and self.always_durable:
@@ -140,7 +144,7 @@ SERVERS: Final = {
     for server in (
         BROKER_J,
         Server("brokerj-0-9-1", _broker_j_0_9_1, "0-9-1", sinks=(ALO,)),
-        Server("box", _box, always_durable=True),
+        Server("box", _box, always_durable=True, expires=False),
         Server(
             "rabbitmq-classic",
             _rabbitmq,
