@@ -121,7 +121,7 @@ def test_what_is_no_file_of_users(tmp_path: Path, content: bytes) -> None:
         load(path)
 
 
-# ------------------------------------------------------------------------------------------------------- the sub-command
+# --------------------------------------------------------------------------------------------------- the sub-command
 def test_users_are_added_listed_and_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file, password = tmp_path / "users.json", tmp_path / "password"
     password.write_text("from file\n", encoding="utf-8")
