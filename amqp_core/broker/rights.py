@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from amqp_core.broker.model.errors import Refusal, Refused
 
@@ -147,12 +147,30 @@ class Rights:
         self._require(Right.WRITE, "exchange", destination)
         self._require(Right.READ, "exchange", source)
 
+    def see_queue(self, name: str) -> None:
+        """Declare a queue passively, or ask about it: any right, as RabbitMQ 4.3 has it (before: none)."""
+        self._require_any("queue", name)
+
+    def see_exchange(self, name: str) -> None:
+        """Declare an exchange passively, or ask about it: any right, as RabbitMQ 4.3 has it (before: none)."""
+        self._require_any("exchange", name)
+
     def _require(self, right: Right, kind: str, name: str) -> None:
-        if self._patterns is None:
-            return
-        if kind == "exchange" and not name:
-            name = _DEFAULT_EXCHANGE
-        if not self._patterns.allow(right, name):
-            place = f"{kind} '{name}' in vhost '{self._virtual_host}'"
-            text = f"{right.value} access to {place} refused for user '{self._username}'"
-            raise Refused(Refusal.UNAUTHORIZED, text)
+        if not self._allow(right, kind, name):
+            self._refuse(right, kind, name)
+
+    def _require_any(self, kind: str, name: str) -> None:
+        if not any(self._allow(right, kind, name) for right in Right):
+            self._refuse(Right.CONFIGURE, kind, name)
+
+    def _allow(self, right: Right, kind: str, name: str) -> bool:
+        return self._patterns is None or self._patterns.allow(right, _name(kind, name))
+
+    def _refuse(self, right: Right, kind: str, name: str) -> NoReturn:
+        place = f"{kind} '{_name(kind, name)}' in vhost '{self._virtual_host}'"
+        text = f"{right.value} access to {place} refused for user '{self._username}'"
+        raise Refused(Refusal.UNAUTHORIZED, text)
+
+
+def _name(kind: str, name: str) -> str:
+    return _DEFAULT_EXCHANGE if kind == "exchange" and not name else name

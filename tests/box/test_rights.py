@@ -39,7 +39,7 @@ GENERATED = r"~amq\.gen-[\w-]+"
 TABLE: dict[str, tuple[Callable[[BlockingChannel], object], list[Need]]] = {
     "declare": (lambda channel: channel.queue_declare("new"), [a("configure", "queue new")]),
     "declare again": (lambda channel: channel.queue_declare("q"), [a("configure", "queue q")]),
-    "declare passive": (lambda channel: channel.queue_declare("q", passive=True), []),
+    "declare passive": (lambda channel: channel.queue_declare("q", passive=True), [a("configure", "queue q")]),
     "declare server-named": (
         lambda channel: channel.queue_declare("", exclusive=True), [a("configure", f"queue {GENERATED}")]
     ),
@@ -58,7 +58,7 @@ TABLE: dict[str, tuple[Callable[[BlockingChannel], object], list[Need]]] = {
     "unbind": (lambda channel: channel.queue_unbind("q", "x", "k"), [a("write", "queue q"), a("read", "exchange x")]),
     "exchange declare": (lambda channel: channel.exchange_declare("new"), [a("configure", "exchange new")]),
     "exchange declare again": (lambda channel: channel.exchange_declare("x"), [a("configure", "exchange x")]),
-    "exchange declare passive": (lambda channel: channel.exchange_declare("x", passive=True), []),
+    "exchange declare passive": (lambda channel: channel.exchange_declare("x", passive=True), [a("configure", "exchange x")]),
     "alternate": (
         lambda channel: channel.exchange_declare("new", arguments={"alternate-exchange": "x"}),
         [a("configure", "exchange new"), a("read", "exchange new"), a("write", "exchange x")],

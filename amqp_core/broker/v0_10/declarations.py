@@ -25,7 +25,7 @@ class Declarations:
     Args:
         owner: of exclusive queues: the session.
         clock: the time of the model, in seconds.
-        rights: of the login. Queries and passive declarations need none.
+        rights: of the login.
     """
 
     def __init__(self, host: VirtualHost, owner: object, clock: Callable[[], float], rights: Rights) -> None:
@@ -47,7 +47,9 @@ class Declarations:
         """exchange.declare: of one that exists only type and alternate exchange count."""
         name = named(command.exchange, "the name of an exchange")
         existing = self._host.exchanges.get(name)
-        if not command.passive:
+        if command.passive:
+            self._rights.see_exchange(name)
+        else:
             alternate = None
             if existing is None:
                 alternate = command.alternate_exchange or (command.arguments or {}).get("alternate-exchange")
@@ -89,6 +91,7 @@ class Declarations:
 
     def query_exchange(self, command: spec.ExchangeQuery) -> spec.ExchangeQueryResult:
         """exchange.query."""
+        self._rights.see_exchange(command.name or "")
         exchange = self._host.exchanges.get(command.name or "")
         if exchange is None:
             return spec.ExchangeQueryResult(not_found=True)
@@ -113,6 +116,9 @@ class Declarations:
 
     def bound(self, command: spec.ExchangeBound) -> spec.ExchangeBoundResult:
         """exchange.bound."""
+        self._rights.see_exchange(command.exchange or "")
+        if command.queue:
+            self._rights.see_queue(command.queue)
         exchange = self._host.exchanges.get(command.exchange or "")
         queue = self._host.queues.get(command.queue) if command.queue else None
         if exchange is None or (command.queue and queue is None):
@@ -126,8 +132,7 @@ class Declarations:
     def declare_queue(self, command: spec.QueueDeclare) -> None:
         """queue.declare: of a queue that exists only owner and alternate exchange count."""
         name = named(command.queue, "the name of a queue")
-        if not command.passive:
-            self._check_rights(name, command)
+        self._check_rights(name, command)
         if command.passive or name in self._host.queues:
             self._check_queue(self._host.queue(name, self._owner), command)
             return
@@ -166,6 +171,7 @@ class Declarations:
 
     def query_queue(self, command: spec.QueueQuery) -> spec.QueueQueryResult:
         """queue.query: its messages include those that are acquired, as on Broker-J."""
+        self._rights.see_queue(command.queue or "")
         queue = self._host.queues.get(command.queue or "")
         if queue is None:
             return spec.QueueQueryResult()
@@ -183,6 +189,9 @@ class Declarations:
     # --- internals
 
     def _check_rights(self, name: str, command: spec.QueueDeclare) -> None:
+        if command.passive:
+            self._rights.see_queue(name)
+            return
         exchange: object = None
         if name not in self._host.queues:
             exchange = command.alternate_exchange or (command.arguments or {}).get("x-dead-letter-exchange")

@@ -186,7 +186,9 @@ class ServerChannel:
     # --- exchange
 
     def _exchange_declare(self, method: spec.ExchangeDeclare) -> None:
-        if method.exchange and not method.passive:
+        if method.passive:
+            self._rights.see_exchange(method.exchange)
+        elif method.exchange:
             is_new = method.exchange not in self._host.exchanges
             alternate = method.arguments.get("alternate-exchange") if is_new else None
             self._rights.declare_exchange(method.exchange, alternate=alternate)
@@ -222,7 +224,9 @@ class ServerChannel:
     # --- queue
 
     def _queue_declare(self, method: spec.QueueDeclare) -> None:
-        if not method.passive:
+        if method.passive:
+            self._rights.see_queue(method.queue)
+        else:
             is_new = method.queue not in self._host.queues
             exchange = method.arguments.get("x-dead-letter-exchange") if is_new else None
             self._rights.declare_queue(method.queue, dead_letters_to=exchange)

@@ -66,7 +66,7 @@ TRANSFER_DEFAULT = spec.MessageTransfer(destination="", accept_mode=0, acquire_m
 TABLE: list[tuple[spec.Command, list[Need]]] = [
     (spec.QueueDeclare(queue="new"), [a("configure", "queue new")]),
     (spec.QueueDeclare(queue="q"), [a("configure", "queue q")]),
-    (spec.QueueDeclare(queue="q", passive=True), []),
+    (spec.QueueDeclare(queue="q", passive=True), [a("configure", "queue q")]),
     (
         spec.QueueDeclare(queue="new", alternate_exchange="x"),
         [a("configure", "queue new"), a("read", "queue new"), a("write", "exchange x")],
@@ -77,10 +77,11 @@ TABLE: list[tuple[spec.Command, list[Need]]] = [
     ),
     (spec.QueueDelete(queue="q"), [a("configure", "queue q")]),
     (spec.QueuePurge(queue="q"), [a("read", "queue q")]),
-    (spec.QueueQuery(queue="q"), []),
+    (spec.QueueQuery(queue="q"), [a("configure", "queue q")]),
+    (spec.QueueQuery(queue="missing"), [a("configure", "queue missing")]),
     (spec.ExchangeDeclare(exchange="new", type="topic"), [a("configure", "exchange new")]),
     (spec.ExchangeDeclare(exchange="x", type="topic"), [a("configure", "exchange x")]),
-    (spec.ExchangeDeclare(exchange="x", type="topic", passive=True), []),
+    (spec.ExchangeDeclare(exchange="x", type="topic", passive=True), [a("configure", "exchange x")]),
     (
         spec.ExchangeDeclare(exchange="new", type="topic", alternate_exchange="x"),
         [a("configure", "exchange new"), a("read", "exchange new"), a("write", "exchange x")],
@@ -90,8 +91,9 @@ TABLE: list[tuple[spec.Command, list[Need]]] = [
         [a("configure", "exchange new"), a("read", "exchange new"), a("write", "exchange x")],
     ),
     (spec.ExchangeDelete(exchange="x"), [a("configure", "exchange x")]),
-    (spec.ExchangeQuery(name="x"), []),
-    (spec.ExchangeBound(exchange="x", queue="q"), []),
+    (spec.ExchangeQuery(name="x"), [a("configure", "exchange x")]),
+    (spec.ExchangeQuery(name=""), [a("configure", "exchange amq.default")]),
+    (spec.ExchangeBound(exchange="x", queue="q"), [a("configure", "exchange x"), a("configure", "queue q")]),
     (spec.ExchangeBind(queue="q", exchange="x", binding_key="k"), [a("write", "queue q"), a("read", "exchange x")]),
     (spec.ExchangeUnbind(queue="q", exchange="x", binding_key="b"), [a("write", "queue q"), a("read", "exchange x")]),
     (spec.MessageSubscribe(queue="q", destination="d", accept_mode=0, acquire_mode=0), [a("read", "queue q")]),
@@ -136,6 +138,16 @@ def test_a_command_needs_these_rights_and_no_others(command: spec.Command, needs
         right, kind, name = missing
         assert found.error_code == spec.ExecutionErrorCode.UNAUTHORIZED_ACCESS
         assert found.description == f"{right} access to {kind} '{name}' in vhost '/' refused for user 'carol'"
+
+
+@pytest.mark.parametrize("right", ["configure", "write", "read"])
+def test_any_right_is_enough_to_see_something(right: str) -> None:
+    queue, exchange = a(right, "queue q"), a(right, "exchange x")
+    assert result(spec.QueueDeclare(queue="q", passive=True), [queue]) == []
+    assert result(spec.QueueQuery(queue="q"), [queue]) == []
+    assert result(spec.ExchangeDeclare(exchange="x", type="topic", passive=True), [exchange]) == []
+    assert result(spec.ExchangeQuery(name="x"), [exchange]) == []
+    assert result(spec.ExchangeBound(exchange="x", queue="q"), [queue, exchange]) == []
 
 
 def test_a_virtual_host_that_the_login_may_not_open() -> None:
