@@ -58,7 +58,9 @@ TABLE: dict[str, tuple[Callable[[BlockingChannel], object], list[Need]]] = {
     "unbind": (lambda channel: channel.queue_unbind("q", "x", "k"), [a("write", "queue q"), a("read", "exchange x")]),
     "exchange declare": (lambda channel: channel.exchange_declare("new"), [a("configure", "exchange new")]),
     "exchange declare again": (lambda channel: channel.exchange_declare("x"), [a("configure", "exchange x")]),
-    "exchange declare passive": (lambda channel: channel.exchange_declare("x", passive=True), [a("configure", "exchange x")]),
+    "exchange declare passive": (
+        lambda channel: channel.exchange_declare("x", passive=True), [a("configure", "exchange x")]
+    ),
     "alternate": (
         lambda channel: channel.exchange_declare("new", arguments={"alternate-exchange": "x"}),
         [a("configure", "exchange new"), a("read", "exchange new"), a("write", "exchange x")],
