@@ -21,13 +21,14 @@ from amqp_core.broker.rights import Grants, Patterns
 from amqp_core.broker.running import Broker, running
 from amqp_core.broker.server import Server, _Peer
 from amqp_core.errors import AmqpError, AuthenticationFailed, UnauthorizedAccess
+from amqp_spark.options import SourceOptions
 from tests.box.logins_support import PASSWORD, write_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from amqp_core import Client
+    from amqp_core.api import Client
 
 GRANTS = {"carol": Grants(Patterns()), "guest": Grants(Patterns("^mine", ".*", ".*"))}
 PROTOCOLS = ("0-10", "0-9-1", "0-9")
@@ -75,6 +76,16 @@ def test_without_a_name_it_is_guest(broker: Broker, amqp_broker: Broker, protoco
             client.declare_queue("other")
     with log_in(amqp_broker, protocol=protocol) as client:
         client.declare_queue(f"anonymous {protocol}")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("mechanisms", [None, "SCRAM-SHA-256", "PLAIN"])
+def test_the_options_of_the_connector(broker: Broker, tmp_path: Path, protocol: str, mechanisms: str | None) -> None:
+    (tmp_path / "password").write_text(f"{PASSWORD}\n", encoding="utf-8")
+    given = {"url": broker.url, "queue": "q", "protocol": protocol, "username": "carol"}
+    given |= {"passwordFile": str(tmp_path / "password")} | ({"saslMechanisms": mechanisms} if mechanisms else {})
+    with connect(SourceOptions.parse(given).connect_options()) as client:
+        client.declare_queue("q")
 
 
 def test_pika(broker: Broker) -> None:

@@ -22,10 +22,10 @@ from tests.support.tls import TlsMaterial
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from amqp_core import Client
+    from amqp_core.api import Client
 
 PROTOCOLS = ("0-10", "0-9-1", "0-9")
-LOGIN = {"username": "carol", "password": PASSWORD}
+LOGIN: dict[str, Any] = {"username": "carol", "password": PASSWORD}
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +45,9 @@ def broker(tls: TlsMaterial, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def log_in(broker: Broker, material: TlsMaterial, *, certificate: bool = False, **options: Any) -> Client:
     hosts, virtual_host, is_tls = parse_url(broker.url)
     files = {"tls_cert_file": str(material.client.cert_file), "tls_key_file": str(material.client.key_file)}
-    given = {"tls": is_tls, "tls_ca_file": str(material.ca_file)} | (files if certificate else {}) | options
+    given: dict[str, Any] = (
+        {"tls": is_tls, "tls_ca_file": str(material.ca_file)} | (files if certificate else {}) | options
+    )
     return connect(ConnectOptions(hosts=hosts, virtual_host=virtual_host, **given))
 
 
@@ -59,7 +61,7 @@ def test_much_goes_through_tls(broker: Broker, tls: TlsMaterial, protocol: str) 
             client.publish_to_queue(protocol, body, content_type="x/y")
         client.confirm()
         with log_in(broker, tls, protocol=protocol, **LOGIN) as consumer:
-            subscription = consumer.subscribe(protocol, accept=False)
+            subscription: Any = consumer.subscribe(protocol, accept=False)
             found: list[bytes] = []
             while len(found) < len(bodies):
                 found += [message.body for message in subscription.take(7)]
@@ -93,7 +95,10 @@ def test_pika_with_a_certificate(broker: Broker, tls: TlsMaterial) -> None:
 
 
 def test_a_certificate_of_a_stranger_is_refused(broker: Broker, tls: TlsMaterial) -> None:
-    stranger = {"tls_cert_file": str(tls.stranger.cert_file), "tls_key_file": str(tls.stranger.key_file)}
+    stranger: dict[str, Any] = {
+        "tls_cert_file": str(tls.stranger.cert_file),
+        "tls_key_file": str(tls.stranger.key_file),
+    }
     with pytest.raises(ConnectionFailed):
         log_in(broker, tls, sasl_mechanisms=("EXTERNAL",), **stranger)
 
@@ -162,7 +167,7 @@ def test_the_command_line_serves_tls(tls: TlsMaterial) -> None:
         found = re.fullmatch(r"(amqps://127\.0\.0\.1:\d+/)  user guest, password guest\n", process.stdout.readline())
         assert found is not None
         hosts, _, is_tls = parse_url(found[1])
-        login = {"username": "guest", "password": "guest"}
+        login: dict[str, Any] = {"username": "guest", "password": "guest"}
         connect(ConnectOptions(hosts=hosts, tls=is_tls, tls_ca_file=str(tls.ca_file), **login)).close()
         process.terminate()
     assert process.returncode == 143
