@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from functools import cached_property
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.broker.passwords import ClearPassword, ScramKeys, Secret, no_password
@@ -45,6 +44,8 @@ class Logins:
         """Of this process: what is made with it says nothing outside."""
         self._verified: dict[str, bytes] = {}
         self._is_slow = any(user.secret is not None and user.secret.is_slow for user in self._users.values())
+        # stands for those who do not exist: to check its password takes as long as any
+        self._nobody: Secret = no_password() if self._is_slow else ClearPassword(secrets.token_hex(32))
 
     def __repr__(self) -> str:
         return f"<{len(self._users)} logins>"
@@ -101,11 +102,6 @@ class Logins:
             return Rights()
         patterns = grants.of(virtual_host)
         return None if patterns is None else Rights(patterns, name, virtual_host)
-
-    @cached_property
-    def _nobody(self) -> Secret:
-        """Stands for those who do not exist: to check its password takes as long as any."""
-        return no_password() if self._is_slow else ClearPassword(secrets.token_hex(32))
 
     def _proof(self, name: str, password: str) -> bytes:
         text = f"{len(name)}:{name}{password}".encode("utf-8", "replace")
