@@ -7,6 +7,8 @@ import threading
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from amqp_core.broker import passwords
 from amqp_core.broker.login import Caller, Check, ServerLogin
@@ -200,6 +202,33 @@ def test_a_check_that_takes_long_can_run_in_another_thread() -> None:
     thread.join()
     server.checked(found[0])
     assert server.username == "carol"
+
+
+GUEST = (Plain("guest", "guest"), Amqplain("guest", "guest"), ScramSha256("guest", "guest", nonce="n"), Anonymous())
+RESPONSES = st.none() | st.binary(max_size=60) | st.sampled_from([each.initial() for each in GUEST])
+
+
+@given(
+    st.sampled_from(["PLAIN", "AMQPLAIN", "SCRAM-SHA-256", "EXTERNAL", "ANONYMOUS", "GSSAPI", ""]),
+    st.lists(RESPONSES, min_size=1, max_size=4),
+    st.binary(max_size=20),
+    st.integers(0, 60),
+)
+def test_garbage_is_refused_and_breaks_nothing(
+    mechanism: str, responses: list[bytes | None], noise: bytes, place: int
+) -> None:
+    server = ServerLogin(Logins(), CERTIFIED._replace(loopback=True), PASSWORDS)
+    try:
+        for response in responses:
+            spoiled = None if response is None else response[:place] + noise + response[place + len(noise) :]
+            answer = server.respond(mechanism, spoiled)
+            assert not isinstance(answer, Check), "nothing here takes long"
+            if answer is None:
+                break
+    except AuthenticationFailed:
+        assert server.username == ""
+    else:
+        assert server.username in ("", "guest")
 
 
 def test_no_repr_shows_a_secret() -> None:
