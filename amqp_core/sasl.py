@@ -11,8 +11,6 @@ No mechanism here negotiates a security layer, so data after the login is not wr
 from __future__ import annotations
 
 import base64
-import binascii
-import hashlib
 import hmac
 import secrets
 import stringprep
@@ -22,6 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 from amqp_core.address import NOT_UTF8, is_utf8
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AuthenticationFailed, ProtocolError, UsageError
+from amqp_core.scram import attributes, combined, escape, from_base64, keys_of, sign, stored_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -254,7 +253,7 @@ class Scram(_Password):
     def __init__(self, username: str, password: str, nonce: str | None = None) -> None:
         super().__init__(username, password)
         self._nonce = secrets.token_urlsafe(24) if nonce is None else nonce
-        self._first_bare = f"n={_escape(saslprep(username, 'user name'))},r={self._nonce}"
+        self._first_bare = f"n={escape(saslprep(username, 'user name'))},r={self._nonce}"
         self._server_signature: bytes | None = None
         self._verified = False
 
@@ -301,13 +300,12 @@ class Scram(_Password):
             accepted = f"{MIN_ITERATIONS} to {MAX_ITERATIONS} are accepted"
             raise _violated(self.name, f"it asks for {fields['i'][:20]} iterations, {accepted}")
         password = saslprep(self._password, "password").encode()
-        salted = hashlib.pbkdf2_hmac(self.hash_name, password, salt, iterations)
-        client_key = self._hmac(salted, b"Client Key")
+        keys = keys_of(self.hash_name, password, salt, iterations)
         without_proof = f"c=biws,r={nonce}"  # biws: "n,," in base64
         message = f"{self._first_bare},{challenge.decode()},{without_proof}".encode()
-        signature = self._hmac(hashlib.new(self.hash_name, client_key).digest(), message)
-        proof = bytes(a ^ b for a, b in zip(client_key, signature, strict=True))
-        self._server_signature = self._hmac(self._hmac(salted, b"Server Key"), message)
+        signature = sign(self.hash_name, stored_key(self.hash_name, keys.client), message)
+        proof = combined(keys.client, signature)
+        self._server_signature = sign(self.hash_name, keys.server, message)
         return f"{without_proof},p={base64.b64encode(proof).decode()}".encode()
 
     def _check_server_final(self, challenge: bytes) -> None:
@@ -317,9 +315,6 @@ class Scram(_Password):
         if not hmac.compare_digest(signature, self._server_signature):
             raise _violated(self.name, "the server signature is wrong, so the server does not know the password")
         self._verified = True
-
-    def _hmac(self, key: bytes, message: bytes) -> bytes:
-        return hmac.digest(key, message, self.hash_name)
 
 
 class ScramSha1(Scram):
@@ -461,10 +456,6 @@ def _violated(mechanism: str, reason: str) -> AuthenticationFailed:
     return AuthenticationFailed(CoreCondition.BROKER_NOT_PROVED(mechanism=mechanism, reason=reason))
 
 
-def _escape(name: str) -> str:
-    return name.replace("=", "=3D").replace(",", "=2C")
-
-
 def _names(mechanisms: Sequence[str]) -> str:
     return ", ".join(name[:40] for name in mechanisms[:20]) or "none"
 
@@ -472,15 +463,10 @@ def _names(mechanisms: Sequence[str]) -> str:
 def _attributes(challenge: bytes, mechanism: str) -> dict[str, str]:
     """Parse the ``a=value`` list of a SCRAM message, in order; refuse mandatory extensions and errors."""
     try:
-        text = challenge.decode()
-    except UnicodeDecodeError:
-        text = ""
-    fields: dict[str, str] = {}
-    for part in text.split(","):
-        key, separator, value = part.partition("=")
-        if len(key) != 1 or not separator or key in fields:
-            raise _violated(mechanism, f"the challenge of {len(challenge)} bytes is not a list of attributes")
-        fields[key] = value
+        fields = attributes(challenge)
+    except ValueError:
+        text = f"the challenge of {len(challenge)} bytes is not a list of attributes"
+        raise _violated(mechanism, text) from None
     if "m" in fields:
         raise _violated(mechanism, "the challenge asks for an extension that is not known here")
     if "e" in fields:
@@ -489,10 +475,7 @@ def _attributes(challenge: bytes, mechanism: str) -> dict[str, str]:
 
 
 def _base64(text: str, what: str, mechanism: str) -> bytes:
-    try:
-        value = base64.b64decode(text, validate=True)
-    except (binascii.Error, ValueError):
-        value = b""
+    value = from_base64(text)
     if not value:
         raise _violated(mechanism, f"the {what} is missing or not base64")
     return value

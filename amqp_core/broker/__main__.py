@@ -10,13 +10,18 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from amqp_core.address import is_loopback
+from amqp_core.broker import user_command
+from amqp_core.broker.errors import UnusableFile
 from amqp_core.broker.logins import DEFAULT_LOGIN
 from amqp_core.broker.model.errors import Refused
 from amqp_core.broker.server import HOST, Server
+from amqp_core.broker.settings import Settings
 from amqp_core.broker.store.database import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from ssl import SSLContext
 
 WRONG_ARGUMENTS: Final = 2
 UNUSABLE: Final = 3
@@ -53,8 +58,28 @@ def parser() -> argparse.ArgumentParser:
         prog="python -m amqp_core.broker",
         description="A broker of AMQP 0-10 and 0-9-1 for tests and demonstrations on this machine. Without --store "
         "it keeps everything in memory: its messages are gone when it stops.",
+        epilog="Users are kept with: python -m amqp_core.broker user --help",
     )
-    made.add_argument("--port", type=port, default=DEFAULT_PORT, help="port on the loopback address; 0: a free one")
+    made.add_argument("--port", type=port, default=DEFAULT_PORT, help="port to listen on; 0: a free one")
+    made.add_argument(
+        "--host", default=HOST, metavar="ADDRESS", help=f"address to listen on, {HOST} by default; the user guest may "
+        "come from this machine only, wherever the broker listens",
+    )  # fmt: skip
+    made.add_argument(
+        "--users", type=Path, metavar="FILE", help="file of the users; without it: user guest, password guest"
+    )
+    made.add_argument(
+        "--allow-anonymous",
+        action="store_true",
+        help="clients of other machines may log in as guest without a password",
+    )
+    made.add_argument(
+        "--tls-cert", type=Path, metavar="PEM", help="certificate with its chain: clients have to use TLS"
+    )
+    made.add_argument("--tls-key", type=Path, metavar="PEM", help="its key, without a passphrase")
+    made.add_argument(
+        "--tls-ca", type=Path, metavar="PEM", help="authorities of client certificates, which clients may log in with"
+    )
     made.add_argument(
         "--store", type=Path, metavar="FILE", help="SQLite file that keeps durable queues and persistent messages"
     )
@@ -79,7 +104,16 @@ def prepare(server: Server, queues: Sequence[str], bindings: Sequence[Binding]) 
         host.bind_queue(each.queue, each.exchange, each.key, owner=server)
 
 
-async def serve(server: Server, number: int) -> int:
+def login_hint(settings: Settings) -> str:
+    """Who may log in, for people."""
+    if settings.users is not None:
+        return f"users of {settings.users}"
+    name, password = DEFAULT_LOGIN
+    everywhere = is_loopback(settings.host) or settings.allow_anonymous
+    return f"user {name}, password {password}" + ("" if everywhere else ", from this machine only")
+
+
+async def serve(server: Server, settings: Settings, tls: SSLContext | None) -> int:
     """Run the broker until a signal comes; return the exit code."""
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     received: list[int] = []
@@ -91,16 +125,16 @@ async def serve(server: Server, number: int) -> int:
     for each in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(each, stop, each)
     try:
-        found = await server.start(number, on_failure=stopped.set)
+        found = await server.start(settings.port, on_failure=stopped.set, host=settings.host, tls=tls)
     except OSError as error:
-        say = f"Cannot listen on port {number}: {error.strerror}. Stop what uses it, or give another --port."
+        place = f"port {settings.port}" + ("" if settings.host == HOST else f" of {settings.host}")
+        say = f"Cannot listen on {place}: {error.strerror}. Stop what uses it, or give another --port or --host."
         print(say, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
     except StoreError as error:
         print(error, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
-    name, password = DEFAULT_LOGIN
-    print(f"amqp://{HOST}:{found}/  user {name}, password {password}", flush=True)  # noqa: T201 - a program
+    print(f"{settings.url(found, '')}  {login_hint(settings)}", flush=True)  # noqa: T201 - a program
     await stopped.wait()
     await server.stop()
     if server.failure is not None:
@@ -111,11 +145,24 @@ async def serve(server: Server, number: int) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
-    given = parser().parse_args(arguments)
+    arguments = sys.argv[1:] if arguments is None else arguments
+    if arguments and arguments[0] == "user":
+        return user_command.main(arguments[1:])
+    options = parser()
+    given = options.parse_args(arguments)
+    if (given.tls_cert is None) != (given.tls_key is None):
+        options.error("--tls-cert and --tls-key belong together: give both")
+    if given.tls_ca is not None and given.tls_cert is None:
+        options.error("--tls-ca needs --tls-cert and --tls-key")
+    settings = Settings(
+        given.port, given.store, given.host, given.users, given.tls_cert, given.tls_key, given.tls_ca,
+        given.allow_anonymous,
+    )  # fmt: skip
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
-        server = Server(store=given.store)
-    except StoreError as error:
+        tls = settings.tls()
+        server = Server(logins=settings.logins(), store=settings.store)
+    except (StoreError, UnusableFile) as error:
         print(error, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
     try:
@@ -123,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Refused as refused:
         print(f"{refused}. Correct --queue or --bind.", file=sys.stderr)  # noqa: T201 - a program
         return WRONG_ARGUMENTS
-    return asyncio.run(serve(server, given.port))
+    return asyncio.run(serve(server, settings, tls))
 
 
 if __name__ == "__main__":

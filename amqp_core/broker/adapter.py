@@ -7,11 +7,15 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
-from amqp_core.errors import AmqpError, ConnectionClosed
+from amqp_core.broker.login import Caller, Check, ServerLogin
+from amqp_core.broker.rights import Rights
+from amqp_core.broker.sasl_errors import refused
+from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionClosed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from amqp_core.broker.login_checks import LoginChecks
     from amqp_core.broker.logins import Logins
     from amqp_core.broker.model.virtual_host import VirtualHost
 
@@ -19,6 +23,8 @@ PRODUCT: Final = "amqp_core broker"
 HEARTBEAT_S: Final = 60
 MOST_PENDING_BYTES: Final = 1 << 20
 """Bytes for a client that are not written yet, above which it gets no more messages."""
+HERE: Final = Caller()
+"""A client on this machine, without a certificate."""
 _NORMAL: Final = 200
 """Reply code of a connection that ends as it should, in both protocols."""
 
@@ -35,9 +41,13 @@ class Adapter(ABC):
         wake: called when there is something to write that no call of this connection has caused.
         peer: name of the client for the log.
         max_message_bytes: the largest message that a client may publish.
+        passwords: SASL mechanisms of the protocol that send name and password, and how to read their responses.
+        caller: what is known of the client before its login.
+        checks: where passwords are checked that take long; ``None``: here, at once.
 
     Attributes:
         username: name of the login; empty before it.
+        rights: what the login may do in the virtual host that it has opened.
         is_over: whether the connection can be dropped when all is written.
         paused: whether the socket takes no more bytes at present; the server sets it.
     """
@@ -51,14 +61,20 @@ class Adapter(ABC):
         wake: Callable[[], None],
         peer: str = "",
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        passwords: Mapping[str, Callable[[bytes], tuple[str, str]]],
+        caller: Caller = HERE,
+        checks: LoginChecks | None = None,
     ) -> None:
         self.peer = peer
         self.max_message_bytes = max_message_bytes
         self.username = ""
+        self.rights = Rights()
         self.is_over = False
         self.paused = False
         self._hosts = hosts
         self._logins = logins
+        self._login = ServerLogin(logins, caller, passwords)
+        self._checks = checks
         self._clock = clock
         self._wake = wake
         self._host: VirtualHost | None = None
@@ -137,7 +153,52 @@ class Adapter(ABC):
     def _beat(self, now: float) -> tuple[float | None, bool]:
         """Send a heartbeat if one is due; return when to look again, and whether the client is silent."""
 
+    @abstractmethod
+    def _login_checked(self, error: AuthenticationFailed | None) -> None:
+        """Go on with a login that was checked meanwhile."""
+
+    def _log_in(self, mechanism: str, response: bytes | None) -> bytes | Check | None:
+        """Answer a response of SASL: with a challenge, ``None`` for a login, a check if ``_login_checked`` will follow.
+
+        Raises:
+            AuthenticationFailed: the login is refused.
+        """
+        login = self._login
+        answer = login.respond(mechanism, response)
+        if not isinstance(answer, Check):
+            self.username = login.username
+            return answer
+        if self._checks is None:
+            login.checked(answer.run())
+            self.username = login.username
+            return None
+        # a client that is gone by then costs nothing
+        if not self._checks.run(lambda: not self.is_over and answer.run(), self._checked):
+            raise refused(mechanism, "too many logins are being checked")
+        return answer
+
+    def _checked(self, matches: bool) -> None:  # noqa: FBT001 - the result of a check
+        if self.is_over:
+            return
+        error: AuthenticationFailed | None = None
+        try:
+            self._login.checked(matches)
+            self.username = self._login.username
+        except AuthenticationFailed as failed:
+            error = failed
+        self._login_checked(error)
+        self._wake()
+
+    def _forbids(self, virtual_host: str) -> str | None:
+        """Why the login may not open a virtual host; ``None``: it may."""
+        if self._logins.rights(self.username, virtual_host) is not None:
+            return None
+        return f"access to vhost '{virtual_host}' refused for user '{self.username}'"
+
     def _opened(self, virtual_host: str) -> None:
+        rights = self._logins.rights(self.username, virtual_host)
+        assert rights is not None
+        self.rights = rights
         self._host = self._hosts[virtual_host]
         _log.info("%s: %s is connected to %r", self.peer, self.username, virtual_host)
 

@@ -31,4 +31,16 @@ class BrokerCondition(Condition):
     STORE_UNUSABLE = (
         "Cannot {operation} the store {path}: {reason}.",
         "Check its disk and start the broker again: all that was confirmed is in the store.")
+    USERS_UNREADABLE = (
+        "Cannot read the file of users {path}: {reason}.",
+        "Give one that this user may read, or make it with python -m amqp_core.broker user add.")
+    USERS_DAMAGED = (
+        "The file of users {path} is damaged: {reason}.",
+        "Restore a copy of it, or make another with python -m amqp_core.broker user add.")
+    USERS_NOT_WRITABLE = (
+        "Cannot write the file of users {path}: {reason}.",
+        "Give a file in a directory that exists and that this user may write.")
+    CERTIFICATES_UNUSABLE = (
+        "The TLS files {files} cannot be used: {reason}.",
+        "Give PEM files: a certificate, its key without a passphrase, and for --tls-ca the authorities of clients.")
     # fmt: on

@@ -7,10 +7,10 @@ import threading
 import uuid
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
-from urllib.parse import quote
 
 from amqp_core.broker.logins import DEFAULT_LOGIN
 from amqp_core.broker.server import HOST, Server
+from amqp_core.broker.settings import Settings
 from amqp_core.broker.store.database import StoreError
 
 if TYPE_CHECKING:
@@ -24,14 +24,16 @@ class Broker:
     """A broker that runs in a thread of this process; made by :func:`running`. Any thread may use it.
 
     Attributes:
-        username, password: of its login.
-        port: its port, on the loopback address.
+        username, password: of its login; empty if it has a file of users.
+        port: its port.
     """
 
-    def __init__(self, port: int = 0, store: str | Path | None = None) -> None:
-        self.username, self.password = DEFAULT_LOGIN
-        self.port = port
-        self._server = Server(store=store)
+    def __init__(self, settings: Settings | None = None) -> None:
+        self._settings = settings = settings or Settings()
+        self.username, self.password = DEFAULT_LOGIN if settings.users is None else ("", "")
+        self.port = settings.port
+        self._tls = settings.tls()
+        self._server = Server(logins=settings.logins(), store=settings.store)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="amqp broker", daemon=True)
         self._started = threading.Event()
@@ -47,7 +49,7 @@ class Broker:
 
     def url_of(self, virtual_host: str) -> str:
         """URL of a virtual host, without credentials."""
-        return f"amqp://{HOST}:{self.port}/{quote(virtual_host, safe='')}"
+        return self._settings.url(self.port, virtual_host)
 
     def add_virtual_host(self, name: str | None = None) -> str:
         """Make a virtual host if there is none with this name; ``None``: one with a new name. Return its name."""
@@ -77,7 +79,7 @@ class Broker:
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
-            started = self._server.start(self.port, on_failure=self._loop.stop)
+            started = self._server.start(self.port, on_failure=self._loop.stop, host=self._settings.host, tls=self._tls)
             self.port = self._loop.run_until_complete(started)
         except (OSError, StoreError) as error:
             self._error = error
@@ -92,18 +94,35 @@ class Broker:
 
 
 @contextmanager
-def running(port: int = 0, store: str | Path | None = None) -> Iterator[Broker]:
+def running(
+    port: int = 0,
+    store: str | Path | None = None,
+    *,
+    host: str = HOST,
+    users: str | Path | None = None,
+    tls_cert: str | Path | None = None,
+    tls_key: str | Path | None = None,
+    tls_ca: str | Path | None = None,
+    allow_anonymous: bool = False,
+) -> Iterator[Broker]:
     """Run a broker while the context lasts: ``with running() as broker: connect(broker.url)``.
 
     Args:
-        port: on the loopback address; 0: a free one.
+        port: 0: a free one.
         store: SQLite file that keeps what is durable; None: everything is in memory.
+        host: the address to listen on. The default login may come from this machine only, wherever that is.
+        users: file of the users, made with ``python -m amqp_core.broker user``; None: the default login.
+        tls_cert, tls_key: PEM files: clients have to use TLS.
+        tls_ca: PEM file of the authorities of client certificates, which may be used for a login.
+        allow_anonymous: clients of other machines may log in without a name, too.
 
     Raises:
         OSError: the port is in use.
         StoreError: the store cannot be used.
+        UnusableFile: the users, or a file for TLS, cannot be used.
+        UsageError: one of the files for TLS is missing.
     """
-    broker = Broker(port, store)
+    broker = Broker(Settings(port, store, host, users, tls_cert, tls_key, tls_ca, allow_anonymous))
     broker.start()
     try:
         yield broker

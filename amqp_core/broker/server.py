@@ -7,10 +7,14 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.address import format_address, is_loopback
+from amqp_core.broker.login import Caller
+from amqp_core.broker.login_checks import LoginChecks
 from amqp_core.broker.logins import Logins
 from amqp_core.broker.model.virtual_host import VirtualHost
 from amqp_core.broker.store.database import StoreError
 from amqp_core.broker.store.store import Store
+from amqp_core.broker.tls import common_name
 from amqp_core.broker.v0_9.connection import ServerConnection as Connection09
 from amqp_core.broker.v0_9.wire import WIRE as WIRE_09
 from amqp_core.broker.v0_10.connection import ServerConnection as Connection010
@@ -22,6 +26,7 @@ from amqp_core.v0_10.framing import PROTOCOL_HEADER
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
+    from ssl import SSLContext
 
     from amqp_core.broker.adapter import Adapter
     from amqp_core.broker.model.messages import Wire
@@ -59,6 +64,7 @@ class Server:
         for name in hosts:
             self.add_host(name)
         self.logins = logins or Logins()
+        self.login_checks = LoginChecks()
         self.failure: StoreError | None = None
         """Why the broker has stopped by itself."""
         self.session_names = SessionNames()
@@ -79,20 +85,32 @@ class Server:
         """Time of the model: seconds since 1970 that never go back."""
         return self._begin + time.monotonic()
 
-    async def start(self, port: int = 0, on_failure: Callable[[], None] | None = None) -> int:
-        """Listen on a port of the loopback address, 0: a free one; return it.
+    async def start(
+        self,
+        port: int = 0,
+        on_failure: Callable[[], None] | None = None,
+        *,
+        host: str = HOST,
+        tls: SSLContext | None = None,
+    ) -> int:
+        """Listen on a port, 0: a free one; return it.
 
         Args:
             on_failure: called when the store cannot be written any more: see ``failure``, and call ``stop``.
+            host: the address to listen on.
+            tls: clients have to use TLS.
 
         Raises:
-            OSError: the port cannot be used.
+            OSError: address or port cannot be used.
             StoreError: the store cannot be written.
         """
         self._on_failure = on_failure or _nothing
         self._commit()
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Peer(self), HOST, port)
+        patience = None if tls is None else LOGIN_SECONDS
+        self._server = await loop.create_server(
+            lambda: _Peer(self), host, port, ssl=tls, ssl_handshake_timeout=patience, ssl_shutdown_timeout=patience
+        )
         port = self._server.sockets[0].getsockname()[1]
         assert isinstance(port, int)
         return port
@@ -115,6 +133,7 @@ class Server:
                 peer.close()
             if self._server is not None:
                 await self._server.wait_closed()
+            self.login_checks.stop()
             if self._store is not None:
                 self._store.close()
 
@@ -204,6 +223,7 @@ class _Peer(asyncio.Protocol):
         self._first = b""
         self._timer: asyncio.TimerHandle | None = None
         self._name = "?"
+        self._caller = Caller(loopback=False)
         self._beating = False
         self._closing = False
         self._bytes = b""
@@ -212,7 +232,8 @@ class _Peer(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         host, port = transport.get_extra_info("peername")[:2]
-        self._name = f"{host}:{port}"
+        self._name = format_address(host, port)
+        self._caller = Caller(is_loopback(host), common_name(transport.get_extra_info("peercert")))
         self._server.joined(self)
         self._timer = asyncio.get_running_loop().call_later(LOGIN_SECONDS, self._too_slow)
 
@@ -237,6 +258,8 @@ class _Peer(asyncio.Protocol):
                 clock=server.now,
                 wake=lambda: server.wake(self),
                 peer=self._name,
+                caller=self._caller,
+                checks=server.login_checks,
             )
         return Connection09(
             version=VERSIONS.get(header, "0-9-1"),
@@ -245,6 +268,8 @@ class _Peer(asyncio.Protocol):
             clock=server.now,
             wake=lambda: server.wake(self),
             peer=self._name,
+            caller=self._caller,
+            checks=server.login_checks,
         )
 
     def eof_received(self) -> bool:

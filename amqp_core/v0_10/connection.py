@@ -76,7 +76,7 @@ class Role(Enum):
 class State(Enum):
     """State of the connection, named after the control that is awaited from the peer.
 
-    Immutable: any thread may use it.
+    ``CHECKING``: none is, while the server role has the login checked. Immutable: any thread may use it.
     """
 
     HEADER = auto()
@@ -84,6 +84,7 @@ class State(Enum):
     START_OK = auto()
     SECURE_OR_TUNE = auto()
     SECURE_OK = auto()
+    CHECKING = auto()
     TUNE_OK = auto()
     OPEN_FROM_CLIENT = auto()
     OPEN_OK = auto()
@@ -205,8 +206,9 @@ class Connection:
         max_frame_size: the largest accepted frame, in bytes, 4096 to 65535; ``None``: 65535.
         max_message_bytes: the largest accepted message or command, in bytes of all its frames.
         authenticate: ``(mechanism, response) -> challenge``, ``None`` when the login is complete; raises
-            AuthenticationFailed to refuse.
+            AuthenticationFailed to refuse. ``State.CHECKING``: :meth:`login_checked` will say.
         has_virtual_host: whether the server role has a virtual host; default: any.
+        forbids_virtual_host: why the server role keeps the login out of a virtual host; ``None``: it may open it.
         scan_transfers: deliver transfers of channel 0 as blocks of raw frames (the fast path) instead of commands.
 
     Raises:
@@ -224,9 +226,10 @@ class Connection:
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         client_properties: dict[str, object] | None = None,
         mechanisms: Sequence[str] = ("ANONYMOUS",),
-        authenticate: Callable[[str, bytes | None], bytes | None] | None = None,
+        authenticate: Callable[[str, bytes | None], bytes | State | None] | None = None,
         server_properties: dict[str, object] | None = None,
         has_virtual_host: Callable[[str], bool] | None = None,
+        forbids_virtual_host: Callable[[str], str | None] | None = None,
         scan_transfers: bool = False,
     ) -> None:
         max_frame_size = MAX_FRAME_SIZE if max_frame_size is None else max_frame_size
@@ -246,6 +249,7 @@ class Connection:
         self._mechanism = ""
         self._server_properties = server_properties or {}
         self._has_virtual_host = has_virtual_host
+        self._forbids_virtual_host = forbids_virtual_host
         self._scan = Scanner(0, max_message_bytes) if scan_transfers else None
         self._scanning = False
         # session.completed that arrived inside a transfer: the completed commands are later than its beginning
@@ -297,6 +301,16 @@ class Connection:
             self._receive_frames(data, events)
         except AmqpError as error:
             self._fail(error, events)
+        return events
+
+    def login_checked(self, error: AuthenticationFailed | None) -> list[Event]:
+        """For the server role: the login that ``authenticate`` left open is complete, or refused. Return its events."""
+        events: list[Event] = []
+        if self.state is State.CHECKING:
+            if error is None:
+                self._accept_login()
+            else:
+                self._fail(error, events)
         return events
 
     def receive_eof(self) -> list[Event]:
@@ -485,7 +499,10 @@ class Connection:
     def _fail(self, error: AmqpError, events: list[Event]) -> None:
         if self.state not in (State.CLOSED, State.HEADER):
             code = 320 if isinstance(error, AuthenticationFailed) else 501
-            self._control(spec.ConnectionClose(reply_code=code, reply_text=type(error).__name__))
+            text = type(error).__name__
+            if code == 320 and self.role is Role.SERVER:
+                text = cut_short(f"the login with {given(self._mechanism)} was refused")
+            self._control(spec.ConnectionClose(reply_code=code, reply_text=text))
         self.state = State.CLOSED
         self._tail = b""
         events.append(Ended(error))
@@ -569,9 +586,15 @@ class Connection:
 
     def _continue_login(self, response: bytes | None) -> None:
         challenge = self._authenticate(self._mechanism, response) if self._authenticate else None
-        if challenge is not None:
+        if challenge is State.CHECKING:
+            self.state = State.CHECKING
+        elif challenge is not None:
+            assert isinstance(challenge, bytes)
             self._control(spec.ConnectionSecure(challenge=challenge))
-            return
+        else:
+            self._accept_login()
+
+    def _accept_login(self) -> None:
         self._logged_in = True
         self.state = State.TUNE_OK
         self._control(
@@ -594,6 +617,10 @@ class Connection:
         if self._has_virtual_host is not None and not self._has_virtual_host(self.virtual_host):
             text = f"there is no virtual host '{given(self.virtual_host)}'"
             self.close(spec.ConnectionCloseCode.INVALID_PATH, cut_short(text))
+            return None
+        forbidden = self._forbids_virtual_host(self.virtual_host) if self._forbids_virtual_host is not None else None
+        if forbidden is not None:
+            self.close(spec.ConnectionCloseCode.INVALID_PATH, cut_short(forbidden))
             return None
         self._control(spec.ConnectionOpenOk())
         return Opened()

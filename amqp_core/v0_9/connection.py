@@ -73,7 +73,7 @@ class Role(Enum):
 class State(Enum):
     """State of the connection, named after the method that is awaited from the peer.
 
-    Immutable: any thread may use it.
+    ``CHECKING``: none is, while the server role has the login checked. Immutable: any thread may use it.
     """
 
     HEADER = auto()
@@ -81,6 +81,7 @@ class State(Enum):
     START_OK = auto()
     SECURE_OR_TUNE = auto()
     SECURE_OK = auto()
+    CHECKING = auto()
     TUNE_OK = auto()
     OPEN_FROM_CLIENT = auto()
     OPEN_OK = auto()
@@ -186,8 +187,9 @@ class Connection:
         max_message_bytes: the largest accepted message, in bytes of all its frames.
         channel_max: the greatest channel that the server role offers.
         authenticate: ``(mechanism, response) -> challenge``, ``None`` when the login is complete; raises
-            AuthenticationFailed to refuse.
+            AuthenticationFailed to refuse. ``State.CHECKING``: :meth:`login_checked` will say.
         has_virtual_host: whether the server role has a virtual host; default: any.
+        forbids_virtual_host: why the server role keeps the login out of a virtual host; ``None``: it may open it.
         scan_deliveries: deliveries of channel 1 come as blocks of raw frames (the fast path) instead of frames.
 
     Raises:
@@ -213,9 +215,10 @@ class Connection:
         channel_max: int = MOST_CHANNELS,
         client_properties: dict[str, object] | None = None,
         mechanisms: Sequence[str] = ("PLAIN",),
-        authenticate: Callable[[str, bytes], bytes | None] | None = None,
+        authenticate: Callable[[str, bytes], bytes | State | None] | None = None,
         server_properties: dict[str, object] | None = None,
         has_virtual_host: Callable[[str], bool] | None = None,
+        forbids_virtual_host: Callable[[str], str | None] | None = None,
         scan_deliveries: bool = False,
     ) -> None:
         if max_frame_size is not None and max_frame_size < MIN_MAX_FRAME_SIZE:
@@ -237,6 +240,7 @@ class Connection:
         self._mechanism = ""
         self._server_properties = server_properties or {}
         self._has_virtual_host = has_virtual_host
+        self._forbids_virtual_host = forbids_virtual_host
         self._scan = Scanner(CONSUMING, max_message_bytes) if scan_deliveries else None
         self._scanning = False
         self._tail = b""
@@ -286,6 +290,16 @@ class Connection:
             self._receive_frames(data, events)
         except AmqpError as error:
             self._fail(error, events)
+        return events
+
+    def login_checked(self, error: AuthenticationFailed | None) -> list[Event]:
+        """For the server role: the login that ``authenticate`` left open is complete, or refused. Return its events."""
+        events: list[Event] = []
+        if self.state is State.CHECKING:
+            if error is None:
+                self._accept_login()
+            else:
+                self._fail(error, events)
         return events
 
     def receive_eof(self) -> list[Event]:
@@ -502,13 +516,25 @@ class Connection:
         return ConnectionClosed(code, text)
 
     def _fail(self, error: AmqpError, events: list[Event]) -> None:
-        if self.state not in (State.CLOSED, State.HEADER, State.START):
+        if isinstance(error, AuthenticationFailed) and self.role is Role.SERVER:
+            self._refuse_login()
+        elif self.state not in (State.CLOSED, State.HEADER, State.START):
             refused = isinstance(error, AuthenticationFailed)
             code = spec.ReplyCode.ACCESS_REFUSED if refused else spec.ReplyCode.FRAME_ERROR
             self.send_method(0, spec.ConnectionClose(reply_code=code, reply_text=type(error).__name__))
         self.state = State.CLOSED
         self._tail = b""
         events.append(Ended(error))
+
+    def _refuse_login(self) -> None:
+        """As RabbitMQ: with a method only where the client expects it; 0-9-1 itself has the socket closed instead."""
+        if self.peer_capabilities.get(spec.Capability.AUTHENTICATION_FAILURE_CLOSE) is not True:
+            return
+        text = (
+            f"ACCESS_REFUSED - Login was refused using authentication mechanism {given(self._mechanism)}. "
+            "For details see the broker logfile."
+        )
+        self.send_method(0, spec.ConnectionClose(spec.ReplyCode.ACCESS_REFUSED, cut_short(text)))
 
     def _on_start(self, method: spec.ConnectionStart) -> None:
         self.peer_properties = method.server_properties
@@ -587,9 +613,15 @@ class Connection:
 
     def _continue_login(self, response: bytes) -> None:
         challenge = self._authenticate(self._mechanism, response) if self._authenticate else None
-        if challenge is not None:
+        if challenge is State.CHECKING:
+            self.state = State.CHECKING
+        elif challenge is not None:
+            assert isinstance(challenge, bytes)
             self.send_method(0, spec.ConnectionSecure(challenge=challenge))
-            return
+        else:
+            self._accept_login()
+
+    def _accept_login(self) -> None:
         self.state = State.TUNE_OK
         self.send_method(
             0,
@@ -617,6 +649,10 @@ class Connection:
         if self._has_virtual_host is not None and not self._has_virtual_host(method.virtual_host):
             text = f"NOT_ALLOWED - vhost '{method.virtual_host}' not found"
             self.close(spec.ReplyCode.NOT_ALLOWED, cut_short(text), method)
+            return None
+        forbidden = self._forbids_virtual_host(self.virtual_host) if self._forbids_virtual_host is not None else None
+        if forbidden is not None:
+            self.close(spec.ReplyCode.NOT_ALLOWED, cut_short(f"NOT_ALLOWED - {forbidden}"), method)
             return None
         self.send_method(0, spec.ConnectionOpenOk())
         return Opened()

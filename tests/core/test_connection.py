@@ -15,6 +15,7 @@ from amqp_core.errors import (
     ProtocolError,
     UsageError,
     VersionRefused,
+    VirtualHostRefused,
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_control, encode_command
@@ -104,6 +105,38 @@ def test_a_login_that_the_server_refuses() -> None:
     refused = error_of(ours)
     assert isinstance(refused, AuthenticationFailed)
     assert "refused the login (ANONYMOUS): 320" in str(refused)
+
+
+def test_a_login_that_is_checked_meanwhile() -> None:
+    us, them = client(), server(authenticate=lambda *_: State.CHECKING)
+    assert pump(us, them) == ([], [])
+    assert them.state is State.CHECKING
+    assert them.login_checked(None) == []
+    assert pump(us, them) == ([Opened()], [Opened()])
+    assert them.login_checked(None) == [], "once"
+
+    us, them = client(), server(authenticate=lambda *_: State.CHECKING)
+    pump(us, them)
+    assert isinstance(error_of(them.login_checked(AuthenticationFailed("wrong"))), AuthenticationFailed)
+    ours, _ = pump(us, them)
+    assert "320 the login with ANONYMOUS was refused" in str(error_of(ours))
+
+
+def test_a_client_has_to_wait_while_its_login_is_checked() -> None:
+    for early in (spec.ConnectionSecureOk(response=b"x"), spec.ConnectionTuneOk(), spec.ConnectionStartOk()):
+        them = server(authenticate=lambda *_: State.CHECKING)
+        pump(client(), them)
+        assert isinstance(error_of(them.receive_data(control(early))), ProtocolError)
+        assert them.login_checked(None) == []
+        assert them.state is State.CLOSED
+
+
+def test_a_virtual_host_that_is_there_and_not_for_this_login() -> None:
+    us, them = client(), server(forbids_virtual_host=lambda name: f"not {name}" if name == "vh" else None)
+    ours, _ = pump(us, them)
+    assert isinstance(error_of(ours), VirtualHostRefused)
+    assert "402 not vh" in str(error_of(ours))
+    assert pump(client(), server(forbids_virtual_host=lambda _: None)) == ([Opened()], [Opened()])
 
 
 def test_a_login_that_the_client_cannot_or_will_not_use() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from amqp_core.errors import (
@@ -34,6 +36,9 @@ from amqp_core.v0_9.connection import (
 from amqp_core.v0_9.framing import BODY, HEARTBEAT_FRAME, encode_frame
 from amqp_core.v0_9.messages import Message, each_message
 from tests.support.machines_0_9 import START, TUNE, Login, at, client, error_of, method, pump, sent, server
+
+if TYPE_CHECKING:
+    from amqp_core.v0_9.connection import Connection
 
 RABBITMQ: dict[str, object] = {"product": "RabbitMQ", "capabilities": {"authentication_failure_close": True}}
 
@@ -151,12 +156,60 @@ def test_a_refused_login() -> None:
     def refuse(mechanism: str, response: bytes) -> bytes | None:
         raise AuthenticationFailed("wrong")
 
-    us, them = client(), server(authenticate=refuse)
+    us, them = client(client_properties=RABBITMQ), server(authenticate=refuse)
     ours, theirs = pump(us, them)
     assert isinstance(error_of(theirs), AuthenticationFailed)
     refused = error_of(ours)
     assert isinstance(refused, AuthenticationFailed)
-    assert "refused the login (PLAIN): 403" in str(refused)
+    assert "refused the login (PLAIN): 403 ACCESS_REFUSED - Login was refused using" in str(refused)
+
+    us, them = client(), server(authenticate=refuse)  # one that does not expect a method then
+    ours, theirs = pump(us, them)
+    assert isinstance(error_of(theirs), AuthenticationFailed)
+    assert (ours, them.state) == ([], State.CLOSED)
+
+
+def checking() -> Connection:
+    """A server that has a login checked."""
+    them = server(authenticate=lambda *_: State.CHECKING)
+    pump(client(client_properties=RABBITMQ), them)
+    assert them.state is State.CHECKING
+    return them
+
+
+def test_a_login_that_is_checked_meanwhile() -> None:
+    us, them = client(client_properties=RABBITMQ), server(authenticate=lambda *_: State.CHECKING)
+    assert pump(us, them) == ([], [])
+    assert them.receive_data(HEARTBEAT_FRAME) == []
+    assert them.login_checked(None) == []
+    assert pump(us, them) == ([Opened()], [Opened()])
+    assert them.login_checked(None) == [], "once"
+
+    us, them = client(client_properties=RABBITMQ), server(authenticate=lambda *_: State.CHECKING)
+    pump(us, them)
+    assert isinstance(error_of(them.login_checked(AuthenticationFailed("wrong"))), AuthenticationFailed)
+    ours, _ = pump(us, them)
+    assert "refused the login (PLAIN): 403" in str(error_of(ours))
+
+
+def test_a_client_has_to_wait_while_its_login_is_checked() -> None:
+    for early in (spec.ConnectionSecureOk(b"x"), spec.ConnectionTuneOk(), spec.ConnectionStartOk(mechanism="PLAIN")):
+        them = checking()
+        assert isinstance(error_of(them.receive_data(method(early))), ProtocolError)
+        assert them.login_checked(None) == []
+        assert them.state is State.CLOSED
+    them = checking()
+    assert isinstance(error_of(them.receive_data(method(spec.ConnectionClose(200, "bye")))), ConnectionClosed)
+    assert them.login_checked(None) == []
+
+
+def test_a_virtual_host_that_is_there_and_not_for_this_login() -> None:
+    us = client()
+    them = server(forbids_virtual_host=lambda name: f"not {name}" if name == "vh" else None)
+    ours, _ = pump(us, them)
+    assert isinstance(error_of(ours), VirtualHostRefused)
+    assert "530 NOT_ALLOWED - not vh" in str(error_of(ours))
+    assert pump(client(virtual_host="other"), server(forbids_virtual_host=lambda _: None)) == ([Opened()], [Opened()])
 
 
 @pytest.mark.parametrize(

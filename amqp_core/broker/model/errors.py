@@ -19,6 +19,8 @@ class Refusal(Enum):
     """A reserved name, the default exchange, an internal exchange, or an exclusive consumer."""
     ILLEGAL_STATE = auto()
     """A call that is not possible now."""
+    UNAUTHORIZED = auto()
+    """The login has no right to it."""
     IN_USE = auto()
     """A condition (if-unused) does not hold."""
     INVALID_ARGUMENT = auto()

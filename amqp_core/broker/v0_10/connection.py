@@ -6,8 +6,8 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
-from amqp_core.broker.adapter import HEARTBEAT_S, PRODUCT, Adapter
-from amqp_core.broker.plain import check, plain, refused
+from amqp_core.broker.adapter import HEARTBEAT_S, HERE, PRODUCT, Adapter
+from amqp_core.broker.login import Check, plain
 from amqp_core.broker.v0_10.session import ServerSession
 from amqp_core.errors import AmqpError, given
 from amqp_core.v0_10 import spec
@@ -29,13 +29,16 @@ from amqp_core.write_primitives import cut_short
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from amqp_core.broker.login import Caller
+    from amqp_core.broker.login_checks import LoginChecks
     from amqp_core.broker.logins import Logins
     from amqp_core.broker.model.virtual_host import VirtualHost
     from amqp_core.broker.v0_10.names import SessionNames
+    from amqp_core.errors import AuthenticationFailed
 
 _log = logging.getLogger(__name__)
 
-MECHANISMS: Final = ("PLAIN",)
+PASSWORDS: Final = {"PLAIN": plain}
 MOST_CHANNEL: Final = 255
 """The greatest channel (connection.tune, channel-max)."""
 # What a transfer takes beside header and body: three frames, and the command.
@@ -59,9 +62,19 @@ class ServerConnection(Adapter):
         wake: Callable[[], None],
         peer: str = "",
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        caller: Caller = HERE,
+        checks: LoginChecks | None = None,
     ) -> None:
         super().__init__(
-            hosts=hosts, logins=logins, clock=clock, wake=wake, peer=peer, max_message_bytes=max_message_bytes
+            hosts=hosts,
+            logins=logins,
+            clock=clock,
+            wake=wake,
+            peer=peer,
+            max_message_bytes=max_message_bytes,
+            passwords=PASSWORDS,
+            caller=caller,
+            checks=checks,
         )
         self.names = names
         self._sessions: dict[int, ServerSession] = {}
@@ -70,9 +83,10 @@ class ServerConnection(Adapter):
             Role.SERVER,
             heartbeat=HEARTBEAT_S,
             max_message_bytes=max_message_bytes,
-            mechanisms=MECHANISMS,
+            mechanisms=self._login.mechanisms,
             authenticate=self._authenticate,
             has_virtual_host=lambda name: host_name(name) in hosts,
+            forbids_virtual_host=lambda name: self._forbids(host_name(name)),
             server_properties={"product": PRODUCT, "platform": "Python"},
         )
 
@@ -156,13 +170,13 @@ class ServerConnection(Adapter):
     def _beat(self, now: float) -> tuple[float | None, bool]:
         return self.protocol.tick(now, reading=not self.is_stalled)
 
-    def _authenticate(self, mechanism: str, response: bytes | None) -> bytes | None:
-        if mechanism not in MECHANISMS:
-            raise refused(mechanism, f"offered are {', '.join(MECHANISMS)}")
-        if response is None:  # RFC 4422: an empty challenge asks for it
-            return b""
-        self.username = check(self._logins, mechanism, *plain(response))
-        return None
+    def _authenticate(self, mechanism: str, response: bytes | None) -> bytes | State | None:
+        answer = self._log_in(mechanism, response)
+        return State.CHECKING if isinstance(answer, Check) else answer
+
+    def _login_checked(self, error: AuthenticationFailed | None) -> None:
+        for event in self.protocol.login_checked(error):
+            self._receive(event)
 
     def _receive(self, event: Event) -> None:
         if isinstance(event, Opened):

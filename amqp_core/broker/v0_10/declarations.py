@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from amqp_core.broker.model.exchanges import Binding, Exchange
     from amqp_core.broker.model.queues import Queue
     from amqp_core.broker.model.virtual_host import VirtualHost
+    from amqp_core.broker.rights import Rights
 
 
 class Declarations:
@@ -24,10 +25,12 @@ class Declarations:
     Args:
         owner: of exclusive queues: the session.
         clock: the time of the model, in seconds.
+        rights: of the login.
     """
 
-    def __init__(self, host: VirtualHost, owner: object, clock: Callable[[], float]) -> None:
+    def __init__(self, host: VirtualHost, owner: object, clock: Callable[[], float], rights: Rights) -> None:
         self._host = host
+        self._rights = rights
         self._owner = owner
         self._clock = clock
 
@@ -44,6 +47,13 @@ class Declarations:
         """exchange.declare: of one that exists only type and alternate exchange count."""
         name = named(command.exchange, "the name of an exchange")
         existing = self._host.exchanges.get(name)
+        if command.passive:
+            self._rights.see_exchange(name)
+        else:
+            alternate = None
+            if existing is None:
+                alternate = command.alternate_exchange or (command.arguments or {}).get("alternate-exchange")
+            self._rights.declare_exchange(name, alternate=alternate)
         if command.passive or existing is not None:
             existing = self._host.declare_exchange(name, "", passive=True)
             if command.type and command.type != existing.kind:
@@ -71,6 +81,7 @@ class Declarations:
     def delete_exchange(self, command: spec.ExchangeDelete) -> None:
         """exchange.delete."""
         name = named(command.exchange, "the name of an exchange")
+        self._rights.delete_exchange(name)
         self._exchange(name)
         users = [f"exchange '{each.name}'" for each in self._host.exchanges.values() if each.alternate == name]
         users += [f"queue '{each.name}'" for each in self._host.queues.values() if alternate_of(each) == name]
@@ -80,6 +91,7 @@ class Declarations:
 
     def query_exchange(self, command: spec.ExchangeQuery) -> spec.ExchangeQueryResult:
         """exchange.query."""
+        self._rights.see_exchange(command.name or "")
         exchange = self._host.exchanges.get(command.name or "")
         if exchange is None:
             return spec.ExchangeQueryResult(not_found=True)
@@ -104,6 +116,9 @@ class Declarations:
 
     def bound(self, command: spec.ExchangeBound) -> spec.ExchangeBoundResult:
         """exchange.bound."""
+        self._rights.see_exchange(command.exchange or "")
+        if command.queue:
+            self._rights.see_queue(command.queue)
         exchange = self._host.exchanges.get(command.exchange or "")
         queue = self._host.queues.get(command.queue) if command.queue else None
         if exchange is None or (command.queue and queue is None):
@@ -117,6 +132,7 @@ class Declarations:
     def declare_queue(self, command: spec.QueueDeclare) -> None:
         """queue.declare: of a queue that exists only owner and alternate exchange count."""
         name = named(command.queue, "the name of a queue")
+        self._check_rights(name, command)
         if command.passive or name in self._host.queues:
             self._check_queue(self._host.queue(name, self._owner), command)
             return
@@ -136,7 +152,9 @@ class Declarations:
 
     def delete_queue(self, command: spec.QueueDelete) -> None:
         """queue.delete."""
-        queue = self._host.queue(named(command.queue, "the name of a queue"), self._owner)
+        name = named(command.queue, "the name of a queue")
+        self._rights.delete_queue(name)
+        queue = self._host.queue(name, self._owner)
         if command.if_unused and queue.consumer_count:
             text = f"queue '{queue.name}' is in use: {queue.consumer_count} subscriptions"
             raise Failed(Code.PRECONDITION_FAILED, text)
@@ -147,10 +165,13 @@ class Declarations:
 
     def purge_queue(self, command: spec.QueuePurge) -> None:
         """queue.purge."""
-        self._host.purge_queue(named(command.queue, "the name of a queue"), owner=self._owner)
+        name = named(command.queue, "the name of a queue")
+        self._rights.consume(name)
+        self._host.purge_queue(name, owner=self._owner)
 
     def query_queue(self, command: spec.QueueQuery) -> spec.QueueQueryResult:
         """queue.query: its messages include those that are acquired, as on Broker-J."""
+        self._rights.see_queue(command.queue or "")
         queue = self._host.queues.get(command.queue or "")
         if queue is None:
             return spec.QueueQueryResult()
@@ -166,6 +187,15 @@ class Declarations:
         )
 
     # --- internals
+
+    def _check_rights(self, name: str, command: spec.QueueDeclare) -> None:
+        if command.passive:
+            self._rights.see_queue(name)
+            return
+        exchange: object = None
+        if name not in self._host.queues:
+            exchange = command.alternate_exchange or (command.arguments or {}).get("x-dead-letter-exchange")
+        self._rights.declare_queue(name, dead_letters_to=exchange)
 
     def _check_queue(self, queue: Queue, command: spec.QueueDeclare) -> None:
         if command.passive:
@@ -189,8 +219,11 @@ class Declarations:
         return self._host.declare_exchange(name, "", passive=True)
 
     def _bindable(self, command: spec.ExchangeBind | spec.ExchangeUnbind) -> tuple[Queue, Exchange, str]:
-        queue = self._host.queue(named(command.queue, "the name of a queue"), self._owner)
-        exchange = self._exchange(named(command.exchange, "the name of an exchange"))
+        queue_name = named(command.queue, "the name of a queue")
+        exchange_name = named(command.exchange, "the name of an exchange")
+        self._rights.bind_queue(queue_name, exchange_name)
+        queue = self._host.queue(queue_name, self._owner)
+        exchange = self._exchange(exchange_name)
         return queue, exchange, command.binding_key or ""
 
     @staticmethod

@@ -12,6 +12,7 @@ from amqp_core.v0_10 import spec
 
 if TYPE_CHECKING:
     from amqp_core.broker.model.virtual_host import VirtualHost
+    from amqp_core.broker.rights import Rights
     from amqp_core.broker.v0_10.transaction import Transaction
     from amqp_core.v0_10.session import Session
 
@@ -35,8 +36,9 @@ class Publishing:
     wants it discarded otherwise; else with message.reject. With accept-mode none what nobody takes is dropped.
     """
 
-    def __init__(self, host: VirtualHost, session: Session, username: str) -> None:
+    def __init__(self, host: VirtualHost, session: Session, username: str, rights: Rights) -> None:
         self._host = host
+        self._rights = rights
         self._session = session
         self._reader = Reader(username)
         self._accepted: list[tuple[int, int]] = []
@@ -51,11 +53,12 @@ class Publishing:
                 routed and answered at once; those of a local transaction when it commits.
 
         Raises:
-            Refused: NOT_FOUND, there is no such exchange; ACCESS_REFUSED, it is internal.
+            Refused: NOT_FOUND, there is no such exchange; ACCESS_REFUSED, it is internal; UNAUTHORIZED.
             Failed: RESOURCE_LIMIT_EXCEEDED, a queue is full and accept-mode is none; those of the reader.
             DecodeError: its header is malformed.
         """
         exchange = command.destination or ""
+        self._rights.publish(exchange)
         incoming = self._reader.read(exchange, header, body, now)
         explicit = command.accept_mode == _EXPLICIT
         command_id = self._session.received_next

@@ -42,8 +42,8 @@ class ServerSession:
         self.connection = connection
         self.state = Session(connection.protocol, channel, name)
         self._host: VirtualHost = connection.virtual_host
-        self._declarations = Declarations(self._host, self, lambda: connection.now)
-        self._publishing = Publishing(self._host, self.state, connection.username)
+        self._declarations = Declarations(self._host, self, lambda: connection.now, connection.rights)
+        self._publishing = Publishing(self._host, self.state, connection.username, connection.rights)
         self._subscriptions: dict[str, SessionSubscription] = {}
         self._deliveries = Deliveries()
         self._transaction: Transaction | None = None
@@ -266,6 +266,7 @@ class ServerSession:
         destination, arguments = named(command.destination, "the destination"), command.arguments or {}
         if destination in self._subscriptions:
             raise Failed(Code.NOT_ALLOWED, f"destination '{destination}' has a subscription already")
+        self.connection.rights.consume(command.queue or "")
         selector = next((name for name in _SELECTORS if arguments.get(name)), None)
         if selector is not None:
             raise Failed(Code.NOT_IMPLEMENTED, f"selectors are not served ({selector})")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from amqp_core.broker.model.messages import Message
     from amqp_core.broker.model.queues import Entry
     from amqp_core.broker.model.virtual_host import VirtualHost
+    from amqp_core.broker.rights import Rights
     from amqp_core.broker.v0_9.connection import ServerConnection
     from amqp_core.v0_9.channel import Content
     from amqp_core.v0_9.framing import Frame
@@ -32,6 +33,7 @@ CODES: Final = {
     Refusal.INVALID_ARGUMENT: _Code.PRECONDITION_FAILED,
     Refusal.RESOURCE_LOCKED: _Code.RESOURCE_LOCKED,
     Refusal.ACCESS_REFUSED: _Code.ACCESS_REFUSED,
+    Refusal.UNAUTHORIZED: _Code.ACCESS_REFUSED,
     Refusal.NOT_ALLOWED: _Code.NOT_ALLOWED,
     Refusal.NOT_IMPLEMENTED: _Code.NOT_IMPLEMENTED,
     Refusal.RESOURCE_LIMIT: _Code.PRECONDITION_FAILED,
@@ -62,6 +64,7 @@ class ServerChannel:
         self.connection = connection
         self.state = Channel(connection.protocol, number, connection.max_message_bytes)
         self._host: VirtualHost = connection.virtual_host
+        self._rights: Rights = connection.rights
         self._consumers: dict[str, ChannelConsumer] = {}
         self._held: dict[int, _Held] = {}
         self._last_tag = 0
@@ -183,6 +186,12 @@ class ServerChannel:
     # --- exchange
 
     def _exchange_declare(self, method: spec.ExchangeDeclare) -> None:
+        if method.passive:
+            self._rights.see_exchange(method.exchange)
+        elif method.exchange:
+            is_new = method.exchange not in self._host.exchanges
+            alternate = method.arguments.get("alternate-exchange") if is_new else None
+            self._rights.declare_exchange(method.exchange, alternate=alternate)
         self._host.declare_exchange(
             method.exchange,
             method.type,
@@ -195,6 +204,7 @@ class ServerChannel:
         self._answer(spec.ExchangeDeclareOk(), unless=method.no_wait)
 
     def _exchange_delete(self, method: spec.ExchangeDelete) -> None:
+        self._rights.delete_exchange(method.exchange)
         if (
             method.exchange in self._host.exchanges or not method.exchange
         ):  # RabbitMQ: deleting what is not there is no error
@@ -202,16 +212,24 @@ class ServerChannel:
         self._answer(spec.ExchangeDeleteOk(), unless=method.no_wait)
 
     def _exchange_bind(self, method: spec.ExchangeBind) -> None:
+        self._rights.bind_exchange(method.destination, method.source)
         self._host.bind_exchange(method.destination, method.source, method.routing_key, arguments=method.arguments)
         self._answer(spec.ExchangeBindOk(), unless=method.no_wait)
 
     def _exchange_unbind(self, method: spec.ExchangeUnbind) -> None:
+        self._rights.bind_exchange(method.destination, method.source)
         self._host.unbind_exchange(method.destination, method.source, method.routing_key, arguments=method.arguments)
         self._answer(spec.ExchangeUnbindOk(), unless=method.no_wait)
 
     # --- queue
 
     def _queue_declare(self, method: spec.QueueDeclare) -> None:
+        if method.passive:
+            self._rights.see_queue(method.queue)
+        else:
+            is_new = method.queue not in self._host.queues
+            exchange = method.arguments.get("x-dead-letter-exchange") if is_new else None
+            self._rights.declare_queue(method.queue, dead_letters_to=exchange)
         queue = self._host.declare_queue(
             method.queue,
             owner=self.connection,
@@ -228,23 +246,28 @@ class ServerChannel:
 
     def _queue_bind(self, method: spec.QueueBind) -> None:
         name = self._queue_name(method.queue)
+        self._rights.bind_queue(name, method.exchange)
         key = method.routing_key or (name if not method.queue else "")
         self._host.bind_queue(name, method.exchange, key, owner=self.connection, arguments=method.arguments)
         self._answer(spec.QueueBindOk(), unless=method.no_wait)
 
     def _queue_unbind(self, method: spec.QueueUnbind) -> None:
         name = self._queue_name(method.queue)
+        self._rights.bind_queue(name, method.exchange)
         self._host.unbind_queue(
             name, method.exchange, method.routing_key, owner=self.connection, arguments=method.arguments
         )
         self._answer(spec.QueueUnbindOk())
 
     def _queue_purge(self, method: spec.QueuePurge) -> None:
-        count = self._host.purge_queue(self._queue_name(method.queue), owner=self.connection)
+        name = self._queue_name(method.queue)
+        self._rights.consume(name)
+        count = self._host.purge_queue(name, owner=self.connection)
         self._answer(spec.QueuePurgeOk(count), unless=method.no_wait)
 
     def _queue_delete(self, method: spec.QueueDelete) -> None:
         count, name = 0, self._queue_name(method.queue)
+        self._rights.delete_queue(name)
         if name in self._host.queues:  # RabbitMQ: deleting what is not there is no error
             count = self._host.delete_queue(
                 name, owner=self.connection, if_unused=method.if_unused, if_empty=method.if_empty
@@ -264,6 +287,8 @@ class ServerChannel:
         self._answer(spec.BasicQosOk())
 
     def _consume(self, method: spec.BasicConsume) -> None:
+        name = self._queue_name(method.queue)
+        self._rights.consume(name)
         tag = method.consumer_tag or self._free_tag()
         if tag in self._consumers:
             raise Failed(_Code.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
@@ -272,7 +297,7 @@ class ServerChannel:
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise Failed(_Code.PRECONDITION_FAILED, "x-priority must be an integer")
         receiver.consumer = self._host.consume(
-            self._queue_name(method.queue),
+            name,
             receiver,
             owner=self.connection,
             exclusive=method.exclusive,
@@ -295,6 +320,7 @@ class ServerChannel:
 
     def _get(self, method: spec.BasicGet) -> None:
         name = self._queue_name(method.queue)
+        self._rights.consume(name)
         entry = self._host.get(name, owner=self.connection, no_ack=method.no_ack, now=self.connection.now)
         if entry is None:
             self._answer(spec.BasicGetEmpty())
@@ -369,6 +395,7 @@ class ServerChannel:
     def _publish(self, method: spec.BasicPublish, content: Content) -> None:
         if method.immediate:
             raise Failed(_Code.NOT_IMPLEMENTED, "immediate=true is not implemented")
+        self._rights.publish(method.exchange)
         message = message_of(method, content, self.connection.username)
         if self.state.mode is ChannelMode.TRANSACTIONS:
             self._host.check_target(message.exchange)

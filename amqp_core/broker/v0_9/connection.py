@@ -6,9 +6,10 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
-from amqp_core.broker.adapter import HEARTBEAT_S, PRODUCT, Adapter
+from amqp_core.broker.adapter import HEARTBEAT_S, HERE, PRODUCT, Adapter
+from amqp_core.broker.login import Check
 from amqp_core.broker.v0_9.channel import ServerChannel
-from amqp_core.broker.v0_9.login import MECHANISMS, log_in
+from amqp_core.broker.v0_9.login import PASSWORDS
 from amqp_core.errors import AmqpError, LimitExceeded, given
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.connection import Connection, Ended, FrameReceived, Opened, Role, State
@@ -17,8 +18,11 @@ from amqp_core.write_primitives import cut_short
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from amqp_core.broker.login import Caller
+    from amqp_core.broker.login_checks import LoginChecks
     from amqp_core.broker.logins import Logins
     from amqp_core.broker.model.virtual_host import VirtualHost
+    from amqp_core.errors import AuthenticationFailed
     from amqp_core.v0_9.framing import Frame
 
 _log = logging.getLogger(__name__)
@@ -51,9 +55,19 @@ class ServerConnection(Adapter):
         wake: Callable[[], None],
         peer: str = "",
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
+        caller: Caller = HERE,
+        checks: LoginChecks | None = None,
     ) -> None:
         super().__init__(
-            hosts=hosts, logins=logins, clock=clock, wake=wake, peer=peer, max_message_bytes=max_message_bytes
+            hosts=hosts,
+            logins=logins,
+            clock=clock,
+            wake=wake,
+            peer=peer,
+            max_message_bytes=max_message_bytes,
+            passwords=PASSWORDS,
+            caller=caller,
+            checks=checks,
         )
         self._channels: dict[int, ServerChannel] = {}
         self._doom: tuple[spec.ReplyCode, str] | None = None
@@ -62,9 +76,10 @@ class ServerConnection(Adapter):
             Role.SERVER,
             version=version,
             heartbeat=HEARTBEAT_S,
-            mechanisms=MECHANISMS,
+            mechanisms=self._login.mechanisms,
             authenticate=self._authenticate,
             has_virtual_host=hosts.__contains__,
+            forbids_virtual_host=self._forbids,
             server_properties={
                 "product": PRODUCT,
                 "platform": "Python",
@@ -161,8 +176,14 @@ class ServerConnection(Adapter):
         for channel in channels.values():
             channel.end()
 
-    def _authenticate(self, mechanism: str, response: bytes) -> None:
-        self.username = log_in(self._logins, mechanism, response)
+    def _authenticate(self, mechanism: str, response: bytes) -> bytes | State | None:
+        answer = self._log_in(mechanism, response)
+        return State.CHECKING if isinstance(answer, Check) else answer
+
+    def _login_checked(self, error: AuthenticationFailed | None) -> None:
+        for event in self.protocol.login_checked(error):
+            if isinstance(event, Ended):
+                self._ended(event.error)
 
     def _receive_frame(self, frame: Frame) -> bool:
         """Process a frame of a channel; return whether the connection goes on."""
