@@ -15,7 +15,7 @@ from amqp_core.v0_9.spec import BasicProperties, ReplyCode
 from amqp_core.v0_10.client import Client as Client010
 from amqp_core.v0_10.messages import Message
 from amqp_core.v0_10.spec import DeliveryProperties
-from tests.matrix.cases import ALO, AMO, END, EO, EXPIRE, LOG_POINTS, MEMORY_BROKER, QUORUM_POINTS, SOURCE
+from tests.matrix.cases import ALO, AMO, END, EO, EXPIRE, LAPSE, LOG_POINTS, MEMORY_BROKER, QUORUM_POINTS, SOURCE
 from tests.support.box_process import BoxProcess
 from tests.support.brokerj import BrokerConfig, BrokerJ
 from tests.support.process import wait_until
@@ -74,7 +74,7 @@ class Server:
             return f"{self.name} does not give {case.guarantee} to a query that writes"
         if not self.recognises and QUORUM_POINTS.keys() & {step.point for step in case.steps}:
             return f"a query over {self.name} never recognises messages"
-        if EXPIRE in case.victims and not self.expires:
+        if not self.expires and {EXPIRE, LAPSE} & set(case.victims):
             return f"a prepared branch never expires on {self.name}"
         if self.log and (case.kind != SOURCE or not {step.point for step in case.steps} <= LOG_POINTS | {END}):
             return f"a query over {self.name} does not pass it"
