@@ -65,7 +65,10 @@ def quiet_spark(name: str, directory: Path, log: Path) -> Iterator[SparkSession]
     finally:
         if process.stdin is not None:
             process.stdin.close()  # by which Java notices that its Python has ended
-        process.wait(_END_SECONDS)
+        try:
+            process.wait(_END_SECONDS)
+        except subprocess.TimeoutExpired:
+            process.kill()
         shutil.rmtree(directory, ignore_errors=True)
 
 
