@@ -69,7 +69,6 @@ def run(arguments: argparse.Namespace, title: str, broker: Callable[[], Abstract
         title: of the broker.
         broker: starts one for the life of a context.
     """
-    signal.signal(signal.SIGTERM, _end)
     try:
         require_java()
         directory = _directory(arguments.keep)
@@ -79,6 +78,7 @@ def run(arguments: argparse.Namespace, title: str, broker: Callable[[], Abstract
     except CommandLineError as error:
         return fail(_PROGRAM, error)
     done_with = arguments.keep is None
+    signal.signal(signal.SIGTERM, _end)
     try:
         code = _run(arguments, title, broker, directory)
         done_with &= code == EXIT_DONE

@@ -44,7 +44,7 @@ def quiet_spark(name: str, directory: Path, log: Path) -> Iterator[SparkSession]
 
     configuration = SparkConf().setMaster("local[2]").setAppName(name)
     for key, value in {
-        "spark.driver.extraJavaOptions": _JAVA_OPTIONS,
+        "spark.driver.extraJavaOptions": f"{_JAVA_OPTIONS} -Djava.io.tmpdir={directory}",
         "spark.local.dir": str(directory),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
