@@ -7,24 +7,22 @@ import shutil
 import signal
 import sys
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from amqp_spark.cli import EXIT_BROKER, EXIT_DONE, EXIT_FAILED, CommandLineError, fail
-from amqp_spark.demo.demonstration import LOG, demonstrate, elapsed, say
+from amqp_spark.cli import EXIT_BROKER, EXIT_DONE, EXIT_FAILED, CommandLineError, Signals, fail
+from amqp_spark.demo.demonstration import LOG, demonstrate
 from amqp_spark.demo.java import JavaMissing, require_java
 from amqp_spark.demo.quiet_spark import end_of
+from amqp_spark.demo.reporting import Reporter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import AbstractContextManager
-    from types import FrameType
 
     from amqp_spark.demo.steps import Place
 
 _PROGRAM: Final = "demo"
-_INTERRUPTED: Final = 128 + signal.SIGINT
 _DESCRIPTION: Final = """\
 Shows the connector at work, with nothing installed but this package and Java.
 
@@ -77,44 +75,41 @@ def run(arguments: argparse.Namespace, title: str, broker: Callable[[], Abstract
         return EXIT_BROKER
     except CommandLineError as error:
         return fail(_PROGRAM, error)
-    done_with = arguments.keep is None
-    signal.signal(signal.SIGTERM, _end)
-    try:
-        code = _run(arguments, title, broker, directory)
-        done_with &= code == EXIT_DONE
-    except KeyboardInterrupt:
-        sys.stderr.write(f"{_PROGRAM}: stopped by SIGINT\n")
-        return _INTERRUPTED
-    else:
-        return code
-    finally:
-        if done_with:
-            shutil.rmtree(directory, ignore_errors=True)
+    with Signals() as signals:
+        reporter = Reporter(signals)
+        try:
+            reporter.say(f"1/6 starting a broker ({title})")
+            with broker() as place:
+                holds = demonstrate(place, arguments.count, arguments.seed, directory, reporter)
+            code = _conclude(reporter, arguments, directory, holds=holds)
+        except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
+            code = signals.exit_code or _explain(error, directory)
+            if signals.received is not None:
+                sys.stderr.write(f"{_PROGRAM}: stopped by {signal.Signals(signals.received).name}\n")
+    if arguments.keep is None and (code == EXIT_DONE or signals.received is not None):
+        shutil.rmtree(directory, ignore_errors=True)
+    return code
 
 
-def _run(
-    arguments: argparse.Namespace, title: str, broker: Callable[[], AbstractContextManager[Place]], directory: Path
-) -> int:
-    """Run it in a directory, which the last lines name if it stays; return the exit code."""
-    started = time.monotonic()
-    try:
-        say(f"1/6 starting a broker ({title})")
-        with broker() as place:
-            holds = demonstrate(place, arguments.count, arguments.seed, directory)
-    except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
-        printed = end_of(directory / LOG)
-        if printed:
-            sys.stderr.write(f"{printed}\n")
-        code = fail(_PROGRAM, error)
-        sys.stderr.write(f"{_PROGRAM}: files and the log of Spark ({LOG}) are in {directory}\n")
-        return code
+def _conclude(reporter: Reporter, arguments: argparse.Namespace, directory: Path, *, holds: bool) -> int:
+    """Say how it ended; return the exit code."""
     if not holds:
-        say(f"demo: FAILED; files and the log of Spark ({LOG}) are in {directory}")
+        reporter.say(f"demo: FAILED; files and the log of Spark ({LOG}) are in {directory}")
         return EXIT_FAILED
-    say(f"demo: every message arrived exactly once, and the summaries of them came back ({elapsed(started)})")
+    reporter.say(f"demo: every message arrived exactly once, and the summaries of them came back ({reporter.elapsed})")
     if arguments.keep is not None:
-        say(f"demo: the files are in {directory}")
+        reporter.say(f"demo: the files are in {directory}")
     return EXIT_DONE
+
+
+def _explain(error: Exception, directory: Path) -> int:
+    """Say what went wrong, after the last lines that Spark has printed; return the exit code."""
+    printed = end_of(directory / LOG)
+    if printed:
+        sys.stderr.write(f"{printed}\n")
+    code = fail(_PROGRAM, error)
+    sys.stderr.write(f"{_PROGRAM}: files and the log of Spark ({LOG}) are in {directory}\n")
+    return code
 
 
 def _directory(keep: Path | None) -> Path:
@@ -133,11 +128,6 @@ def _directory(keep: Path | None) -> Path:
     if used:
         raise CommandLineError(f"--keep {keep} has files", "Give a new or an empty directory")
     return keep.resolve()
-
-
-def _end(number: int, _frame: FrameType | None) -> None:
-    """End the process in order: broker and Spark stop, the directory is removed."""
-    sys.exit(128 + number)
 
 
 def _positive(text: str) -> int:

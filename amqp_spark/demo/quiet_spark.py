@@ -53,8 +53,9 @@ def quiet_spark(name: str, directory: Path, log: Path) -> Iterator[SparkSession]
     }.items():
         configuration.set(key, value)
     with log.open("wb") as output:
-        redirected = {"stdout": output, "stderr": subprocess.STDOUT}
-        gateway = launch_gateway(configuration, redirected)  # type: ignore[no-untyped-call]  # pyspark has no types here
+        # In a session of its own: a signal for all processes of a terminal is for this one, which ends Java in order.
+        settings = {"stdout": output, "stderr": subprocess.STDOUT, "start_new_session": True}
+        gateway = launch_gateway(configuration, settings)  # type: ignore[no-untyped-call]  # pyspark has no types here
     process: subprocess.Popen[bytes] = gateway.proc
     try:
         context = SparkContext(conf=configuration, gateway=gateway)

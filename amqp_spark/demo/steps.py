@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from pyspark.sql import SparkSession
 
+    from amqp_spark.demo.reporting import Reporter
+
 EXCHANGE: Final = "amq.topic"
 TICKS: Final = "ticks"
 SUMMARIES: Final = "summaries"
@@ -65,7 +67,7 @@ def declare(place: Place) -> None:
             client.bind(queue, EXCHANGE, key)
 
 
-def publish(place: Place, count: int, seed: int, say: Callable[[str], None]) -> Published:
+def publish(place: Place, count: int, seed: int, reporter: Reporter) -> Published:
     """Publish ticks to the exchange, and wait until the broker has confirmed them."""
     quantity = 0
     with connect(place.of_client) as client:
@@ -74,24 +76,31 @@ def publish(place: Place, count: int, seed: int, say: Callable[[str], None]) -> 
             quantity += tick.qty
             if number % _CONFIRM_EVERY == 0:
                 client.confirm()
+                reporter.check()
             if number % _SAY_EVERY == 0:
-                say(f"{number:,} confirmed")
+                reporter.detail(f"{number:,} confirmed")
         client.confirm()
     return Published(count, quantity)
 
 
-def stream(spark: SparkSession, place: Place, output: Path, checkpoint: Path, say: Callable[[str], None]) -> None:
+def stream(spark: SparkSession, place: Place, output: Path, checkpoint: Path, reporter: Reporter) -> None:
     """Stream what the queue holds into Parquet files, in micro-batches."""
     source = spark.readStream.format("amqp").options(**place.of_connector)
     rows = source.option("queue", TICKS).option("maxMessagesPerTrigger", _BATCH).schema(_SCHEMA).load()
     writer = rows.writeStream.format("parquet").option("checkpointLocation", str(checkpoint))
     query = writer.trigger(availableNow=True).start(str(output))
     progress = Progress(
-        io.StringIO(), quiet=True, on_batch=lambda batch: say(f"batch {batch.batchId}: {batch.numInputRows:,} rows")
+        io.StringIO(),
+        quiet=True,
+        on_batch=lambda batch: reporter.detail(f"batch {batch.batchId}: {batch.numInputRows:,} rows"),
     )
-    while not query.awaitTermination(_POLL_SECONDS):
+    try:
+        while not query.awaitTermination(_POLL_SECONDS):
+            progress.update(query)
+            reporter.check()
         progress.update(query)
-    progress.update(query)
+    finally:
+        query.stop()
 
 
 def waiting(place: Place) -> int | None:
@@ -119,7 +128,7 @@ def summarise(spark: SparkSession, place: Place, source: Path) -> None:
     writer.option("exchange", EXCHANGE).save()
 
 
-def receive(place: Place, say: Callable[[str], None]) -> list[Any]:
+def receive(place: Place, reporter: Reporter) -> list[Any]:
     """Receive the summaries with the client alone, and accept them."""
     found: list[Any] = []  # messages of either protocol
     with connect(place.of_client) as client:
@@ -131,5 +140,5 @@ def receive(place: Place, say: Callable[[str], None]) -> list[Any]:
         while (message := take(timeout=_SILENCE_SECONDS)) is not None:
             found.append(message)
             client.accept([(message.transfer_id, message.transfer_id)])
-            say(f"{message.routing_key:<12} {message.body.decode()}")
+            reporter.detail(f"{message.routing_key:<12} {message.body.decode()}")
     return found
