@@ -1,5 +1,6 @@
-# From a fresh clone: `make demo`. Needs Python >= 3.11, Java >= 17, Maven and make; an error names missing programs with
-# the command that installs them. Every target sets up .venv first, and again when pyproject.toml has changed.
+# From a fresh clone: `make demo`. Needs Python >= 3.11, make, Java >= 17 and, for all but the demo, Maven; an error names
+# missing programs with the command that installs them. Where there is no Java and the machine has apt, one is unpacked into
+# the cache. Every target sets up .venv first, and again when pyproject.toml has changed.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -10,6 +11,11 @@ PY := .venv/bin/python
 STAMP := .venv/.setup-done
 # Test processes, each with Spark and a broker (2 to 3 GB). Most tests wait, so there is one more than cores.
 WORKERS ?= $(shell n=$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )); echo $$(( n < 4 ? n : 4 )))
+NEEDS := java mvn
+# Where neither JAVA_HOME nor the PATH has a Java: the one that tests/support/jre_install.py unpacks.
+ifeq ($(if $(JAVA_HOME),$(wildcard $(JAVA_HOME)/bin/java))$(shell command -v java),)
+export JAVA_HOME := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/amqp_spark/jre/home
+endif
 BROKER_ARGS := $(if $(PORT),--port $(PORT)) $(if $(HEAP),--heap $(HEAP))
 
 .PHONY: help setup prerequisites broker demo prepare test test-all lint format generate bench crash-matrix soak clean
@@ -31,7 +37,8 @@ help:
 setup: $(STAMP)
 
 prerequisites:
-	@python=$$(.ci/find-python) && "$$python" tests/support/prerequisites.py
+	@python=$$(.ci/find-python) && "$$python" -m tests.support.jre_install && \
+	  "$$python" tests/support/prerequisites.py $(NEEDS)
 
 # pip 25.1 is the first that reads dependency groups; the pip of a new environment may be older.
 $(STAMP): pyproject.toml | prerequisites
@@ -45,9 +52,10 @@ $(STAMP): pyproject.toml | prerequisites
 broker: $(STAMP) | prerequisites
 	@exec $(PY) -m tests.support.$(if $(filter rabbitmq,$(BROKER)),rabbitmq,brokerj) $(BROKER_ARGS)
 
+demo: NEEDS := java $(if $(BROKER),mvn)
 demo: $(STAMP) | prerequisites
 	$(if $(BROKER),@$(PY) -m tests.support.prefetch)
-	@exec $(PY) -m tests.support.demo $(if $(BROKER),--broker $(BROKER)) $(ARGS)
+	@exec $(PY) -m $(if $(BROKER),tests.support.demo --broker $(BROKER),amqp_spark.demo) $(ARGS)
 
 lint: $(STAMP)
 	$(PY) -m ruff format --check --quiet .

@@ -517,6 +517,9 @@ class SparkCondition(Condition):
         "Let the query try again, and do not resolve its branches by hand while it runs.")
 
     # --- command line
+    JAVA_MISSING = (
+        "Spark needs Java {needed} or newer, and {found}.",
+        "Install it with {command}, or set JAVA_HOME to the directory of one.")
     COMMAND_LINE_INVALID = "The command line cannot be used: {problem}.", "{remedy}."
     FILE_NOT_READABLE = "Option {option!r}: {path!r} cannot be read: {reason}.", "Correct the path or its permissions."
     FILE_NOT_WRITABLE = (

@@ -11,7 +11,6 @@ import pytest
 
 from amqp_core.v0_10.messages import Message
 from tests.broker.job_support import QUICK, environment, error_lines, job_path, left, login, started, submitted
-from tests.support import demo
 from tests.support.capabilities import needs
 from tests.support.jobs import load
 from tests.support.process import wait_until
@@ -41,19 +40,6 @@ def bodies(directory: Path) -> list[int]:
 def arguments(queue: str, directory: Path) -> list[str]:
     output = ["--output", str(directory / "out"), "--checkpoint", str(directory / "ck")]
     return ["--queue", queue, "--schema", "body STRING", *output, *QUICK]
-
-
-@pytest.mark.parametrize(
-    "broker", ["box", *(pytest.param(name, marks=pytest.mark.thorough) for name in ("broker-j", "rabbitmq"))]
-)
-def test_the_demo_proves_that_every_message_arrived(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], broker: str
-) -> None:
-    assert demo.main(["--count", "3000", "--broker", broker, "--output", str(tmp_path / "demo")]) == 0
-    shown = capsys.readouterr().out
-    assert "every message arrived exactly once, and the summaries of them came back" in shown
-    assert '"symbol":"SAP"' in shown
-    assert "FAIL" not in shown
 
 
 @pytest.mark.thorough

@@ -11,6 +11,7 @@ import pytest
 from chispa import assert_df_equality
 
 from amqp_core import ConnectOptions, Message, parse_url
+from amqp_core import connect as connect_to
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,10 +31,28 @@ def examples() -> list[str]:
 
 
 @pytest.mark.spark
-def test_the_first_example_reads_and_writes(
+def test_the_first_example_on_the_embedded_broker(
+    spark: SparkSession, amqp_url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts, virtual_host, _ = parse_url(amqp_url)
+    options = ConnectOptions(hosts=hosts, virtual_host=virtual_host, username="guest", password="guest")
+    with connect_to(options) as client:
+        client.declare_queue("hello")
+        code = examples()[0].replace('"amqp://localhost:5672"', f'"{amqp_url}"')
+        exec(compile(code, "README.md", "exec"), {})
+        shown = re.findall(r"\|\s*(\w+)\|\s*(\w+)\|", capsys.readouterr().out)
+        assert sorted(shown) == [("body", "routing_key"), ("hello", "hello"), ("world", "hello")]
+        left = client.query_queue("hello")
+        assert left is not None
+        assert left.message_count == 0
+    spark.catalog.dropTempView("received")
+
+
+@pytest.mark.spark
+def test_the_example_of_a_real_broker_reads_and_writes(
     spark: SparkSession, broker: Broker, connect: Connect, fresh_names: Iterator[str], tmp_path: Path
 ) -> None:
-    code = examples()[0]
+    code = examples()[1]
     ticks, seen = next(fresh_names), next(fresh_names)
     client = connect()
     client.declare_queue(ticks)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support import rabbitmq_install, rabbitmq_needed
+from tests.support import debian_packages, rabbitmq_needed
 from tests.support.rabbitmq import RabbitMQConfig, RabbitMQNode
 from tests.support.rabbitmq_install import OLD, REFERENCE, RabbitMQMissing, find, is_fetched
 from tests.support.rabbitmq_needed import put_together, start_or_skip
@@ -35,8 +35,8 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", str(directory))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("RABBITMQ_HOME", raising=False)
-    monkeypatch.setattr(rabbitmq_install, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(rabbitmq_install, "_codename", lambda: "bookworm")
+    monkeypatch.setattr(debian_packages, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(debian_packages, "_codename", lambda: "bookworm")
     return directory
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
 import sys
+import venv
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -34,15 +36,37 @@ def package_archive(path: Path) -> Path:
     return path
 
 
-def python_without_the_package(directory: Path) -> Path:
-    """Make an interpreter in ``directory`` with all packages of this one, except ours."""
+def packages_of_others(directory: Path) -> Path:
+    """Make a directory with all packages of this interpreter, except ours."""
     packages = directory / "site-packages"
     packages.mkdir()
     for entry in Path(pyspark.__file__).resolve().parents[1].iterdir():
         if "amqp" not in entry.name and entry.suffix != ".pth":
             (packages / entry.name).symlink_to(entry)
+    return packages
+
+
+def python_without_the_package(directory: Path) -> Path:
+    """Make an interpreter in ``directory`` with all packages of this one, except ours."""
+    packages = packages_of_others(directory)
     interpreter = directory / "python"
     real = Path(sys.executable).resolve()
     interpreter.write_text(f'#!/bin/sh\nPYTHONPATH="{packages}${{PYTHONPATH:+:$PYTHONPATH}}" exec "{real}" -S "$@"\n')
     interpreter.chmod(0o755)
     return interpreter
+
+
+def installed_from_a_wheel(directory: Path) -> Path:
+    """Build the wheel, and install it in a new environment that has the packages of others; return its Python."""
+    wheels = directory / "wheels"
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(wheels)]
+    subprocess.run(build, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = wheels.glob("*.whl")
+    environment = directory / "venv"
+    venv.create(environment, symlinks=True)  # without pip, which takes seconds: ours installs it
+    python = environment / "bin" / "python"
+    install = ["install", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-index", str(wheel)]
+    subprocess.run([sys.executable, "-m", "pip", "--python", str(python), *install], check=True)
+    (site_packages,) = environment.glob("lib/python*/site-packages")
+    (site_packages / "others.pth").write_text(f"{packages_of_others(directory)}\n", encoding="utf-8")
+    return python

@@ -11,6 +11,10 @@ import re
 import shutil
 import subprocess
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
 
 MIN_PYTHON = (3, 11)
 MIN_JAVA = 17
@@ -83,23 +87,23 @@ def require_program(name: str) -> str:
     return found
 
 
-def missing() -> list[str]:
-    """Return one line for each missing prerequisite."""
+def missing(tools: Collection[str] = ("java", "mvn")) -> list[str]:
+    """Return one line for each missing prerequisite: Python, and what is needed of Java and Maven."""
     problems = []
     if sys.version_info < MIN_PYTHON:
         wanted = ".".join(map(str, MIN_PYTHON))
         problems.append(f"python {wanted} or newer is needed, this is {sys.version.split()[0]} ({sys.executable})")
-    for check in (require_java, lambda: require_program("mvn")):
+    for tool in tools:
         try:
-            check()
+            require_java() if tool == "java" else require_program(tool)
         except PrerequisiteMissing as error:
             problems.append(str(error))
     return problems
 
 
 def main() -> int:
-    """Print the missing prerequisites; the exit code is 1 if there are any."""
-    problems = missing()
+    """Print the missing ones of the programs on the command line (default: all); exit code 1 if there are any."""
+    problems = missing(sys.argv[1:] or ("java", "mvn"))
     for problem in problems:
         print(f"prerequisite: {problem}", file=sys.stderr)
     return 1 if problems else 0

@@ -8,21 +8,15 @@ each of them by the loader that came with it. All paths inside are relative: the
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import subprocess
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.debian_packages import mirrors, own_apt, repeated, require_tools, run
 from tests.support.maven import FetchFailed, cache_root, cached_directory
 
-_APT_TIMEOUT_S = 600
-_ATTEMPTS = 3
-_PAUSE_S = 5.0
 _KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-_MOVING_SUITES = ("stable", "testing", "unstable", "sid")
 
 # What the server and its Erlang need; the other dependencies are for a service of the system.
 _NEEDED = (
@@ -162,98 +156,49 @@ def _unpacked(root: Path) -> Installation:
 
 def _fetch(release: Release, into: Path) -> None:
     """Fetch and unpack the first suite that has the release, trying a few times: mirrors fail now and then."""
-    for program in ("apt-get", "dpkg-deb"):
-        if shutil.which(program) is None:
-            raise FetchFailed(f"this machine has no {program}")
-    mirrors = _mirrors()
-    problem = FetchFailed("apt is configured without a mirror of Debian")
-    for attempt in range(_ATTEMPTS):
-        if attempt:
-            time.sleep(_PAUSE_S)
+    require_tools()
+    found = mirrors()
+
+    def each() -> None:
+        problem = FetchFailed("apt is configured without a mirror of Debian")
         for suite in release.suites:
-            for mirror in mirrors:
+            for mirror in found:
                 shutil.rmtree(into)
                 into.mkdir()
                 try:
-                    _fetch_suite(mirror, suite, release, into)
+                    return _fetch_suite(mirror, suite, release, into)
                 except FetchFailed as error:
                     problem = error
-                else:
-                    return
-    raise problem
+        raise problem
 
-
-def _mirrors() -> list[str]:
-    """Return the addresses from which this machine gets its own Debian."""
-    uris = re.findall(
-        r"^'(\S+)/dists/([^/'\s]+)/(?:In)?Release'", _run("apt-get", "update", "--print-uris"), re.MULTILINE
-    )
-    suites = (*_MOVING_SUITES, _codename())
-    return list(dict.fromkeys(base for base, suite in uris if suite in suites))
-
-
-def _codename() -> str:
-    release = Path("/etc/os-release")
-    found = (
-        re.search(r"^VERSION_CODENAME=(\S+)$", release.read_text("utf-8"), re.MULTILINE) if release.is_file() else None
-    )
-    return found[1] if found else "stable"
+    repeated(each)
 
 
 def _fetch_suite(mirror: str, suite: str, release: Release, into: Path) -> None:
     with tempfile.TemporaryDirectory(prefix=".apt.", dir=into.parent) as name:
         work = Path(name)
-        for directory in ("lists/partial", "archives/partial"):
-            (work / directory).mkdir(parents=True)
         (work / "status").touch()
         key = f"[signed-by={_KEYRING}] " if _KEYRING.is_file() else ""
         (work / "sources.list").write_text(f"deb {key}{mirror} {suite} main\n", encoding="utf-8")
         apt = (
-            "apt-get",
-            "-qq",
+            *own_apt(work),
             f"-oDir::Etc::sourcelist={work}/sources.list",
             "-oDir::Etc::sourceparts=-",
             "-oDir::Etc::preferences=-",
             "-oDir::Etc::preferencesparts=-",
-            f"-oDir::State::lists={work}/lists",
             f"-oDir::State::status={work}/status",
-            f"-oDir::Cache={work}",
-            f"-oDir::Cache::archives={work}/archives",
             "-oAPT::Install-Recommends=0",
-            "-oAPT::Sandbox::User=",  # what runs as root would become a user that cannot read this directory
             "-oAPT::Update::Error-Mode=any",
-            "-oAcquire::Retries=3",
-            "-oAcquire::http::Timeout=30",
         )
-        _run(*apt, "update")
-        _run(*apt, "--yes", "--download-only", "install", "rabbitmq-server")
+        run(*apt, "update")
+        run(*apt, "--yes", "--download-only", "install", "rabbitmq-server")
         for package in sorted((work / "archives").glob("*.deb")):
             if package.name.startswith(_NEEDED):
-                _run("dpkg-deb", "--extract", str(package), str(into))
+                run("dpkg-deb", "--extract", str(package), str(into))
     found = _unpacked(into).version
     if not release.matches(found):
         raise FetchFailed(f"Debian {suite} has RabbitMQ {found}, expected {release.version}")
     _make_runnable(into)
-
-
-def _run(*command: str) -> str:
-    try:
-        done = subprocess.run(
-            command,
-            env=os.environ | {"LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=_APT_TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise FetchFailed(f"{command[0]} gave up after {_APT_TIMEOUT_S} s") from error
-    if done.returncode != 0:
-        lines = done.stdout.strip().splitlines()
-        raise FetchFailed(f"{command[0]}: {lines[-1] if lines else f'exit code {done.returncode}'}")
-    return done.stdout
 
 
 # -- programs of another suite -----------------------------------------------------------------------------
