@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import amqp_spark
+from amqp_core.broker.error_conditions import BrokerCondition
 from amqp_core.error_conditions import CoreCondition
 from amqp_spark import docs
 from amqp_spark.arrow.decode import COLUMNS, DEFAULT_SCHEMA
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
 DEVELOPERS = [ROOT / "tests" / "README.md", ROOT / "tests" / "bench" / "README.md", ROOT / "specs" / "README.md"]
 CODE = ("amqp_core", "amqp_spark", "jobs", "specs", "tests")
-CONDITIONS = {condition.title for condition in (*CoreCondition, *SparkCondition)}
+CONDITIONS = {condition.title for condition in (*CoreCondition, *BrokerCondition, *SparkCondition)}
 VARIABLES = re.compile(r"AMQP_(TEST|FROM|TO)_\w*|AMQP_(URL|USERNAME|PASSWORD|NAME)")
 
 
