@@ -37,6 +37,7 @@ class Sink:
     def __init__(self, room: float = float("inf")) -> None:
         self.room = room
         self.got: list[Entry] = []
+        self.bodies: list[str] = []
         self.was_cancelled = False
 
     def has_room(self, size: int) -> bool:
@@ -46,13 +47,10 @@ class Sink:
         assert self.room >= 1, "delivered without room"
         self.room -= 1
         self.got.append(entry)
+        self.bodies += bodies([entry])
 
     def cancelled(self) -> None:
         self.was_cancelled = True
-
-    @property
-    def bodies(self) -> list[str]:
-        return bodies(self.got)
 
 
 class Host(VirtualHost):
