@@ -116,6 +116,8 @@ class Memory:
         """
         most = self.limit * _MOST_UNCOMMITTED
         if self.uncommitted.nbytes + message.size + MESSAGE_BYTES > most:
-            text = f"transactions that are not committed would take more than {most:.0f} bytes, half of the memory limit"
+            text = (
+                f"transactions that are not committed would take more than {most:.0f} bytes, half of the memory limit"
+            )
             raise Refused(Refusal.RESOURCE_LIMIT, text)
         self.uncommitted.take(message)

@@ -102,6 +102,11 @@ class VirtualHost:
         return min(times, default=None)
 
     @property
+    def has_new_expiry(self) -> bool:
+        """Whether something may expire earlier than ``expire`` or ``next_expiry`` said last."""
+        return self._timers.has_new
+
+    @property
     def exchanges(self) -> Mapping[str, Exchange]:
         """Exchanges by name; the default exchange is ``""``."""
         return self._topology.exchanges
