@@ -425,6 +425,7 @@ class VirtualHost:
         entry = place.take(now)
         if entry is not None and no_ack:
             place.settle(entry)
+            entry = entry.take_over()
         self._dead_letters.drain(now)
         return entry
 

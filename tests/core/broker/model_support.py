@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
 
     from amqp_core.broker.model.errors import Refusal
+    from amqp_core.broker.model.memory import Memory
     from amqp_core.broker.model.queues import Consumer, Entry
 
 ME = "my connection"
@@ -56,8 +57,8 @@ class Sink:
 class Host(VirtualHost):
     """A virtual host with short ways to do what tests do."""
 
-    def __init__(self) -> None:
-        super().__init__("test")
+    def __init__(self, memory: Memory | None = None) -> None:
+        super().__init__("test", memory)
 
     def make(self, name: str = "q", **arguments: object) -> str:
         """Declare a queue; ``x_max_length=1`` is argument ``x-max-length``."""
