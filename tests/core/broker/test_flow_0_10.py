@@ -106,12 +106,11 @@ def test_a_client_that_does_not_stop_is_not_read_in_the_end() -> None:
         peer.server.tick(at)
     assert not peer.server.is_over, "silence of a client that is not read counts for nothing"
     peer.publish(b"late")
-    before = drain(world)
+    assert drain(world) > 0
     peer.server.relieve()
     peer.pump()
-    assert not peer.server.is_stalled
     assert left(peer) is None
-    assert (before > 0, drain(world)) == (True, 1)
+    assert drain(world) == 1, "what waited is processed, and the connection is read"
 
 
 def test_a_client_that_does_not_stop_and_holds_all_the_memory_is_closed() -> None:
