@@ -126,6 +126,8 @@ class Publishing:
         queues = self._host.route(incoming.message)
         if queues:
             branch.publish(incoming.message, queues)
+        if restraints := [queue for queue in queues if queue.holds]:
+            self._flow.stop(restraints)
         if explicit and (queues or incoming.discard_unroutable):
             self._accept(command_id)
         elif explicit:
