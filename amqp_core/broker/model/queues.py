@@ -156,7 +156,7 @@ class Queue:
     def has_room_for(self, messages: Sequence[Message]) -> bool:
         """Whether the queue would take all of them."""
         nbytes = sum(len(message.body) for message in messages)
-        return not self._rejects or not self._is_over(
+        return not self._limits.rejects or not self._limits.is_over(
             self._backlog.count + len(messages), self._backlog.nbytes + nbytes
         )
 
