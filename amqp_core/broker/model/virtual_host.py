@@ -104,7 +104,7 @@ class VirtualHost:
     @property
     def has_new_expiry(self) -> bool:
         """Whether something may expire earlier than ``expire`` or ``next_expiry`` said last."""
-        return self._timers.has_new
+        return self._timers.has_new or self.branches.has_new_expiry
 
     @property
     def exchanges(self) -> Mapping[str, Exchange]:
