@@ -16,6 +16,7 @@ from amqp_core.broker.errors import UnusableFile
 from amqp_core.broker.logins import DEFAULT_LOGIN
 from amqp_core.broker.memory_limit import memory_size
 from amqp_core.broker.model.errors import Refused
+from amqp_core.broker.open_files import allow_connections
 from amqp_core.broker.server import HOST, MOST_CONNECTIONS, Server
 from amqp_core.broker.settings import Settings
 from amqp_core.broker.store.database import StoreError
@@ -182,6 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given.port, given.store, given.host, given.users, given.tls_cert, given.tls_key, given.tls_ca,
         given.allow_anonymous, given.memory_limit, given.max_connections,
     )  # fmt: skip
+    allow_connections(given.max_connections)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         tls = settings.tls()
