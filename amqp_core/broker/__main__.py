@@ -14,8 +14,10 @@ from amqp_core.address import is_loopback
 from amqp_core.broker import user_command
 from amqp_core.broker.errors import UnusableFile
 from amqp_core.broker.logins import DEFAULT_LOGIN
+from amqp_core.broker.memory_limit import memory_size
 from amqp_core.broker.model.errors import Refused
-from amqp_core.broker.server import HOST, Server
+from amqp_core.broker.open_files import allow_connections
+from amqp_core.broker.server import HOST, MOST_CONNECTIONS, Server
 from amqp_core.broker.settings import Settings
 from amqp_core.broker.store.database import StoreError
 
@@ -49,6 +51,21 @@ def port(text: str) -> int:
     """Parse a port."""
     if not text.isdigit() or int(text) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port: give a number from 0 (any free port) to 65535")
+    return int(text)
+
+
+def size(text: str) -> int:
+    """Parse a size of memory."""
+    try:
+        return memory_size(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def count(text: str) -> int:
+    """Parse a number of connections."""
+    if not text.isdigit() or not 0 < int(text) < 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of connections: give one of at least 1")
     return int(text)
 
 
@@ -87,6 +104,14 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--bind", action="append", default=[], type=binding, metavar="EXCHANGE:QUEUE[:KEY]",
         help="bind a queue to an exchange, such as amq.topic:prices:stocks.#",
+    )  # fmt: skip
+    made.add_argument(
+        "--memory-limit", type=size, metavar="SIZE",
+        help="stop publishers while messages take more, such as 512M; by default 40%% of the machine's memory",
+    )  # fmt: skip
+    made.add_argument(
+        "--max-connections", type=count, default=MOST_CONNECTIONS, metavar="N",
+        help=f"refuse further connections; {MOST_CONNECTIONS} by default",
     )  # fmt: skip
     return made
 
@@ -156,12 +181,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.error("--tls-ca needs --tls-cert and --tls-key")
     settings = Settings(
         given.port, given.store, given.host, given.users, given.tls_cert, given.tls_key, given.tls_ca,
-        given.allow_anonymous,
+        given.allow_anonymous, given.memory_limit, given.max_connections,
     )  # fmt: skip
+    allow_connections(given.max_connections)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     try:
         tls = settings.tls()
-        server = Server(logins=settings.logins(), store=settings.store)
+        server = settings.server()
     except (StoreError, UnusableFile) as error:
         print(error, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import math
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
+from amqp_core.broker.brake import Brake
 from amqp_core.broker.login import Caller, Check, ServerLogin
 from amqp_core.broker.rights import Rights
 from amqp_core.broker.sasl_errors import refused
@@ -25,6 +27,8 @@ MOST_PENDING_BYTES: Final = 1 << 20
 """Bytes for a client that are not written yet, above which it gets no more messages."""
 HERE: Final = Caller()
 """A client on this machine, without a certificate."""
+_OTHERS: Final = 1 << 20
+"""Bytes in parts beside the largest message: overhead, and methods and commands that are none."""
 _NORMAL: Final = 200
 """Reply code of a connection that ends as it should, in both protocols."""
 
@@ -50,6 +54,7 @@ class Adapter(ABC):
         rights: what the login may do in the virtual host that it has opened.
         is_over: whether the connection can be dropped when all is written.
         paused: whether the socket takes no more bytes at present; the server sets it.
+        is_read: whether the socket is read at present; the server sets it.
     """
 
     def __init__(
@@ -71,6 +76,8 @@ class Adapter(ABC):
         self.rights = Rights()
         self.is_over = False
         self.paused = False
+        self.is_read = True
+        self._brake: Brake[Any] = Brake()
         self._hosts = hosts
         self._logins = logins
         self._login = ServerLogin(logins, caller, passwords)
@@ -79,6 +86,7 @@ class Adapter(ABC):
         self._wake = wake
         self._host: VirtualHost | None = None
         self._pending = 0
+        self._answers = 0
         self._starved = False
 
     @property
@@ -112,8 +120,36 @@ class Adapter(ABC):
 
     @property
     def is_stalled(self) -> bool:
-        """Whether nothing more is to be read until the client has read what was sent."""
-        return False
+        """Whether nothing more is to be read at present."""
+        return self._brake.is_on and not self.is_closing
+
+    @property
+    def is_restrained(self) -> bool:
+        """Whether the client publishes what there is no room for: ``relieve`` is to be called at times."""
+        return self._brake.is_stopped or self._has_restraints()
+
+    @property
+    @abstractmethod
+    def unfinished_bytes(self) -> int:
+        """Bytes of messages that have not arrived whole."""
+
+    def relieve(self) -> None:
+        """Let the publishers of the client go on if there is room again.
+
+        A connection that is not read although it holds messages is read a little at a time, for its acks may be what
+        others wait for. If it publishes on, and far above the limit, it ends, and gives back what it holds.
+        """
+        if self.is_closing or self.is_over:
+            return
+        over = self._relieve()
+        if not self._has_restraints():
+            self._brake.release_for_publisher()
+        elif self._brake.is_on and self._holds_messages():
+            if over is not None:
+                self._give_up(f"the client publishes and consumes on one connection, which is blocked ({over})")
+                return
+            self._brake.sip()
+        self._go_on()
 
     @abstractmethod
     def receive(self, data: bytes) -> None:
@@ -125,9 +161,13 @@ class Adapter(ABC):
 
     def written(self) -> None:
         """The socket takes more: go on with what waited for it."""
-        if self._starved and not self.paused:
+        if self.paused:
+            return
+        if self._starved:
             self._starved = False
             self._resume()
+        self._brake.release_for_answers()
+        self._go_on()
 
     def tick(self, now: float) -> float | None:
         """Send a heartbeat if one is due; return the time of the next call. A client that is silent is given up."""
@@ -144,6 +184,43 @@ class Adapter(ABC):
     @abstractmethod
     def shut_down(self) -> None:
         """Tell the client that the broker stops."""
+
+    def _go_on(self) -> None:
+        """Process events that wait, unless they still have to."""
+        if self._brake.has_waiting and not self._brake.is_on:
+            self._process([])
+            self._wake()
+
+    def _most_unfinished(self) -> float:
+        """Bytes of messages that may have arrived in part, on all channels together."""
+        memory = math.inf if self._host is None else self._host.memory.limit
+        return min(self.max_message_bytes, memory) + _OTHERS
+
+    def _answered(self, nbytes: int) -> None:
+        """Note an answer that the client has asked for: it has to read before it gets many."""
+        self._answers += nbytes
+        if self._answers > MOST_PENDING_BYTES:
+            self._brake.pull_for_answers()
+
+    @abstractmethod
+    def _process(self, events: list[Any]) -> None:
+        """Process the events that wait, and these."""
+
+    @abstractmethod
+    def _has_restraints(self) -> bool:
+        """Whether the publishers of the client have to wait."""
+
+    @abstractmethod
+    def _relieve(self) -> str | None:
+        """Tell the publishers of the client if they may go on; the reason if there is far too little room."""
+
+    @abstractmethod
+    def _holds_messages(self) -> bool:
+        """Whether the client has messages that it has not settled."""
+
+    @abstractmethod
+    def _give_up(self, text: str) -> None:
+        """Close the connection, since the client takes up too much."""
 
     @abstractmethod
     def _resume(self) -> None:

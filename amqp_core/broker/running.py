@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from amqp_core.broker.logins import DEFAULT_LOGIN
-from amqp_core.broker.server import HOST, Server
+from amqp_core.broker.server import HOST, MOST_CONNECTIONS
 from amqp_core.broker.settings import Settings
 from amqp_core.broker.store.database import StoreError
 
@@ -33,7 +33,7 @@ class Broker:
         self.username, self.password = DEFAULT_LOGIN if settings.users is None else ("", "")
         self.port = settings.port
         self._tls = settings.tls()
-        self._server = Server(logins=settings.logins(), store=settings.store)
+        self._server = settings.server()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="amqp broker", daemon=True)
         self._started = threading.Event()
@@ -104,6 +104,8 @@ def running(
     tls_key: str | Path | None = None,
     tls_ca: str | Path | None = None,
     allow_anonymous: bool = False,
+    memory_limit: int | None = None,
+    max_connections: int = MOST_CONNECTIONS,
 ) -> Iterator[Broker]:
     """Run a broker while the context lasts: ``with running() as broker: connect(broker.url)``.
 
@@ -115,6 +117,8 @@ def running(
         tls_cert, tls_key: PEM files: clients have to use TLS.
         tls_ca: PEM file of the authorities of client certificates, which may be used for a login.
         allow_anonymous: clients of other machines may log in without a name, too.
+        memory_limit: bytes of messages above which publishers are stopped; None: 40 % of the machine's memory.
+        max_connections: connections that may be open at a time.
 
     Raises:
         OSError: the port is in use.
@@ -122,7 +126,10 @@ def running(
         UnusableFile: the users, or a file for TLS, cannot be used.
         UsageError: one of the files for TLS is missing.
     """
-    broker = Broker(Settings(port, store, host, users, tls_cert, tls_key, tls_ca, allow_anonymous))
+    settings = Settings(
+        port, store, host, users, tls_cert, tls_key, tls_ca, allow_anonymous, memory_limit, max_connections
+    )
+    broker = Broker(settings)
     broker.start()
     try:
         yield broker

@@ -11,6 +11,8 @@ from amqp_core.address import format_address, is_loopback
 from amqp_core.broker.login import Caller
 from amqp_core.broker.login_checks import LoginChecks
 from amqp_core.broker.logins import Logins
+from amqp_core.broker.memory_limit import default_memory_limit
+from amqp_core.broker.model.memory import Memory
 from amqp_core.broker.model.virtual_host import VirtualHost
 from amqp_core.broker.store.database import StoreError
 from amqp_core.broker.store.store import Store
@@ -41,6 +43,15 @@ LOGIN_SECONDS: Final = 10.0
 """Time that a client has until its connection is open."""
 CLOSE_SECONDS: Final = 5.0
 """Time that a client has to answer connection.close."""
+EXPIRY_SECONDS: Final = 0.05
+"""Messages and queues may expire so much late; no consumer gets what is over."""
+RELIEF_SECONDS: Final = 0.05
+"""Time between two looks whether publishers that are stopped may go on."""
+MOST_CONNECTIONS: Final = 2000
+LOGINS_BESIDE: Final = 100
+"""Clients that may be about to log in while there are as many connections as allowed."""
+MOST_UNREAD_BYTES: Final = 4 << 20
+"""Bytes that a client has not read, above which it is not read either. Deliveries end at a quarter of that."""
 
 
 class Server:
@@ -50,16 +61,26 @@ class Server:
         hosts: names of the virtual hosts.
         logins: who may log in.
         store: file that keeps what is durable; None: everything is in memory. The virtual hosts in it are served, too.
+        memory_limit: bytes of messages above which publishers are stopped; None: 40 % of the machine's memory.
+        max_connections: connections that may be open at a time.
 
     Raises:
         StoreError: the store cannot be used.
     """
 
     def __init__(
-        self, hosts: Iterable[str] = ("/",), logins: Logins | None = None, store: str | Path | None = None
+        self,
+        hosts: Iterable[str] = ("/",),
+        logins: Logins | None = None,
+        store: str | Path | None = None,
+        *,
+        memory_limit: int | None = None,
+        max_connections: int = MOST_CONNECTIONS,
     ) -> None:
         self._begin = time.time() - time.monotonic()
-        self._store = None if store is None else Store(store, WIRES, now=self.now())
+        self.memory = Memory(default_memory_limit() if memory_limit is None else memory_limit)
+        self._max_connections = max_connections
+        self._store = None if store is None else Store(store, WIRES, now=self.now(), memory=self.memory)
         self.hosts: dict[str, VirtualHost] = {} if self._store is None else self._store.hosts
         for name in hosts:
             self.add_host(name)
@@ -72,13 +93,15 @@ class Server:
         self._dirty: set[_Peer] = set()
         self._flushing = False
         self._timer: asyncio.TimerHandle | None = None
+        self._restrained: set[_Peer] = set()
+        self._relief: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._on_failure: Callable[[], None] = _nothing
 
     def add_host(self, name: str) -> VirtualHost:
         """The virtual host of that name; a new one if there is none."""
         if name not in self.hosts:
-            self.hosts[name] = VirtualHost(name) if self._store is None else self._store.host(name)
+            self.hosts[name] = VirtualHost(name, self.memory) if self._store is None else self._store.host(name)
         return self.hosts[name]
 
     def now(self) -> float:
@@ -111,14 +134,16 @@ class Server:
         self._server = await loop.create_server(
             lambda: _Peer(self), host, port, ssl=tls, ssl_handshake_timeout=patience, ssl_shutdown_timeout=patience
         )
+        self._expect()
         port = self._server.sockets[0].getsockname()[1]
         assert isinstance(port, int)
         return port
 
     async def stop(self) -> None:
         """Stop listening, end all connections, and close the store."""
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._relief):
+            if timer is not None:
+                timer.cancel()
         if self._server is not None:
             self._server.close()
         peers = list(self._peers)
@@ -142,11 +167,29 @@ class Server:
     def joined(self, peer: _Peer) -> None:
         """A client has connected."""
         self._peers.add(peer)
+        if len(self._peers) > self._max_connections + LOGINS_BESIDE:
+            _log.warning("%s: too many clients are connected; the connection ends", peer.name)
+            peer.abort()
 
     def left(self, peer: _Peer) -> None:
         """A client is gone."""
         self._peers.discard(peer)
         self._dirty.discard(peer)
+        self._restrained.discard(peer)
+
+    def refuse(self) -> str:
+        """Why no more connections are taken; empty: they are."""
+        if sum(peer.is_open for peer in self._peers) < self._max_connections:
+            return ""
+        reason = f"{self._max_connections} connections are open, which are the most; raise --max-connections"
+        _log.warning("a connection is refused: %s", reason)
+        return reason
+
+    def restrain(self, peer: _Peer) -> None:
+        """A client publishes what there is no room for: look at times whether it may go on."""
+        self._restrained.add(peer)
+        if self._relief is None:
+            self._relief = asyncio.get_running_loop().call_later(RELIEF_SECONDS, self._relieve)
 
     def wake(self, peer: _Peer) -> None:
         """Write what a connection has to say, after the present event."""
@@ -169,7 +212,7 @@ class Server:
             return
         for peer in dirty:
             peer.written()
-        self._expire()
+        self._expect()
 
     def _write(self, peers: Iterable[_Peer]) -> None:
         """Write to clients what they have to know, after the changes that it follows from are on the disk.
@@ -196,15 +239,35 @@ class Server:
                 peer.abort()
             self._on_failure()
 
+    def _relieve(self) -> None:
+        self._relief = None
+        for peer in list(self._restrained):
+            peer.relieve()
+            self.wake(peer)
+        restrained, self._restrained = self._restrained, set()
+        for peer in restrained:
+            if peer.is_restrained:
+                self.restrain(peer)
+
+    def _expect(self) -> None:
+        """Look soon at what has a new end by time; not at once, since many messages with an end may come."""
+        if not any(host.has_new_expiry for host in self.hosts.values()):
+            return
+        loop = asyncio.get_running_loop()
+        if self._timer is not None:
+            if self._timer.when() <= loop.time() + EXPIRY_SECONDS:
+                return
+            self._timer.cancel()
+        self._timer = loop.call_later(EXPIRY_SECONDS, self._expire)
+
     def _expire(self) -> None:
         """Let messages and queues expire, and come back when the next ones do."""
         now = self.now()
         dues = [due for host in self.hosts.values() if (due := host.expire(now)) is not None]
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer = None
         if dues:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, min(dues) - now), self._expire)
+            delay = max(EXPIRY_SECONDS, min(dues) - now)
+            self._timer = asyncio.get_running_loop().call_later(delay, self._expire)
         if self._store is not None and self._store.is_behind:
             self.wake_up()
 
@@ -227,6 +290,27 @@ class _Peer(asyncio.Protocol):
         self._beating = False
         self._closing = False
         self._bytes = b""
+        self._in_transit = 0
+
+    @property
+    def name(self) -> str:
+        """Its address, for the log."""
+        return self._name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has logged in and opened a virtual host, and is not gone."""
+        return self._connection is not None and self._connection.is_open and not self._connection.is_over
+
+    @property
+    def is_restrained(self) -> bool:
+        """Whether it publishes what there is no room for."""
+        return self._connection is not None and self._connection.is_restrained and not self._connection.is_over
+
+    def relieve(self) -> None:
+        """Let its publishers go on if there is room again."""
+        if self._connection is not None:
+            self._connection.relieve()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -260,6 +344,7 @@ class _Peer(asyncio.Protocol):
                 peer=self._name,
                 caller=self._caller,
                 checks=server.login_checks,
+                refuse=server.refuse,
             )
         return Connection09(
             version=VERSIONS.get(header, "0-9-1"),
@@ -270,6 +355,7 @@ class _Peer(asyncio.Protocol):
             peer=self._name,
             caller=self._caller,
             checks=server.login_checks,
+            refuse=server.refuse,
         )
 
     def eof_received(self) -> bool:
@@ -279,6 +365,7 @@ class _Peer(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
         self._server.left(self)
+        self._server.memory.transit -= self._in_transit
         if self._connection is not None:
             self._connection.lost()
             if self._connection.username:
@@ -292,7 +379,7 @@ class _Peer(asyncio.Protocol):
     def resume_writing(self) -> None:
         if self._connection is not None:
             self._connection.paused = False
-            self._connection.written()
+            self._server.wake(self)
 
     def take_bytes(self) -> None:
         """Take what is to be written now."""
@@ -314,7 +401,10 @@ class _Peer(asyncio.Protocol):
             transport.close()
             return
         connection.written()
+        self._count(connection, transport)
         self._read_or_stall(connection, transport)
+        if connection.is_restrained:
+            self._server.restrain(self)
         if connection.is_closing and not self._closing:
             self._closing = True
             asyncio.get_running_loop().call_later(CLOSE_SECONDS, self.abort)
@@ -322,12 +412,19 @@ class _Peer(asyncio.Protocol):
             self._beating = True
             self._tick()
 
+    def _count(self, connection: Adapter, transport: asyncio.Transport) -> None:
+        in_transit = transport.get_write_buffer_size() + connection.unfinished_bytes
+        self._server.memory.transit += in_transit - self._in_transit
+        self._in_transit = in_transit
+
     def _read_or_stall(self, connection: Adapter, transport: asyncio.Transport) -> None:
-        if connection.is_stalled == transport.is_reading():
-            if connection.is_stalled:
+        stalled = connection.is_stalled or transport.get_write_buffer_size() > MOST_UNREAD_BYTES
+        if stalled == transport.is_reading():
+            if stalled:
                 transport.pause_reading()
             else:
                 transport.resume_reading()
+            connection.is_read = not stalled
 
     def shut_down(self) -> None:
         """End the connection because the broker stops (320, connection-forced)."""

@@ -9,7 +9,7 @@ from urllib.parse import quote
 from amqp_core.address import format_address
 from amqp_core.broker import users_file
 from amqp_core.broker.logins import Logins
-from amqp_core.broker.server import HOST
+from amqp_core.broker.server import HOST, MOST_CONNECTIONS, Server
 from amqp_core.broker.tls import server_context
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import UsageError
@@ -30,6 +30,22 @@ class Settings(NamedTuple):
     tls_key: str | Path | None = None
     tls_ca: str | Path | None = None
     allow_anonymous: bool = False
+    memory_limit: int | None = None
+    max_connections: int = MOST_CONNECTIONS
+
+    def server(self) -> Server:
+        """The broker, which does not listen yet.
+
+        Raises:
+            StoreError: the store cannot be used.
+            UnusableFile: the file of users cannot be used.
+        """
+        return Server(
+            logins=self.logins(),
+            store=self.store,
+            memory_limit=self.memory_limit,
+            max_connections=self.max_connections,
+        )
 
     def logins(self) -> Logins:
         """Who may log in.

@@ -209,6 +209,7 @@ class Connection:
             AuthenticationFailed to refuse. ``State.CHECKING``: :meth:`login_checked` will say.
         has_virtual_host: whether the server role has a virtual host; default: any.
         forbids_virtual_host: why the server role keeps the login out of a virtual host; ``None``: it may open it.
+        refuse: why the server role takes no more connections; an empty text, or no function: it does.
         scan_transfers: deliver transfers of channel 0 as blocks of raw frames (the fast path) instead of commands.
 
     Raises:
@@ -230,6 +231,7 @@ class Connection:
         server_properties: dict[str, object] | None = None,
         has_virtual_host: Callable[[str], bool] | None = None,
         forbids_virtual_host: Callable[[str], str | None] | None = None,
+        refuse: Callable[[], str] | None = None,
         scan_transfers: bool = False,
     ) -> None:
         max_frame_size = MAX_FRAME_SIZE if max_frame_size is None else max_frame_size
@@ -250,6 +252,7 @@ class Connection:
         self._server_properties = server_properties or {}
         self._has_virtual_host = has_virtual_host
         self._forbids_virtual_host = forbids_virtual_host
+        self._refuse = refuse
         self._scan = Scanner(0, max_message_bytes) if scan_transfers else None
         self._scanning = False
         # session.completed that arrived inside a transfer: the completed commands are later than its beginning
@@ -408,6 +411,11 @@ class Connection:
                     break
         finally:
             self._tail = buffer[pos:]
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of commands and controls that have not arrived whole, where messages are not scanned."""
+        return self._assembler.unfinished_bytes
 
     @property
     def under_way_bytes(self) -> int:
@@ -621,6 +629,9 @@ class Connection:
         forbidden = self._forbids_virtual_host(self.virtual_host) if self._forbids_virtual_host is not None else None
         if forbidden is not None:
             self.close(spec.ConnectionCloseCode.INVALID_PATH, cut_short(forbidden))
+            return None
+        if self._refuse is not None and (reason := self._refuse()):
+            self.close(spec.ConnectionCloseCode.CONNECTION_FORCED, cut_short(reason))
             return None
         self._control(spec.ConnectionOpenOk())
         return Opened()

@@ -105,6 +105,10 @@ def encode_control_frame(
 CONTROL_LIMIT = 1 << 17
 
 
+# What a piece of a segment takes besides its bytes.
+_PIECE_BYTES = 48
+
+
 class Assembly(NamedTuple):
     """A complete assembly; ``header`` and ``body`` are ``None`` if it has no such segment."""
 
@@ -135,6 +139,11 @@ class Assembler:
         self._limit = limit
         self._option = option
         self._partial: dict[tuple[int, int], _Partial] = {}
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of the assemblies that have not arrived whole."""
+        return sum(partial.size + _PIECE_BYTES * partial.frames for partial in self._partial.values())
 
     def receive(self, frame: Frame) -> Assembly | None:
         """Process the next frame; return the assembly that it completes, if any."""

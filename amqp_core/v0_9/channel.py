@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from amqp_core.v0_9.connection import Connection
     from amqp_core.v0_9.framing import Frame
 
+# What a piece of a body takes besides its bytes.
+_PIECE_BYTES: Final = 48
 _OPENING = (spec.ChannelOpen, spec.ChannelOpenOk)
 _ANSWERS = frozenset(kind for kinds in spec.RESPONSES.values() for kind in kinds)
 
@@ -147,7 +149,14 @@ class Channel:
         self._method: spec.Method | None = None  # whose content is under way
         self._header: bytes | None = None
         self._body: list[bytes] = []
-        self._missing = 0
+        self._size = self._missing = 0
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes that a content takes which has not arrived whole."""
+        if self._header is None:
+            return 0
+        return len(self._header) + self._size - self._missing + _PIECE_BYTES * len(self._body)
 
     def open(self) -> Request:
         """Open the channel (channel.open), for the first time or again.
@@ -290,7 +299,7 @@ class Channel:
         size = int.from_bytes(payload[4:12]) if len(payload) >= 12 else 0
         if size > self._most:
             raise LimitExceeded(f"the body of {self._method.NAME} has {size} bytes; {self._most} are the most")
-        self._header, self._missing = payload, size
+        self._header, self._missing, self._size = payload, size, size
         return self._content_complete() if not size else None
 
     def _receive_body(self, payload: bytes) -> Received | None:
@@ -342,7 +351,7 @@ class Channel:
     def _forget_content(self) -> None:
         self._method = self._header = None
         self._body = []
-        self._missing = 0
+        self._size = self._missing = 0
 
 
 def _not_now(reason: str) -> UsageError:

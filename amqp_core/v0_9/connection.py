@@ -190,6 +190,7 @@ class Connection:
             AuthenticationFailed to refuse. ``State.CHECKING``: :meth:`login_checked` will say.
         has_virtual_host: whether the server role has a virtual host; default: any.
         forbids_virtual_host: why the server role keeps the login out of a virtual host; ``None``: it may open it.
+        refuse: why the server role takes no more connections; an empty text, or no function: it does.
         scan_deliveries: deliveries of channel 1 come as blocks of raw frames (the fast path) instead of frames.
 
     Raises:
@@ -219,6 +220,7 @@ class Connection:
         server_properties: dict[str, object] | None = None,
         has_virtual_host: Callable[[str], bool] | None = None,
         forbids_virtual_host: Callable[[str], str | None] | None = None,
+        refuse: Callable[[], str] | None = None,
         scan_deliveries: bool = False,
     ) -> None:
         if max_frame_size is not None and max_frame_size < MIN_MAX_FRAME_SIZE:
@@ -241,6 +243,7 @@ class Connection:
         self._server_properties = server_properties or {}
         self._has_virtual_host = has_virtual_host
         self._forbids_virtual_host = forbids_virtual_host
+        self._refuse = refuse
         self._scan = Scanner(CONSUMING, max_message_bytes) if scan_deliveries else None
         self._scanning = False
         self._tail = b""
@@ -653,6 +656,9 @@ class Connection:
         forbidden = self._forbids_virtual_host(self.virtual_host) if self._forbids_virtual_host is not None else None
         if forbidden is not None:
             self.close(spec.ReplyCode.NOT_ALLOWED, cut_short(f"NOT_ALLOWED - {forbidden}"), method)
+            return None
+        if self._refuse is not None and (reason := self._refuse()):
+            self.close(spec.ReplyCode.NOT_ALLOWED, cut_short(f"NOT_ALLOWED - {reason}"), method)
             return None
         self.send_method(0, spec.ConnectionOpenOk())
         return Opened()

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pika
@@ -48,6 +49,8 @@ def test_it_says_where_it_is_and_ends_cleanly(process: subprocess.Popen[str], nu
     ("arguments", "text"),
     [
         (("--port", "70000"), "'70000' is not a port"),
+        (("--memory-limit", "3T"), "'3T' is not a size of memory"),
+        (("--max-connections", "0"), "'0' is not a number of connections"),
         (("--bind", "x"), "'x' is not EXCHANGE:QUEUE"),
         (("--bind", "amq.topic:missing"), "missing.*Correct --queue or --bind"),
         (("--queue", "amq.own"), "amq.own.*Correct --queue or --bind"),
@@ -57,6 +60,21 @@ def test_wrong_arguments(arguments: tuple[str, ...], text: str) -> None:
     done = subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
     assert re.search(text, done.stderr)
+
+
+def test_as_many_files_as_connections() -> None:
+    with subprocess.Popen(
+        ["/bin/sh", "-c", 'ulimit -S -n 64; exec "$@"', "sh", *COMMAND, "--port", "0", "--max-connections", "300"],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        port = int(process.stdout.readline().split("/")[2].split(":")[1])
+        with ExitStack() as stack:
+            for _ in range(300):
+                client = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=60))
+                client.sendall(b"AMQP\0\0\x09\x01")
+                assert client.recv(1) == b"\1", "connection.start"
+        process.terminate()
 
 
 def test_a_port_in_use() -> None:

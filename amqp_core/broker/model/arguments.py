@@ -1,6 +1,7 @@
 """Arguments of a queue declaration (``x-...``): read, checked and compared.
 
-As on RabbitMQ, an unknown argument is ignored, and so are those that only place a queue in a cluster or on disk.
+As on RabbitMQ, an unknown argument is ignored, and so are those that only place a queue in a cluster or on disk. Its
+``x-overflow`` has no ``flow-control``: that is the producer flow control of the Qpid brokers.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from amqp_core.broker.model.errors import Refusal, Refused, listed
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-_OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
+_OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx", "flow-control")
 _QUEUE_TYPES = ("classic", "quorum")
 # RabbitMQ's bound, so that a declaration that passes here passes there.
 _MOST_MS = 0xFFFF_FFFF
@@ -80,6 +81,7 @@ class QueueArguments:
     max_length: int | None = _argument("x-max-length", _integer(0, _MOST))
     max_bytes: int | None = _argument("x-max-length-bytes", _integer(0, _MOST))
     overflow: str = _argument("x-overflow", _one_of(_OVERFLOWS), "drop-head")
+    resume_bytes: int | None = _argument("x-qpid-flow-resume-capacity", _integer(0, _MOST))
     ttl: float | None = _argument("x-message-ttl", _seconds(0))
     expires: float | None = _argument("x-expires", _seconds(1))
     dead_letter_exchange: str | None = _argument("x-dead-letter-exchange", _name)

@@ -99,6 +99,8 @@ class Branches:
     def __init__(self, work: Work) -> None:
         self._work = work
         self._branches: dict[Xid, Branch] = {}
+        self.has_new_expiry = False
+        """Whether a branch may end earlier than ``next_expiry`` said."""
 
     @property
     def by_xid(self) -> Mapping[Xid, Branch]:
@@ -135,7 +137,7 @@ class Branches:
             if branch is not None:
                 raise Refused(Refusal.NOT_ALLOWED, f"Branch {_named(xid)} is known already")
             branch = self._branches[xid] = Branch(xid)
-            branch.until = now + branch.timeout_s
+            branch.until, self.has_new_expiry = now + branch.timeout_s, True
         elif branch is None:
             raise Refused(Refusal.NOT_ALLOWED, f"Branch {_named(xid)} is not known, so nobody can join it")
         elif branch.prepared or session in branch.sessions:
@@ -281,7 +283,7 @@ class Branches:
         branch = self.known(xid)
         branch.timeout_s = seconds or DEFAULT_TIMEOUT_S
         if branch.undone is None:
-            branch.until = now + branch.timeout_s
+            branch.until, self.has_new_expiry = now + branch.timeout_s, True
 
     def expire(self, now: float) -> None:
         """Undo what takes too long, and forget what was undone long ago."""
@@ -293,6 +295,7 @@ class Branches:
 
     def next_expiry(self) -> float | None:
         """When ``expire`` is to be called."""
+        self.has_new_expiry = False
         return min(
             (
                 each.until
@@ -314,7 +317,7 @@ class Branches:
     def _undo(self, branch: Branch, outcome: Outcome, now: float) -> None:
         if branch.undone is None:
             branch.undone = outcome
-            branch.until = now + KNOWN_S
+            branch.until, self.has_new_expiry = now + KNOWN_S, True
             self._release(branch)
 
     def _release(self, branch: Branch) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.broker.model.messages import NOTHING
+
 if TYPE_CHECKING:
     from amqp_core.broker.model.messages import Message
     from amqp_core.broker.model.queues import Queue
@@ -40,6 +42,17 @@ class Entry:
 
     def __repr__(self) -> str:
         return f"<entry {self.sequence} of {self.queue.name!r}: {self.message!r}>"
+
+    def forget(self) -> None:
+        """Let go of a message that is gone: consumers that browse, and timers, may have the entry for long."""
+        self.message = NOTHING
+
+    def take_over(self) -> Entry:
+        """The same entry, which is gone, for its last reader alone; this one forgets its message."""
+        other = Entry(self.message, self.queue, self.sequence, self.expires)
+        other.returns, other.restored, other.state = self.returns, self.restored, GONE
+        self.forget()
+        return other
 
     @property
     def redelivered(self) -> bool:

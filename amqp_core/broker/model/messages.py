@@ -5,8 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
+from amqp_core.broker.model.memory import MESSAGE_BYTES
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
+
+    from amqp_core.broker.model.memory import Pool
 
 DeathReason = Literal["rejected", "expired", "maxlen", "delivery_limit"]
 
@@ -58,6 +62,7 @@ class Message:
         "exchange",
         "header",
         "persistent",
+        "pool",
         "priority",
         "record",
         "routing_key",
@@ -79,6 +84,8 @@ class Message:
         ttl_ms: int | None = None,
         deaths: tuple[Death, ...] = (),
     ) -> None:
+        self.pool: Pool | None = None
+        """Where its memory is counted, if it is; it has no part in what the message is."""
         self.wire = wire
         self.exchange = exchange
         self.routing_key = routing_key
@@ -93,5 +100,21 @@ class Message:
         self.size = len(header) + len(body)
         """Bytes of header and body: what credit and limits count."""
 
+    def __del__(self) -> None:
+        # Queues, transactions and branches share it: when the last of them drops it is known here alone.
+        if self.pool is not None:
+            self.pool.nbytes -= self.size + MESSAGE_BYTES
+
     def __repr__(self) -> str:
         return f"<message to {self.exchange!r} with key {self.routing_key!r}, {self.size} bytes>"
+
+
+class _NoWire:
+    """Of no protocol."""
+
+    def headers(self, _: Message) -> Mapping[str, object]:
+        return {}
+
+
+NOTHING = Message(_NoWire(), "", "", b"", b"")
+"""What is left of a message that has gone, where somebody may still remember it."""

@@ -13,6 +13,8 @@ from amqp_core.broker.model.backlog import Backlog
 from amqp_core.broker.model.consumers import Consumer, Receiver, Turns
 from amqp_core.broker.model.entries import GONE, HELD, READY, Entry
 from amqp_core.broker.model.expiry import Expiries
+from amqp_core.broker.model.limits import Limits
+from amqp_core.broker.model.memory import ENTRY_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from amqp_core.broker.model.dead_letters import DeadLetters
     from amqp_core.broker.model.exchanges import Binding
     from amqp_core.broker.model.journal import Journal
+    from amqp_core.broker.model.memory import Memory
     from amqp_core.broker.model.messages import DeathReason, Message
 
 __all__ = ["Consumer", "Entry", "Queue", "Receiver"]
@@ -34,6 +37,7 @@ class Queue:
         exclusive: its owner if it is exclusive, else None.
         settings: what ``arguments`` mean.
         clock: gives the time to calls that have none.
+        memory: where its messages are counted.
         dead_letters: takes the messages that die here. Who calls a method with ``now`` calls ``drain`` afterwards.
         on_timer: called when something in the queue gets an end by time.
         outlives_owner: an exclusive queue stays when its owner is gone.
@@ -45,15 +49,16 @@ class Queue:
         "_clock",
         "_dead_letters",
         "_expiries",
-        "_limited",
+        "_limits",
         "_on_timer",
-        "_rejects",
+        "_queued",
         "_sequence",
         "_special",
         "_turns",
         "_unused_since",
         "arguments",
         "auto_delete",
+        "choked",
         "consumer_count",
         "deleted",
         "durable",
@@ -76,6 +81,7 @@ class Queue:
         auto_delete: bool,
         arguments: Mapping[str, object],
         clock: LatestTime,
+        memory: Memory,
         dead_letters: DeadLetters,
         on_timer: Callable[[Queue], None],
         outlives_owner: bool = False,
@@ -95,7 +101,10 @@ class Queue:
         """Messages that are delivered and not settled."""
         self.consumer_count = 0
         self.deleted = False
+        self.choked = False
+        """Whether it was full, and is one whose publishers are stopped: see ``holds``."""
         self._clock = clock
+        self._queued = memory.queued
         self._dead_letters = dead_letters
         self._on_timer = on_timer
         self._unused_since = clock.now
@@ -104,10 +113,8 @@ class Queue:
         self._turns = Turns(single=settings.single_active_consumer)
         self._browsers: list[Consumer] = []
         self._expiries = Expiries()
-        limited = settings.max_length is not None or settings.max_bytes is not None
-        self._rejects = limited and settings.overflow != "drop-head"
-        self._limited = limited and not self._rejects
-        self._special = self._limited or settings.max_priority is not None
+        self._limits = limits = Limits(settings)
+        self._special = limits.drops or limits.throttles or settings.max_priority is not None
         """Whether a message that has been put has consequences for others."""
 
     def __repr__(self) -> str:
@@ -124,6 +131,24 @@ class Queue:
         return self._backlog.count
 
     @property
+    def holds(self) -> bool:
+        """Whether its publishers have to wait (``x-overflow=flow-control``)."""
+        backlog = self._backlog
+        if self.choked and (self.deleted or self._limits.is_relieved(backlog.count, backlog.nbytes)):
+            self.choked = False
+        return self.choked
+
+    @property
+    def is_critical(self) -> bool:
+        """Whether it is far longer than it may be."""
+        return self._limits.is_critical(self._backlog.count, self._backlog.nbytes)
+
+    @property
+    def reason(self) -> str:
+        """Why publishers have to wait, for people."""
+        return f"queue '{self.name}' is full"
+
+    @property
     def consumers(self) -> list[Consumer]:
         """Its consumers; those that browse are last."""
         return [*self._turns, *self._browsers]
@@ -131,7 +156,7 @@ class Queue:
     def has_room_for(self, messages: Sequence[Message]) -> bool:
         """Whether the queue would take all of them."""
         nbytes = sum(len(message.body) for message in messages)
-        return not self._rejects or not self._is_over(
+        return not self._limits.rejects or not self._limits.is_over(
             self._backlog.count + len(messages), self._backlog.nbytes + nbytes
         )
 
@@ -145,7 +170,7 @@ class Queue:
     def put(self, message: Message, now: float) -> bool:
         """Deliver a new message or let it wait; False: the queue is full and refuses it."""
         settings = self.settings
-        if self._rejects and self._is_over(self._backlog.count + 1, self._backlog.nbytes + len(message.body)):
+        if self._limits.rejects and self._has_no_room(message, now):
             if settings.overflow == "reject-publish-dlx":
                 self._dead_letters.add(message, self, "maxlen", now)
             return False
@@ -160,6 +185,10 @@ class Queue:
             expires = now + _smaller(settings.ttl, message.ttl_ms)
         self._sequence = sequence = self._sequence + 1
         entry = Entry(message, self, sequence, expires)
+        queued = self._queued
+        if message.pool is not queued:
+            queued.take(message)
+        queued.nbytes += ENTRY_BYTES
         if self.journal is not None and message.persistent:
             self.journal.message_added(entry)
         if not self._backlog.count and not self._browsers:
@@ -181,6 +210,8 @@ class Queue:
         """
         entry = Entry(message, self, sequence, expires)
         entry.returns, entry.record, entry.restored = returns, record, True
+        self._queued.take(message)
+        self._queued.nbytes += ENTRY_BYTES
         self._sequence = sequence
         if held:
             self._hold(entry)
@@ -221,8 +252,11 @@ class Queue:
 
     def reject(self, entry: Entry, now: float) -> None:
         """A held message leaves the queue as a dead letter."""
-        if self.settle(entry) and not self.deleted:
+        if not self.settle(entry):
+            return
+        if not self.deleted:
             self._dead_letters.add(entry.message, self, "rejected", now)
+        entry.forget()
 
     def take_back(self, entries: Iterable[Entry], now: float, *, delivered: bool) -> None:
         """Held messages come back to their places. ``delivered``: a consumer may have seen them."""
@@ -234,6 +268,7 @@ class Queue:
             self.unsettled_count -= 1
             if self.deleted:
                 self._end(entry)
+                entry.forget()
                 continue
             entry.returns += delivered
             if delivered and entry.record and self.journal is not None:
@@ -248,7 +283,7 @@ class Queue:
                 self._on_timer(self)
         self._browse(now)
         self._dispatch(now)
-        if self._limited:
+        if self._limits.drops:
             self._trim(now)
 
     def purge(self) -> int:
@@ -256,6 +291,7 @@ class Queue:
         count = self._backlog.count
         for entry in self._backlog:
             self._end(entry)
+            entry.forget()
         self._backlog.clear()
         return count
 
@@ -305,6 +341,8 @@ class Queue:
             popped += 1
         if popped < len(due):  # the others are in the middle
             self._backlog.keep(_is_ready)
+        for entry in due:
+            entry.forget()
         self._dispatch(now)
 
     def unused_until(self) -> float | None:
@@ -357,8 +395,10 @@ class Queue:
                 return
         if entry.expires is not None and entry.expires <= now:
             self.expire(now)
-        if self._limited:
+        if self._limits.drops:
             self._trim(now)
+        elif self._limits.throttles and self._limits.is_full(self._backlog.count, self._backlog.nbytes):
+            self.choked = True
 
     def _hand_over(self, entry: Entry, consumer: Consumer) -> None:
         if consumer.no_ack:
@@ -366,10 +406,13 @@ class Queue:
         else:
             self._hold(entry)
         consumer.receiver.deliver(entry)
+        if consumer.no_ack and (entry.expires is not None or self._browsers):
+            entry.forget()
 
     def _end(self, entry: Entry) -> None:
         """The message leaves the queue for good."""
         entry.state = GONE
+        self._queued.nbytes -= ENTRY_BYTES
         if entry.record and self.journal is not None:
             self.journal.message_removed(entry)
 
@@ -383,20 +426,28 @@ class Queue:
             expires = backlog.head().expires
             if expires is None or expires > now:
                 return
-            self._die(backlog.pop(), "expired", now)
+            entry = backlog.pop()
+            self._die(entry, "expired", now)
+            entry.forget()
 
     def _trim(self, now: float) -> None:
         """Drop the oldest of the lowest priority until the queue keeps its limits."""
         trimmed = False
-        while self._backlog.count and self._is_over(self._backlog.count, self._backlog.nbytes):
-            self._die(self._backlog.pop_least(), "maxlen", now)
+        while self._backlog.count and self._limits.is_over(self._backlog.count, self._backlog.nbytes):
+            entry = self._backlog.pop_least()
+            self._die(entry, "maxlen", now)
+            entry.forget()
             trimmed = True
         if trimmed:
             self._dispatch(now)
 
-    def _is_over(self, count: int, nbytes: int) -> bool:
-        most, most_bytes = self.settings.max_length, self.settings.max_bytes
-        return (most is not None and count > most) or (most_bytes is not None and nbytes > most_bytes)
+    def _has_no_room(self, message: Message, now: float) -> bool:
+        """Whether one more message is too much; those whose time is over make room for it."""
+        backlog, size = self._backlog, len(message.body)
+        if not self._limits.is_over(backlog.count + 1, backlog.nbytes + size):
+            return False
+        self.expire(now)
+        return self._limits.is_over(backlog.count + 1, backlog.nbytes + size)
 
     def _die(self, entry: Entry, reason: DeathReason, now: float) -> None:
         self._end(entry)

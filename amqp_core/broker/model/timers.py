@@ -11,14 +11,17 @@ if TYPE_CHECKING:
 class Timers:
     """The queues with messages that expire, or that expire themselves: no other is looked at when time goes on."""
 
-    __slots__ = ("_queues",)
+    __slots__ = ("_queues", "has_new")
 
     def __init__(self) -> None:
+        self.has_new = False
+        """Whether something may expire earlier than ``next`` said."""
         self._queues: dict[Queue, None] = {}
 
     def add(self, queue: Queue) -> None:
         """Something in a queue has an end."""
         self._queues[queue] = None
+        self.has_new = True
 
     def remove(self, queue: Queue) -> None:
         """A queue is deleted."""
@@ -37,6 +40,7 @@ class Timers:
 
     def next(self) -> float | None:
         """When the next message or queue expires."""
+        self.has_new = False
         times = []
         for queue in list(self._queues):
             time = queue.next_expiry()

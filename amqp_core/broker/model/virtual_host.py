@@ -19,6 +19,7 @@ from amqp_core.broker.model.declarations import (
 )
 from amqp_core.broker.model.errors import Refusal, Refused
 from amqp_core.broker.model.exchanges import Binding, Exchange
+from amqp_core.broker.model.memory import Memory
 from amqp_core.broker.model.queues import Consumer, Entry, Queue, Receiver
 from amqp_core.broker.model.timers import Timers
 from amqp_core.broker.model.topology import Topology
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from amqp_core.broker.model.journal import Journal
+    from amqp_core.broker.model.memory import Restraint
     from amqp_core.broker.model.messages import Message
 
 
@@ -37,10 +39,12 @@ class Published:
     Args:
         queues: how many queues took it.
         rejected: whether a full queue refused it (overflow ``reject-publish``).
+        restraints: what has no room for more: the publisher has to stop until none of them ``holds``.
     """
 
     queues: int
     rejected: bool
+    restraints: tuple[Restraint, ...] = ()
 
 
 # One object per message would be a quarter of the cost of a publish.
@@ -55,10 +59,14 @@ class VirtualHost:
 
     A call may deliver messages, and call ``cancelled`` of receivers whose queue was deleted. A call that raises has
     changed nothing.
+
+    Args:
+        memory: counts the messages of all virtual hosts of the broker; by default there is no limit.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, memory: Memory | None = None) -> None:
         self.name = name
+        self.memory = Memory() if memory is None else memory
         self._topology = Topology()
         self._clock = LatestTime()
         self._dead_letters = DeadLetters(self._topology.route)
@@ -92,6 +100,11 @@ class VirtualHost:
         """When ``expire`` is to be called: look again after calls that may have made it earlier."""
         times = [time for time in (self._timers.next(), self.branches.next_expiry()) if time is not None]
         return min(times, default=None)
+
+    @property
+    def has_new_expiry(self) -> bool:
+        """Whether something may expire earlier than ``expire`` or ``next_expiry`` said last."""
+        return self._timers.has_new or self.branches.has_new_expiry
 
     @property
     def exchanges(self) -> Mapping[str, Exchange]:
@@ -312,15 +325,21 @@ class VirtualHost:
         self.check_target(message.exchange)
         taken = 0
         rejected = False
+        restraints: list[Restraint] = []
         for queue in self._topology.route(message):
             if queue.put(message, now):
                 taken += 1
+                if queue.choked and queue.holds:
+                    restraints.append(queue)
             else:
                 rejected = True
         self._dead_letters.drain(now)
-        if not rejected and taken < len(_TAKEN):
+        memory = self.memory
+        if memory.queued.nbytes > memory.enough and memory.holds:
+            restraints.append(memory)
+        if not rejected and not restraints and taken < len(_TAKEN):
             return _TAKEN[taken]
-        return Published(taken, rejected)
+        return Published(taken, rejected, tuple(restraints))
 
     def admit(self, message: Message, queues: Iterable[Queue]) -> None:
         """Put a message into queues, whatever their limits; those that were deleted are passed over."""
@@ -406,6 +425,7 @@ class VirtualHost:
         entry = place.take(now)
         if entry is not None and no_ack:
             place.settle(entry)
+            entry = entry.take_over()
         self._dead_letters.drain(now)
         return entry
 
@@ -419,7 +439,8 @@ class VirtualHost:
     def accept(self, entries: Iterable[Entry]) -> None:
         """Settle messages: they are done. What is not held is passed over, here as in ``release`` and ``reject``."""
         for entry in entries:
-            entry.queue.settle(entry)
+            if entry.queue.settle(entry):
+                entry.forget()
 
     def release(self, entries: Iterable[Entry], *, delivered: bool = True, now: float | None = None) -> None:
         """Put messages back to their places in their queues, and deliver them again.
@@ -484,6 +505,7 @@ class VirtualHost:
             auto_delete=auto_delete,
             arguments=arguments,
             clock=self._clock,
+            memory=self.memory,
             dead_letters=self._dead_letters,
             on_timer=self._timers.add,
             outlives_owner=outlives_owner,

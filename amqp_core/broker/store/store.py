@@ -16,6 +16,7 @@ from amqp_core.broker.store.restoring import Restoring
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from amqp_core.broker.model.memory import Memory
     from amqp_core.broker.model.messages import Wire
 
 _NUMBERED: Final = ("exchanges", "queues", "bindings", "messages", "entries", "branches")
@@ -31,12 +32,16 @@ class Store:
         path: of the file; it is made if it is not there.
         wires: of the protocols, by the names that the file has for them.
         now: seconds since 1970.
+        memory: counts the messages of all virtual hosts.
 
     Raises:
         StoreError: the file cannot be opened, is in use, damaged, of another version, or of another program.
     """
 
-    def __init__(self, path: str | Path, wires: Mapping[str, Wire], *, now: float) -> None:
+    def __init__(
+        self, path: str | Path, wires: Mapping[str, Wire], *, now: float, memory: Memory | None = None
+    ) -> None:
+        self._memory = memory
         self._database = Database(Path(path))
         self._changes = Changes()
         self._copies: dict[int, int] = {}
@@ -106,7 +111,7 @@ class Store:
         place = self._places.get(name)
         if place is None:
             records = Records(name, self._changes, self._number, self._protocols, self._copies)
-            place = self._places[name] = VirtualHost(name), records
+            place = self._places[name] = VirtualHost(name, self._memory), records
         return place
 
     def _number(self, table: str) -> int:

@@ -17,12 +17,19 @@ _DECLARED: Final = "amqp_core.declared"
 _NAMES: Final = {
     "qpid.max_count": "x-max-length",
     "qpid.max_size": "x-max-length-bytes",
+    "x-qpid-capacity": "x-max-length-bytes",
     "x-qpid-priorities": "x-max-priority",
     "qpid.priorities": "x-max-priority",
     "x-qpid-maximum-delivery-count": "x-delivery-limit",
 }
 _POLICY: Final = "qpid.policy_type"
-_POLICIES: Final = {"reject": "reject-publish", "ring": "drop-head", "ring_strict": "drop-head"}
+_FLOW_CONTROL: Final = "producer_flow_control"
+_POLICIES: Final = {
+    "reject": "reject-publish",
+    "ring": "drop-head",
+    "ring_strict": "drop-head",
+    _FLOW_CONTROL: "flow-control",
+}
 
 
 def model_arguments(arguments: Mapping[str, object], alternate: str | None) -> dict[str, object]:
@@ -40,11 +47,14 @@ def model_arguments(arguments: Mapping[str, object], alternate: str | None) -> d
                 value = max(1, value - 1)
             made.setdefault(other, value)
     limited = "qpid.max_count" in arguments or "qpid.max_size" in arguments
-    policy = arguments.get(_POLICY, "reject" if limited else None)
+    by_default = _FLOW_CONTROL if "x-qpid-capacity" in arguments else "reject" if limited else None
+    policy = arguments.get(_POLICY, by_default)
     if policy is not None and policy != "none":
         overflow = _POLICIES.get(policy) if isinstance(policy, str) else None
         if overflow is None:
-            raise Failed(Code.INVALID_ARGUMENT, f"{_POLICY} must be reject or ring, not {policy!r:.100}")
+            raise Failed(
+                Code.INVALID_ARGUMENT, f"{_POLICY} must be reject, ring or {_FLOW_CONTROL}, not {policy!r:.100}"
+            )
         made.setdefault("x-overflow", overflow)
     if alternate:
         made[ALTERNATE] = alternate

@@ -27,7 +27,7 @@ from amqp_core.v0_10.session import SessionState
 from amqp_core.write_primitives import cut_short
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from amqp_core.broker.login import Caller
     from amqp_core.broker.login_checks import LoginChecks
@@ -50,6 +50,7 @@ class ServerConnection(Adapter):
 
     Args:
         names: of the sessions of all connections.
+        refuse: why no more connections are taken; empty: they are.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class ServerConnection(Adapter):
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         caller: Caller = HERE,
         checks: LoginChecks | None = None,
+        refuse: Callable[[], str] | None = None,
     ) -> None:
         super().__init__(
             hosts=hosts,
@@ -87,6 +89,7 @@ class ServerConnection(Adapter):
             authenticate=self._authenticate,
             has_virtual_host=lambda name: host_name(name) in hosts,
             forbids_virtual_host=lambda name: self._forbids(host_name(name)),
+            refuse=refuse,
             server_properties={"product": PRODUCT, "platform": "Python"},
         )
 
@@ -97,12 +100,20 @@ class ServerConnection(Adapter):
 
     @property
     def is_stalled(self) -> bool:
-        """Whether a command waits until the client has read what was sent (message.flush)."""
-        return any(session.is_stalled for session in self._sessions.values())
+        """Whether nothing more is to be read at present; also while a command waits for the client (message.flush)."""
+        return super().is_stalled or any(session.is_stalled for session in self._sessions.values())
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of messages that have not arrived whole."""
+        return self.protocol.unfinished_bytes
 
     def receive(self, data: bytes) -> None:
         """Process received bytes."""
-        for event in self.protocol.receive_data(data):
+        self._process(self.protocol.receive_data(data))
+
+    def _process(self, events: list[Event]) -> None:
+        for event in self._brake.let_through(events):
             if self.is_over or (self.is_closing and not isinstance(event, Ended)):
                 continue
             try:
@@ -112,11 +123,14 @@ class ServerConnection(Adapter):
         for session in self._sessions.values():
             session.tell_accepted()
         self._end_failing()
+        unfinished = self.unfinished_bytes
+        if unfinished > self._most_unfinished() and not (self.is_closing or self.is_over):
+            self._give_up(f"messages of {unfinished} bytes have begun on its channels and not ended")
 
     def take_bytes(self) -> bytes:
         """Return what is to be written now, and forget it."""
         self._end_failing()
-        self._pending = 0
+        self._pending = self._answers = 0
         return self.protocol.data_to_send()
 
     def lost(self) -> None:
@@ -133,6 +147,19 @@ class ServerConnection(Adapter):
         self.protocol.close(spec.ConnectionCloseCode.CONNECTION_FORCED, "the broker stops")
 
     # --- for sessions
+
+    def send_control(self, channel: int, control: spec.Control) -> None:
+        """Queue a control."""
+        self.protocol.send_control(channel, control)
+
+    def send_assembly(self, channel: int, segments: Sequence[tuple[int, bytes]]) -> None:
+        """Queue a command of the broker, such as a result that the client has asked for."""
+        self.protocol.send_assembly(channel, segments)
+        self._answered(sum(len(payload) for _, payload in segments) + _OVERHEAD)
+
+    def pull_brake(self) -> None:
+        """Read no more: a publisher does not stop."""
+        self._brake.pull_for_publisher()
 
     def send_transfer(self, channel: int, command: bytes, header: bytes, body: bytes) -> None:
         """Queue a transfer."""
@@ -155,6 +182,7 @@ class ServerConnection(Adapter):
         for session in sessions.values():
             session.end()
         self.protocol.close(code, cut_short(text))
+        self._brake.drop()
         self._wake()
 
     # --- internals
@@ -168,7 +196,24 @@ class ServerConnection(Adapter):
         self._wake()
 
     def _beat(self, now: float) -> tuple[float | None, bool]:
-        return self.protocol.tick(now, reading=not self.is_stalled)
+        return self.protocol.tick(now, reading=self.is_read and not self.is_stalled)
+
+    def _has_restraints(self) -> bool:
+        return any(session.flow.is_stopped for session in self._sessions.values())
+
+    def _relieve(self) -> str | None:
+        reason = None
+        for session in self._sessions.values():
+            session.flow.relieve()
+            if session.flow.is_critical:
+                reason = session.flow.reason
+        return reason
+
+    def _holds_messages(self) -> bool:
+        return any(session.holds_messages for session in self._sessions.values())
+
+    def _give_up(self, text: str) -> None:
+        self.close(spec.ConnectionCloseCode.CONNECTION_FORCED, text)
 
     def _authenticate(self, mechanism: str, response: bytes | None) -> bytes | State | None:
         answer = self._log_in(mechanism, response)

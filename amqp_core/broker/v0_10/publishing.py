@@ -13,6 +13,7 @@ from amqp_core.v0_10 import spec
 if TYPE_CHECKING:
     from amqp_core.broker.model.virtual_host import VirtualHost
     from amqp_core.broker.rights import Rights
+    from amqp_core.broker.v0_10.flow import ProducerFlow
     from amqp_core.broker.v0_10.transaction import Transaction
     from amqp_core.v0_10.session import Session
 
@@ -36,10 +37,11 @@ class Publishing:
     wants it discarded otherwise; else with message.reject. With accept-mode none what nobody takes is dropped.
     """
 
-    def __init__(self, host: VirtualHost, session: Session, username: str, rights: Rights) -> None:
+    def __init__(self, host: VirtualHost, session: Session, username: str, rights: Rights, flow: ProducerFlow) -> None:
         self._host = host
         self._rights = rights
         self._session = session
+        self._flow = flow
         self._reader = Reader(username)
         self._accepted: list[tuple[int, int]] = []
 
@@ -60,16 +62,22 @@ class Publishing:
         exchange = command.destination or ""
         self._rights.publish(exchange)
         incoming = self._reader.read(exchange, header, body, now)
+        if self._flow.is_stopped:
+            self._flow.received(incoming.message.size)
         explicit = command.accept_mode == _EXPLICIT
         command_id = self._session.received_next
         if work is None:
             self._route(incoming, command_id, explicit=explicit, now=now)
             return
         self._host.check_target(exchange)
+        memory = self._host.memory
+        memory.admit(incoming.message)
         if isinstance(work, Branch):
             self._add(work, incoming, command_id, explicit=explicit)
         else:
             work.published.append(Published(incoming, command_id, explicit))
+        if memory.holds:
+            self._flow.stop((memory,))
 
     def commit(self, transaction: Transaction, now: float) -> None:
         """Route what was published in a transaction.
@@ -96,6 +104,8 @@ class Publishing:
             self._not_awaited(incoming, command_id, explicit=explicit)
             return
         published = self._host.publish(message, now=now)
+        if published.restraints:
+            self._flow.stop(published.restraints)
         if published.rejected:
             if not explicit:
                 text = f"a queue for key '{message.routing_key}' of exchange '{message.exchange}' is full"
@@ -116,6 +126,8 @@ class Publishing:
         queues = self._host.route(incoming.message)
         if queues:
             branch.publish(incoming.message, queues)
+        if restraints := [queue for queue in queues if queue.holds]:
+            self._flow.stop(restraints)
         if explicit and (queues or incoming.discard_unroutable):
             self._accept(command_id)
         elif explicit:

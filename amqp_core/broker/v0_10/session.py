@@ -12,6 +12,7 @@ from amqp_core.broker.v0_10.deliveries import Deliveries, ranges_of
 from amqp_core.broker.v0_10.distributed import HANDLERS as DISTRIBUTED
 from amqp_core.broker.v0_10.distributed import Distributed
 from amqp_core.broker.v0_10.errors import Code, Failed, failure, named
+from amqp_core.broker.v0_10.flow import ProducerFlow
 from amqp_core.broker.v0_10.publishing import Publishing
 from amqp_core.broker.v0_10.subscription import SessionSubscription
 from amqp_core.broker.v0_10.transaction import Transaction
@@ -40,10 +41,11 @@ class ServerSession:
 
     def __init__(self, connection: ServerConnection, channel: int, name: bytes) -> None:
         self.connection = connection
-        self.state = Session(connection.protocol, channel, name)
+        self.state = Session(connection, channel, name)
+        self.flow = ProducerFlow(self.state, connection.pull_brake)
         self._host: VirtualHost = connection.virtual_host
         self._declarations = Declarations(self._host, self, lambda: connection.now, connection.rights)
-        self._publishing = Publishing(self._host, self.state, connection.username, connection.rights)
+        self._publishing = Publishing(self._host, self.state, connection.username, connection.rights, self.flow)
         self._subscriptions: dict[str, SessionSubscription] = {}
         self._deliveries = Deliveries()
         self._transaction: Transaction | None = None
@@ -61,6 +63,11 @@ class ServerSession:
     def can_send(self) -> bool:
         """Whether the client takes messages now."""
         return self.state.state is SessionState.ATTACHED and not self.connection.is_congested
+
+    @property
+    def holds_messages(self) -> bool:
+        """Whether the client has messages that it has not settled."""
+        return bool(self._deliveries.held) or self._transaction is not None
 
     def deliver(self, subscription: SessionSubscription, entry: Entry) -> int:
         """Send a message to a subscription; return its bytes of header and body."""

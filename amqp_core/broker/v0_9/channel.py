@@ -36,7 +36,7 @@ CODES: Final = {
     Refusal.UNAUTHORIZED: _Code.ACCESS_REFUSED,
     Refusal.NOT_ALLOWED: _Code.NOT_ALLOWED,
     Refusal.NOT_IMPLEMENTED: _Code.NOT_IMPLEMENTED,
-    Refusal.RESOURCE_LIMIT: _Code.PRECONDITION_FAILED,
+    Refusal.RESOURCE_LIMIT: _Code.RESOURCE_ERROR,
 }
 """Reply codes of what the model refuses, as RabbitMQ has them."""
 
@@ -90,6 +90,11 @@ class ServerChannel:
     def is_full(self) -> bool:
         """Whether as many messages are held as basic.qos allows for the channel."""
         return bool(self._limit) and len(self._held) >= self._limit
+
+    @property
+    def holds_messages(self) -> bool:
+        """Whether the client has messages that it has not settled."""
+        return bool(self._held or self._acked)
 
     def deliver(self, consumer: ChannelConsumer, entry: Entry) -> None:
         """Send a message to a consumer."""
@@ -332,7 +337,7 @@ class ServerChannel:
         answer = spec.BasicGetOk(
             self._last_tag, entry.redelivered, message.exchange, message.routing_key, entry.queue.message_count
         )
-        self.connection.send_content(self.state.number, answer, header_of(message), message.body)
+        self.connection.answer_content(self.state.number, answer, header_of(message), message.body)
 
     # --- basic: settle
 
@@ -348,7 +353,7 @@ class ServerChannel:
     def _take(self, tag: int, *, multiple: bool) -> list[tuple[int, _Held]]:
         """What a delivery tag names; it is not held any more."""
         if multiple:
-            tags = [each for each in self._held if each <= tag or not tag]
+            tags = list(itertools.takewhile(lambda each: each <= tag or not tag, self._held))  # they are in order
             if tag and not tags and tag > self._last_tag:
                 raise Failed(_Code.PRECONDITION_FAILED, f"unknown delivery tag {tag}")
         elif tag in self._held:
@@ -399,7 +404,10 @@ class ServerChannel:
         message = message_of(method, content, self.connection.username)
         if self.state.mode is ChannelMode.TRANSACTIONS:
             self._host.check_target(message.exchange)
+            self._host.memory.admit(message)
             self._published.append((message, method.mandatory))
+            if self._host.memory.holds:
+                self.connection.stop_publisher(self, (self._host.memory,))
             return
         self._route(message, mandatory=method.mandatory)
 
@@ -410,6 +418,8 @@ class ServerChannel:
             self.connection.send_content(self.state.number, back, message.header, message.body)
         if self._confirms is not None:
             self._confirms.published(taken=not published.rejected)
+        if published.restraints:
+            self.connection.stop_publisher(self, published.restraints)
 
     def _confirm_select(self, method: spec.ConfirmSelect) -> None:
         if self._confirms is None:

@@ -8,19 +8,21 @@ from typing import TYPE_CHECKING, Final
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
 from amqp_core.broker.adapter import HEARTBEAT_S, HERE, PRODUCT, Adapter
 from amqp_core.broker.login import Check
+from amqp_core.broker.v0_9.blocking import Blocking
 from amqp_core.broker.v0_9.channel import ServerChannel
 from amqp_core.broker.v0_9.login import PASSWORDS
 from amqp_core.errors import AmqpError, LimitExceeded, given
 from amqp_core.v0_9 import spec
-from amqp_core.v0_9.connection import Connection, Ended, FrameReceived, Opened, Role, State
+from amqp_core.v0_9.connection import Connection, Ended, Event, FrameReceived, Opened, Role, State
 from amqp_core.write_primitives import cut_short
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from amqp_core.broker.login import Caller
     from amqp_core.broker.login_checks import LoginChecks
     from amqp_core.broker.logins import Logins
+    from amqp_core.broker.model.memory import Restraint
     from amqp_core.broker.model.virtual_host import VirtualHost
     from amqp_core.errors import AuthenticationFailed
     from amqp_core.v0_9.framing import Frame
@@ -32,6 +34,7 @@ CAPABILITIES: Final = (
     spec.Capability.EXCHANGE_EXCHANGE_BINDINGS,
     spec.Capability.BASIC_NACK,
     spec.Capability.CONSUMER_CANCEL_NOTIFY,
+    spec.Capability.CONNECTION_BLOCKED,
     spec.Capability.CONSUMER_PRIORITIES,
     spec.Capability.AUTHENTICATION_FAILURE_CLOSE,
     spec.Capability.PER_CONSUMER_QOS,
@@ -43,6 +46,7 @@ class ServerConnection(Adapter):
 
     Args:
         version: ``0-9-1`` or ``0-9``.
+        refuse: why no more connections are taken; empty: they are.
     """
 
     def __init__(
@@ -57,6 +61,7 @@ class ServerConnection(Adapter):
         max_message_bytes: int = DEFAULT_MAX_MESSAGE_BYTES,
         caller: Caller = HERE,
         checks: LoginChecks | None = None,
+        refuse: Callable[[], str] | None = None,
     ) -> None:
         super().__init__(
             hosts=hosts,
@@ -72,6 +77,7 @@ class ServerConnection(Adapter):
         self._channels: dict[int, ServerChannel] = {}
         self._doom: tuple[spec.ReplyCode, str] | None = None
         """Why the connection must be closed."""
+        self._blocking = Blocking(self)
         self.protocol = Connection(
             Role.SERVER,
             version=version,
@@ -80,6 +86,7 @@ class ServerConnection(Adapter):
             authenticate=self._authenticate,
             has_virtual_host=hosts.__contains__,
             forbids_virtual_host=self._forbids,
+            refuse=refuse,
             server_properties={
                 "product": PRODUCT,
                 "platform": "Python",
@@ -97,6 +104,11 @@ class ServerConnection(Adapter):
         """Whether the client has to answer connection.close."""
         return self.protocol.state is State.CLOSE_OK
 
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes of messages that have not arrived whole."""
+        return sum(channel.state.unfinished_bytes for channel in self._channels.values())
+
     def shut_down(self) -> None:
         """Tell the client that the broker stops."""
         self.lost()
@@ -108,7 +120,10 @@ class ServerConnection(Adapter):
 
     def receive(self, data: bytes) -> None:
         """Process received bytes."""
-        for event in self.protocol.receive_data(data):
+        self._process(self.protocol.receive_data(data))
+
+    def _process(self, events: list[Event]) -> None:
+        for event in self._brake.let_through(events):
             if isinstance(event, FrameReceived):
                 if not self._receive_frame(event.frame):
                     break
@@ -116,12 +131,16 @@ class ServerConnection(Adapter):
                 self._opened(self.protocol.virtual_host)
             elif isinstance(event, Ended):
                 self._ended(event.error)
+        unfinished = 0
         for channel in self._channels.values():
             channel.confirm()
+            unfinished += channel.state.unfinished_bytes
+        if unfinished > self._most_unfinished() and not self.is_closing:
+            self._give_up(f"messages of {unfinished} bytes have begun on its channels and not ended")
 
     def take_bytes(self) -> bytes:
         """Return what is to be written now, and forget it."""
-        self._pending = 0
+        self._pending = self._answers = 0
         if self._doom is not None:
             (code, text), self._doom = self._doom, None
             self.close(code, text)
@@ -145,6 +164,17 @@ class ServerConnection(Adapter):
         self.protocol.send_method(channel, method)
         self._wake()
 
+    def stop_publisher(self, channel: ServerChannel, restraints: Iterable[Restraint]) -> None:
+        """A channel has published what has no room for more."""
+        self._blocking.stop(channel.state, restraints)
+        self._brake.pull_for_publisher()
+        self._wake()
+
+    def answer_content(self, channel: int, method: spec.Method, header: bytes, body: bytes) -> None:
+        """Queue a method with its content that the client has asked for."""
+        self.send_content(channel, method, header, body)
+        self._answered(len(body) + len(header))
+
     def send_content(self, channel: int, method: spec.Method, header: bytes, body: bytes) -> None:
         """Queue a method with its content."""
         self.protocol.send_content(channel, method, header, body)
@@ -155,6 +185,7 @@ class ServerConnection(Adapter):
         """Close the connection with an error (connection.close)."""
         _log.warning("%s: %s", self.peer, given(text))
         self.protocol.close(code, cut_short(text), method)
+        self._brake.drop()
         self._wake()
 
     def doom(self, code: spec.ReplyCode, text: str) -> None:
@@ -169,7 +200,21 @@ class ServerConnection(Adapter):
             channel.wake()
 
     def _beat(self, now: float) -> tuple[float | None, bool]:
-        return self.protocol.tick(now)
+        return self.protocol.tick(now, reading=self.is_read and not self.is_stalled)
+
+    def _has_restraints(self) -> bool:
+        return bool(self._blocking)
+
+    def _relieve(self) -> str | None:
+        self._blocking.relieve()
+        return self._blocking.reason if self._blocking.is_critical else None
+
+    def _holds_messages(self) -> bool:
+        return any(channel.holds_messages for channel in self._channels.values())
+
+    def _give_up(self, text: str) -> None:
+        self.close(spec.ReplyCode.RESOURCE_ERROR, f"RESOURCE_ERROR - {text}")
+        self._end_channels()
 
     def _end_channels(self) -> None:
         channels, self._channels = self._channels, {}

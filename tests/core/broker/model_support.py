@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator, Mapping
 
     from amqp_core.broker.model.errors import Refusal
+    from amqp_core.broker.model.memory import Memory
     from amqp_core.broker.model.queues import Consumer, Entry
 
 ME = "my connection"
@@ -37,6 +38,7 @@ class Sink:
     def __init__(self, room: float = float("inf")) -> None:
         self.room = room
         self.got: list[Entry] = []
+        self.bodies: list[str] = []
         self.was_cancelled = False
 
     def has_room(self, size: int) -> bool:
@@ -46,20 +48,17 @@ class Sink:
         assert self.room >= 1, "delivered without room"
         self.room -= 1
         self.got.append(entry)
+        self.bodies += bodies([entry])
 
     def cancelled(self) -> None:
         self.was_cancelled = True
-
-    @property
-    def bodies(self) -> list[str]:
-        return bodies(self.got)
 
 
 class Host(VirtualHost):
     """A virtual host with short ways to do what tests do."""
 
-    def __init__(self) -> None:
-        super().__init__("test")
+    def __init__(self, memory: Memory | None = None) -> None:
+        super().__init__("test", memory)
 
     def make(self, name: str = "q", **arguments: object) -> str:
         """Declare a queue; ``x_max_length=1`` is argument ``x-max-length``."""

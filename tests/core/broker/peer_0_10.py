@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from amqp_core.address import ConnectOptions
 from amqp_core.broker.logins import Logins
+from amqp_core.broker.model.memory import Memory
 from amqp_core.broker.model.virtual_host import VirtualHost
 from amqp_core.broker.v0_10.connection import ServerConnection
 from amqp_core.broker.v0_10.names import SessionNames
@@ -24,10 +26,11 @@ _T = TypeVar("_T")
 class World:
     """A broker without sockets. ``now`` is its time, in seconds since 1970."""
 
-    def __init__(self) -> None:
+    def __init__(self, memory_limit: float = math.inf) -> None:
         self.now = 1_700_000_000.0
-        self.host = VirtualHost("/")
-        self.hosts = {"/": self.host, "other": VirtualHost("other")}
+        self.memory = Memory(memory_limit)
+        self.host = VirtualHost("/", self.memory)
+        self.hosts = {"/": self.host, "other": VirtualHost("other", self.memory)}
         self.names = SessionNames()
         self.logins = Logins({"guest": "guest", "carol": "secret"})
         self.peers: list[Peer] = []
@@ -50,7 +53,7 @@ class Peer:
         reading: whether bytes of the broker are taken.
     """
 
-    def __init__(self, world: World, username: str, password: str, virtual_host: str) -> None:
+    def __init__(self, world: World, username: str, password: str, virtual_host: str, **settings: Any) -> None:
         self.world = world
         self.server = ServerConnection(
             hosts=world.hosts,
@@ -58,6 +61,7 @@ class Peer:
             names=world.names,
             clock=lambda: world.now,
             wake=lambda: None,
+            **settings,
         )
         options = ConnectOptions(hosts=(("x", 1),), username=username, password=password)
         login = SaslLogin(options, loopback=True)

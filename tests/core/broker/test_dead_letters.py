@@ -26,11 +26,12 @@ def test_a_rejected_message_goes_to_the_exchange_with_its_key_and_a_death() -> N
     before = only(host, "q").message
     host.send("b", ttl_ms=5000, priority=3)
     entry = only(host, "q")
+    wire = entry.message.wire
     host.reject([entry, entry], now=1.5)
     after = only(host, "dead", 1.5).message
     assert after.deaths == (Death("q", "rejected", "", ("q",), 1, 1.5),)
     assert (after.exchange, after.routing_key, after.body) == ("amq.direct", "q", b"b")
-    assert (after.ttl_ms, after.priority, after.header, after.wire) == (None, 3, b"", entry.message.wire)
+    assert (after.ttl_ms, after.priority, after.header, after.wire) == (None, 3, b"", wire)
     assert before.deaths == ()
     assert host.queues["q"].unsettled_count == 1
 

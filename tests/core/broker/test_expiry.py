@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqp_core.broker.model.branches import Xid
 from tests.core.broker.model_support import ME, Host, Sink
 
 DEAD = {"x_dead_letter_exchange": "", "x_dead_letter_routing_key": "dead"}
@@ -155,6 +156,25 @@ def test_time_does_not_go_back() -> None:
     host.send("a", now=10)
     host.send("b", now=0, ttl_ms=1000)
     assert host.next_expiry == 11
+
+
+def test_a_new_end_is_told() -> None:
+    host = Host()
+    ends = [host.has_new_expiry]
+    host.make(x_message_ttl=1000)
+    host.send("a", now=1)
+    ends.append(host.has_new_expiry)
+    assert host.expire(1) == 2
+    ends.append(host.has_new_expiry)
+    host.branches.start(Xid(1, b"g", b"b"), ME, join=False, now=1)
+    ends.append(host.has_new_expiry)
+    assert host.expire(2) == 61
+    ends.append(host.has_new_expiry)
+    host.branches.set_timeout(Xid(1, b"g", b"b"), 5, now=2)
+    ends.append(host.has_new_expiry)
+    assert host.expire(2) == 7
+    ends.append(host.has_new_expiry)
+    assert ends == [False, True] * 3 + [False]
 
 
 def test_what_has_left_does_not_stay_in_memory() -> None:

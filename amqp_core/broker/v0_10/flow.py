@@ -1,0 +1,75 @@
+"""Publishers that are stopped over 0-10: message.stop and message.flow to the destination "", as Broker-J sends them.
+
+The session is still read, so that its accepts arrive. A client that publishes on regardless is not read any more.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from amqp_core.v0_10 import spec
+from amqp_core.v0_10.session import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from amqp_core.broker.model.memory import Restraint
+    from amqp_core.v0_10.session import Session
+
+MOST_BEYOND: Final = 16 << 20
+"""Bytes that a client may publish after it was told to stop: what it had under way. Then it is not read any more."""
+# Clients read it as a signed number, and as no limit.
+_NO_LIMIT: Final = 0x7FFFFFFF
+
+
+class ProducerFlow:
+    """What the publisher of one session waits for. Not thread-safe.
+
+    Args:
+        pull: called when the client does not stop.
+    """
+
+    def __init__(self, session: Session, pull: Callable[[], None]) -> None:
+        self._session = session
+        self._pull = pull
+        self._restraints: dict[Restraint, None] = {}
+        self._beyond = 0
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the client was told to stop."""
+        return bool(self._restraints)
+
+    @property
+    def is_critical(self) -> bool:
+        """Whether not a single message more must be taken."""
+        return any(each.is_critical for each in self._restraints)
+
+    @property
+    def reason(self) -> str:
+        """What has no room, for people."""
+        return " and ".join(each.reason for each in self._restraints)
+
+    def stop(self, restraints: Iterable[Restraint]) -> None:
+        """The session has published what has no room for more."""
+        if not self._restraints:
+            self._beyond = 0
+            self._session.send(spec.MessageSetFlowMode(destination="", flow_mode=spec.MessageFlowMode.CREDIT))
+            self._session.send(spec.MessageStop(destination=""))
+        self._restraints |= dict.fromkeys(restraints)
+
+    def received(self, size: int) -> None:
+        """A message of so many bytes was published."""
+        if self._restraints:
+            self._beyond += size
+            if self._beyond > MOST_BEYOND:
+                self._pull()
+
+    def relieve(self) -> None:
+        """Let the publisher go on if there is room again."""
+        if not self._restraints:
+            return
+        self._restraints = {each: None for each in self._restraints if each.holds}
+        if not self._restraints and self._session.state is SessionState.ATTACHED:
+            unit = spec.MessageCreditUnit.MESSAGE
+            self._session.send(spec.MessageFlow(destination="", unit=unit, value=_NO_LIMIT))
