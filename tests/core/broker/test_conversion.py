@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import uuid
 from decimal import Decimal
 from typing import Any
@@ -174,6 +175,8 @@ _SCALARS = (
     | st.uuids()
     | st.integers(-(1 << 63), (1 << 63) - 1).map(Datetime)
 )
+_NOT_OF_0_9_1 = (math.inf, -math.inf)
+"""Floats that our codec of 0-9-1 does not write."""
 _VALUES = st.recursive(
     _SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)
 )
@@ -209,7 +212,9 @@ def test_every_message_of_0_10_can_be_delivered_over_0_9_1(
 
 @given(
     headers=st.dictionaries(
-        st.text(max_size=10), _SCALARS.filter(lambda value: not isinstance(value, uuid.UUID | int)), max_size=4
+        st.text(max_size=10),
+        _SCALARS.filter(lambda value: not isinstance(value, uuid.UUID | int) and value not in _NOT_OF_0_9_1),
+        max_size=4,
     ),
     correlation_id=_SHORT,
     message_id=_SHORT,
