@@ -124,6 +124,9 @@ class ServerSession:
             self._fail(_unknown(event.code))
             return
         command = event.command
+        if isinstance(command, spec.ExecutionException):
+            self._given_up()
+            return
         try:
             if type(command) is spec.MessageTransfer:
                 self._transfer(command, event.header or b"", event.body or b"")
@@ -223,8 +226,13 @@ class ServerSession:
         state.detach()
         self.end()
 
+    def _given_up(self) -> None:
+        """The client cannot carry out a command of this side: the session ends (0-10 section execution.exception)."""
+        self.state.detach()
+        self.end()
+
     def _ignore(self, _: spec.Command) -> None:
-        """execution.sync is done when it arrives; result, exception and accept say nothing that is waited for."""
+        """execution.sync is done when it arrives; a result says nothing that is waited for."""
 
     def _transfer(self, command: spec.MessageTransfer, header: bytes, body: bytes) -> None:
         work = self._distributed.active or self._transaction
@@ -381,7 +389,6 @@ def _unknown(code: int) -> Failed:
 _HANDLERS: Final[dict[type[spec.Command], Callable[..., Any]]] = {
     spec.ExecutionSync: ServerSession._ignore,
     spec.ExecutionResult: ServerSession._ignore,
-    spec.ExecutionException: ServerSession._ignore,
     spec.MessageAccept: ServerSession._accept,
     spec.MessageRelease: ServerSession._release,
     spec.MessageReject: ServerSession._reject,
