@@ -71,6 +71,10 @@ class ServerSession:
         self.connection.send_transfer(self.state.channel, subscription.command, header, message.body)
         return size
 
+    def forget_window(self, subscription: SessionSubscription) -> None:
+        """The transfers of a subscription give no credit back any more."""
+        self._deliveries.forget_window(subscription)
+
     def queue_gone(self, subscription: SessionSubscription) -> None:
         """The queue of a subscription was deleted: that ends the session (0-10 section message.subscribe)."""
         self._subscriptions.pop(subscription.destination, None)
