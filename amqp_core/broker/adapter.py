@@ -25,8 +25,8 @@ MOST_PENDING_BYTES: Final = 1 << 20
 """Bytes for a client that are not written yet, above which it gets no more messages."""
 HERE: Final = Caller()
 """A client on this machine, without a certificate."""
-_NORMAL: Final = 200
-"""Reply code of a connection that ends as it should, in both protocols."""
+_NORMAL: Final = (200, 0)
+"""Reply codes of a connection that ends as it should, in both protocols; py-amqp sends 0."""
 
 _log = logging.getLogger(__name__)
 
@@ -203,6 +203,6 @@ class Adapter(ABC):
         _log.info("%s: %s is connected to %r", self.peer, self.username, virtual_host)
 
     def _ended(self, error: AmqpError | None) -> None:
-        if error is not None and not (isinstance(error, ConnectionClosed) and error.reply_code == _NORMAL):
+        if error is not None and not (isinstance(error, ConnectionClosed) and error.reply_code in _NORMAL):
             _log.warning("%s: the connection ends: %s", self.peer, error)
         self.lost()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
@@ -13,6 +12,8 @@ from tests.support import jvm
 from tests.support.prerequisites import require_java
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.support.box_process import BoxProcess
 
 _TIMEOUT_S = 240.0
@@ -73,7 +74,7 @@ def run_cases(source: Path, jars: Path, broker: BoxProcess) -> Outcome:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
-        reading = threading.Thread(target=lambda stream: errors.extend(stream), args=(process.stderr,))
+        reading = threading.Thread(target=errors.extend, args=(process.stderr,))
         reading.start()
         watchdog = threading.Timer(_TIMEOUT_S, process.kill)
         watchdog.start()

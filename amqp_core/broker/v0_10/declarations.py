@@ -44,7 +44,7 @@ class Declarations:
     # --- exchange
 
     def declare_exchange(self, command: spec.ExchangeDeclare) -> None:
-        """exchange.declare: of one that exists, as the default exchange does, only type and alternate exchange count."""
+        """exchange.declare: of one that exists (the default exchange does) only type and alternate exchange count."""
         name = command.exchange or ""
         existing = self._host.exchanges.get(name)
         if command.passive:
