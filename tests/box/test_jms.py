@@ -16,7 +16,7 @@ CASES: Final = (
     *("address that must exist", "transactions", "client-ack and recover", "dups-ok and no-ack", "listener", "browser"),
     *("temporary queue and reply-to", "temporary topic", "durable subscription", "priorities", "time to live"),
     *("exclusive subscription", "large messages and prefetch", "synchronous sends to a full queue", "many sessions"),
-    "failover",
+    *("XA", "failover", "XA, with the broker restarted"),
 )
 
 

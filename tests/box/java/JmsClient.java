@@ -1,6 +1,7 @@
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Collections;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -27,6 +28,12 @@ import javax.jms.TemporaryTopic;
 import javax.jms.TextMessage;
 import javax.jms.Topic;
 import javax.jms.TopicSubscriber;
+import javax.jms.XAConnection;
+import javax.jms.XASession;
+
+import javax.transaction.xa.XAException;
+import javax.transaction.xa.XAResource;
+import javax.transaction.xa.Xid;
 
 import org.apache.qpid.client.AMQConnectionFactory;
 import org.apache.qpid.client.AMQSession_0_10;
@@ -78,7 +85,9 @@ public final class JmsClient {
         cases.put("large messages and prefetch", this::largeMessages);
         cases.put("synchronous sends to a full queue", this::fullQueue);
         cases.put("many sessions", this::manySessions);
+        cases.put("XA", this::distributed);
         cases.put("failover", this::failover);
+        cases.put("XA, with the broker restarted", this::distributedOverRestart);
         connection = connect("");
         for (Map.Entry<String, Case> each : cases.entrySet()) {
             try {
@@ -103,12 +112,15 @@ public final class JmsClient {
 
     // -- helpers
 
-    private static Connection connect(String options) throws Exception {
-        String url = String.format(
+    private static String url(String options) {
+        return String.format(
                 "amqp://:@jms/%s?brokerlist='tcp://%s:%s?retries='100'&connectdelay='100'&heartbeat='5''"
                         + "&failover='singlebroker'%s",
                 System.getenv("PEER_VHOST").replace("/", ""), System.getenv("PEER_HOST"), System.getenv("PEER_PORT"), options);
-        Connection made = new AMQConnectionFactory(url)
+    }
+
+    private static Connection connect(String options) throws Exception {
+        Connection made = new AMQConnectionFactory(url(options))
                 .createConnection(System.getenv("PEER_USERNAME"), System.getenv("PEER_PASSWORD"));
         made.start();
         return made;
@@ -524,5 +536,124 @@ public final class JmsClient {
         again.acknowledge();
         holding.close();
         check(drained(second), List.of());
+    }
+
+    private static final class Branch implements Xid {
+        private final byte[] global;
+        private final byte[] branch;
+
+        Branch(String global, String branch) {
+            this.global = global.getBytes();
+            this.branch = branch.getBytes();
+        }
+
+        @Override
+        public int getFormatId() {
+            return 7;
+        }
+
+        @Override
+        public byte[] getGlobalTransactionId() {
+            return global;
+        }
+
+        @Override
+        public byte[] getBranchQualifier() {
+            return branch;
+        }
+
+        boolean isIn(Xid[] found) {
+            return Arrays.stream(found).anyMatch(each -> each.getFormatId() == 7
+                    && Arrays.equals(each.getGlobalTransactionId(), global)
+                    && Arrays.equals(each.getBranchQualifier(), branch));
+        }
+    }
+
+    private static XAConnection connectXa() throws Exception {
+        XAConnection made = new AMQConnectionFactory(url(""))
+                .createXAConnection(System.getenv("PEER_USERNAME"), System.getenv("PEER_PASSWORD"));
+        made.start();
+        return made;
+    }
+
+    private static void sendIn(XAResource resource, Xid xid, Session session, Destination to, String text)
+            throws Exception {
+        resource.start(xid, XAResource.TMNOFLAGS);
+        send(session, to, text);
+        resource.end(xid, XAResource.TMSUCCESS);
+    }
+
+    private void distributed() throws Exception {
+        Queue from = newQueue("");
+        Queue to = newQueue("");
+        send(session, from, "1", "2");
+        check(drained(to), List.of()); // this creates it
+        XAConnection connected = connectXa();
+        XASession working = connected.createXASession();
+        XAResource resource = working.getXAResource();
+        Branch moved = new Branch("moved", "b");
+        resource.start(moved, XAResource.TMNOFLAGS);
+        MessageConsumer consumer = working.createConsumer(from);
+        send(working, to, "moved " + next(consumer));
+        resource.end(moved, XAResource.TMSUCCESS);
+        consumer.close();
+        check(resource.prepare(moved), XAResource.XA_OK);
+        check(moved.isIn(resource.recover(XAResource.TMSTARTRSCAN | XAResource.TMENDRSCAN)), true);
+        check(drained(to), List.of());
+        resource.commit(moved, false);
+        check(drained(to), List.of("moved 1"));
+        check(moved.isIn(resource.recover(XAResource.TMSTARTRSCAN | XAResource.TMENDRSCAN)), false);
+
+        Branch undone = new Branch("undone", "b");
+        sendIn(resource, undone, working, to, "undone");
+        resource.prepare(undone);
+        resource.rollback(undone);
+        Branch once = new Branch("once", "b");
+        sendIn(resource, once, working, to, "once");
+        resource.commit(once, true);
+        Branch suspended = new Branch("suspended", "b");
+        resource.start(suspended, XAResource.TMNOFLAGS);
+        send(working, to, "suspended");
+        resource.end(suspended, XAResource.TMSUSPEND);
+        resource.start(suspended, XAResource.TMRESUME);
+        resource.end(suspended, XAResource.TMSUCCESS);
+        check(resource.setTransactionTimeout(60), true);
+        resource.rollback(suspended);
+        try {
+            resource.commit(undone, false);
+            throw new AssertionError("a branch that is gone was committed");
+        } catch (XAException error) {
+            check(error.errorCode, XAException.XAER_NOTA);
+        }
+        connected.close();
+        check(drained(to), List.of("once"));
+        check(drained(from), List.of("2"));
+    }
+
+    private void distributedOverRestart() throws Exception {
+        Queue queue = newQueue(", durable: true");
+        check(drained(queue), List.of());
+        XAConnection connected = connectXa();
+        XASession working = connected.createXASession();
+        Branch[] branches = {new Branch("lasting", "committed"), new Branch("lasting", "undone")};
+        for (Branch each : branches) {
+            sendIn(working.getXAResource(), each, working, queue, new String(each.getBranchQualifier()));
+            check(working.getXAResource().prepare(each), XAResource.XA_OK);
+        }
+        connected.close();
+        connection.close();
+
+        System.out.println("restart killed");
+        check(orders.readLine(), "restarted");
+        connected = connectXa();
+        XAResource resource = connected.createXASession().getXAResource();
+        Xid[] found = resource.recover(XAResource.TMSTARTRSCAN | XAResource.TMENDRSCAN);
+        check(branches[0].isIn(found) && branches[1].isIn(found), true);
+        resource.commit(branches[0], false);
+        resource.rollback(branches[1]);
+        connected.close();
+        connection = connect("");
+        session = connection.createSession(false, Session.AUTO_ACKNOWLEDGE);
+        check(drained(queue), List.of("committed"));
     }
 }
