@@ -18,6 +18,7 @@ from amqp.exceptions import (
     ResourceLocked,
 )
 
+import amqp_spark
 from tests.support.box_process import BoxProcess
 
 if TYPE_CHECKING:
@@ -209,6 +210,7 @@ def test_errors_of_a_connection(connect: ConnectAmqp) -> None:
 def test_logins(connect: ConnectAmqp, method: str) -> None:
     connection = connect(login_method=method)
     assert connection.server_properties["product"] == "amqp_core broker"
+    assert connection.server_properties["version"] == amqp_spark.__version__
     assert connection.server_capabilities["publisher_confirms"]
 
 
