@@ -40,7 +40,8 @@ class ServerSession:
 
     def __init__(self, connection: ServerConnection, channel: int, name: bytes) -> None:
         self.connection = connection
-        self.state = Session(connection.protocol, channel, name)
+        # qpidd tells what it knows only if asked, too, and the Python client of Qpid fails if it is told otherwise
+        self.state = Session(connection.protocol, channel, name, tells_known=False)
         self._host: VirtualHost = connection.virtual_host
         self._declarations = Declarations(self._host, self, lambda: connection.now, connection.rights)
         self._publishing = Publishing(self._host, self.state, connection.username, connection.rights)

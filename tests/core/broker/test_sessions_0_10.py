@@ -248,3 +248,11 @@ def test_an_exception_of_the_client_ends_its_session_and_costs_no_publisher(worl
     assert peer.error is None
     queue = world.host.queues["q"]
     assert (queue.message_count, queue.unsettled_count, queue.consumer_count) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_known_completed_is_sent_only_if_asked_for(peer: Peer, *, asked: bool) -> None:
+    """The Python client of Qpid fails if it is told unasked."""
+    peer.protocol.send_control(0, spec.SessionCompleted(commands=[(0, 0)], timely_reply=asked))
+    peer.pump()
+    assert len(peer.received(spec.SessionKnownCompleted)) == asked
