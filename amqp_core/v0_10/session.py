@@ -83,9 +83,7 @@ class Session:
             peer asks for it (timely-reply).
     """
 
-    def __init__(
-        self, wire: Wire, channel: int, name: bytes, *, first_id: int = 0, tells_known: bool = True
-    ) -> None:
+    def __init__(self, wire: Wire, channel: int, name: bytes, *, first_id: int = 0, tells_known: bool = True) -> None:
         self.channel = channel
         self.name = name
         self.state = SessionState.NEW
