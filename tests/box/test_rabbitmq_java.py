@@ -15,7 +15,7 @@ CASES: Final = (
     *("confirms", "returns", "transactions", "get and nack", "recover", "prefetch", "consumer cancel notification"),
     *("priorities of messages", "priorities of consumers", "exchange bindings", "alternate exchange", "dead letters"),
     *("counts", "errors of a channel", "all types of headers", "large and empty bodies", "many channels"),
-    *("update-secret", "recovery of connection and topology"),
+    *("requests with direct replies", "update-secret", "recovery of connection and topology"),
 )
 
 

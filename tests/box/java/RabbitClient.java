@@ -14,6 +14,8 @@ import com.rabbitmq.client.Method;
 import com.rabbitmq.client.Recoverable;
 import com.rabbitmq.client.RecoveryListener;
 import com.rabbitmq.client.Return;
+import com.rabbitmq.client.RpcClient;
+import com.rabbitmq.client.RpcClientParams;
 import com.rabbitmq.client.ShutdownSignalException;
 import com.rabbitmq.client.impl.CredentialsProvider;
 import com.rabbitmq.client.impl.CredentialsRefreshService;
@@ -94,6 +96,7 @@ public final class RabbitClient {
         cases.put("all types of headers", this::headers);
         cases.put("large and empty bodies", this::bodies);
         cases.put("many channels", this::manyChannels);
+        cases.put("requests with direct replies", this::requests);
         cases.put("update-secret", this::updateSecret);
         cases.put("recovery of connection and topology", this::recovery);
         connection = factory.newConnection("cases");
@@ -442,6 +445,22 @@ public final class RabbitClient {
         Channel again = connection.createChannel(1000);
         again.close();
         connection.createChannel(1000).close();
+    }
+
+    private void requests() throws Exception {
+        String queue = newQueue(null);
+        Channel serving = connection.createChannel();
+        serving.basicConsume(queue, true, (tag, request) -> {
+            BasicProperties asked = request.getProperties();
+            BasicProperties answer = new BasicProperties.Builder().correlationId(asked.getCorrelationId()).build();
+            serving.basicPublish("", asked.getReplyTo(), answer, text(request).toUpperCase().getBytes());
+        }, NO_CANCEL);
+        RpcClient client = new RpcClient(
+                new RpcClientParams().channel(channel).exchange("").routingKey(queue).timeout((int) WAIT_S * 1000));
+        check(client.stringCall("first"), "FIRST"); // its reply-to is amq.rabbitmq.reply-to
+        check(client.stringCall("second"), "SECOND");
+        client.close();
+        serving.close();
     }
 
     private void updateSecret() throws Exception {
