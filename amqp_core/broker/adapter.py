@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from amqp_core.broker.model.virtual_host import VirtualHost
 
 PRODUCT: Final = "amqp_core broker"
+VERSION: Final = "0.1.0"
+"""Of the package."""
+SERVER_PROPERTIES: Final = {"product": PRODUCT, "version": VERSION, "platform": "Python"}
+"""What clients are told in both protocols; some need the version."""
 HEARTBEAT_S: Final = 60
 MOST_PENDING_BYTES: Final = 1 << 20
 """Bytes for a client that are not written yet, above which it gets no more messages."""
@@ -29,8 +33,8 @@ HERE: Final = Caller()
 """A client on this machine, without a certificate."""
 _OTHERS: Final = 1 << 20
 """Bytes in parts beside the largest message: overhead, and methods and commands that are none."""
-_NORMAL: Final = 200
-"""Reply code of a connection that ends as it should, in both protocols."""
+_NORMAL: Final = (200, 0)
+"""Reply codes of a connection that ends as it should, in both protocols; py-amqp sends 0."""
 
 _log = logging.getLogger(__name__)
 
@@ -280,6 +284,6 @@ class Adapter(ABC):
         _log.info("%s: %s is connected to %r", self.peer, self.username, virtual_host)
 
     def _ended(self, error: AmqpError | None) -> None:
-        if error is not None and not (isinstance(error, ConnectionClosed) and error.reply_code == _NORMAL):
+        if error is not None and not (isinstance(error, ConnectionClosed) and error.reply_code in _NORMAL):
             _log.warning("%s: the connection ends: %s", self.peer, error)
         self.lost()

@@ -77,9 +77,13 @@ class Session:
     """One side of a session (0-10 section session). Not thread-safe.
 
     Its name is unique per user on the broker. Other values of ``first_id`` than 0 test the wrap.
+
+    Args:
+        tells_known: whether session.completed is always answered with session.known-completed; else only where the
+            peer asks for it (timely-reply).
     """
 
-    def __init__(self, wire: Wire, channel: int, name: bytes, *, first_id: int = 0) -> None:
+    def __init__(self, wire: Wire, channel: int, name: bytes, *, first_id: int = 0, tells_known: bool = True) -> None:
         self.channel = channel
         self.name = name
         self.state = SessionState.NEW
@@ -95,6 +99,7 @@ class Session:
         self.first_id = first_id
         self._received_first = first_id
         self._wire = wire
+        self._tells_known = tells_known
         self.completed = RangeSet()
         """The ids of our commands that the peer has completed."""
         self._names: dict[int, str] = {}
@@ -213,7 +218,7 @@ class Session:
             # ids that were never sent cannot be complete: ignore them
             self.completed.add(max(low, self.first_id), min(high, self.next_id - 1))
         self.completions += 1
-        if self.state is SessionState.ATTACHED:
+        if self.state is SessionState.ATTACHED and (self._tells_known or control.timely_reply):
             # an exact echo needs no state (rule stateless), and no delay that timely-reply would end
             self._control(spec.SessionKnownCompleted(commands=control.commands or []))
 

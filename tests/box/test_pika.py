@@ -223,6 +223,47 @@ def test_a_consumer_is_told_that_its_queue_is_deleted(pika_connection: Callable[
     assert cancelled == [tag]
 
 
+def test_direct_reply_to(pika_connection: Callable[[], BlockingConnection]) -> None:
+    connection, server = pika_connection(), pika_connection().channel()
+    channel, pseudo = connection.channel(), "amq.rabbitmq.reply-to"
+    server.queue_declare("q")
+    assert channel.queue_declare(pseudo, passive=True).method.queue == pseudo
+    answers: list[bytes] = []
+    tag = channel.basic_consume(pseudo, lambda *found: answers.append(found[-1]), auto_ack=True)
+    request = pika.BasicProperties(reply_to=pseudo, correlation_id="7", headers={"a": 1})
+    channel.confirm_delivery()
+    channel.basic_publish("", "q", b"question", request)
+    _, properties, asked = server.basic_get("q", auto_ack=True)
+    assert (properties.correlation_id, properties.headers, asked) == ("7", {"a": 1}, b"question")
+    server.basic_publish("", properties.reply_to, b"answer", mandatory=True)
+    for _ in range(100):
+        connection.process_data_events(0.1)
+        if answers:
+            break
+    assert answers == [b"answer"]
+    channel.basic_cancel(tag)
+    with pytest.raises(ChannelClosedByBroker) as caught:  # the queue has gone with its consumer
+        server.queue_declare(properties.reply_to, passive=True)
+    assert caught.value.reply_code == 404
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda channel: channel.basic_consume("amq.rabbitmq.reply-to", lambda *_: None),
+        lambda channel: [channel.basic_consume("amq.rabbitmq.reply-to", lambda *_: None, auto_ack=True) for _ in "12"],
+        lambda channel: (
+            channel.confirm_delivery(),
+            channel.basic_publish("", "q", b"", pika.BasicProperties(reply_to="amq.rabbitmq.reply-to")),
+        ),
+    ],
+)
+def test_misused_direct_reply_to(channel: BlockingChannel, what: Callable[[BlockingChannel], object]) -> None:
+    with pytest.raises(ChannelClosedByBroker) as caught:
+        what(channel)
+    assert caught.value.reply_code == 406
+
+
 def test_wrong_login_and_missing_virtual_host(amqp_broker: Broker) -> None:
     login = pika.PlainCredentials("guest", "wrong")
     with pytest.raises(pika.exceptions.ProbableAuthenticationError):

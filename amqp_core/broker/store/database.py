@@ -153,7 +153,7 @@ class Database:
         """Say in plain words what SQLite cannot do."""
         try:
             yield
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OverflowError) as error:  # the latter: an integer of more than 64 bits
             code: int = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary one; errors of the module have none
             condition = _CONDITIONS.get(code, BrokerCondition.STORE_UNUSABLE)
             raise StoreError(condition(operation=what, path=self.path, reason=error)) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import astuple
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqp_core.broker.model.exchanges import Exchange
 from amqp_core.broker.store.arguments import dumps
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from amqp_core.broker.model.messages import Message, Wire
     from amqp_core.broker.model.queues import Queue
     from amqp_core.broker.store.changes import Changes
+
+_MOST_TTL: Final = (1 << 63) - 1
+"""The greatest integer of SQLite, which is forever in milliseconds; clients may send greater ones."""
 
 
 class Records:
@@ -140,10 +143,11 @@ class Records:
             self._copies[message.record] = self._copies.get(message.record, 1) + 1
             return
         message.record = self._number("messages")
+        ttl_ms = None if message.ttl_ms is None else min(message.ttl_ms, _MOST_TTL)
         deaths = json.dumps([astuple(each) for each in message.deaths]) if message.deaths else "[]"
         self._changes.add(
             "messages", message.record, self._protocols[message.wire], message.exchange, message.routing_key,
-            message.header, message.body, message.persistent, message.priority, message.ttl_ms, deaths,
+            message.header, message.body, message.persistent, message.priority, ttl_ms, deaths,
         )  # fmt: skip
 
     def _spare(self, message: Message) -> None:

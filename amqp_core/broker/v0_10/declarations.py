@@ -44,8 +44,8 @@ class Declarations:
     # --- exchange
 
     def declare_exchange(self, command: spec.ExchangeDeclare) -> None:
-        """exchange.declare: of one that exists only type and alternate exchange count."""
-        name = named(command.exchange, "the name of an exchange")
+        """exchange.declare: of one that exists (the default exchange does) only type and alternate exchange count."""
+        name = command.exchange or ""
         existing = self._host.exchanges.get(name)
         if command.passive:
             self._rights.see_exchange(name)

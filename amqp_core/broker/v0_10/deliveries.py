@@ -65,6 +65,11 @@ class Deliveries:
         """Subscriptions and sizes of the transfers of a window that are complete now."""
         return [each for _, each in _take(self._window, ranges)] if self._window else []
 
+    def forget_window(self, subscription: SessionSubscription) -> None:
+        """The transfers of a subscription give no credit back any more."""
+        if self._window:
+            self._window = {each: sent for each, sent in self._window.items() if sent[0] is not subscription}
+
     def clear(self) -> list[Entry]:
         """Forget all; return what was held."""
         held = list(self.held.values())

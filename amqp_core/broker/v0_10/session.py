@@ -41,7 +41,8 @@ class ServerSession:
 
     def __init__(self, connection: ServerConnection, channel: int, name: bytes) -> None:
         self.connection = connection
-        self.state = Session(connection, channel, name)
+        # qpidd tells what it knows only if asked, too, and the Python client of Qpid fails if it is told otherwise
+        self.state = Session(connection, channel, name, tells_known=False)
         self.flow = ProducerFlow(self.state, connection.pull_brake)
         self._host: VirtualHost = connection.virtual_host
         self._declarations = Declarations(self._host, self, lambda: connection.now, connection.rights)
@@ -77,6 +78,10 @@ class ServerSession:
         self._deliveries.add(self.state.number(1), entry, subscription, size)
         self.connection.send_transfer(self.state.channel, subscription.command, header, message.body)
         return size
+
+    def forget_window(self, subscription: SessionSubscription) -> None:
+        """The transfers of a subscription give no credit back any more."""
+        self._deliveries.forget_window(subscription)
 
     def queue_gone(self, subscription: SessionSubscription) -> None:
         """The queue of a subscription was deleted: that ends the session (0-10 section message.subscribe)."""
@@ -131,6 +136,9 @@ class ServerSession:
             self._fail(_unknown(event.code))
             return
         command = event.command
+        if isinstance(command, spec.ExecutionException):
+            self._given_up()
+            return
         try:
             if type(command) is spec.MessageTransfer:
                 self._transfer(command, event.header or b"", event.body or b"")
@@ -230,8 +238,13 @@ class ServerSession:
         state.detach()
         self.end()
 
+    def _given_up(self) -> None:
+        """The client cannot carry out a command of this side: the session ends (0-10 section execution.exception)."""
+        self.state.detach()
+        self.end()
+
     def _ignore(self, _: spec.Command) -> None:
-        """execution.sync is done when it arrives; result, exception and accept say nothing that is waited for."""
+        """execution.sync is done when it arrives; a result says nothing that is waited for."""
 
     def _transfer(self, command: spec.MessageTransfer, header: bytes, body: bytes) -> None:
         work = self._distributed.active or self._transaction
@@ -388,7 +401,6 @@ def _unknown(code: int) -> Failed:
 _HANDLERS: Final[dict[type[spec.Command], Callable[..., Any]]] = {
     spec.ExecutionSync: ServerSession._ignore,
     spec.ExecutionResult: ServerSession._ignore,
-    spec.ExecutionException: ServerSession._ignore,
     spec.MessageAccept: ServerSession._accept,
     spec.MessageRelease: ServerSession._release,
     spec.MessageReject: ServerSession._reject,

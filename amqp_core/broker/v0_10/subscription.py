@@ -83,8 +83,9 @@ class SessionSubscription:
             raise Failed(Code.INVALID_ARGUMENT, f"unit {unit} is neither message nor byte")
 
     def stop(self) -> None:
-        """Take all credit back."""
+        """Take all credit back: what was sent before gives none any more, in window mode either (message.stop)."""
         self.messages = self.nbytes = 0.0
+        self.session.forget_window(self)
 
     def set_mode(self, mode: int | None) -> None:
         """Change the flow mode (message.set-flow-mode).

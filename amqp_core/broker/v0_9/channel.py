@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from amqp_core.broker.model.errors import Refusal, Refused
 from amqp_core.broker.v0_9.confirms import Confirms
 from amqp_core.broker.v0_9.consumer import ChannelConsumer
+from amqp_core.broker.v0_9.direct_reply import REPLY_TO, DirectReply
 from amqp_core.broker.v0_9.wire import header_of, message_of
 from amqp_core.errors import EncodeError
 from amqp_core.v0_9 import spec
@@ -76,6 +77,7 @@ class ServerChannel:
         self._acked: list[tuple[int, _Held, bool | None]] = []
         """In a transaction: what was settled. None: acked; else whether it is requeued."""
         self._last_queue = ""
+        self._replies = DirectReply(self._host)
         self._names = itertools.count(1)
 
     # --- what the model asks
@@ -229,6 +231,9 @@ class ServerChannel:
     # --- queue
 
     def _queue_declare(self, method: spec.QueueDeclare) -> None:
+        if method.queue == REPLY_TO:
+            self._answer(spec.QueueDeclareOk(REPLY_TO, 0, 1), unless=method.no_wait)
+            return
         if method.passive:
             self._rights.see_queue(method.queue)
         else:
@@ -293,7 +298,8 @@ class ServerChannel:
 
     def _consume(self, method: spec.BasicConsume) -> None:
         name = self._queue_name(method.queue)
-        self._rights.consume(name)
+        if name != REPLY_TO:  # its own replies anybody may read, as on RabbitMQ
+            self._rights.consume(name)
         tag = method.consumer_tag or self._free_tag()
         if tag in self._consumers:
             raise Failed(_Code.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
@@ -301,6 +307,8 @@ class ServerChannel:
         priority = method.arguments.get("x-priority", 0)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise Failed(_Code.PRECONDITION_FAILED, "x-priority must be an integer")
+        if name == REPLY_TO:
+            name = self._replies.queue(self.connection, self.connection.now, no_ack=method.no_ack)
         receiver.consumer = self._host.consume(
             name,
             receiver,
@@ -401,7 +409,7 @@ class ServerChannel:
         if method.immediate:
             raise Failed(_Code.NOT_IMPLEMENTED, "immediate=true is not implemented")
         self._rights.publish(method.exchange)
-        message = message_of(method, content, self.connection.username)
+        message = message_of(method, self._replies.addressed(content), self.connection.username)
         if self.state.mode is ChannelMode.TRANSACTIONS:
             self._host.check_target(message.exchange)
             self._host.memory.admit(message)

@@ -6,7 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
-from amqp_core.broker.adapter import HEARTBEAT_S, HERE, PRODUCT, Adapter
+from amqp_core.broker.adapter import HEARTBEAT_S, HERE, SERVER_PROPERTIES, Adapter
 from amqp_core.broker.login import Check
 from amqp_core.broker.v0_9.blocking import Blocking
 from amqp_core.broker.v0_9.channel import ServerChannel
@@ -87,11 +87,7 @@ class ServerConnection(Adapter):
             has_virtual_host=hosts.__contains__,
             forbids_virtual_host=self._forbids,
             refuse=refuse,
-            server_properties={
-                "product": PRODUCT,
-                "platform": "Python",
-                "capabilities": dict.fromkeys(CAPABILITIES, True),
-            },
+            server_properties=SERVER_PROPERTIES | {"capabilities": dict.fromkeys(CAPABILITIES, True)},
         )
 
     @property

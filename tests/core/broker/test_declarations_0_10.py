@@ -51,7 +51,7 @@ REFUSALS: list[tuple[spec.Command, int]] = [
     (spec.QueueDelete(queue="held"), 405),
     (spec.QueuePurge(queue=""), 542),
     (spec.QueuePurge(queue="missing"), 404),
-    (spec.ExchangeDeclare(exchange="", type="topic"), 542),
+    (spec.ExchangeDeclare(exchange="", type="topic"), 530),
     (spec.ExchangeDeclare(exchange="amq.mine", type="topic"), 530),
     (spec.ExchangeDeclare(exchange="x", type="direct"), 530),
     (spec.ExchangeDeclare(exchange="new", type="x-unknown"), 404),
@@ -115,6 +115,12 @@ def test_queue_query(peer: Peer) -> None:
     assert peer.ask(spec.QueueQuery(queue="missing"), spec.QueueQueryResult) == spec.QueueQueryResult()
     held = peer.ask(spec.QueueQuery(queue="held"), spec.QueueQueryResult)
     assert (held.exclusive, held.auto_delete) == (True, True)
+
+
+def test_the_default_exchange_is_declared_already(peer: Peer) -> None:
+    """The JMS client declares it for a destination such as ``direct:////queue``."""
+    assert refusal(peer, spec.ExchangeDeclare(exchange="", type="direct")) is None
+    assert refusal(peer, spec.ExchangeDeclare(exchange="", type="direct", passive=True)) is None
 
 
 def test_exchange_query(peer: Peer) -> None:

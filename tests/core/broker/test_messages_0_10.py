@@ -273,6 +273,25 @@ def test_stop_ends_the_credit(peer: Peer) -> None:
     assert not peer.bodies
 
 
+def test_what_was_sent_before_a_stop_gives_no_credit_back(peer: Peer) -> None:
+    """The JMS client stops its subscription, completes what it has, and releases it in its order: nothing may come."""
+    for body in (b"1", b"2", b"3"):
+        peer.publish(body)
+    peer.subscribe()
+    peer.flow(2)
+    peer.call(spec.MessageStop(destination="d"))
+    peer.protocol.send_control(0, spec.SessionCompleted(commands=ids(peer)))
+    peer.pump()
+    assert peer.bodies == [b"1", b"2"]
+    peer.flow(1)
+    assert peer.bodies == [b"1", b"2", b"3"]
+    peer.publish(b"4")
+    assert len(peer.bodies) == 3
+    peer.protocol.send_control(0, spec.SessionCompleted(commands=ids(peer)))
+    peer.pump()
+    assert peer.bodies == [b"1", b"2", b"3", b"4"]
+
+
 def test_a_mode_is_not_changed_while_there_is_credit(peer: Peer) -> None:
     peer.subscribe()
     peer.flow(1)

@@ -232,3 +232,27 @@ def test_unknown_commands(peer: Peer, code: int, expected: int) -> None:
 def test_a_long_text_fits(peer: Peer) -> None:
     peer.call(spec.QueuePurge(queue="ä" * 127))
     assert exception_of(peer)[0] == 404
+
+
+def test_an_exception_of_the_client_ends_its_session_and_costs_no_publisher(world: World, peer: Peer) -> None:
+    peer.call(spec.QueueDeclare(queue="q"))
+    peer.subscribe()
+    peer.flow()
+    peer.session.send(spec.ExecutionException(error_code=spec.ExecutionErrorCode.INTERNAL_ERROR))
+    publisher = world.connect()
+    publisher.attach(name=b"other")
+    publisher.publish(b"1")  # the session must not be asked to deliver it
+    assert publisher.error is None
+    assert publisher.received(spec.MessageAccept)
+    assert peer.received(spec.SessionDetach)
+    assert peer.error is None
+    queue = world.host.queues["q"]
+    assert (queue.message_count, queue.unsettled_count, queue.consumer_count) == (1, 0, 0)
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_known_completed_is_sent_only_if_asked_for(peer: Peer, *, asked: bool) -> None:
+    """The Python client of Qpid fails if it is told unasked."""
+    peer.protocol.send_control(0, spec.SessionCompleted(commands=[(0, 0)], timely_reply=asked))
+    peer.pump()
+    assert len(peer.received(spec.SessionKnownCompleted)) == asked

@@ -207,6 +207,16 @@ def test_dead_letters_keep_their_history_and_expire_in_time(store: Store, path: 
     assert [(each.body, each.deaths) for each in waiting(found, "dead")] == [(b"rejected", 1), (b"expires", 1)]
 
 
+@pytest.mark.parametrize("ttl_ms", [(1 << 63) - 1, (1 << 64) - 1, 10**250])
+def test_a_time_to_live_of_any_length_can_be_stored(store: Store, path: Path, ttl_ms: int) -> None:
+    store.host("/").declare_queue("q", owner=ME, durable=True, now=0)
+    store.host("/").publish(Message(WIRE, "", "q", b"", b"1", persistent=True, priority=0, ttl_ms=ttl_ms), now=0)
+    store.commit()
+    store = again(store, path, now=1e9)
+    assert [each.body for each in waiting(store.host("/"))] == [b"1"]
+    store.close()
+
+
 def test_a_prepared_branch_outlives_the_process(store: Store, path: Path) -> None:
     host = store.host("h")
     host.declare_queue("q", owner=ME, durable=True)
