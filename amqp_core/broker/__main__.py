@@ -100,10 +100,15 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--store", type=Path, metavar="FILE", help="SQLite file that keeps durable queues and persistent messages"
     )
-    made.add_argument("--queue", action="append", default=[], metavar="NAME", help="declare a durable queue")
     made.add_argument(
-        "--bind", action="append", default=[], type=binding, metavar="EXCHANGE:QUEUE[:KEY]",
-        help="bind a queue to an exchange, such as amq.topic:prices:stocks.#",
+        "--virtual-host", action="extend", nargs="+", default=[], metavar="NAME", help="virtual hosts besides /"
+    )
+    made.add_argument(
+        "--queue", action="extend", nargs="+", default=[], metavar="NAME", help="declare durable queues in /"
+    )
+    made.add_argument(
+        "--bind", action="extend", nargs="+", default=[], type=binding, metavar="EXCHANGE:QUEUE[:KEY]",
+        help="bind queues to exchanges, such as amq.topic:prices:stocks.#",
     )  # fmt: skip
     made.add_argument(
         "--memory-limit", type=size, metavar="SIZE",
@@ -192,6 +197,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
     try:
+        for name in given.virtual_host:
+            server.add_host(name)
         prepare(server, given.queue, given.bind)
     except Refused as refused:
         print(f"{refused}. Correct --queue or --bind.", file=sys.stderr)  # noqa: T201 - a program

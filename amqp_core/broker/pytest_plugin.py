@@ -6,17 +6,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from amqp_core.broker.running import Broker, running
+from amqp_core import broker
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from amqp_core.broker import Broker
 
 
 @pytest.fixture(scope="session")
 def amqp_broker() -> Iterator[Broker]:
     """An embedded broker (AMQP 0-10 and 0-9-1) for the tests of a session; user guest, password guest."""
-    with running() as broker:
-        yield broker
+    with broker.running() as started:
+        yield started
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from amqp_core.broker.running import running
+from amqp_core.broker import running
 from amqp_spark.demo.command import parser, run
 from amqp_spark.demo.steps import Place
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from pika.adapters.blocking_connection import BlockingConnection
 
-    from amqp_core.broker.running import Broker
+    from amqp_core.broker import Broker
 
 
 class Connect(Protocol):

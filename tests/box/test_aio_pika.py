@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aio_pika.abc import AbstractChannel, AbstractIncomingMessage, AbstractQueue
     from pamqp.common import FieldTable
 
-    from amqp_core.broker.running import Broker
+    from amqp_core.broker import Broker
 
 WAIT_S = 30.0
 

@@ -21,7 +21,17 @@ COMMAND = (sys.executable, "-m", "amqp_core.broker")
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[str]]:
-    arguments = ("--port", "0", "--queue", "prices", "--bind", "amq.topic:prices:stocks.#")
+    arguments = (
+        "--port",
+        "0",
+        "--virtual-host",
+        "test",
+        "--queue",
+        "prices",
+        "orders",
+        "--bind",
+        "amq.topic:prices:stocks.#",
+    )
     with subprocess.Popen([*COMMAND, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as found:
         yield found
         found.kill()
@@ -36,6 +46,8 @@ def test_it_says_where_it_is_and_ends_cleanly(process: subprocess.Popen[str], nu
     channel = connection.channel()
     channel.basic_publish("amq.topic", "stocks.a.b", b"1")
     assert channel.basic_get("prices", auto_ack=True)[2] == b"1"
+    channel.queue_declare("orders", passive=True)
+    pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", int(found[1]), "test")).close()
     process.send_signal(number)
     with pytest.raises(pika.exceptions.ConnectionClosedByBroker, match="CONNECTION_FORCED"):
         connection.process_data_events(10)

@@ -13,7 +13,7 @@ import pika
 import pytest
 
 from amqp_core.address import ConnectOptions
-from amqp_core.broker.running import running
+from amqp_core.broker import running
 from amqp_core.broker.v0_10.flow import MOST_BEYOND
 from amqp_core.errors import AmqpError, PublisherStopped, PublishingBlocked
 from amqp_core.v0_9 import spec
@@ -29,7 +29,7 @@ from tests.support import runs, runs_0_9
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from amqp_core.broker.running import Broker
+    from amqp_core.broker import Broker
 
 MIB = 1 << 20
 LIMIT = 8 * MIB

@@ -15,10 +15,9 @@ import pytest
 
 from amqp_core import ConnectOptions, connect
 from amqp_core.address import parse_url
-from amqp_core.broker import login_checks
+from amqp_core.broker import Broker, login_checks, running
 from amqp_core.broker.logins import Logins
 from amqp_core.broker.rights import Grants, Patterns
-from amqp_core.broker.running import Broker, running
 from amqp_core.broker.server import Server, _Peer
 from amqp_core.errors import AmqpError, AuthenticationFailed, UnauthorizedAccess
 from amqp_spark.options import SourceOptions

@@ -14,7 +14,7 @@ from amqp_core.v0_9.messages import Message
 from tests.support.runs_0_9 import numbers_of, run
 
 if TYPE_CHECKING:
-    from amqp_core.broker.running import Broker
+    from amqp_core.broker import Broker
     from tests.box.conftest import Connect
 
 

@@ -31,7 +31,7 @@ from tests.support.runs import numbered, run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from amqp_core.broker.running import Broker
+    from amqp_core.broker import Broker
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.subscription import Subscription
     from tests.box.conftest import Connect, Connect010

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
-    from amqp_core.broker.running import Broker
+    from amqp_core.broker import Broker
 
 
 @pytest.fixture

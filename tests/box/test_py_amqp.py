@@ -24,7 +24,7 @@ from tests.support.box_process import BoxProcess
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from amqp_core.broker.running import Broker
+    from amqp_core.broker import Broker
 
 
 class ConnectAmqp(Protocol):

@@ -6,6 +6,11 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+import pytest
+
+import amqp_core.broker
+from amqp_core import ConnectOptions, connect, parse_url
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -30,6 +35,26 @@ def test_each_test_has_a_virtual_host_of_its_own(amqp_url, number):
 def test_the_broker_is_one(amqp_broker, amqp_url):
     assert f":{amqp_broker.port}/" in amqp_url
 """
+
+
+def test_one_call_runs_a_broker() -> None:
+    assert {"running", "Broker"} <= set(amqp_core.broker.__all__)
+    with amqp_core.broker.running() as broker:
+        hosts, virtual_host, _ = parse_url(broker.url)
+        options = ConnectOptions(
+            hosts=hosts, virtual_host=virtual_host, username=broker.username, password=broker.password
+        )
+        with connect(options) as client:
+            client.declare_queue("orders")
+            assert client.query_queue("orders") is not None
+    with pytest.raises(AttributeError, match="walking"):
+        amqp_core.broker.walking  # noqa: B018 - it is the access that fails
+
+
+def test_pytest_does_not_load_the_broker_before_it_is_used() -> None:
+    code = "import sys, amqp_core.broker.pytest_plugin; print('amqp_core.broker.server' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "False\n"
 
 
 def test_a_test_needs_nothing_but_the_fixtures(tmp_path: Path) -> None:

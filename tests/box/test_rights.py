@@ -11,8 +11,8 @@ from pika.exceptions import ChannelClosedByBroker
 
 from amqp_core import ConnectOptions, connect
 from amqp_core.address import parse_url
+from amqp_core.broker import Broker, running
 from amqp_core.broker.rights import Grants, Patterns, Right
-from amqp_core.broker.running import Broker, running
 from amqp_core.errors import UnauthorizedAccess
 from tests.box.logins_support import PASSWORD, write_users
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pika
 import pytest
 
-from amqp_core.broker.running import running
+from amqp_core.broker import running
 from amqp_core.broker.store.database import StoreError
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import pytest
 
 from amqp_core import ConnectOptions, connect
 from amqp_core.address import parse_url
+from amqp_core.broker import Broker, running
 from amqp_core.broker.rights import Grants, Patterns
-from amqp_core.broker.running import Broker, running
 from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionFailed, UnauthorizedAccess
 from tests.box.logins_support import PASSWORD, write_users
 from tests.support.tls import TlsMaterial

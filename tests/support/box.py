@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Self
 
-from amqp_core.broker.running import Broker
+from amqp_core.broker import Broker
 
 if TYPE_CHECKING:
     from types import TracebackType
