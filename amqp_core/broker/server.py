@@ -7,16 +7,14 @@ import logging
 import time
 from typing import TYPE_CHECKING, Final
 
-from amqp_core.address import format_address, is_loopback
-from amqp_core.broker.login import Caller
 from amqp_core.broker.login_checks import LoginChecks
 from amqp_core.broker.logins import Logins
 from amqp_core.broker.memory_limit import default_memory_limit
 from amqp_core.broker.model.memory import Memory
 from amqp_core.broker.model.virtual_host import VirtualHost
+from amqp_core.broker.peer import LOGIN_SECONDS, Peer
 from amqp_core.broker.store.database import StoreError
 from amqp_core.broker.store.store import Store
-from amqp_core.broker.tls import common_name
 from amqp_core.broker.v0_9.connection import ServerConnection as Connection09
 from amqp_core.broker.v0_9.wire import WIRE as WIRE_09
 from amqp_core.broker.v0_10.connection import ServerConnection as Connection010
@@ -38,11 +36,6 @@ _log = logging.getLogger(__name__)
 HOST: Final = "127.0.0.1"
 VERSIONS: Final = {header: version for version, header in HEADERS.items()}
 WIRES: Final[dict[str, Wire]] = {"0-9": WIRE_09, "0-10": WIRE_010}
-HEADER_BYTES: Final = 8
-LOGIN_SECONDS: Final = 10.0
-"""Time that a client has until its connection is open."""
-CLOSE_SECONDS: Final = 5.0
-"""Time that a client has to answer connection.close."""
 EXPIRY_SECONDS: Final = 0.05
 """Messages and queues may expire so much late; no consumer gets what is over."""
 RELIEF_SECONDS: Final = 0.05
@@ -50,8 +43,6 @@ RELIEF_SECONDS: Final = 0.05
 MOST_CONNECTIONS: Final = 2000
 LOGINS_BESIDE: Final = 100
 """Clients that may be about to log in while there are as many connections as allowed."""
-MOST_UNREAD_BYTES: Final = 4 << 20
-"""Bytes that a client has not read, above which it is not read either. Deliveries end at a quarter of that."""
 
 
 class Server:
@@ -89,11 +80,11 @@ class Server:
         self.failure: StoreError | None = None
         """Why the broker has stopped by itself."""
         self.session_names = SessionNames()
-        self._peers: set[_Peer] = set()
-        self._dirty: set[_Peer] = set()
+        self._peers: set[Peer] = set()
+        self._dirty: set[Peer] = set()
         self._flushing = False
         self._timer: asyncio.TimerHandle | None = None
-        self._restrained: set[_Peer] = set()
+        self._restrained: set[Peer] = set()
         self._relief: asyncio.TimerHandle | None = None
         self._server: asyncio.Server | None = None
         self._on_failure: Callable[[], None] = _nothing
@@ -132,7 +123,7 @@ class Server:
         loop = asyncio.get_running_loop()
         patience = None if tls is None else LOGIN_SECONDS
         self._server = await loop.create_server(
-            lambda: _Peer(self), host, port, ssl=tls, ssl_handshake_timeout=patience, ssl_shutdown_timeout=patience
+            lambda: Peer(self), host, port, ssl=tls, ssl_handshake_timeout=patience, ssl_shutdown_timeout=patience
         )
         self._expect()
         port = self._server.sockets[0].getsockname()[1]
@@ -164,14 +155,40 @@ class Server:
 
     # --- for connections
 
-    def joined(self, peer: _Peer) -> None:
+    def adapter(self, header: bytes, peer: Peer) -> Adapter:
+        """The adapter of the protocol that a header names; a stranger is answered with the header of 0-9-1."""
+        if header == PROTOCOL_HEADER:
+            return Connection010(
+                hosts=self.hosts,
+                logins=self.logins,
+                names=self.session_names,
+                clock=self.now,
+                wake=lambda: self.wake(peer),
+                peer=peer.name,
+                caller=peer.caller,
+                checks=self.login_checks,
+                refuse=self.refuse,
+            )
+        return Connection09(
+            version=VERSIONS.get(header, "0-9-1"),
+            hosts=self.hosts,
+            logins=self.logins,
+            clock=self.now,
+            wake=lambda: self.wake(peer),
+            peer=peer.name,
+            caller=peer.caller,
+            checks=self.login_checks,
+            refuse=self.refuse,
+        )
+
+    def joined(self, peer: Peer) -> None:
         """A client has connected."""
         self._peers.add(peer)
         if len(self._peers) > self._max_connections + LOGINS_BESIDE:
             _log.warning("%s: too many clients are connected; the connection ends", peer.name)
             peer.abort()
 
-    def left(self, peer: _Peer) -> None:
+    def left(self, peer: Peer) -> None:
         """A client is gone."""
         self._peers.discard(peer)
         self._dirty.discard(peer)
@@ -185,13 +202,13 @@ class Server:
         _log.warning("a connection is refused: %s", reason)
         return reason
 
-    def restrain(self, peer: _Peer) -> None:
+    def restrain(self, peer: Peer) -> None:
         """A client publishes what there is no room for: look at times whether it may go on."""
         self._restrained.add(peer)
         if self._relief is None:
             self._relief = asyncio.get_running_loop().call_later(RELIEF_SECONDS, self._relieve)
 
-    def wake(self, peer: _Peer) -> None:
+    def wake(self, peer: Peer) -> None:
         """Write what a connection has to say, after the present event."""
         self._dirty.add(peer)
         self.wake_up()
@@ -214,7 +231,7 @@ class Server:
             peer.written()
         self._expect()
 
-    def _write(self, peers: Iterable[_Peer]) -> None:
+    def _write(self, peers: Iterable[Peer]) -> None:
         """Write to clients what they have to know, after the changes that it follows from are on the disk.
 
         So one commit serves all that has arrived meanwhile, from whichever client, and no confirmation, delivery or
@@ -274,193 +291,3 @@ class Server:
 
 def _nothing() -> None:
     """Nobody waits for a failure."""
-
-
-class _Peer(asyncio.Protocol):
-    """The socket of one client."""
-
-    def __init__(self, server: Server) -> None:
-        self._server = server
-        self._transport: asyncio.Transport | None = None
-        self._connection: Adapter | None = None
-        self._first = b""
-        self._timer: asyncio.TimerHandle | None = None
-        self._name = "?"
-        self._caller = Caller(loopback=False)
-        self._beating = False
-        self._closing = False
-        self._bytes = b""
-        self._in_transit = 0
-
-    @property
-    def name(self) -> str:
-        """Its address, for the log."""
-        return self._name
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it has logged in and opened a virtual host, and is not gone."""
-        return self._connection is not None and self._connection.is_open and not self._connection.is_over
-
-    @property
-    def is_restrained(self) -> bool:
-        """Whether it publishes what there is no room for."""
-        return self._connection is not None and self._connection.is_restrained and not self._connection.is_over
-
-    def relieve(self) -> None:
-        """Let its publishers go on if there is room again."""
-        if self._connection is not None:
-            self._connection.relieve()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        host, port = transport.get_extra_info("peername")[:2]
-        self._name = format_address(host, port)
-        self._caller = Caller(is_loopback(host), common_name(transport.get_extra_info("peercert")))
-        self._server.joined(self)
-        self._timer = asyncio.get_running_loop().call_later(LOGIN_SECONDS, self._too_slow)
-
-    def data_received(self, data: bytes) -> None:
-        if self._connection is None:
-            self._first += data
-            if len(self._first) < HEADER_BYTES:
-                return
-            data, self._first = self._first, b""
-            self._connection = self._adapter(data[:HEADER_BYTES])
-        self._connection.receive(data)
-        self._server.wake(self)
-
-    def _adapter(self, header: bytes) -> Adapter:
-        """The adapter of the protocol that a header names; a stranger is answered with the header of 0-9-1."""
-        server = self._server
-        if header == PROTOCOL_HEADER:
-            return Connection010(
-                hosts=server.hosts,
-                logins=server.logins,
-                names=server.session_names,
-                clock=server.now,
-                wake=lambda: server.wake(self),
-                peer=self._name,
-                caller=self._caller,
-                checks=server.login_checks,
-                refuse=server.refuse,
-            )
-        return Connection09(
-            version=VERSIONS.get(header, "0-9-1"),
-            hosts=server.hosts,
-            logins=server.logins,
-            clock=server.now,
-            wake=lambda: server.wake(self),
-            peer=self._name,
-            caller=self._caller,
-            checks=server.login_checks,
-            refuse=server.refuse,
-        )
-
-    def eof_received(self) -> bool:
-        return False
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._server.left(self)
-        self._server.memory.transit -= self._in_transit
-        if self._connection is not None:
-            self._connection.lost()
-            if self._connection.username:
-                _log.info("%s: disconnected%s", self._name, f" ({exc})" if exc else "")
-            self._server.wake_up()
-
-    def pause_writing(self) -> None:
-        if self._connection is not None:
-            self._connection.paused = True
-
-    def resume_writing(self) -> None:
-        if self._connection is not None:
-            self._connection.paused = False
-            self._server.wake(self)
-
-    def take_bytes(self) -> None:
-        """Take what is to be written now."""
-        if self._connection is not None:
-            self._bytes += self._connection.take_bytes()
-
-    def write(self) -> None:
-        """Write what was taken."""
-        data, self._bytes = self._bytes, b""
-        if data and self._transport is not None and not self._transport.is_closing():
-            self._transport.write(data)
-
-    def written(self) -> None:
-        """Go on with what waited for the write, and note when the next heartbeat is due."""
-        connection, transport = self._connection, self._transport
-        if connection is None or transport is None or transport.is_closing():
-            return
-        if connection.is_over:
-            transport.close()
-            return
-        connection.written()
-        self._count(connection, transport)
-        self._read_or_stall(connection, transport)
-        if connection.is_restrained:
-            self._server.restrain(self)
-        if connection.is_closing and not self._closing:
-            self._closing = True
-            asyncio.get_running_loop().call_later(CLOSE_SECONDS, self.abort)
-        if connection.is_open and not self._beating:
-            self._beating = True
-            self._tick()
-
-    def _count(self, connection: Adapter, transport: asyncio.Transport) -> None:
-        in_transit = transport.get_write_buffer_size() + connection.unfinished_bytes
-        self._server.memory.transit += in_transit - self._in_transit
-        self._in_transit = in_transit
-
-    def _read_or_stall(self, connection: Adapter, transport: asyncio.Transport) -> None:
-        stalled = connection.is_stalled or transport.get_write_buffer_size() > MOST_UNREAD_BYTES
-        if stalled == transport.is_reading():
-            if stalled:
-                transport.pause_reading()
-            else:
-                transport.resume_reading()
-            connection.is_read = not stalled
-
-    def shut_down(self) -> None:
-        """End the connection because the broker stops (320, connection-forced)."""
-        if self._connection is not None:
-            self._connection.shut_down()
-
-    def close(self) -> None:
-        """Close the socket when all is written."""
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self) -> None:
-        """Close the socket at once."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    def _tick(self) -> None:
-        connection = self._connection
-        assert connection is not None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        now = time.monotonic()
-        following = connection.tick(now)
-        if connection.is_over:
-            self.abort()
-        elif following is not None:
-            self._timer = asyncio.get_running_loop().call_later(max(0.0, following - now), self._beat)
-
-    def _beat(self) -> None:
-        self._timer = None
-        self._tick()
-        self._server.wake(self)
-
-    def _too_slow(self) -> None:
-        self._timer = None
-        if self._connection is None or not self._connection.is_open:
-            _log.warning("%s: no login within %g s; the connection ends", self._name, LOGIN_SECONDS)
-            self.abort()

@@ -17,8 +17,9 @@ from amqp_core import ConnectOptions, connect
 from amqp_core.address import parse_url
 from amqp_core.broker import Broker, login_checks, running
 from amqp_core.broker.logins import Logins
+from amqp_core.broker.peer import Peer
 from amqp_core.broker.rights import Grants, Patterns
-from amqp_core.broker.server import Server, _Peer
+from amqp_core.broker.server import Server
 from amqp_core.errors import AmqpError, AuthenticationFailed, UnauthorizedAccess
 from amqp_spark.options import SourceOptions
 from tests.box.logins_support import PASSWORD, write_users
@@ -182,7 +183,7 @@ class _RemoteSocket(asyncio.Transport):
 def test_what_is_offered_to_another_machine(allowed: bool, offered: bytes) -> None:
     async def connection_start() -> bytes:
         server, socket = Server(logins=Logins(allow_anonymous=allowed)), _RemoteSocket()
-        peer = _Peer(server)
+        peer = Peer(server)
         peer.connection_made(socket)
         peer.data_received(b"AMQP\x00\x00\x09\x01")
         await asyncio.sleep(0)  # what is written is written after the event

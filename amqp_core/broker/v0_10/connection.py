@@ -205,8 +205,8 @@ class ServerConnection(Adapter):
         reason = None
         for session in self._sessions.values():
             session.flow.relieve()
-            if session.flow.is_critical:
-                reason = session.flow.reason
+            if session.flow.restraints.is_critical:
+                reason = session.flow.restraints.reason
         return reason
 
     def _holds_messages(self) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from amqp_core.broker.restraints import Restraints
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.session import SessionState
 
@@ -27,49 +28,42 @@ class ProducerFlow:
 
     Args:
         pull: called when the client does not stop.
+
+    Attributes:
+        restraints: what has no room for its messages.
     """
 
     def __init__(self, session: Session, pull: Callable[[], None]) -> None:
         self._session = session
         self._pull = pull
-        self._restraints: dict[Restraint, None] = {}
+        self.restraints = Restraints()
         self._beyond = 0
 
     @property
     def is_stopped(self) -> bool:
         """Whether the client was told to stop."""
-        return bool(self._restraints)
-
-    @property
-    def is_critical(self) -> bool:
-        """Whether not a single message more must be taken."""
-        return any(each.is_critical for each in self._restraints)
-
-    @property
-    def reason(self) -> str:
-        """What has no room, for people."""
-        return " and ".join(each.reason for each in self._restraints)
+        return bool(self.restraints)
 
     def stop(self, restraints: Iterable[Restraint]) -> None:
         """The session has published what has no room for more."""
-        if not self._restraints:
+        if not self.restraints:
             self._beyond = 0
             self._session.send(spec.MessageSetFlowMode(destination="", flow_mode=spec.MessageFlowMode.CREDIT))
             self._session.send(spec.MessageStop(destination=""))
-        self._restraints |= dict.fromkeys(restraints)
+        self.restraints.add(restraints)
 
     def received(self, size: int) -> None:
         """A message of so many bytes was published."""
-        if self._restraints:
+        if self.restraints:
             self._beyond += size
             if self._beyond > MOST_BEYOND:
                 self._pull()
 
     def relieve(self) -> None:
         """Let the publisher go on if there is room again."""
-        if not self._restraints:
+        if not self.restraints:
             return
-        self._restraints = {each: None for each in self._restraints if each.holds}
-        if not self._restraints and self._session.state is SessionState.ATTACHED:
+        self.restraints.drop()
+        if not self.restraints and self._session.state is SessionState.ATTACHED:
             unit = spec.MessageCreditUnit.MESSAGE
             self._session.send(spec.MessageFlow(destination="", unit=unit, value=_NO_LIMIT))

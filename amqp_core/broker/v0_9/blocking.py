@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from amqp_core.broker.model.memory import Memory
+from amqp_core.broker.restraints import Restraints
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import ChannelState
 
@@ -20,34 +21,22 @@ if TYPE_CHECKING:
     from amqp_core.v0_9.channel import Channel
 
 
-class Blocking:
+class Blocking(Restraints):
     """What the publishers of one connection wait for, and what they were told. Not thread-safe."""
 
     def __init__(self, connection: ServerConnection) -> None:
+        super().__init__()
         self._connection = connection
-        self._restraints: dict[Restraint, None] = {}
         self._stopped: dict[Channel, None] = {}
         """Channels that were told to stop (channel.flow)."""
         self._told = False
         """Whether connection.blocked was sent."""
 
-    def __bool__(self) -> bool:
-        return bool(self._restraints)
-
-    @property
-    def is_critical(self) -> bool:
-        """Whether not a single message more must be taken."""
-        return any(each.is_critical for each in self._restraints)
-
-    @property
-    def reason(self) -> str:
-        """What has no room, for people."""
-        return " and ".join(each.reason for each in self._restraints)
-
     def stop(self, channel: Channel, restraints: Iterable[Restraint]) -> None:
         """A channel has published what has no room for more."""
+        restraints = list(restraints)
+        self.add(restraints)
         for each in restraints:
-            self._restraints[each] = None
             if isinstance(each, Memory):
                 self._tell_blocked(each.reason)
             elif channel not in self._stopped:
@@ -56,13 +45,13 @@ class Blocking:
 
     def relieve(self) -> None:
         """Let publishers go on if there is room again."""
-        if not self._restraints:
+        if not self:
             return
-        self._restraints = {each: None for each in self._restraints if each.holds}
-        if self._told and not any(isinstance(each, Memory) for each in self._restraints):
+        self.drop()
+        if self._told and not any(isinstance(each, Memory) for each in self):
             self._told = False
             self._connection.send_method(0, spec.ConnectionUnblocked())
-        if not self._restraints:
+        if not self:
             stopped, self._stopped = self._stopped, {}
             for channel in stopped:
                 if channel.state is ChannelState.OPEN:
