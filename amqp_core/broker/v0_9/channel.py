@@ -203,15 +203,20 @@ class ServerChannel:
             is_new = method.exchange not in self._host.exchanges
             alternate = method.arguments.get("alternate-exchange") if is_new else None
             self._rights.declare_exchange(method.exchange, alternate=alternate)
-        self._host.declare_exchange(
-            method.exchange,
-            method.type,
-            passive=method.passive,
-            durable=method.durable,
-            auto_delete=method.auto_delete,
-            internal=method.internal,
-            arguments=method.arguments,
-        )
+        try:
+            self._host.declare_exchange(
+                method.exchange,
+                method.type,
+                passive=method.passive,
+                durable=method.durable,
+                auto_delete=method.auto_delete,
+                internal=method.internal,
+                arguments=method.arguments,
+            )
+        except Refused as refused:
+            if refused.reason is Refusal.NOT_IMPLEMENTED:  # 0-9-1 section exchange.declare, rule support
+                raise Failed(_Code.COMMAND_INVALID, refused.text) from refused
+            raise
         self._answer(spec.ExchangeDeclareOk(), unless=method.no_wait)
 
     def _exchange_delete(self, method: spec.ExchangeDelete) -> None:
