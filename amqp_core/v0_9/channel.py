@@ -74,6 +74,22 @@ _MODE_NAMES: Final = {
 }
 
 
+class WrongMode(ProtocolError):
+    """A method arrived that the mode of the channel does not allow; a server may close the channel alone.
+
+    Attributes:
+        method: the method.
+    """
+
+    def __init__(self, method: spec.Method, reason: str) -> None:
+        super().__init__(reason)
+        self.method = method
+
+
+class ChannelMisused(ProtocolError):
+    """A method arrived on a channel that is not open, or channel.open on one that is (504, channel-error)."""
+
+
 class Content(NamedTuple):
     """Content of a method: payload of its header frame, and its body. Immutable: any thread may use it."""
 
@@ -246,9 +262,9 @@ class Channel:
             self._opened_by_peer(method)
             return None
         if self.state is ChannelState.CLOSED:
-            raise ProtocolError(f"{method.NAME} arrived on channel {self.number}, which is not open")
+            raise ChannelMisused(f"{method.NAME} arrived on channel {self.number}, which is not open")
         if self.mode not in _MODES.get(type(method), _ANY_MODE):
-            raise ProtocolError(f"{method.NAME} arrived on channel {self.number}, {_MODE_NAMES[self.mode]}")
+            raise WrongMode(method, f"{method.NAME} arrived on channel {self.number}, {_MODE_NAMES[self.mode]}")
         self._select(method)
         if isinstance(method, spec.ChannelFlow):
             self.active = method.active
@@ -274,7 +290,7 @@ class Channel:
 
     def _opened_by_peer(self, method: spec.ChannelOpen) -> None:
         if self.state is not ChannelState.CLOSED:
-            raise ProtocolError(f"{method.NAME} arrived on channel {self.number}, which is open")
+            raise ChannelMisused(f"{method.NAME} arrived on channel {self.number}, which is open")
         self._forget_content()
         self.error, self.active, self.mode = None, True, ChannelMode.PLAIN
         self.state = ChannelState.OPEN
@@ -283,7 +299,7 @@ class Channel:
 
     def _closed(self, method: spec.ChannelClose) -> None:
         if self.state is ChannelState.CLOSED:
-            raise ProtocolError(f"{method.NAME} arrived on channel {self.number}, which is not open")
+            raise ChannelMisused(f"{method.NAME} arrived on channel {self.number}, which is not open")
         self._connection.send_method(self.number, spec.ChannelCloseOk())
         if self.state is ChannelState.CLOSING:
             return  # both sides close it: our close will be answered, too

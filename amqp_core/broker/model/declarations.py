@@ -94,10 +94,12 @@ def existing_queue(
     """Check that a queue that exists is what was declared; unknown arguments do not count.
 
     Raises:
-        Refused: PRECONDITION_FAILED.
+        Refused: RESOURCE_LOCKED, it is to be exclusive, and is not; PRECONDITION_FAILED for another difference.
     """
     what = f"Queue '{existing.name}'"
     _compare(what, "durable", existing.durable, durable)
+    if exclusive and existing.exclusive is None:  # as on RabbitMQ; the rest of what differs is a precondition
+        raise Refused(Refusal.RESOURCE_LOCKED, f"{what} exists and is shared")
     _compare(what, "exclusive", existing.exclusive is not None, exclusive)
     _compare(what, "auto_delete", existing.auto_delete, auto_delete)
     argument = difference(existing.settings, settings)

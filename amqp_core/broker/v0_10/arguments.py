@@ -45,6 +45,9 @@ def model_arguments(arguments: Mapping[str, object], alternate: str | None) -> d
             # a queue with n priorities has those from 0 to n - 1
             if other == "x-max-priority" and isinstance(value, int) and not isinstance(value, bool):
                 value = max(1, value - 1)
+            # n deliveries are n - 1 redeliveries; 0 is no limit
+            if other == "x-delivery-limit" and isinstance(value, int) and not isinstance(value, bool):
+                value = value - 1
             made.setdefault(other, value)
     limited = "qpid.max_count" in arguments or "qpid.max_size" in arguments
     by_default = _FLOW_CONTROL if "x-qpid-capacity" in arguments else "reject" if limited else None

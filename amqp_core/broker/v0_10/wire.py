@@ -195,13 +195,15 @@ def _changed(delivery: spec.DeliveryProperties, **fields: Any) -> spec.DeliveryP
 
 
 def header_of(message: Message, *, redelivered: bool) -> bytes:
-    """The header segment with which a message is delivered."""
+    """The header segment with which a message is delivered.
+
+    A dead letter keeps the exchange to which it was published (0-10 section delivery-properties, exchange).
+    """
     header = message.header if message.wire is WIRE else _foreign(message)
     if message.deaths:
         delivery, properties, others = decode_header(header)
         delivery = _changed(
             delivery or spec.DeliveryProperties(),
-            exchange=message.exchange,
             routing_key=message.routing_key,
             ttl=None,
             expiration=None,
@@ -224,7 +226,7 @@ def _foreign(message: Message) -> bytes:
         else spec.MessageDeliveryMode.NON_PERSISTENT,
         ttl=None if properties.ttl_ms is None else min(properties.ttl_ms, _MOST_TTL),
         timestamp=timestamp,
-        exchange=short_text(message.exchange),
+        exchange=short_text(message.deaths[-1].exchange if message.deaths else message.exchange),
         routing_key=short_text(message.routing_key),
     )
     headers = {short_key(name): portable(value, uuids=True) for name, value in properties.headers.items()}

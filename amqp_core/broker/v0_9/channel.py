@@ -12,7 +12,7 @@ from amqp_core.broker.v0_9.direct_reply import REPLY_TO, DirectReply
 from amqp_core.broker.v0_9.wire import header_of, message_of
 from amqp_core.errors import EncodeError
 from amqp_core.v0_9 import spec
-from amqp_core.v0_9.channel import Channel, ChannelMode, ChannelState
+from amqp_core.v0_9.channel import Channel, ChannelMode, ChannelState, WrongMode
 from amqp_core.write_primitives import cut_short
 
 if TYPE_CHECKING:
@@ -123,7 +123,11 @@ class ServerChannel:
     def receive(self, frame: Frame) -> None:
         """Process a frame of this channel."""
         was_open, was_active = self.state.state is ChannelState.OPEN, self.state.active
-        received = self.state.receive(frame)
+        try:
+            received = self.state.receive(frame)
+        except WrongMode as error:
+            self._fail(_Code.PRECONDITION_FAILED, f"PRECONDITION_FAILED - {error}", error.method)
+            return
         if was_open and self.state.state is not ChannelState.OPEN:
             self.end()
         if self.state.active and not was_active:
@@ -199,15 +203,20 @@ class ServerChannel:
             is_new = method.exchange not in self._host.exchanges
             alternate = method.arguments.get("alternate-exchange") if is_new else None
             self._rights.declare_exchange(method.exchange, alternate=alternate)
-        self._host.declare_exchange(
-            method.exchange,
-            method.type,
-            passive=method.passive,
-            durable=method.durable,
-            auto_delete=method.auto_delete,
-            internal=method.internal,
-            arguments=method.arguments,
-        )
+        try:
+            self._host.declare_exchange(
+                method.exchange,
+                method.type,
+                passive=method.passive,
+                durable=method.durable,
+                auto_delete=method.auto_delete,
+                internal=method.internal,
+                arguments=method.arguments,
+            )
+        except Refused as refused:
+            if refused.reason is Refusal.NOT_IMPLEMENTED:  # 0-9-1 section exchange.declare, rule support
+                raise Failed(_Code.COMMAND_INVALID, refused.text) from refused
+            raise
         self._answer(spec.ExchangeDeclareOk(), unless=method.no_wait)
 
     def _exchange_delete(self, method: spec.ExchangeDelete) -> None:

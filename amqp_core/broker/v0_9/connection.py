@@ -13,6 +13,7 @@ from amqp_core.broker.v0_9.channel import ServerChannel
 from amqp_core.broker.v0_9.login import PASSWORDS
 from amqp_core.errors import AmqpError, LimitExceeded, given
 from amqp_core.v0_9 import spec
+from amqp_core.v0_9.channel import ChannelMisused
 from amqp_core.v0_9.connection import Connection, Ended, Event, FrameReceived, Opened, Role, State
 from amqp_core.write_primitives import cut_short
 
@@ -238,6 +239,9 @@ class ServerConnection(Adapter):
             channel = self._channels[frame.channel] = ServerChannel(self, frame.channel)
         try:
             channel.receive(frame)
+        except ChannelMisused as error:
+            self.close(spec.ReplyCode.CHANNEL_ERROR, f"CHANNEL_ERROR - {error}")
+            return False
         except LimitExceeded as error:
             self.close(spec.ReplyCode.CONTENT_TOO_LARGE, f"CONTENT_TOO_LARGE - {error}")
             return False

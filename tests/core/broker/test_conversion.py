@@ -155,7 +155,7 @@ def test_a_message_that_died_has_lost_its_ttl(*, redelivered: bool) -> None:
         deaths=(Death("q", "expired", "x", ("k",), 1, 1_700_000_000.0),),
     )
     delivery, properties, _ = decode_header(new.header_of(dead, redelivered=redelivered))
-    assert delivery == spec.DeliveryProperties(redelivered=redelivered, exchange="dlx", routing_key="dead")
+    assert delivery == spec.DeliveryProperties(redelivered=redelivered, exchange="x", routing_key="dead")
     assert properties is not None
     assert properties.application_headers == {"a": 1}
     basic = basic_properties(old.header_of(dead))

@@ -48,7 +48,6 @@ def test_declaring_again_needs_the_same_properties() -> None:
     assert queue.arguments == arguments
     other: dict[str, Callable[[], object]] = {
         "durable": lambda: host.declare_queue("q", owner=ME, arguments=arguments),
-        "exclusive": lambda: host.declare_queue("q", owner=ME, durable=True, exclusive=True, arguments=arguments),
         "auto-delete": lambda: host.declare_queue("q", owner=ME, durable=True, auto_delete=True, arguments=arguments),
         "x-message-ttl": lambda: host.declare_queue("q", owner=ME, durable=True, arguments={"x-message-ttl": 6}),
         "x-queue-type": lambda: host.declare_queue(
@@ -58,6 +57,8 @@ def test_declaring_again_needs_the_same_properties() -> None:
     for word, declare in other.items():
         with refused(Refusal.PRECONDITION_FAILED, "'q'", word):
             declare()
+    with refused(Refusal.RESOURCE_LOCKED, "'q'", "shared"):
+        host.declare_queue("q", owner=ME, durable=True, exclusive=True, arguments=arguments)
 
 
 @pytest.mark.parametrize(
