@@ -31,24 +31,40 @@ _POLICIES: Final = {
     _FLOW_CONTROL: "flow-control",
 }
 
+# Queues of the Qpid brokers that keep, order or hand out their messages in another way than all queues here.
+_OTHER_QUEUES: Final = (
+    "qpid.LVQ_key",
+    "qpid.browse-only",
+    "qpid.group_header_key",
+    "qpid.last_value_queue",
+    "qpid.last_value_queue_key",
+    "qpid.last_value_queue_no_browse",
+    "qpid.lvq_key",
+    "qpid.queue_sort_key",
+    "qpid.shared_msg_group",
+)
+
 
 def model_arguments(arguments: Mapping[str, object], alternate: str | None) -> dict[str, object]:
     """The arguments of a queue in the model.
 
     Raises:
-        Failed: INVALID_ARGUMENT, a policy that is not served.
+        Failed: INVALID_ARGUMENT, a policy that is not served; NOT_IMPLEMENTED, a kind of queue that is not served.
     """
+    other = next((name for name in _OTHER_QUEUES if arguments.get(name)), None)
+    if other is not None:
+        raise Failed(Code.NOT_IMPLEMENTED, f"this broker has no queues with argument {other}")
     made = dict(arguments) | {_DECLARED: dict(arguments)}
-    for name, other in _NAMES.items():
+    for name, ours in _NAMES.items():
         if name in arguments:
             value = arguments[name]
             # a queue with n priorities has those from 0 to n - 1
-            if other == "x-max-priority" and isinstance(value, int) and not isinstance(value, bool):
+            if ours == "x-max-priority" and isinstance(value, int) and not isinstance(value, bool):
                 value = max(1, value - 1)
             # n deliveries are n - 1 redeliveries; 0 is no limit
-            if other == "x-delivery-limit" and isinstance(value, int) and not isinstance(value, bool):
+            if ours == "x-delivery-limit" and isinstance(value, int) and not isinstance(value, bool):
                 value = value - 1
-            made.setdefault(other, value)
+            made.setdefault(ours, value)
     limited = "qpid.max_count" in arguments or "qpid.max_size" in arguments
     by_default = _FLOW_CONTROL if "x-qpid-capacity" in arguments else "reject" if limited else None
     policy = arguments.get(_POLICY, by_default)

@@ -45,6 +45,7 @@ REFUSALS: list[tuple[spec.Command, int]] = [
     (spec.QueueDeclare(queue="new", alternate_exchange="missing"), 404),
     (spec.QueueDeclare(queue="q", alternate_exchange="x"), 530),
     (spec.QueueDeclare(queue="new", arguments={"qpid.policy_type": "self-destruct"}), 542),
+    (spec.QueueDeclare(queue="new", arguments={"qpid.last_value_queue_key": "k"}), 540),
     (spec.QueueDeclare(queue="new", arguments={"qpid.max_count": "many"}), 406),
     (spec.QueueDelete(queue=""), 542),
     (spec.QueueDelete(queue="missing"), 404),
