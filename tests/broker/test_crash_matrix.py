@@ -109,6 +109,22 @@ def test_promises_are_kept_on_rabbitmq(quorum_place: Place, group: list[Case]) -
     check(quorum_place, group)
 
 
+# The durable embedded broker is killed while transactions of all kinds are under way. `make crash-matrix` has the rest.
+ON_BOX = [
+    Case.parse(f"source:exactly-once:{crashpoints.SPOOL_RENAMED}@broker#0"),
+    Case.parse(f"chain-stream:exactly-once:{crashpoints.TX_SENT}@broker#0"),
+    Case.parse(f"sink-stream:exactly-once:{crashpoints.PREPARED}@broker#0"),
+    Case.parse(f"sink-foreachBatch:exactly-once:{crashpoints.DECISION_COMMITTED}@broker#0"),
+]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(900)
+def test_promises_are_kept_on_the_embedded_broker() -> None:
+    with Place(server=SERVERS["box"]) as place:
+        check(place, ON_BOX)
+
+
 @pytest.mark.spark
 @pytest.mark.broker
 @pytest.mark.timeout(900)
