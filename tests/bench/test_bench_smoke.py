@@ -81,7 +81,7 @@ def test_a_benchmark_runs(env: Environment, name: str, tmp_path: Path) -> None:
 
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.sampled("name", every=5)
+@pytest.mark.sampled("name", every=10)
 @pytest.mark.parametrize("name", RABBITMQ_UNITS)
 def test_a_benchmark_of_rabbitmq_runs(rabbitmq: RabbitMQNode, spark: SparkSession, name: str) -> None:
     with RabbitMQEnvironment(sizes=Sizes.quick(), given_broker=rabbitmq, given_spark=spark, quiet=True) as env:

@@ -21,13 +21,14 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10.client import Client
 from amqp_core.v0_10.messages import Message
 from tests.support.box_process import BoxProcess
+from tests.support.choice import all_cases
 from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-KILLS = 8
+KILLS = 20 if all_cases() else 5
 LOST = (AmqpError, pika.exceptions.AMQPError, OSError)
 PERSISTENT = spec.DeliveryProperties(routing_key="in", delivery_mode=spec.MessageDeliveryMode.PERSISTENT)
 

@@ -34,6 +34,7 @@ def test_the_session_that_is_mutated_is_right(side: Side) -> None:
     assert "own" not in place.host.queues
 
 
+@pytest.mark.sampled("seed", every=2)
 @pytest.mark.parametrize("seed", range(8))
 def test_mutated_sessions_cost_only_their_own_connection(seed: int) -> None:
     report = Campaign(seed).run(range(500))

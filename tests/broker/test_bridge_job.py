@@ -101,6 +101,7 @@ def exact(spark: SparkSession, broker: Broker, queue: str) -> list[dict[str, Any
 
 
 @needs("is_broker_j")  # the other one is
+@pytest.mark.thorough
 def test_every_property_is_kept_between_two_brokers(
     broker: Broker, own_broker: OwnBroker, connect: Connect, spark: SparkSession, queue: str, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],

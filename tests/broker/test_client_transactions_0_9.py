@@ -272,6 +272,7 @@ def test_both_protocols_of_broker_j_share_locks(brokerj_0_9: BrokerJ) -> None:
             other.declare_lock(name)
 
 
+@pytest.mark.sampled("run", every=3)
 @pytest.mark.parametrize("run", range(3))
 def test_a_broker_j_killed_in_a_commit_has_all_or_nothing(own_broker: OwnBroker, run: int) -> None:
     broker = own_broker(protocols=("AMQP_0_10", "AMQP_0_9_1"), heap="512m")

@@ -89,6 +89,7 @@ def test_the_leader_is_killed(cluster: RabbitMQCluster, tmp_path: Path, kind: Ki
         assert f", after {address(first)} was lost" in query.log(), "it says where it has gone"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_leader_is_on_another_node_than_the_reader(cluster: RabbitMQCluster, tmp_path: Path, kind: Kind) -> None:
     with closing(ClusterQuery(cluster, kind, tmp_path / "query", cluster.nodes[1], reader=cluster.nodes[2])) as query:

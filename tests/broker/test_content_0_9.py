@@ -112,7 +112,7 @@ def test_every_row_comes_back_as_it_was_written(
 @pytest.mark.parametrize(
     ("server", "kind", "mebibytes"),
     [
-        ("brokerj_0_9", "brokerj", 64),
+        pytest.param("brokerj_0_9", "brokerj", 64, marks=pytest.mark.thorough),
         ("rabbitmq", "quorum", 15),  # it takes 16
         pytest.param("rabbitmq310", "quorum", 64, marks=pytest.mark.thorough),
         pytest.param("rabbitmq310", "classic", 64, marks=pytest.mark.thorough),

@@ -90,6 +90,7 @@ def test_reader_killed(setting: Setting, driver: QueryProcess, guarantee: str, r
     drain(setting, driver, scenarios)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("repeat", ROUNDS)
 @pytest.mark.sampled("guarantee", every=2)
 @pytest.mark.parametrize("guarantee", GUARANTEES)

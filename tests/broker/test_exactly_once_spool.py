@@ -356,6 +356,7 @@ def test_a_store_that_stalls_for_longer_than_the_heartbeat_costs_nothing(
     case.nothing_is_left(remote)
 
 
+@pytest.mark.thorough
 def test_a_store_that_goes_away_and_comes_back(case: Case, remote: StorePlace, network: FaultProxy) -> None:
     case.location = remote.store.url(remote.directory, network.port)
     case.publish(0, FIRST)

@@ -432,6 +432,7 @@ def lag_of(driver: Driver) -> int:
     return int(entry["lag"])
 
 
+@pytest.mark.thorough
 def test_a_stream_that_was_made_again_and_is_shorter_is_noticed(streams: Streams) -> None:
     streams.publish(numbers(100))
     driver = streams.log_driver()

@@ -126,7 +126,7 @@ def test_ten_streams_in_one_query(spark: SparkSession, streams: Streams, tmp_pat
         place.close()
 
 
-@pytest.mark.parametrize("fails", ["true", "false"])
+@pytest.mark.parametrize("fails", ["true", pytest.param("false", marks=pytest.mark.thorough)])
 def test_a_running_query_that_is_slower_than_retention(
     spark: SparkSession, streams: Streams, tmp_path: Path, fails: str
 ) -> None:
@@ -165,7 +165,7 @@ def reached(query: StreamingQuery) -> int:
     return found
 
 
-@pytest.mark.parametrize("victim", ["driver", "reader"])
+@pytest.mark.parametrize("victim", [pytest.param("driver", marks=pytest.mark.thorough), "reader"])
 def test_rows_come_exactly_once_although_the_reader_dies_at_each_point(
     streams: Streams, query: Callable[..., Query], driver: QueryProcess, points: CrashPoints, victim: str
 ) -> None:

@@ -338,7 +338,6 @@ STEPS: list[tuple[str, str, Trigger]] = [
 ]
 
 
-@pytest.mark.sampled("how", every=2)
 @pytest.mark.parametrize("how", ["fin", "reset", "half-close", "garbage", "stall"])
 @pytest.mark.parametrize(("step", "lane", "at"), STEPS, ids=[step for step, _, _ in STEPS])
 def test_a_loss_at_every_step_skips_nothing(
@@ -389,8 +388,8 @@ def _settled(client: Client, at_least: int = 0) -> list[int]:
     return drained(client, "loss")
 
 
-@pytest.mark.sampled("moment", every=2)
-@pytest.mark.parametrize("how", ["stopped", "killed"])
+@pytest.mark.sampled("moment", every=4)
+@pytest.mark.parametrize("how", ["killed", "stopped"])
 @pytest.mark.parametrize("moment", [8, 20])
 def test_what_was_completed_survives_the_broker(victim: BrokerJ, how: str, moment: int) -> None:
     """Stopped in order, the broker completes what it no longer stores; the publisher must not believe it."""

@@ -45,6 +45,7 @@ def speculating(points: CrashPoints) -> Iterator[QueryProcess]:
         yield process
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled("entry", every=3)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_slow_task_is_run_twice_and_its_copy_counts(

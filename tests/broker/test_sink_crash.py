@@ -101,6 +101,7 @@ def test_worker_killed_after_its_connection_broke(
     must_be_there(setting, write, 0, 199)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("repeat", ROUNDS)
 def test_driver_killed(setting: Setting, driver: QueryProcess, repeat: int) -> None:
     """A stream goes on from its checkpoint: the batch that Spark has not logged is written again, whole."""

@@ -119,7 +119,15 @@ def test_make_exports_it_only_where_there_is_no_java(programs: Path, tmp_path: P
         (programs / name).symlink_to(shutil.which(name, path=os.defpath) or name)
 
     def java_home(**environment: str) -> str:
-        command = ["make", "-f", str(MAKEFILE), "--eval", "show: ; @echo home=$${JAVA_HOME-}", "show"]
+        command = [
+            "make",
+            "--no-print-directory",
+            "-f",
+            str(MAKEFILE),
+            "--eval",
+            "show: ; @echo home=$${JAVA_HOME-}",
+            "show",
+        ]
         done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
