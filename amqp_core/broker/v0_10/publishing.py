@@ -146,7 +146,11 @@ class Publishing:
         queues = self._host.route(message)
         return bool(queues) and all(
             not queue.message_count
-            and any(each.receiver.has_room(message.size) for each in queue.consumers if not each.browse)
+            and any(
+                each.receiver.has_room(message.size) and each.wants(message)
+                for each in queue.consumers
+                if not each.browse
+            )
             for queue in queues
         )
 
