@@ -18,7 +18,7 @@ from amqp_core.broker.model.entries import GONE, HELD, READY, Entry
 from amqp_core.broker.model.expiry import Expiries
 from amqp_core.broker.model.limits import Limits
 from amqp_core.broker.model.memory import ENTRY_BYTES
-from amqp_core.broker.model.walks import Walk
+from amqp_core.broker.model.walks import Walks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -115,8 +115,7 @@ class Queue:
         self._sequence = 0
         self._backlog = Backlog(settings.max_priority or 0)
         self._turns = Turns(single=settings.single_active_consumer)
-        self._walks: list[Walk] = []
-        """Those that browse first, then by priority."""
+        self._walks = Walks(self._backlog, self._take_out)
         self._expiries = Expiries()
         self._limits = limits = Limits(settings)
         self._special = limits.drops or limits.throttles or settings.max_priority is not None
@@ -156,7 +155,7 @@ class Queue:
     @property
     def consumers(self) -> list[Consumer]:
         """Its consumers; those that browse or select are last."""
-        return [*self._turns, *(walk.consumer for walk in self._walks)]
+        return [*self._turns, *(walk.consumer for walk in self._walks.places)]
 
     def has_room_for(self, messages: Sequence[Message]) -> bool:
         """Whether the queue would take all of them."""
@@ -195,13 +194,13 @@ class Queue:
         queued.nbytes += ENTRY_BYTES
         if self.journal is not None and message.persistent:
             self.journal.message_added(entry)
-        if not self._backlog.count and not self._walks:
+        if not self._backlog.count and not self._walks.places:
             consumer = self._turns.next_with_room(message.size)
             if consumer is not None:
                 self._hand_over(entry, consumer)
                 return
         self._backlog.append(entry)
-        if expires is not None or self._special or self._walks:
+        if expires is not None or self._special or self._walks.places:
             self._after_append(entry, now)
 
     def restore(
@@ -285,8 +284,7 @@ class Queue:
             if entry.expires is not None:
                 self._expiries.add(entry, self._backlog.count)
                 self._on_timer(self)
-            for walk in self._walks:
-                walk.came_back(entry)
+            self._walks.came_back(entry)
         self._offer(now)
         if self._limits.drops:
             self._trim(now)
@@ -303,8 +301,7 @@ class Queue:
     def attach(self, consumer: Consumer) -> None:
         """Add a consumer. Nothing is delivered before ``ready``."""
         if consumer.walks:
-            self._walks.append(Walk(consumer, self._backlog))
-            self._walks.sort(key=_walk_order)
+            self._walks.add(consumer)
         else:
             self._turns.add(consumer)
         self.consumer_count += 1
@@ -313,7 +310,7 @@ class Queue:
         """Remove a consumer that is there; the next may be active for it."""
         consumer.active = False
         if consumer.walks:
-            self._walks = [walk for walk in self._walks if walk.consumer is not consumer]
+            self._walks.remove(consumer)
         else:
             self._turns.remove(consumer)
         self.consumer_count -= 1
@@ -364,9 +361,11 @@ class Queue:
 
     def _offer(self, now: float) -> None:
         """Deliver what waits while a consumer has room."""
-        self._walk(now)
-        while self._dispatch(now) and self._walks:
-            self._walk(now)  # one may have waited for room for what has gone now
+        walks = self._walks
+        if walks.places:
+            walks.go_on(now)
+        while self._dispatch(now) and walks.places:
+            walks.go_on(now)  # one may have waited for room for what has gone now
 
     def _dispatch(self, now: float) -> bool:
         """Deliver from the head while a consumer has room; return whether anything has gone."""
@@ -386,37 +385,12 @@ class Queue:
             gone = True
         return gone
 
-    def _walk(self, now: float, fresh: Entry | None = None) -> None:
-        """Deliver what waits to the consumers that walk; a ``fresh`` entry also if it has no time to live."""
-        took = []
-        for walk in self._walks:
-            consumer = walk.consumer
-            taken = False
-            while (entry := walk.next()) is not None:
-                over = entry.expires is not None and entry.expires <= now and entry is not fresh
-                if not over and not consumer.receiver.has_room(entry.message.size):
-                    break
-                walk.passed(entry)
-                if over:
-                    continue
-                if consumer.browse:
-                    consumer.receiver.deliver(entry)
-                else:
-                    self._backlog.remove(entry)
-                    self._hand_over(entry, consumer)
-                    taken = True
-            if taken:
-                took.append(walk)
-        if took and len(self._walks) > 1:  # those that select the same take turns
-            self._walks = [*(walk for walk in self._walks if walk not in took), *took]
-            self._walks.sort(key=_walk_order)
-
     def _after_append(self, entry: Entry, now: float) -> None:
         """Do what a new message at the end of the backlog makes necessary: browse, deliver, expire, keep the limits."""
         if entry.expires is not None:
             self._expiries.add(entry, self._backlog.count)
             self._on_timer(self)
-        self._walk(now, fresh=entry)
+        self._walks.go_on(now, fresh=entry)
         if entry.state != READY:
             return
         if self._backlog.head() is entry:
@@ -432,13 +406,18 @@ class Queue:
         elif self._limits.throttles and self._limits.is_full(self._backlog.count, self._backlog.nbytes):
             self.choked = True
 
+    def _take_out(self, entry: Entry, consumer: Consumer) -> None:
+        """Give an entry to a consumer, wherever it is."""
+        self._backlog.remove(entry)
+        self._hand_over(entry, consumer)
+
     def _hand_over(self, entry: Entry, consumer: Consumer) -> None:
         if consumer.no_ack:
             self._end(entry)
         else:
             self._hold(entry)
         consumer.receiver.deliver(entry)
-        if consumer.no_ack and (entry.expires is not None or self._walks):
+        if consumer.no_ack and (entry.expires is not None or self._walks.places):
             entry.forget()
 
     def _end(self, entry: Entry) -> None:
@@ -495,11 +474,6 @@ def _smaller(ttl: float | None, ttl_ms: int | None) -> float:
 
 def _sequence(entry: Entry) -> int:
     return entry.sequence
-
-
-def _walk_order(walk: Walk) -> tuple[bool, int]:
-    """Those that browse see what the others take."""
-    return not walk.consumer.browse, -walk.consumer.priority
 
 
 def _is_ready(entry: Entry) -> bool:

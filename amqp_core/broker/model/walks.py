@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from amqp_core.broker.model.entries import READY
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from amqp_core.broker.model.backlog import Backlog
     from amqp_core.broker.model.consumers import Consumer
     from amqp_core.broker.model.entries import Entry
@@ -83,3 +85,64 @@ class Walk:
 
     def _place(self, entry: Entry) -> tuple[int, int, Entry]:
         return -self._backlog.priority_of(entry), entry.sequence, entry
+
+
+class Walks:
+    """All walks of a queue: those that browse first, which see what the others take, then by priority.
+
+    Args:
+        backlog: what waits.
+        take: gives a waiting entry, which it removes, to a consumer.
+    """
+
+    __slots__ = ("_backlog", "_take", "places")
+
+    def __init__(self, backlog: Backlog, take: Callable[[Entry, Consumer], None]) -> None:
+        self._backlog = backlog
+        self._take = take
+        self.places: list[Walk] = []
+
+    def add(self, consumer: Consumer) -> None:
+        """Begin a walk at the head."""
+        self._go_last([Walk(consumer, self._backlog)])
+
+    def remove(self, consumer: Consumer) -> None:
+        """End the walk of a consumer."""
+        self.places = [walk for walk in self.places if walk.consumer is not consumer]
+
+    def came_back(self, entry: Entry) -> None:
+        """An entry waits again at its place."""
+        for walk in self.places:
+            walk.came_back(entry)
+
+    def go_on(self, now: float, fresh: Entry | None = None) -> None:
+        """Deliver what waits while the consumers have room; a ``fresh`` entry also if it has no time to live."""
+        # Those that select the same take turns.
+        self._go_last([walk for walk in self.places if self._go(walk, now, fresh)])
+
+    def _go(self, walk: Walk, now: float, fresh: Entry | None) -> bool:
+        """Deliver to one consumer; return whether it has taken anything."""
+        consumer = walk.consumer
+        taken = False
+        while (entry := walk.next()) is not None:
+            over = entry.expires is not None and entry.expires <= now and entry is not fresh
+            if not over and not consumer.receiver.has_room(entry.message.size):
+                break
+            walk.passed(entry)
+            if over:
+                continue
+            if consumer.browse:
+                consumer.receiver.deliver(entry)
+            else:
+                self._take(entry, consumer)
+                taken = True
+        return taken
+
+    def _go_last(self, walks: list[Walk]) -> None:
+        if walks:
+            self.places = [*(walk for walk in self.places if walk not in walks), *walks]
+            self.places.sort(key=_order)
+
+
+def _order(walk: Walk) -> tuple[bool, int]:
+    return not walk.consumer.browse, -walk.consumer.priority

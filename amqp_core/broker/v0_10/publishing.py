@@ -145,11 +145,10 @@ class Publishing:
         message = incoming.message
         queues = self._host.route(message)
         return bool(queues) and all(
-            not queue.message_count
-            and any(
+            any(
                 each.receiver.has_room(message.size) and each.wants(message)
                 for each in queue.consumers
-                if not each.browse
+                if not each.browse and (each.walks or not queue.message_count)
             )
             for queue in queues
         )
