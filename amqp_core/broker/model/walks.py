@@ -117,8 +117,11 @@ class Walks:
 
     def go_on(self, now: float, fresh: Entry | None = None) -> None:
         """Deliver what waits while the consumers have room; a ``fresh`` entry also if it has no time to live."""
-        # Those that select the same take turns.
-        self._go_last([walk for walk in self.places if self._go(walk, now, fresh)])
+        while took := [walk for walk in self.places if self._go(walk, now, fresh)]:
+            if len(self.places) == 1:
+                return
+            self._go_last(took)  # those that select the same take turns
+            # Again, since one may have waited for room for what another has taken.
 
     def _go(self, walk: Walk, now: float, fresh: Entry | None) -> bool:
         """Deliver to one consumer; return whether it has taken anything."""
