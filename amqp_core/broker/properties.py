@@ -67,6 +67,11 @@ def seconds(timestamp: int | None) -> int | None:
     return timestamp // 1000 if timestamp is not None and timestamp >= _FIRST_MS else timestamp
 
 
+def milliseconds(timestamp: int | None) -> int | None:
+    """A timestamp in milliseconds, also if it was given in seconds."""
+    return timestamp * 1000 if timestamp is not None and timestamp < _FIRST_MS else timestamp
+
+
 def short_text(value: str | None) -> str | None:
     """A text that fits a short string; a longer one is left out."""
     return None if value is None or len(value.encode()) > MOST_SHORT else value

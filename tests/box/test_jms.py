@@ -15,6 +15,7 @@ CASES: Final = (
     *("queue by address", "queue by binding URL", "topic by address", "topic by binding URL", "address with bindings"),
     *("address that must exist", "transactions", "client-ack and recover", "dups-ok and no-ack", "listener", "browser"),
     *("temporary queue and reply-to", "temporary topic", "durable subscription", "priorities", "time to live"),
+    *("selectors", "selectors of headers", "selectors of topics"),
     *("exclusive subscription", "large messages and prefetch", "synchronous sends to a full queue", "many sessions"),
     *("XA", "failover", "XA, with the broker restarted"),
 )

@@ -12,6 +12,7 @@ import pytest
 
 from amqp_core.errors import (
     AuthenticationFailed,
+    InvalidArgument,
     MessageRejected,
     NotAllowed,
     NotFound,
@@ -154,6 +155,27 @@ def test_browse_and_acquire(connect_0_10: Connect010) -> None:
     assert [message.body for message in drain(client.subscribe("q"))] == [b"3"]
 
 
+def test_selectors(connect_0_10: Connect010) -> None:
+    client = connect_0_10()
+    client.declare_queue("q")
+    for number in range(6):
+        properties = spec.MessageProperties(application_headers={"price": number, "name": f"n{number}"})
+        client.publish(Message(b"%d" % number, properties=properties), routing_key="q")
+    client.confirm()
+    browsed = drain(client.subscribe("q", selector="price >= 2 AND name <> 'n4'", acquire=False, accept=False))
+    assert [message.body for message in browsed] == [b"2", b"3", b"5"]
+    subscription = client.subscribe("q", selector="price * 2 IN (2, 6)")
+    messages = drain(subscription)
+    assert [message.body for message in messages] == [b"1", b"3"]
+    client.release(ids(messages[:1]), sync=True)
+    client.accept(ids(messages[1:]), sync=True)
+    (again,) = drain(subscription)
+    assert again.body == b"1"
+    client.release(ids([again]), sync=True)
+    subscription.cancel()
+    assert [message.body for message in drain(client.subscribe("q"))] == [b"0", b"1", b"2", b"4", b"5"]
+
+
 def test_queries(connect_0_10: Connect010) -> None:
     client = connect_0_10()
     client.declare_queue("q", durable=True, arguments={"qpid.max_count": 10})
@@ -192,7 +214,9 @@ def test_errors(connect_0_10: Connect010) -> None:
     with pytest.raises(PreconditionFailed):
         client().delete_queue("q", if_unused=True)
     with pytest.raises(NotImplementedByPeer):
-        client().subscribe("q", arguments={"x-filter-jms-selector": "a = 1"})
+        client().declare_queue("stream", arguments={"x-queue-type": "stream"})
+    with pytest.raises(InvalidArgument, match=r"character 4.*'='"):
+        client().subscribe("q", selector="a == 1")
     publisher = client()
     publisher.publish(Message(b"x"), "none", "k")
     with pytest.raises(NotFound):

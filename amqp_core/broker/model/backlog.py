@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -108,6 +109,14 @@ class Backlog:
             if level and level[-1].sequence > last:
                 return level[bisect_right(level, last, key=_sequence)]
         return None
+
+    def all_behind(self, seen: dict[int, int]) -> Iterator[Entry]:
+        """What ``behind`` finds and all that follows; meanwhile the backlog must not change."""
+        for priority in sorted(self._levels, reverse=True):
+            level = self._levels[priority]
+            last = seen.get(priority, 0)
+            if level and level[-1].sequence > last:
+                yield from islice(level, bisect_right(level, last, key=_sequence), None)
 
     def _pop_first(self, levels: Iterator[deque[Entry]] | list[deque[Entry]]) -> Entry:
         for level in levels:

@@ -6,9 +6,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from amqp_core.broker.model.entries import Entry
+    from amqp_core.broker.model.messages import Message
     from amqp_core.broker.model.queues import Queue
 
 
@@ -35,9 +36,10 @@ class Consumer:
         no_ack: what it gets is settled.
         browse: it only looks: what it gets stays in the queue and is not its own to settle.
         priority: messages go to the consumers of the highest priority that have room.
+        selector: which messages it gets; None: all. It must not raise.
     """
 
-    __slots__ = ("active", "browse", "exclusive", "no_ack", "owner", "priority", "queue", "receiver", "seen")
+    __slots__ = ("active", "browse", "exclusive", "no_ack", "owner", "priority", "queue", "receiver", "selector")
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class Consumer:
         no_ack: bool = False,
         browse: bool = False,
         priority: int = 0,
+        selector: Callable[[Message], bool] | None = None,
     ) -> None:
         self.queue = queue
         self.receiver = receiver
@@ -59,8 +62,16 @@ class Consumer:
         self.priority = priority
         self.active = True
         """False when it was cancelled or its queue deleted."""
-        self.seen: dict[int, int] = {}
-        """For one that browses: the last sequence number that it saw, by priority of the message."""
+        self.selector = selector
+
+    @property
+    def walks(self) -> bool:
+        """Whether it looks for its messages itself; else it takes its turns at the head of the queue."""
+        return self.browse or self.selector is not None
+
+    def wants(self, message: Message) -> bool:
+        """Whether it gets such messages."""
+        return self.selector is None or self.selector(message)
 
 
 class Turns:

@@ -3,6 +3,9 @@
 While messages wait, their head has been offered to every consumer that could take it: it is offered again only when
 the head changes or a consumer says that it has room (``Queue.ready``). So a publish to a queue that nobody empties
 does not ask its consumers.
+
+Consumers that browse or select walk through the messages on their own, and are asked first. A queue without any of
+them does nothing for them.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from amqp_core.broker.model.entries import GONE, HELD, READY, Entry
 from amqp_core.broker.model.expiry import Expiries
 from amqp_core.broker.model.limits import Limits
 from amqp_core.broker.model.memory import ENTRY_BYTES
+from amqp_core.broker.model.walks import Walks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -45,7 +49,6 @@ class Queue:
 
     __slots__ = (
         "_backlog",
-        "_browsers",
         "_clock",
         "_dead_letters",
         "_expiries",
@@ -56,6 +59,7 @@ class Queue:
         "_special",
         "_turns",
         "_unused_since",
+        "_walks",
         "arguments",
         "auto_delete",
         "choked",
@@ -111,7 +115,7 @@ class Queue:
         self._sequence = 0
         self._backlog = Backlog(settings.max_priority or 0)
         self._turns = Turns(single=settings.single_active_consumer)
-        self._browsers: list[Consumer] = []
+        self._walks = Walks(self._backlog, self._take_out)
         self._expiries = Expiries()
         self._limits = limits = Limits(settings)
         self._special = limits.drops or limits.throttles or settings.max_priority is not None
@@ -150,8 +154,8 @@ class Queue:
 
     @property
     def consumers(self) -> list[Consumer]:
-        """Its consumers; those that browse are last."""
-        return [*self._turns, *self._browsers]
+        """Its consumers; those that browse or select are last."""
+        return [*self._turns, *(walk.consumer for walk in self._walks.places)]
 
     def has_room_for(self, messages: Sequence[Message]) -> bool:
         """Whether the queue would take all of them."""
@@ -163,8 +167,7 @@ class Queue:
     def ready(self, now: float | None = None) -> None:
         """A receiver has room again: deliver what is possible. Without ``now``: at the latest time known."""
         now = self._clock.advance(now)
-        self._browse(now)
-        self._dispatch(now)
+        self._offer(now)
         self._dead_letters.drain(now)
 
     def put(self, message: Message, now: float) -> bool:
@@ -191,13 +194,13 @@ class Queue:
         queued.nbytes += ENTRY_BYTES
         if self.journal is not None and message.persistent:
             self.journal.message_added(entry)
-        if not self._backlog.count and not self._browsers:
+        if not self._backlog.count and not self._walks.places:
             consumer = self._turns.next_with_room(message.size)
             if consumer is not None:
                 self._hand_over(entry, consumer)
                 return
         self._backlog.append(entry)
-        if expires is not None or self._special or self._browsers:
+        if expires is not None or self._special or self._walks.places:
             self._after_append(entry, now)
 
     def restore(
@@ -230,7 +233,7 @@ class Queue:
             return None
         entry = self._backlog.pop()
         self._hold(entry)
-        self._dispatch(now)
+        self._offer(now)
         return entry
 
     def acquire(self, entry: Entry, now: float) -> bool:
@@ -239,7 +242,7 @@ class Queue:
             return False
         self._backlog.remove(entry)
         self._hold(entry)
-        self._dispatch(now)
+        self._offer(now)
         return True
 
     def settle(self, entry: Entry) -> bool:
@@ -281,8 +284,8 @@ class Queue:
             if entry.expires is not None:
                 self._expiries.add(entry, self._backlog.count)
                 self._on_timer(self)
-        self._browse(now)
-        self._dispatch(now)
+            self._walks.came_back(entry)
+        self._offer(now)
         if self._limits.drops:
             self._trim(now)
 
@@ -297,8 +300,8 @@ class Queue:
 
     def attach(self, consumer: Consumer) -> None:
         """Add a consumer. Nothing is delivered before ``ready``."""
-        if consumer.browse:
-            self._browsers.append(consumer)
+        if consumer.walks:
+            self._walks.add(consumer)
         else:
             self._turns.add(consumer)
         self.consumer_count += 1
@@ -306,8 +309,8 @@ class Queue:
     def detach(self, consumer: Consumer) -> None:
         """Remove a consumer that is there; the next may be active for it."""
         consumer.active = False
-        if consumer.browse:
-            self._browsers.remove(consumer)
+        if consumer.walks:
+            self._walks.remove(consumer)
         else:
             self._turns.remove(consumer)
         self.consumer_count -= 1
@@ -343,7 +346,7 @@ class Queue:
             self._backlog.keep(_is_ready)
         for entry in due:
             entry.forget()
-        self._dispatch(now)
+        self._offer(now)
 
     def unused_until(self) -> float | None:
         """When the queue is to be deleted unless somebody uses it, by ``x-expires``."""
@@ -356,37 +359,40 @@ class Queue:
         times = [time for time in (self._expiries.next(), self.unused_until()) if time is not None]
         return min(times, default=None)
 
-    def _dispatch(self, now: float) -> None:
-        """Deliver from the head while a consumer has room."""
+    def _offer(self, now: float) -> None:
+        """Deliver what waits while a consumer has room."""
+        walks = self._walks
+        if walks.places:
+            walks.go_on(now)
+        while self._dispatch(now) and walks.places:
+            walks.go_on(now)  # one may have waited for room for what has gone now
+
+    def _dispatch(self, now: float) -> bool:
+        """Deliver from the head while a consumer has room; return whether anything has gone."""
         backlog, turns = self._backlog, self._turns
+        gone = False
         while backlog.count:
             entry = backlog.head()
             if entry.expires is not None and entry.expires <= now:
                 self._drop_expired_head(now)
+                gone = True
                 continue
             consumer = turns.next_with_room(entry.message.size)
             if consumer is None:
-                return
+                break
             backlog.pop()
             self._hand_over(entry, consumer)
-
-    def _browse(self, now: float, fresh: Entry | None = None) -> None:
-        """Deliver what waits to the consumers that browse; a ``fresh`` entry also if it has no time to live."""
-        for consumer in self._browsers:
-            while (entry := self._backlog.behind(consumer.seen)) is not None:
-                over = entry.expires is not None and entry.expires <= now and entry is not fresh
-                if not over and not consumer.receiver.has_room(entry.message.size):
-                    break
-                consumer.seen[self._backlog.priority_of(entry)] = entry.sequence
-                if not over:
-                    consumer.receiver.deliver(entry)
+            gone = True
+        return gone
 
     def _after_append(self, entry: Entry, now: float) -> None:
         """Do what a new message at the end of the backlog makes necessary: browse, deliver, expire, keep the limits."""
         if entry.expires is not None:
             self._expiries.add(entry, self._backlog.count)
             self._on_timer(self)
-        self._browse(now, fresh=entry)
+        self._walks.go_on(now, fresh=entry)
+        if entry.state != READY:
+            return
         if self._backlog.head() is entry:
             consumer = self._turns.next_with_room(entry.message.size)
             if consumer is not None:
@@ -400,13 +406,18 @@ class Queue:
         elif self._limits.throttles and self._limits.is_full(self._backlog.count, self._backlog.nbytes):
             self.choked = True
 
+    def _take_out(self, entry: Entry, consumer: Consumer) -> None:
+        """Give an entry to a consumer, wherever it is."""
+        self._backlog.remove(entry)
+        self._hand_over(entry, consumer)
+
     def _hand_over(self, entry: Entry, consumer: Consumer) -> None:
         if consumer.no_ack:
             self._end(entry)
         else:
             self._hold(entry)
         consumer.receiver.deliver(entry)
-        if consumer.no_ack and (entry.expires is not None or self._browsers):
+        if consumer.no_ack and (entry.expires is not None or self._walks.places):
             entry.forget()
 
     def _end(self, entry: Entry) -> None:
@@ -439,7 +450,7 @@ class Queue:
             entry.forget()
             trimmed = True
         if trimmed:
-            self._dispatch(now)
+            self._offer(now)
 
     def _has_no_room(self, message: Message, now: float) -> bool:
         """Whether one more message is too much; those whose time is over make room for it."""

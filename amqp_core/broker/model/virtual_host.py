@@ -25,7 +25,7 @@ from amqp_core.broker.model.timers import Timers
 from amqp_core.broker.model.topology import Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from amqp_core.broker.model.journal import Journal
     from amqp_core.broker.model.memory import Restraint
@@ -376,6 +376,7 @@ class VirtualHost:
         no_ack: bool = False,
         browse: bool = False,
         priority: int = 0,
+        selector: Callable[[Message], bool] | None = None,
         now: float = 0.0,
     ) -> Consumer:
         """Add a consumer. It gets nothing before the caller calls ``consumer.queue.ready()``.
@@ -384,18 +385,30 @@ class VirtualHost:
             exclusive: nobody else may consume from the queue meanwhile.
             browse: it sees every waiting message once, in order, and takes none; what somebody else holds when its
                 turn comes it does not see. It must not settle what it gets, unless ``acquire`` gave it.
+            selector: which messages it gets, in order; the others stay for others. It must not raise. Consumers with
+                a selector are asked before those without, and the priority counts among them.
 
         Raises:
             Refused: as ``queue``; ACCESS_REFUSED (there is an exclusive consumer, or any consumer if this one wants
-                to be exclusive).
+                to be exclusive); NOT_IMPLEMENTED (a selector, and the queue has a single active consumer).
         """
         self._clock.advance(now)
         place = self.queue(queue, owner)
         others = place.consumers
         if others and (exclusive or any(other.exclusive for other in others)):
             raise Refused(Refusal.ACCESS_REFUSED, f"Queue '{queue}' has a consumer, and one of them is exclusive")
+        if selector is not None and not browse and place.settings.single_active_consumer:
+            text = f"Queue '{queue}' has a single active consumer, which gets all messages: a selector is not possible"
+            raise Refused(Refusal.NOT_IMPLEMENTED, text)
         consumer = Consumer(
-            place, receiver, owner, exclusive=exclusive, no_ack=no_ack, browse=browse, priority=priority
+            place,
+            receiver,
+            owner,
+            exclusive=exclusive,
+            no_ack=no_ack,
+            browse=browse,
+            priority=priority,
+            selector=selector,
         )
         place.attach(consumer)
         return consumer

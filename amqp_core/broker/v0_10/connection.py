@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
 from amqp_core.broker.adapter import HEARTBEAT_S, HERE, SERVER_PROPERTIES, Adapter
 from amqp_core.broker.login import Check, plain
+from amqp_core.broker.v0_10.filters import FEATURE
 from amqp_core.broker.v0_10.session import ServerSession
 from amqp_core.errors import AmqpError, given
 from amqp_core.v0_10 import spec
@@ -90,7 +91,7 @@ class ServerConnection(Adapter):
             has_virtual_host=lambda name: host_name(name) in hosts,
             forbids_virtual_host=lambda name: self._forbids(host_name(name)),
             refuse=refuse,
-            server_properties=dict(SERVER_PROPERTIES),
+            server_properties={**SERVER_PROPERTIES, "qpid.features": [FEATURE]},
         )
 
     @property

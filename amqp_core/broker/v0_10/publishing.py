@@ -145,8 +145,11 @@ class Publishing:
         message = incoming.message
         queues = self._host.route(message)
         return bool(queues) and all(
-            not queue.message_count
-            and any(each.receiver.has_room(message.size) for each in queue.consumers if not each.browse)
+            any(
+                each.receiver.has_room(message.size) and each.wants(message)
+                for each in queue.consumers
+                if not each.browse and (each.walks or not queue.message_count)
+            )
             for queue in queues
         )
 

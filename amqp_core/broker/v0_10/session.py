@@ -12,6 +12,7 @@ from amqp_core.broker.v0_10.deliveries import Deliveries, ranges_of
 from amqp_core.broker.v0_10.distributed import HANDLERS as DISTRIBUTED
 from amqp_core.broker.v0_10.distributed import Distributed
 from amqp_core.broker.v0_10.errors import Code, Failed, failure, named
+from amqp_core.broker.v0_10.filters import selector_of
 from amqp_core.broker.v0_10.flow import ProducerFlow
 from amqp_core.broker.v0_10.publishing import Publishing
 from amqp_core.broker.v0_10.subscription import SessionSubscription
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 
 # Class codes of file and stream, which are optional.
 _UNSERVED: Final = (9, 10)
-_SELECTORS: Final = ("x-filter-jms-selector", "x-apache-selector")
 
 
 class ServerSession:
@@ -287,9 +287,7 @@ class ServerSession:
         if destination in self._subscriptions:
             raise Failed(Code.NOT_ALLOWED, f"destination '{destination}' has a subscription already")
         self.connection.rights.consume(command.queue or "")
-        selector = next((name for name in _SELECTORS if arguments.get(name)), None)
-        if selector is not None:
-            raise Failed(Code.NOT_IMPLEMENTED, f"selectors are not served ({selector})")
+        selector = selector_of(arguments)
         priority = arguments.get("x-priority", 0)
         if not isinstance(priority, int) or isinstance(priority, bool):
             raise Failed(Code.INVALID_ARGUMENT, "x-priority must be an integer")
@@ -307,6 +305,7 @@ class ServerSession:
                 no_ack=no_ack and not browse,
                 browse=browse,
                 priority=priority,
+                selector=selector,
                 now=self.connection.now,
             )
         except Refused as refused:

@@ -79,6 +79,9 @@ public final class JmsClient {
         cases.put("temporary queue and reply-to", this::replyTo);
         cases.put("temporary topic", this::temporaryTopic);
         cases.put("durable subscription", this::durableSubscription);
+        cases.put("selectors", this::selectors);
+        cases.put("selectors of headers", this::headerSelectors);
+        cases.put("selectors of topics", this::topicSelectors);
         cases.put("priorities", this::priorities);
         cases.put("time to live", this::timeToLive);
         cases.put("exclusive subscription", this::exclusive);
@@ -414,19 +417,105 @@ public final class JmsClient {
         named.close();
     }
 
-    private void selectors() throws Exception {
-        Queue queue = newQueue("");
-        MessageProducer producer = session.createProducer(queue);
-        for (int number = 0; number < 4; number++) {
+    private void sendNumbers(Destination to, int count) throws JMSException {
+        MessageProducer producer = session.createProducer(to);
+        for (int number = 0; number < count; number++) {
             Message message = session.createTextMessage("m" + number);
             message.setIntProperty("number", number);
+            message.setStringProperty("parity", number % 2 == 0 ? "even" : "odd");
+            message.setDoubleProperty("half", number / 2.0);
             producer.send(message);
         }
-        MessageConsumer odd = session.createConsumer(queue, "number = 1 OR number = 3");
+        producer.close();
+    }
+
+    private void selectors() throws Exception {
+        Queue queue = newQueue("");
+        sendNumbers(queue, 5);
+        MessageConsumer odd = session.createConsumer(queue, "number = 1 OR half = 1.5");
         check(next(odd) + next(odd), "m1m3");
+        check(odd.receiveNoWait(), null);
+        QueueBrowser browser = session.createBrowser(queue, "number BETWEEN 2 AND 9 AND parity LIKE 'ev%'");
+        List<String> seen = new ArrayList<>();
+        for (Object each : Collections.list(browser.getEnumeration())) {
+            seen.add(((TextMessage) each).getText());
+        }
+        check(seen, List.of("m2", "m4"));
+        browser.close();
         odd.close();
-        check(session.createBrowser(queue, "number = 2").getEnumeration().hasMoreElements(), true);
-        check(drained(queue), List.of("m0", "m2"));
+
+        Session transacted = connection.createSession(true, Session.SESSION_TRANSACTED);
+        MessageConsumer even = transacted.createConsumer(queue, "number <> 0");
+        check(next(even) + next(even), "m2m4");
+        transacted.rollback();
+        Message again = even.receive(WAIT_MS);
+        check(((TextMessage) again).getText() + again.getJMSRedelivered(), "m2true");
+        transacted.commit();
+        transacted.close();
+        check(drained(queue), List.of("m0", "m4"));
+
+        BlockingQueue<String> heard = new LinkedBlockingQueue<>();
+        Session listening = connection.createSession(false, Session.CLIENT_ACKNOWLEDGE);
+        listening.createConsumer(queue, "parity = 'odd'").setMessageListener(each -> {
+            try {
+                heard.add(((TextMessage) each).getText());
+                each.acknowledge();
+            } catch (JMSException error) {
+                heard.add(error.toString());
+            }
+        });
+        sendNumbers(queue, 1200); // more than the prefetch
+        for (int number = 1; number < 1200; number += 2) {
+            check(heard.poll(WAIT_MS, TimeUnit.MILLISECONDS), "m" + number);
+        }
+        listening.close();
+        check(drained(queue).size(), 600);
+    }
+
+    private void headerSelectors() throws Exception {
+        Queue queue = newQueue("");
+        TextMessage sent = session.createTextMessage("found");
+        sent.setJMSCorrelationID("correlated");
+        sent.setJMSType("type");
+        MessageProducer producer = session.createProducer(queue);
+        producer.send(session.createTextMessage("other"));
+        producer.send(sent, DeliveryMode.NON_PERSISTENT, 7, 0);
+        for (String selector : new String[] {
+            "JMSMessageID = '" + sent.getJMSMessageID() + "'", "JMSCorrelationID = 'correlated'", "JMSType = 'type'",
+            "JMSPriority > 4", "JMSDeliveryMode = 'NON_PERSISTENT'",
+            "JMSTimestamp = " + sent.getJMSTimestamp() + " AND JMSPriority = 7"}) {
+            List<Object> seen = Collections.list(session.createBrowser(queue, selector).getEnumeration());
+            check(seen.size() + selector, 1 + selector);
+            check(((TextMessage) seen.get(0)).getText(), "found");
+        }
+        check(drained(queue), List.of("other", "found"));
+    }
+
+    private void topicSelectors() throws Exception {
+        Topic topic = session.createTopic("ADDR:amq.topic/jms.selected");
+        MessageConsumer some = session.createConsumer(topic, "number > 2");
+        sendNumbers(topic, 4);
+        check(next(some), "m3");
+        check(some.receiveNoWait(), null);
+        some.close();
+        Connection named = connect("&clientid='jms-selecting'");
+        for (String spelled : new String[] {"ADDR:amq.topic/jms.kept", "BURL:topic://amq.topic/jms.chosen/"}) {
+            Session other = named.createSession(false, Session.AUTO_ACKNOWLEDGE);
+            Topic durable = other.createTopic(spelled);
+            String name = "selected" + spelled.charAt(0);
+            TopicSubscriber subscriber = other.createDurableSubscriber(durable, name, "number = 1 OR number = 3", false);
+            sendNumbers(durable, 3);
+            check(next(subscriber), "m1");
+            subscriber.close();
+            sendNumbers(durable, 4);
+            subscriber = other.createDurableSubscriber(durable, name, "number = 1 OR number = 3", false);
+            check(next(subscriber) + next(subscriber), "m1m3");
+            check(subscriber.receiveNoWait(), null);
+            subscriber.close();
+            other.unsubscribe(name);
+            other.close();
+        }
+        named.close();
     }
 
     private void priorities() throws Exception {

@@ -1,0 +1,1 @@
+"""Message selectors of JMS: from a text to a predicate over messages."""
