@@ -24,7 +24,7 @@ def select(host: Host, sink: Sink, *, browse: bool = False, no_ack: bool = False
 
 def filled(bodies: str = "abcdef", **arguments: object) -> Host:
     host = Host()
-    host.make(**arguments)
+    host.make("q", **arguments)
     for body in bodies:
         host.send(body)
     return host
