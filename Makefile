@@ -84,7 +84,7 @@ prepare: $(STAMP) | prerequisites
 
 test-all: export AMQP_TEST_ALL := 1
 test-all: test
-	$(if $(ARGS),,for broker in brokerj rabbitmq-quorum rabbitmq-classic brokerj-0-9-1; do \
+	$(if $(ARGS),,for broker in brokerj rabbitmq-quorum rabbitmq-classic brokerj-0-9-1 box; do \
 	  $(PY) -m tests.matrix --fresh --broker $$broker; done)
 
 bench: $(STAMP) | prerequisites

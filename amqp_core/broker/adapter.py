@@ -186,6 +186,14 @@ class Adapter(ABC):
         """The connection is gone: return what it held."""
 
     @abstractmethod
+    def stop_consuming(self) -> None:
+        """Cancel all consumers; what they hold stays held.
+
+        Before any of them returns what it holds: another one, which is about to end, would get it, and each time it
+        would count as delivered once more.
+        """
+
+    @abstractmethod
     def shut_down(self) -> None:
         """Tell the client that the broker stops."""
 

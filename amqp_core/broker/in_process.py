@@ -54,8 +54,16 @@ class Broker:
     def add_virtual_host(self, name: str | None = None) -> str:
         """Make a virtual host if there is none with this name; ``None``: one with a new name. Return its name."""
         name = uuid.uuid4().hex if name is None else name
-        self._server.add_host(name)
+        if self._loop.is_running():  # everything of the server belongs to the thread of the loop
+            asyncio.run_coroutine_threadsafe(self._add_host(name), self._loop).result(START_SECONDS)
+        else:
+            self._server.add_host(name)
         return name
+
+    @property
+    def failure(self) -> StoreError | None:
+        """Why the broker has stopped by itself: its store cannot be written any more."""
+        return self._server.failure
 
     def start(self) -> None:
         """Start to listen.
@@ -76,6 +84,9 @@ class Broker:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
 
+    async def _add_host(self, name: str) -> None:
+        self._server.add_host(name)
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
@@ -83,6 +94,8 @@ class Broker:
             self.port = self._loop.run_until_complete(started)
         except (OSError, StoreError) as error:
             self._error = error
+            self._loop.run_until_complete(self._server.stop())  # it gives the store free
+            self._loop.close()
             return
         finally:
             self._started.set()
@@ -122,7 +135,7 @@ def running(
 
     Raises:
         OSError: the port is in use.
-        StoreError: the store cannot be used.
+        StoreError: the store cannot be used; at the end of the context: it could not be written any more.
         UnusableFile: the users, or a file for TLS, cannot be used.
         UsageError: one of the files for TLS is missing.
     """
@@ -135,3 +148,5 @@ def running(
         yield broker
     finally:
         broker.stop()
+    if broker.failure is not None:
+        raise broker.failure

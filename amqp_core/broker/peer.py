@@ -151,6 +151,11 @@ class Peer(asyncio.Protocol):
                 transport.resume_reading()
             connection.is_read = not stalled
 
+    def stop_consuming(self) -> None:
+        """Cancel its consumers: it ends soon, and others end with it."""
+        if self._connection is not None:
+            self._connection.stop_consuming()
+
     def shut_down(self) -> None:
         """End the connection because the broker stops (320, connection-forced)."""
         if self._connection is not None:

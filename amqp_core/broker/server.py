@@ -139,6 +139,8 @@ class Server:
             self._server.close()
         peers = list(self._peers)
         for peer in peers:
+            peer.stop_consuming()
+        for peer in peers:
             peer.shut_down()
         try:
             self._write(peers)

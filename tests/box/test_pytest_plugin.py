@@ -51,6 +51,15 @@ def test_one_call_runs_a_broker() -> None:
         amqp_core.broker.walking  # noqa: B018 - it is the access that fails
 
 
+def test_a_port_in_use_leaves_the_store_free(tmp_path: Path) -> None:
+    store = tmp_path / "broker.db"
+    with amqp_core.broker.running() as other:
+        with pytest.raises(OSError) as raised, amqp_core.broker.running(port=other.port, store=store):  # noqa: PT011 - any
+            pass
+        with amqp_core.broker.running(store=store):
+            assert raised.value.errno, "nothing of the first one is kept by its error"
+
+
 def test_pytest_does_not_load_the_broker_before_it_is_used() -> None:
     code = "import sys, amqp_core.broker.pytest_plugin; print('amqp_core.broker.server' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

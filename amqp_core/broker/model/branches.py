@@ -212,7 +212,7 @@ class Branches:
         branch = self._left(xid)
         if branch.prepared:
             raise Refused(Refusal.ILLEGAL_STATE, f"Branch {_named(xid)} is prepared already")
-        if branch.undone is None and not _have_room(branch.published):
+        if branch.undone is None and not have_room(branch.published):
             self._undo(branch, Outcome.ROLLED_BACK, now)
         if branch.undone is not None:
             if branch.undone is Outcome.TIMED_OUT:
@@ -236,7 +236,7 @@ class Branches:
         if branch.undone is None and branch.prepared == one_phase:
             state = "prepared, so one-phase is not possible" if one_phase else "not prepared, and one-phase is not set"
             raise Refused(Refusal.ILLEGAL_STATE, f"Branch {_named(xid)} is {state}")
-        if one_phase and branch.undone is None and not _have_room(branch.published):
+        if one_phase and branch.undone is None and not have_room(branch.published):
             self._undo(branch, Outcome.ROLLED_BACK, now)
         del self._branches[xid]
         if branch.undone is not None:
@@ -330,7 +330,7 @@ class Branches:
             self._work.journal.branch_ended(branch)
 
 
-def _have_room(published: Iterable[tuple[Message, Sequence[Queue]]]) -> bool:
+def have_room(published: Iterable[tuple[Message, Sequence[Queue]]]) -> bool:
     """Whether no queue would reject what a branch publishes to it."""
     more: dict[Queue, list[Message]] = {}
     for message, queues in published:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amqp_core.broker.model import arguments as queue_arguments
-from amqp_core.broker.model.branches import Branches
+from amqp_core.broker.model.branches import Branches, have_room
 from amqp_core.broker.model.clock import LatestTime
 from amqp_core.broker.model.dead_letters import DeadLetters
 from amqp_core.broker.model.declarations import (
@@ -25,7 +25,7 @@ from amqp_core.broker.model.timers import Timers
 from amqp_core.broker.model.topology import Topology
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from amqp_core.broker.model.journal import Journal
     from amqp_core.broker.model.memory import Restraint
@@ -315,8 +315,11 @@ class VirtualHost:
         self._topology.add_binding(binding)
         return binding
 
-    def publish(self, message: Message, *, now: float) -> Published:
+    def publish(self, message: Message, *, now: float, force: bool = False) -> Published:
         """Put a message into the queues that it is routed to.
+
+        Args:
+            force: whatever their limits.
 
         Raises:
             Refused: NOT_FOUND (no such exchange), ACCESS_REFUSED (an internal one).
@@ -327,12 +330,14 @@ class VirtualHost:
         rejected = False
         restraints: list[Restraint] = []
         for queue in self._topology.route(message):
-            if queue.put(message, now):
-                taken += 1
-                if queue.choked and queue.holds:
-                    restraints.append(queue)
-            else:
+            if not (force or queue.put(message, now)):
                 rejected = True
+                continue
+            if force:
+                queue.admit(message, now)
+            taken += 1
+            if queue.choked and queue.holds:
+                restraints.append(queue)
         self._dead_letters.drain(now)
         memory = self.memory
         if memory.queued.nbytes > memory.enough and memory.holds:
@@ -340,6 +345,10 @@ class VirtualHost:
         if not rejected and not restraints and taken < len(_TAKEN):
             return _TAKEN[taken]
         return Published(taken, rejected, tuple(restraints))
+
+    def has_room(self, published: Iterable[tuple[Message, Sequence[Queue]]]) -> bool:
+        """Whether no queue would reject one of these messages, which are to go there together."""
+        return have_room(published)
 
     def admit(self, message: Message, queues: Iterable[Queue]) -> None:
         """Put a message into queues, whatever their limits; those that were deleted are passed over."""

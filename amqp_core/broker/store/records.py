@@ -73,7 +73,10 @@ class Records:
 
     def queue_removed(self, queue: Queue) -> None:
         """Such a queue is gone."""
-        self._changes.do("DELETE FROM queues WHERE id = ?", self.known.pop(queue))
+        number = self.known.pop(queue)
+        self._changes.do("DELETE FROM queues WHERE id = ?", number)
+        # a later queue may get the number: a prepared branch must not publish to that one
+        self._changes.do("DELETE FROM branch_messages WHERE queue = ?", number)
 
     def binding_added(self, binding: Binding) -> None:
         """A binding was made that outlives the process."""

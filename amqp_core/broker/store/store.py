@@ -103,6 +103,8 @@ class Store:
         for table, numbers in (("entries", entries), ("messages", messages)):
             for number in numbers:
                 self._changes.remove(table, number)
+        for number in entries:  # a later entry may get the number: a prepared branch must not settle that one
+            self._changes.do("DELETE FROM branch_entries WHERE entry = ?", number)
         self.commit()
         for host, records in self._places.values():
             host.keep(records)

@@ -137,9 +137,7 @@ class ServerConnection(Adapter):
     def lost(self) -> None:
         """The connection is gone: end its sessions, and return what they held."""
         self.is_over = True
-        sessions, self._sessions = self._sessions, {}
-        for session in sessions.values():
-            session.end()
+        self._end_sessions()
         self._host = None
 
     def shut_down(self) -> None:
@@ -179,14 +177,23 @@ class ServerConnection(Adapter):
     def close(self, code: spec.ConnectionCloseCode, text: str) -> None:
         """Close the connection with an error (connection.close)."""
         _log.warning("%s: %s", self.peer, given(text))
-        sessions, self._sessions = self._sessions, {}
-        for session in sessions.values():
-            session.end()
+        self._end_sessions()
         self.protocol.close(code, cut_short(text))
         self._brake.drop()
         self._wake()
 
+    def stop_consuming(self) -> None:
+        """Cancel all subscriptions; what they hold stays held."""
+        for session in self._sessions.values():
+            session.stop_consuming()
+
     # --- internals
+
+    def _end_sessions(self) -> None:
+        self.stop_consuming()
+        sessions, self._sessions = self._sessions, {}
+        for session in sessions.values():
+            session.end()
 
     def _resume(self) -> None:
         try:

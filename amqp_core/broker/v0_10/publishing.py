@@ -1,16 +1,16 @@
-"""Transfers from a client: routed at once, or when the transaction commits, and accepted or rejected."""
+"""Transfers from a client: routed, accepted or rejected, and put into queues at once or when a transaction commits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
-from amqp_core.broker.model.branches import Branch
 from amqp_core.broker.v0_10.errors import Code, Failed
 from amqp_core.broker.v0_10.wire import Incoming, Reader
 from amqp_core.sequence_numbers import wire_ranges
 from amqp_core.v0_10 import spec
 
 if TYPE_CHECKING:
+    from amqp_core.broker.model.branches import Branch
     from amqp_core.broker.model.virtual_host import VirtualHost
     from amqp_core.broker.rights import Rights
     from amqp_core.broker.v0_10.flow import ProducerFlow
@@ -20,14 +20,6 @@ if TYPE_CHECKING:
 _EXPLICIT: Final = spec.MessageAcceptMode.EXPLICIT
 # Ranges in one message.accept; they have to fit a frame of any size.
 _MOST_RANGES: Final = 400
-
-
-class Published(NamedTuple):
-    """A transfer in a transaction."""
-
-    incoming: Incoming
-    command_id: int
-    explicit: bool
 
 
 class Publishing:
@@ -51,8 +43,8 @@ class Publishing:
         """Take a message, which is the next command of the session.
 
         Args:
-            work: what it belongs to. A branch of a distributed transaction outlives the session, so its messages are
-                routed and answered at once; those of a local transaction when it commits.
+            work: the transaction that it belongs to. It is routed and answered at once, and is in its queues when the
+                transaction commits.
 
         Raises:
             Refused: NOT_FOUND, there is no such exchange; ACCESS_REFUSED, it is internal; UNAUTHORIZED.
@@ -72,25 +64,22 @@ class Publishing:
         self._host.check_target(exchange)
         memory = self._host.memory
         memory.admit(incoming.message)
-        if isinstance(work, Branch):
-            self._add(work, incoming, command_id, explicit=explicit)
-        else:
-            work.published.append(Published(incoming, command_id, explicit))
+        self._add(work, incoming, command_id, explicit=explicit)
         if memory.holds:
             self._flow.stop((memory,))
 
-    def commit(self, transaction: Transaction, now: float) -> None:
-        """Route what was published in a transaction.
+    def commit(self, transaction: Transaction) -> None:
+        """Put what was published in a local transaction into the queues that it was routed to.
 
         Raises:
-            Refused: NOT_FOUND, an exchange is gone; nothing is done then.
-            Failed: as ``transfer``.
+            Failed: RESOURCE_LIMIT_EXCEEDED, a queue that rejects what it has no room for is full: nothing is done.
         """
-        for each in transaction.published:
-            self._host.check_target(each.incoming.message.exchange)
+        if not self._host.has_room(transaction.published):
+            text = "a queue for the messages of the transaction is full"
+            raise Failed(Code.RESOURCE_LIMIT_EXCEEDED, text)
         published, transaction.published = transaction.published, []
-        for each in published:
-            self._route(each.incoming, each.command_id, explicit=each.explicit, now=now)
+        for message, queues in published:
+            self._host.admit(message, queues)
 
     def tell_accepted(self) -> None:
         """Accept what was taken since the last call (message.accept)."""
@@ -118,14 +107,14 @@ class Publishing:
         else:
             self._reject(command_id, spec.MessageRejectCode.UNROUTABLE, "Unroutable")
 
-    def _add(self, branch: Branch, incoming: Incoming, command_id: int, *, explicit: bool) -> None:
-        """Let the commit of a branch put a message into the queues that it is routed to now."""
+    def _add(self, work: Transaction | Branch, incoming: Incoming, command_id: int, *, explicit: bool) -> None:
+        """Let the commit of a transaction put a message into the queues that it is routed to now."""
         if incoming.immediate and not self._is_awaited(incoming):
             self._not_awaited(incoming, command_id, explicit=explicit)
             return
         queues = self._host.route(incoming.message)
         if queues:
-            branch.publish(incoming.message, queues)
+            work.publish(incoming.message, queues)
         if restraints := [queue for queue in queues if queue.holds]:
             self._flow.stop(restraints)
         if explicit and (queues or incoming.discard_unroutable):

@@ -182,6 +182,13 @@ class ServerSession:
         if self._failed is not None and self.state.state is SessionState.ATTACHED:
             self._fail(self._failed)
 
+    def stop_consuming(self) -> None:
+        """Cancel the subscriptions; what they hold stays held."""
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        for each in subscriptions.values():
+            if each.consumer is not None:
+                self._host.cancel(each.consumer)
+
     def end(self) -> None:
         """Cancel the subscriptions, and return what the client holds."""
         if self._ended:
@@ -190,10 +197,7 @@ class ServerSession:
         self._flushing = None
         self._waiting.clear()
         self.connection.names.remove(self.connection.username, self.state.name, self)
-        subscriptions, self._subscriptions = self._subscriptions, {}
-        for each in subscriptions.values():
-            if each.consumer is not None:
-                self._host.cancel(each.consumer)
+        self.stop_consuming()
         self._distributed.leave()
         held = self._deliveries.clear()
         if self._transaction is not None:
@@ -351,7 +355,7 @@ class ServerSession:
 
     def _tx_commit(self, _: spec.TxCommit) -> None:
         transaction = self._selected()
-        self._publishing.commit(transaction, self.connection.now)
+        self._publishing.commit(transaction)
         self._host.accept(entry for _, entry in transaction.take_accepted())
 
     def _tx_rollback(self, _: spec.TxRollback) -> None:

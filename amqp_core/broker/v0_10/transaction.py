@@ -5,18 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from amqp_core.broker.model.entries import Entry
-    from amqp_core.broker.v0_10.publishing import Published
+    from amqp_core.broker.model.messages import Message
+    from amqp_core.broker.model.queues import Queue
 
 
 class Transaction:
     """Work that is not done yet. Not thread-safe."""
 
     def __init__(self) -> None:
-        self.published: list[Published] = []
+        self.published: list[tuple[Message, Sequence[Queue]]] = []
+        """Messages, and the queues that they go to."""
         self._accepted: list[tuple[int, Entry]] = []
+
+    def publish(self, message: Message, queues: Sequence[Queue]) -> None:
+        """Let the commit put a message into queues."""
+        self.published.append((message, queues))
 
     def accept(self, taken: Iterable[tuple[int, Entry]]) -> None:
         """Transfers, with their command ids, that are accepted when it commits."""

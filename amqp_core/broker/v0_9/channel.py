@@ -160,12 +160,16 @@ class ServerChannel:
             if consumer.consumer is not None:
                 consumer.consumer.queue.ready(self.connection.now)
 
-    def end(self) -> None:
-        """Cancel the consumers, and return what the client holds."""
+    def stop_consuming(self) -> None:
+        """Cancel the consumers; what they hold stays held."""
         consumers, self._consumers = self._consumers, {}
         for each in consumers.values():
             if each.consumer is not None:
                 self._host.cancel(each.consumer)
+
+    def end(self) -> None:
+        """Cancel the consumers, and return what the client holds."""
+        self.stop_consuming()
         held = [held.entry for held in self._held.values()] + [held.entry for _, held, _ in self._acked]
         self._held.clear()
         self._acked.clear()
@@ -428,8 +432,8 @@ class ServerChannel:
             return
         self._route(message, mandatory=method.mandatory)
 
-    def _route(self, message: Message, *, mandatory: bool) -> None:
-        published = self._host.publish(message, now=self.connection.now)
+    def _route(self, message: Message, *, mandatory: bool, force: bool = False) -> None:
+        published = self._host.publish(message, now=self.connection.now, force=force)
         if mandatory and not published.queues and not published.rejected:
             back = spec.BasicReturn(_Code.NO_ROUTE, "NO_ROUTE", message.exchange, message.routing_key)
             self.connection.send_content(self.state.number, back, message.header, message.body)
@@ -449,12 +453,15 @@ class ServerChannel:
         self._answer(spec.TxSelectOk())
 
     def _tx_commit(self, _: spec.TxCommit) -> None:
+        """Do all or nothing: what cannot be done is found out before anything is done."""
         for message, _mandatory in self._published:
             self._host.check_target(message.exchange)
+        if not self._host.has_room((message, self._host.route(message)) for message, _mandatory in self._published):
+            raise Refused(Refusal.PRECONDITION_FAILED, "A queue for the messages of the transaction is full")
         published, self._published = self._published, []
         acked, self._acked = self._acked, []
         for message, mandatory in published:
-            self._route(message, mandatory=mandatory)
+            self._route(message, mandatory=mandatory, force=True)
         for requeue, group in itertools.groupby(acked, key=lambda each: each[2]):
             self._settle_now([held for _, held, _ in group], requeue)
         self._answer(spec.TxCommitOk())

@@ -15,6 +15,7 @@ from amqp_core.errors import AmqpError, LimitExceeded, given
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import ChannelMisused
 from amqp_core.v0_9.connection import Connection, Ended, Event, FrameReceived, Opened, Role, State
+from amqp_core.v0_9.framing import METHOD
 from amqp_core.write_primitives import cut_short
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+# Classes access, file, stream, dtx, tunnel and message of the older versions.
+_UNSERVED: Final = (30, 70, 80, 100, 110, 120)
 CAPABILITIES: Final = (
     spec.Capability.PUBLISHER_CONFIRMS,
     spec.Capability.EXCHANGE_EXCHANGE_BINDINGS,
@@ -213,7 +216,13 @@ class ServerConnection(Adapter):
         self.close(spec.ReplyCode.RESOURCE_ERROR, f"RESOURCE_ERROR - {text}")
         self._end_channels()
 
+    def stop_consuming(self) -> None:
+        """Cancel all consumers; what they hold stays held."""
+        for channel in self._channels.values():
+            channel.stop_consuming()
+
     def _end_channels(self) -> None:
+        self.stop_consuming()
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             channel.end()
@@ -246,6 +255,10 @@ class ServerConnection(Adapter):
             self.close(spec.ReplyCode.CONTENT_TOO_LARGE, f"CONTENT_TOO_LARGE - {error}")
             return False
         except AmqpError as error:
+            if frame.type == METHOD and int.from_bytes(frame.payload[:2]) in _UNSERVED:
+                text = f"class {int.from_bytes(frame.payload[:2])} is not served"
+                self.close(spec.ReplyCode.NOT_IMPLEMENTED, f"NOT_IMPLEMENTED - {text}")
+                return False
             self.close(spec.ReplyCode.UNEXPECTED_FRAME, f"UNEXPECTED_FRAME - {error}")
             return False
         return self._host is not None

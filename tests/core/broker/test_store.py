@@ -248,6 +248,47 @@ def test_a_prepared_branch_outlives_the_process(store: Store, path: Path) -> Non
     store.close()
 
 
+def prepared(host: VirtualHost, xid: Xid, *, accept: bool) -> None:
+    """Prepare a branch that accepts a message of q, or publishes one to it."""
+    branch, _ = host.branches.start(xid, ME, join=False, now=0)
+    if accept:
+        entry = host.get("q", owner=ME)
+        assert entry is not None
+        host.branches.accept(branch, [entry])
+    else:
+        message = Message(WIRE, "", "q", b"", b"secret", persistent=True)
+        branch.publish(message, host.route(message))
+    host.branches.end(xid, ME, fail=False, suspend=False, now=0)
+    assert host.branches.prepare(xid, 0) is Outcome.OK
+
+
+@pytest.mark.parametrize("accept", [True, False])
+def test_a_branch_has_nothing_to_do_with_a_queue_that_comes_after_its_own(
+    store: Store, path: Path, accept: bool
+) -> None:
+    """The ids of a queue and its messages, which were deleted while the branch was prepared, are given again."""
+    host = store.host("h")
+    host.declare_queue("q", owner=ME, durable=True)
+    send(host, b"1")
+    xid = Xid(1, b"g", b"b")
+    prepared(host, xid, accept=accept)
+    host.delete_queue("q", owner=ME)
+    store.commit()
+    store = again(store, path)
+    host = store.hosts["h"]
+    host.declare_queue("other", owner=ME, durable=True)
+    send(host, b"innocent", key="other")
+    store.commit()
+    store = again(store, path)
+    host = store.hosts["h"]
+    assert [each.body for each in waiting(host, "other")] == [b"innocent"]
+    assert host.branches.commit(xid, 0, one_phase=False) is Outcome.OK
+    store.commit()
+    store = again(store, path)
+    assert [each.body for each in waiting(store.hosts["h"], "other")] == [b"innocent"]
+    store.close()
+
+
 values = st.recursive(
     st.none()
     | st.booleans()
