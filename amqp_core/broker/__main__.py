@@ -54,6 +54,13 @@ def port(text: str) -> int:
     return int(text)
 
 
+def name(text: str) -> str:
+    """Check the name of a queue or virtual host."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name is not allowed: give one of at least one character")
+    return text
+
+
 def size(text: str) -> int:
     """Parse a size of memory."""
     try:
@@ -73,7 +80,8 @@ def parser() -> argparse.ArgumentParser:
     """The parser of the command line."""
     made = argparse.ArgumentParser(
         prog="python -m amqp_core.broker",
-        description="A broker of AMQP 0-10 and 0-9-1 for tests and demonstrations on this machine. Without --store "
+        allow_abbrev=False,
+        description="A broker of AMQP 0-10, 0-9-1 and 0-9 for tests and demonstrations on this machine. Without --store "
         "it keeps everything in memory: its messages are gone when it stops.",
         epilog="Users are kept with: python -m amqp_core.broker user --help",
     )
@@ -101,10 +109,16 @@ def parser() -> argparse.ArgumentParser:
         "--store", type=Path, metavar="FILE", help="SQLite file that keeps durable queues and persistent messages"
     )
     made.add_argument(
-        "--virtual-host", action="extend", nargs="+", default=[], metavar="NAME", help="virtual hosts besides /"
+        "--virtual-host",
+        action="extend",
+        nargs="+",
+        default=[],
+        type=name,
+        metavar="NAME",
+        help="virtual hosts besides /",
     )
     made.add_argument(
-        "--queue", action="extend", nargs="+", default=[], metavar="NAME", help="declare durable queues in /"
+        "--queue", action="extend", nargs="+", default=[], type=name, metavar="NAME", help="declare durable queues in /"
     )
     made.add_argument(
         "--bind", action="extend", nargs="+", default=[], type=binding, metavar="EXCHANGE:QUEUE[:KEY]",
@@ -158,7 +172,9 @@ async def serve(server: Server, settings: Settings, tls: SSLContext | None) -> i
         found = await server.start(settings.port, on_failure=stopped.set, host=settings.host, tls=tls)
     except OSError as error:
         place = f"port {settings.port}" + ("" if settings.host == HOST else f" of {settings.host}")
-        say = f"Cannot listen on {place}: {error.strerror}. Stop what uses it, or give another --port or --host."
+        say = (
+            f"Cannot listen on {place}: {error.strerror}. Give a free --port, and as --host an address of this machine."
+        )
         print(say, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
     except StoreError as error:
@@ -197,8 +213,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)  # noqa: T201 - a program
         return UNUSABLE
     try:
-        for name in given.virtual_host:
-            server.add_host(name)
+        for each in given.virtual_host:
+            server.add_host(each)
         prepare(server, given.queue, given.bind)
     except Refused as refused:
         print(f"{refused}. Correct --queue or --bind.", file=sys.stderr)  # noqa: T201 - a program
