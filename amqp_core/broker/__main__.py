@@ -81,8 +81,8 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="python -m amqp_core.broker",
         allow_abbrev=False,
-        description="A broker of AMQP 0-10, 0-9-1 and 0-9 for tests and demonstrations on this machine. Without --store "
-        "it keeps everything in memory: its messages are gone when it stops.",
+        description="A broker of AMQP 0-10, 0-9-1 and 0-9 for tests and demonstrations on this machine. Without "
+        "--store it keeps everything in memory: its messages are gone when it stops.",
         epilog="Users are kept with: python -m amqp_core.broker user --help",
     )
     made.add_argument("--port", type=port, default=DEFAULT_PORT, help="port to listen on; 0: a free one")
