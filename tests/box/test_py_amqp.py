@@ -229,12 +229,12 @@ def test_a_consumer_is_told_that_its_queue_is_deleted(connect: ConnectAmqp) -> N
         drain(channel, lambda: False)
 
 
-def test_heartbeats_of_a_second(connect: ConnectAmqp) -> None:
-    connection = connect(heartbeat=1)
-    assert connection.heartbeat == 1
+def test_heartbeats_of_three_seconds(connect: ConnectAmqp) -> None:
+    connection = connect(heartbeat=3)  # a busy machine may stop both sides for a second or two
+    assert connection.heartbeat == 3
     received = connection.bytes_recv
     silent = 0
-    while connection.bytes_recv < received + 3:  # frames of the broker, which has nothing else to say
+    while connection.bytes_recv < received + 2:  # frames of the broker, which has nothing else to say
         connection.heartbeat_tick(rate=2)
         try:
             connection.drain_events(timeout=0.5)
