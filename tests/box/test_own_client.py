@@ -6,14 +6,19 @@ import random
 import socket
 import struct
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from amqp_core.address import ConnectOptions
+from amqp_core.broker import running
+from amqp_core.v0_9.client import Client
 from amqp_core.v0_9.messages import Message
 from tests.support.runs_0_9 import numbers_of, run
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from amqp_core.broker import Broker
     from tests.box.conftest import Connect
 
@@ -83,3 +88,27 @@ def test_garbage_costs_the_others_nothing(amqp_broker: Broker, connect: Connect,
     client.confirm()
     assert numbers_of([run([b"1"], routing_key="q")]) == [1]
     assert client.subscribe("q", accept=False).take(1)[0].body == b"1"
+
+
+def test_the_end_of_many_consumers_counts_as_one_return(tmp_path: Path) -> None:
+    """Of connections that end together each would else be given what another one has returned."""
+    login: dict[str, Any] = {"username": "guest", "password": "guest", "protocol": "0-9-1"}
+    with running(store=tmp_path / "broker.db") as broker:
+        clients = [Client.connect(ConnectOptions(hosts=(("127.0.0.1", broker.port),), **login)) for _ in range(7)]
+        publisher = clients[0]
+        publisher.declare_queue("q", durable=True, arguments={"x-delivery-limit": 3})
+        for client in clients[1:]:
+            client.subscribe("q", max_unsettled=2)
+            client.sync()
+        for number in range(20):
+            publisher.publish_to_queue("q", b"%d" % number, content_type="text/plain")
+        publisher.confirm()
+    for client in clients:
+        client.abort()
+    with (
+        running(store=tmp_path / "broker.db") as broker,
+        Client.connect(ConnectOptions(hosts=(("127.0.0.1", broker.port),), **login)) as client,
+    ):
+        info = client.query_queue("q")
+        assert info is not None
+        assert info.message_count == 20

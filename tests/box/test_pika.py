@@ -8,11 +8,8 @@ import pika
 import pytest
 from pika.exceptions import ChannelClosedByBroker, ConnectionClosedByBroker, NackError, UnroutableError
 
-from amqp_core.broker import running
-
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from pika.adapters.blocking_connection import BlockingChannel, BlockingConnection
 
@@ -291,26 +288,3 @@ def test_a_transaction_that_finds_no_room_does_nothing(pika_connection: Callable
         moving.tx_commit()
     counts = [setting.queue_declare(queue, passive=True).method.message_count for queue in ("in", "free", "full")]
     assert counts == [1, 0, 1]
-
-
-def test_the_end_of_many_consumers_counts_as_one_return(tmp_path: Path) -> None:
-    """Of channels and connections that end together each would else be given what another one has returned."""
-    with running(store=tmp_path / "broker.db") as broker:
-        parameters = pika.ConnectionParameters("127.0.0.1", broker.port)
-        channel = pika.BlockingConnection(parameters).channel()
-        channel.queue_declare("q", durable=True, arguments={"x-delivery-limit": 3})
-        consumers = [pika.BlockingConnection(parameters) for _ in range(6)]
-        for connection in consumers:
-            for _ in range(3):
-                taking = connection.channel()
-                taking.basic_qos(prefetch_count=2)
-                taking.basic_consume("q", lambda *_: None)
-        channel.confirm_delivery()
-        for number in range(20):
-            channel.basic_publish("", "q", b"%d" % number, pika.BasicProperties(delivery_mode=2))
-        consumers[0].channel().queue_declare("q", passive=True)
-        consumers[0].close()
-    with running(store=tmp_path / "broker.db") as broker:
-        channel = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", broker.port)).channel()
-        assert [channel.basic_get("q")[2] for _ in range(20)] == [b"%d" % number for number in range(20)]
-        channel.connection.close()
