@@ -52,7 +52,7 @@ class Work(Protocol):
     def journal(self) -> Journal | None:
         """Takes note of prepared branches."""
 
-    def admit(self, message: Message, queues: Iterable[Queue]) -> None:
+    def admit(self, message: Message, queues: Iterable[Queue], now: float) -> None:
         """Put a message into queues, whatever their limits."""
 
     def accept(self, entries: Iterable[Entry]) -> None:
@@ -242,7 +242,7 @@ class Branches:
         if branch.undone is not None:
             return branch.undone
         for message, queues in branch.published:
-            self._work.admit(message, queues)
+            self._work.admit(message, queues, now)
         self._work.accept(branch.accepted)
         self._ended(branch)
         return Outcome.OK

@@ -315,11 +315,8 @@ class VirtualHost:
         self._topology.add_binding(binding)
         return binding
 
-    def publish(self, message: Message, *, now: float, force: bool = False) -> Published:
+    def publish(self, message: Message, *, now: float) -> Published:
         """Put a message into the queues that it is routed to.
-
-        Args:
-            force: whatever their limits.
 
         Raises:
             Refused: NOT_FOUND (no such exchange), ACCESS_REFUSED (an internal one).
@@ -330,14 +327,12 @@ class VirtualHost:
         rejected = False
         restraints: list[Restraint] = []
         for queue in self._topology.route(message):
-            if not (force or queue.put(message, now)):
+            if queue.put(message, now):
+                taken += 1
+                if queue.choked and queue.holds:
+                    restraints.append(queue)
+            else:
                 rejected = True
-                continue
-            if force:
-                queue.admit(message, now)
-            taken += 1
-            if queue.choked and queue.holds:
-                restraints.append(queue)
         self._dead_letters.drain(now)
         memory = self.memory
         if memory.queued.nbytes > memory.enough and memory.holds:
@@ -350,9 +345,9 @@ class VirtualHost:
         """Whether no queue would reject one of these messages, which are to go there together."""
         return have_room(published)
 
-    def admit(self, message: Message, queues: Iterable[Queue]) -> None:
+    def admit(self, message: Message, queues: Iterable[Queue], now: float) -> None:
         """Put a message into queues, whatever their limits; those that were deleted are passed over."""
-        now = self._clock.now
+        now = self._clock.advance(now)
         for queue in queues:
             if not queue.deleted:
                 queue.admit(message, now)

@@ -68,7 +68,7 @@ class Publishing:
         if memory.holds:
             self._flow.stop((memory,))
 
-    def commit(self, transaction: Transaction) -> None:
+    def commit(self, transaction: Transaction, now: float) -> None:
         """Put what was published in a local transaction into the queues that it was routed to.
 
         Raises:
@@ -79,7 +79,7 @@ class Publishing:
             raise Failed(Code.RESOURCE_LIMIT_EXCEEDED, text)
         published, transaction.published = transaction.published, []
         for message, queues in published:
-            self._host.admit(message, queues)
+            self._host.admit(message, queues, now)
 
     def tell_accepted(self) -> None:
         """Accept what was taken since the last call (message.accept)."""

@@ -355,7 +355,7 @@ class ServerSession:
 
     def _tx_commit(self, _: spec.TxCommit) -> None:
         transaction = self._selected()
-        self._publishing.commit(transaction)
+        self._publishing.commit(transaction, self.connection.now)
         self._host.accept(entry for _, entry in transaction.take_accepted())
 
     def _tx_rollback(self, _: spec.TxRollback) -> None:

@@ -18,6 +18,7 @@ from amqp_core.write_primitives import cut_short
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
+    from amqp_core.broker.model.memory import Restraint
     from amqp_core.broker.model.messages import Message
     from amqp_core.broker.model.queues import Entry
     from amqp_core.broker.model.virtual_host import VirtualHost
@@ -432,15 +433,19 @@ class ServerChannel:
             return
         self._route(message, mandatory=method.mandatory)
 
-    def _route(self, message: Message, *, mandatory: bool, force: bool = False) -> None:
-        published = self._host.publish(message, now=self.connection.now, force=force)
+    def _route(self, message: Message, *, mandatory: bool) -> None:
+        published = self._host.publish(message, now=self.connection.now)
         if mandatory and not published.queues and not published.rejected:
-            back = spec.BasicReturn(_Code.NO_ROUTE, "NO_ROUTE", message.exchange, message.routing_key)
-            self.connection.send_content(self.state.number, back, message.header, message.body)
+            self._return(message)
         if self._confirms is not None:
             self._confirms.published(taken=not published.rejected)
         if published.restraints:
             self.connection.stop_publisher(self, published.restraints)
+
+    def _return(self, message: Message) -> None:
+        """Give a message back that is mandatory and has no queue."""
+        back = spec.BasicReturn(_Code.NO_ROUTE, "NO_ROUTE", message.exchange, message.routing_key)
+        self.connection.send_content(self.state.number, back, message.header, message.body)
 
     def _confirm_select(self, method: spec.ConfirmSelect) -> None:
         if self._confirms is None:
@@ -454,14 +459,23 @@ class ServerChannel:
 
     def _tx_commit(self, _: spec.TxCommit) -> None:
         """Do all or nothing: what cannot be done is found out before anything is done."""
+        host = self._host
         for message, _mandatory in self._published:
-            self._host.check_target(message.exchange)
-        if not self._host.has_room((message, self._host.route(message)) for message, _mandatory in self._published):
+            host.check_target(message.exchange)
+        routed = [(message, host.route(message)) for message, _mandatory in self._published]
+        if not host.has_room(routed):
             raise Refused(Refusal.PRECONDITION_FAILED, "A queue for the messages of the transaction is full")
         published, self._published = self._published, []
         acked, self._acked = self._acked, []
-        for message, mandatory in published:
-            self._route(message, mandatory=mandatory, force=True)
+        for (message, queues), (_same, mandatory) in zip(routed, published, strict=True):
+            if mandatory and not queues:
+                self._return(message)
+            host.admit(message, queues, self.connection.now)
+        restraints: list[Restraint] = [queue for _, queues in routed for queue in queues if queue.holds]
+        if host.memory.holds:
+            restraints.append(host.memory)
+        if restraints:
+            self.connection.stop_publisher(self, restraints)
         for requeue, group in itertools.groupby(acked, key=lambda each: each[2]):
             self._settle_now([held for _, held, _ in group], requeue)
         self._answer(spec.TxCommitOk())

@@ -27,10 +27,10 @@ def method(channel: int, value: spec.Method) -> bytes:
     return encode_method_frame(channel, encode_method(value), FRAME_MAX)
 
 
-def publish(body: bytes, key: str = "q", channel: int = 1, *, missing: int = 0) -> bytes:
+def publish(body: bytes, key: str = "q", channel: int = 1, *, missing: int = 0, **properties: Any) -> bytes:
     """The frames of a message, of whose body so many bytes at the end are ``missing``."""
     payload = encode_method(spec.BasicPublish(exchange="", routing_key=key))
-    header = encode_header(spec.BasicProperties(), len(body) + missing)
+    header = encode_header(spec.BasicProperties(**properties), len(body) + missing)
     return b"".join(encode_content(channel, payload, header, body, FRAME_MAX))
 
 

@@ -6,7 +6,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_core.v0_9 import spec as spec_0_9
 from amqp_core.v0_10 import spec
+from tests.core.broker.peer_0_9 import World as World09
+from tests.core.broker.peer_0_9 import publish
 from tests.core.broker.peer_0_10 import Peer, World
 
 if TYPE_CHECKING:
@@ -90,4 +93,37 @@ def test_a_connection_that_ends_with_many_sessions_returns_a_message_once(
     assert [entry and (entry.message.body, entry.returns) for entry in entries] == [
         (b"%d" % number, 1) for number in range(12)
     ]
+    assert queue.message_count == 0
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_the_time_to_live_of_a_message_begins_with_the_commit_over_0_10(peer: Peer, *, distributed: bool) -> None:
+    xid = spec.Xid(1, b"g", b"b")
+    peer.call(spec.QueueDeclare(queue="q"))
+    peer.call(spec.DtxSelect() if distributed else spec.TxSelect())
+    if distributed:
+        peer.call(spec.DtxStart(xid=xid))
+    peer.publish(b"a", ttl=5000)
+    peer.world.now += 10
+    if distributed:
+        peer.call(spec.DtxEnd(xid=xid))
+        peer.call(spec.DtxCommit(xid=xid, one_phase=True))
+    else:
+        peer.call(spec.TxCommit())
+    peer.world.host.expire(peer.world.now + 4.9)
+    assert ready(peer, "q") == 1
+    peer.world.host.expire(peer.world.now + 5.1)
+    assert ready(peer, "q") == 0
+
+
+def test_the_time_to_live_of_a_message_begins_with_the_commit_over_0_9_1() -> None:
+    world = World09()
+    peer = world.connect()
+    queue = world.host.declare_queue("q", owner=None)
+    peer.send(spec_0_9.TxSelect(), publish(b"a", expiration="5000"))
+    world.now += 10
+    peer.send(spec_0_9.TxCommit())
+    world.host.expire(world.now + 4.9)
+    assert queue.message_count == 1
+    world.host.expire(world.now + 5.1)
     assert queue.message_count == 0
