@@ -25,7 +25,7 @@ PRODUCT: Final = "amqp_core broker"
 VERSION: Final = "0.1.0"
 """Of the package."""
 SERVER_PROPERTIES: Final = {"product": PRODUCT, "version": VERSION, "platform": "Python"}
-"""What clients are told in both protocols; some need the version."""
+"""Server properties in connection.start of both protocols. Some clients need the version."""
 HEARTBEAT_S: Final = 60
 MOST_PENDING_BYTES: Final = 1 << 20
 """Bytes for a client that are not written yet, above which it gets no more messages."""

@@ -80,7 +80,7 @@ class Logins:
         return True
 
     def scram(self, name: str) -> tuple[ScramKeys, bool]:
-        """The keys of a user, and whether there is such a user; others get keys that nobody has the password of."""
+        """The SCRAM keys of a user, and True; for an unknown name: keys that match no password, and False."""
         user = self._users.get(name)
         if user is not None and user.secret is not None:
             return user.secret.scram, True

@@ -24,7 +24,7 @@ class Restraints:
 
     @property
     def is_critical(self) -> bool:
-        """Whether not a single message more must be taken."""
+        """Whether one of them is far above its limit."""
         return any(each.is_critical for each in self._restraints)
 
     @property

@@ -2,8 +2,8 @@
 
 A branch belongs to its virtual host, and not to the sessions that work on it. It is started by one session, which is
 then associated with it, others may join; when all have ended their work it can be prepared, and a prepared one is
-committed or rolled back, whatever happens meanwhile. A branch whose work was undone by failure or time is still known,
-so that whoever asks for it learns of that.
+committed or rolled back, whatever happens meanwhile. If a branch fails or its time is over, the broker undoes its work
+and keeps its name: the next request for it is answered with the reason.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Branch:
 
 
 class Branches:
-    """The branches of a virtual host. ``session`` is whoever works on a branch, compared by identity.
+    """The branches of a virtual host. ``session`` is the object of a session; objects are compared by identity.
 
     A call that raises has changed nothing.
     """
@@ -139,7 +139,7 @@ class Branches:
             branch = self._branches[xid] = Branch(xid)
             branch.until, self.has_new_expiry = now + branch.timeout_s, True
         elif branch is None:
-            raise Refused(Refusal.NOT_ALLOWED, f"Branch {_named(xid)} is not known, so nobody can join it")
+            raise Refused(Refusal.NOT_ALLOWED, f"Branch {_named(xid)} does not exist, so it cannot be joined")
         elif branch.prepared or session in branch.sessions:
             state = "is prepared" if branch.prepared else "has this session already"
             raise Refused(Refusal.ILLEGAL_STATE, f"Branch {_named(xid)} {state}")

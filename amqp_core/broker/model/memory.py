@@ -30,7 +30,7 @@ class Restraint(Protocol):
 
     @property
     def is_critical(self) -> bool:
-        """Whether it is so far above its limit that nobody may be read any more who might publish."""
+        """Whether it is so far above its limit that a connection is closed if it publishes and also consumes."""
 
     @property
     def reason(self) -> str:
@@ -38,7 +38,7 @@ class Restraint(Protocol):
 
 
 class Pool:
-    """Messages that are counted together. Each is in one pool at most, and leaves it when nobody has it any more."""
+    """Messages that are counted together. A message is in one pool at most, and leaves it with its last reference."""
 
     __slots__ = ("nbytes",)
 
@@ -67,7 +67,7 @@ class Memory:
         queued: messages in queues, and their places there.
         uncommitted: messages of transactions and branches that are not committed.
         transit: bytes of messages that have not arrived whole, and of output that a socket has not taken yet.
-        enough: bytes in queues up to which nobody is stopped.
+        enough: while the queues hold no more bytes than this, publishers are not stopped.
     """
 
     __slots__ = ("_is_short", "enough", "limit", "queued", "transit", "uncommitted")
