@@ -280,3 +280,13 @@ def pytest_report_header() -> list[str]:
     """Name what decides the outcome besides the code."""
     given = ExternalBroker.of_tests()
     return [f"shared broker: {given.url() if given else 'Broker-J, started when needed'}"]
+
+
+@pytest.fixture
+def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory that is all of PATH."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", str(programs))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    return programs

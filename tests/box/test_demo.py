@@ -89,16 +89,6 @@ exit 1
     java.chmod(0o755)
 
 
-@pytest.fixture
-def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that is all of PATH."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    return programs
-
-
 def test_without_java_it_says_what_to_install(
     place: Path, empty_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,16 +35,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "amqp_spark"
 
 
-@pytest.fixture
-def empty_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory that is all of PATH."""
-    programs = tmp_path / "programs"
-    programs.mkdir()
-    monkeypatch.setenv("PATH", str(programs))
-    monkeypatch.delenv("JAVA_HOME", raising=False)
-    return programs
-
-
 def program(directory: Path, name: str, script: str) -> Path:
     file = directory / name
     file.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")

@@ -57,7 +57,45 @@ class ClientGone(AssertionError):
     """The client closed the connection while the script waited for another event."""
 
 
-class Peer:
+class PeerSocket:
+    """What both protocols' ends of a connection have: they write bytes, at once or together.
+
+    Args:
+        output: takes the pending output of the state machines.
+    """
+
+    def __init__(self, sock: socket.socket, output: Callable[[], bytes]) -> None:
+        self.sock = sock
+        self._output = output
+        self._together = False
+
+    def raw(self, data: bytes) -> None:
+        """Send bytes unchanged; a closed connection is ignored."""
+        with contextlib.suppress(OSError):
+            self.sock.sendall(data)
+
+    def silent(self) -> None:
+        """Read without answering until the client closes the connection."""
+        with contextlib.suppress(ConnectionError):
+            while self.sock.recv(1 << 16):
+                pass
+
+    def flush(self) -> None:
+        """Write the pending output of the state machines, unless it is being collected."""
+        data = b"" if self._together else self._output()
+        if data:
+            self.raw(data)
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Collect what the block sends, and write it at once: the client reads all of it or nothing."""
+        self._together = True
+        yield
+        self._together = False
+        self.flush()
+
+
+class Peer(PeerSocket):
     """The server's end of one connection.
 
     Attributes:
@@ -74,9 +112,9 @@ class Peer:
     """
 
     def __init__(self, sock: socket.socket, settings: dict[str, Any]) -> None:
-        self.sock = sock
         first_id = settings.pop("first_id", 0)
         self.connection = Connection(Role.SERVER, **settings)
+        super().__init__(sock, self.connection.data_to_send)
         self.session = Session(self.connection, 0, b"", first_id=first_id)
         self.completing = True
         self.answers: dict[type, Callable[[Any], object]] = {}
@@ -88,7 +126,6 @@ class Peer:
         self.ended: Ended | None = None
         self.redirect_to: str | None = None
         self._opened = False
-        self._together = False
         self._unseen: deque[tuple[int, spec.Command]] = deque()
         self._lock = threading.Lock()
 
@@ -172,10 +209,6 @@ class Peer:
         self.control(spec.SessionDetach(name=self.session.name))
 
     # ---------------------------------------------------------------------------------------------- below the protocol
-    def raw(self, data: bytes) -> None:
-        """Send bytes unchanged; a closed connection is ignored."""
-        with contextlib.suppress(OSError):
-            self.sock.sendall(data)
 
     def read_raw(self, size: int) -> bytes:
         """Wait for this many bytes."""
@@ -187,30 +220,10 @@ class Peer:
             data += part
         return data
 
-    def silent(self) -> None:
-        """Read without answering until the client closes the connection."""
-        with contextlib.suppress(ConnectionError):
-            while self.sock.recv(1 << 16):
-                pass
-
     def reset(self) -> None:
         """Close with a TCP reset."""
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         self.sock.close()
-
-    def flush(self) -> None:
-        """Write the pending output of the state machines, unless it is being collected."""
-        data = b"" if self._together else self.connection.data_to_send()
-        if data:
-            self.raw(data)
-
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """Collect what the block sends, and write it at once: the client reads all of it or nothing."""
-        self._together = True
-        yield
-        self._together = False
-        self.flush()
 
     def _until(self, condition: Callable[[], bool], what: str, *, gone_is_fine: bool = False) -> None:
         deadline = time.monotonic() + _DEADLINE_S

@@ -9,7 +9,6 @@ def script(peer: Peer) -> None:
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
@@ -25,7 +24,7 @@ from tests.support.fakepeer import HOST, ClientGone
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from amqp_core.v0_9.framing import Frame
 
@@ -47,7 +46,7 @@ class Published(NamedTuple):
     content: Content
 
 
-class Peer:
+class Peer(fakepeer.PeerSocket):
     """The server's end of one connection.
 
     Attributes:
@@ -60,10 +59,10 @@ class Peer:
     """
 
     def __init__(self, sock: socket.socket, settings: dict[str, Any]) -> None:
-        self.sock = sock
         self.connection = Connection(
             Role.SERVER, **({"server_properties": RABBITMQ, "mechanisms": ["ANONYMOUS"]} | settings)
         )
+        super().__init__(sock, self.connection.data_to_send)
         self.channels: dict[int, Channel] = {}
         self.answers: dict[type, spec.Method] = {spec.ConfirmSelect: spec.ConfirmSelectOk()}
         self.acking = False
@@ -73,7 +72,6 @@ class Peer:
         self.on_frame: Callable[[Frame], object] = lambda _frame: None
         self._tag = 0
         self._opened = False
-        self._together = False
         self._unseen: deque[Published] = deque()
 
     # -------------------------------------------------------------------------------------------- usual operation
@@ -139,34 +137,10 @@ class Peer:
         self.send(close)
 
     # ---------------------------------------------------------------------------------------------- below the protocol
-    def raw(self, data: bytes) -> None:
-        """Send bytes unchanged; a closed connection is ignored."""
-        with contextlib.suppress(OSError):
-            self.sock.sendall(data)
-
-    def silent(self) -> None:
-        """Read without answering until the client closes the connection."""
-        with contextlib.suppress(ConnectionError):
-            while self.sock.recv(1 << 16):
-                pass
 
     def read_raw(self, size: int) -> bytes:
         """Return at most this many bytes that arrive next, unseen by the state machines."""
         return self.sock.recv(size)
-
-    def flush(self) -> None:
-        """Write the pending output of the state machines, unless it is being collected."""
-        data = b"" if self._together else self.connection.data_to_send()
-        if data:
-            self.raw(data)
-
-    @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """Collect what the block sends, and write it at once: the client reads all of it or nothing."""
-        self._together = True
-        yield
-        self._together = False
-        self.flush()
 
     def until(self, condition: Callable[[], bool], what: str, *, gone_is_fine: bool = False) -> None:
         """Read until a condition holds."""

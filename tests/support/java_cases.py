@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import threading
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from tests.support import jvm
-from tests.support.prerequisites import require_java
+from tests.support.java_source import broker_variables, java_command
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,22 +44,14 @@ def run_cases(source: Path, jars: Path, broker: BoxProcess) -> Outcome:
             gets the line ``restarted`` back.
         jars: directory of the client's jars.
     """
-    command = [
-        require_java(),
-        "-Xmx256m",
-        *jvm.SHORT_LIVED,
-        "-Dfile.encoding=UTF-8",  # of the source file; Java 17 takes the locale's
-        "-cp",
-        f"{jars}/*",
-        str(source),
-    ]
-    environment = os.environ | {
-        "PEER_HOST": broker.host,
-        "PEER_PORT": str(broker.port),
-        "PEER_VHOST": unquote(urlsplit(broker.url()).path[1:]),
-        "PEER_USERNAME": broker.username,
-        "PEER_PASSWORD": broker.password,
-    }
+    command = java_command(source, jars)
+    environment = broker_variables(
+        host=broker.host,
+        port=broker.port,
+        vhost=unquote(urlsplit(broker.url()).path[1:]),
+        username=broker.username,
+        password=broker.password,
+    )
     outcome, errors = Outcome(), list[str]()
     with subprocess.Popen(
         command,

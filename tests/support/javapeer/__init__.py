@@ -7,15 +7,13 @@ it, and its form on the wire. ``sink_expected.json`` lists the reports about mes
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from tests.support import jvm
+from tests.support.java_source import broker_variables, java_command
 from tests.support.maven import cache_root, cached_directory, fetch_dependencies
-from tests.support.prerequisites import require_java
 
 if TYPE_CHECKING:
     from tests.support.fixtures import Broker
@@ -81,23 +79,14 @@ def receive(
 
 def _run(broker: Broker, vhost: str, *arguments: str) -> str:
     url = urlsplit(broker.url(vhost))
-    command = [
-        require_java(),
-        "-Xmx256m",
-        *jvm.SHORT_LIVED,
-        "-Dfile.encoding=UTF-8",  # of the source file; Java 17 takes the locale's
-        "-cp",
-        f"{jars()}/*",
-        str(_HERE / "Peer.java"),
-        *arguments,
-    ]
-    environment = os.environ | {
-        "PEER_HOST": url.hostname or "localhost",
-        "PEER_PORT": str(url.port or 5672),
-        "PEER_VHOST": url.path.strip("/"),
-        "PEER_USERNAME": broker.username,
-        "PEER_PASSWORD": broker.password,
-    }
+    command = java_command(_HERE / "Peer.java", jars(), *arguments)
+    environment = broker_variables(
+        host=url.hostname or "localhost",
+        port=url.port or 5672,
+        vhost=url.path.strip("/"),
+        username=broker.username,
+        password=broker.password,
+    )
     done = subprocess.run(
         command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240, check=False
     )

@@ -7,7 +7,6 @@ after another. A value of a table is a pair of its kind and itself, as ``["int",
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import tempfile
 from datetime import UTC, datetime
@@ -15,10 +14,9 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tests.support import jvm
+from tests.support.java_source import broker_variables, java_command
 from tests.support.maven import cache_root, cached_directory, fetch_dependencies
 from tests.support.peers_0_9.messages import TIMEOUT_S, PeerFailed, PeerMessage, Place
-from tests.support.prerequisites import require_java
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -73,23 +71,10 @@ class JavaPeer:
 
 
 def _run(place: Place, *arguments: str) -> None:
-    environment = os.environ | {
-        "PEER_HOST": place.host,
-        "PEER_PORT": str(place.port),
-        "PEER_VHOST": place.vhost,
-        "PEER_USERNAME": place.username,
-        "PEER_PASSWORD": place.password,
-    }
-    command = [
-        require_java(),
-        "-Xmx1g",
-        *jvm.SHORT_LIVED,
-        "-Dfile.encoding=UTF-8",  # of the source file; Java 17 takes the locale's
-        "-cp",
-        f"{jars()}/*",
-        str(_HERE / "Peer.java"),
-        *arguments,
-    ]
+    environment = broker_variables(
+        host=place.host, port=place.port, vhost=place.vhost, username=place.username, password=place.password
+    )
+    command = java_command(_HERE / "Peer.java", jars(), *arguments, heap="1g")
     done = subprocess.run(
         command,
         env=environment,
