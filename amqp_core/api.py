@@ -14,12 +14,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from amqp_core.transfer_ledger import Counted, Rejected, Transfers
+
+EMBEDDED_PRODUCT: Final = "amqp_core broker"
+"""The product in the server properties of the broker in ``amqp_core.broker``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
+from amqp_core.api import EMBEDDED_PRODUCT
 from amqp_core.broker.brake import Brake
 from amqp_core.broker.login import Caller, Check, ServerLogin
 from amqp_core.broker.rights import Rights
@@ -21,10 +22,9 @@ if TYPE_CHECKING:
     from amqp_core.broker.logins import Logins
     from amqp_core.broker.model.virtual_host import VirtualHost
 
-PRODUCT: Final = "amqp_core broker"
 VERSION: Final = "0.1.0"
 """Of the package."""
-SERVER_PROPERTIES: Final = {"product": PRODUCT, "version": VERSION, "platform": "Python"}
+SERVER_PROPERTIES: Final = {"product": EMBEDDED_PRODUCT, "version": VERSION, "platform": "Python"}
 """Server properties in connection.start of both protocols. Some clients need the version."""
 HEARTBEAT_S: Final = 60
 MOST_PENDING_BYTES: Final = 1 << 20

@@ -6,7 +6,7 @@ import math
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from amqp_core.api import Capabilities
+from amqp_core.api import EMBEDDED_PRODUCT, Capabilities
 from amqp_core.client_base import BaseClient
 from amqp_core.error_conditions import CoreCondition, reason
 from amqp_core.errors import (
@@ -48,8 +48,6 @@ if TYPE_CHECKING:
 DEFAULT_CALL_TIMEOUT_S = 60.0
 # Bytes of a command's frame besides the ranges of ids.
 _ROOM_BESIDES_RANGES = 512
-# The product that the broker in amqp_core.broker names.
-_EMBEDDED = "amqp_core broker"
 
 
 class Client(BaseClient[Driver]):
@@ -134,7 +132,7 @@ class Client(BaseClient[Driver]):
         product = str(self.server_properties.get("product", "")).lower()
         return Capabilities(
             counts_held_messages=not self.is_qpidd,
-            rejects_unroutable="broker-j" in product or product == _EMBEDDED,
+            rejects_unroutable="broker-j" in product or product == EMBEDDED_PRODUCT,
             lists_branches_in_one_frame=self.is_qpidd,
             zero_timeout_is_none=not self.is_qpidd,
         )
