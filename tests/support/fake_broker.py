@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 from amqp_core.api import Capabilities, Route
 from amqp_core.errors import AmqpError, ConnectionLost, NotFound, ResourceLimitExceeded, ResourceLocked
@@ -371,6 +371,12 @@ class FakeClient:
         self.subscription: FakeSubscription | None = None
         """To a queue of the test."""
         self.publishers: list[FakePublisher] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def peer(self) -> str:
