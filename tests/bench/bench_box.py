@@ -156,7 +156,7 @@ def durable(*, messages: int = DURABLE, rounds: int = ROUNDS) -> list[Result]:
 
 
 def starts(*, rounds: int = STARTS) -> list[Result]:
-    """``box_start_s``: from the start of the process until a client has declared a queue."""
+    """``box_start_s``: from the start of the process until a client has an open channel, on which it may publish."""
     found = []
     for _ in range(rounds):
         port = free_port()
