@@ -80,6 +80,7 @@ test: $(STAMP) | prerequisites
 prepare: $(STAMP) | prerequisites
 	@$(PY) -m tests.support.prefetch
 	@$(PY) -m tests.support.quick_spark
+	@$(PY) -m tests.support.quick_broker
 	@$(PY) -m compileall -q amqp_core amqp_spark pyspark_amqp
 
 test-all: export AMQP_TEST_ALL := 1

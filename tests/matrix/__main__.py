@@ -5,9 +5,9 @@ The table is in build/crash-matrix.md, the evidence of failed runs in build/cras
 promise was broken, or a point was not reached.
 
 Each job has a broker of its own, of the kind that --broker names. With --url all use the broker that this names, of any
-kind; its virtual host has to keep durable queues. The record is in a file of its own then. The broker itself is among the victims only with
---broker-command, which starts it in the foreground: the matrix runs that, kills it with all that it has started, and
-runs it again, with the same store. For example
+kind; its virtual host has to keep durable queues. The record is in a file of its own then. The broker itself is among
+the victims only with --broker-command, which starts it in the foreground: the matrix runs that, kills it with all that
+it has started, and runs it again, with the same store. For example
 
     python -m tests.matrix --url amqp://localhost:5672/ \
         --broker-command "exec qpidd --port 5672 --auth no --data-dir /tmp/qpidd --store-dir /tmp/qpidd"
