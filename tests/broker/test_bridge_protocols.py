@@ -277,6 +277,7 @@ def test_a_query_with_variant_headers_keeps_every_property_there_and_back(
     same(route.take(), MESSAGES)
 
 
+@pytest.mark.sampled("headers", every=2)
 @pytest.mark.parametrize("headers", [HEADERS, {"n": 1}, {}])
 def test_encoded_headers_of_the_other_protocol_are_refused(
     route: Route, spark: SparkSession, connect: Connect, tmp_path: Path, headers: dict[str, object]

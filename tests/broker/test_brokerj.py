@@ -76,6 +76,7 @@ def test_a_port_in_use_is_an_error_with_the_log(free_port: int) -> None:
     assert broker.work_dir is None
 
 
+@pytest.mark.thorough
 def test_the_broker_dies_with_its_parent(tmp_path: Path) -> None:
     script = (
         "from tests.support.brokerj import *\n"
@@ -93,6 +94,7 @@ def test_the_broker_dies_with_its_parent(tmp_path: Path) -> None:
     wait_until(lambda: not Path(work_dir).exists(), "the work directory to go")
 
 
+@pytest.mark.thorough
 def test_a_broker_that_was_stopped_and_forgotten_leaves_nothing_behind() -> None:
     script = (
         "from tests.support.brokerj import *\n"

@@ -266,6 +266,7 @@ def compare(rows: pa.Table, queue: str, *, durable: bool) -> None:
             raise AssertionError(f"message {number}, {name}: {str(is_)[:500]} instead of {str(should)[:500]}")
 
 
+@pytest.mark.thorough
 def test_union_with_itself(driver: QueryProcess, broker: Broker, connect: Connect, queue: str, tmp_path: Path) -> None:
     client = connect()
     for number in range(1000):

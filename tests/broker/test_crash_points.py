@@ -113,6 +113,7 @@ def test_worker_killed(setting: Setting, driver: QueryProcess, guarantee: str, r
         assert result.repeated == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("repeat", ROUNDS)
 def test_reader_killed_at_any_moment(setting: Setting, driver: QueryProcess, repeat: int) -> None:
     """The same query again and again, over two queues with exclusive subscriptions."""

@@ -79,6 +79,7 @@ def files(directory: Path) -> list[str]:
     return ["--output", str(directory / "out"), "--checkpoint", str(directory / "ck")]
 
 
+@pytest.mark.sampled("arguments", every=3)
 @pytest.mark.parametrize(
     ("arguments", "columns"),
     [
@@ -120,6 +121,7 @@ def test_a_dry_run_reports_the_same_and_takes_nothing(
     assert not (tmp_path / "ck").exists()
 
 
+@pytest.mark.sampled("more", every=2)
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_empty_queues_are_no_error(
     drain: Here, queue: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], more: list[str]

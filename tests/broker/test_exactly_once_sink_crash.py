@@ -106,7 +106,7 @@ def test_process_of_the_decision_killed(setting: Setting, driver: QueryProcess, 
 @pytest.mark.parametrize("repeat", ROUNDS)
 def test_driver_killed(setting: Setting, driver: QueryProcess, repeat: int) -> None:
     """Streams go on from their checkpoints, the batch write is run again with its batch id."""
-    points = [*TASK_POINTS, *DRIVER_POINTS] if all_cases() else [*TASK_POINTS, *DRIVER_POINTS][1::2]
+    points = [*TASK_POINTS, *DRIVER_POINTS] if all_cases() else [*TASK_POINTS, *DRIVER_POINTS][1::5]
     cases = {point: prepare(setting, ENTRIES[(number + repeat) % 3]) for number, point in enumerate(points)}
     # One write per point, each held where it is while the next one starts; then the JVM goes with all of them.
     for point, case in cases.items():

@@ -191,6 +191,7 @@ def test_a_batch_that_failed_is_the_same_after_a_restart(
     assert consumer.files() == []
 
 
+@pytest.mark.sampled("protocol", every=2)
 def test_after_available_now_and_a_pause_the_query_goes_on(
     stream: Stream, consumer: Consumer, durable_queue: str
 ) -> None:
@@ -203,6 +204,7 @@ def test_after_available_now_and_a_pause_the_query_goes_on(
     assert stream.bodies() == numbers(200)
 
 
+@pytest.mark.sampled("protocol", every=2)
 def test_a_deleted_checkpoint_reads_what_is_owned_and_what_is_left(
     stream: Stream, consumer: Consumer, durable_queue: str
 ) -> None:
@@ -216,6 +218,7 @@ def test_a_deleted_checkpoint_reads_what_is_owned_and_what_is_left(
     assert consumer.files() == []
 
 
+@pytest.mark.sampled("protocol", every=2)
 def test_a_checkpoint_that_was_rolled_back_is_an_error_until_the_state_is_adopted(
     stream: Stream, consumer: Consumer, durable_queue: str, tmp_path: Path
 ) -> None:
@@ -245,6 +248,7 @@ def test_a_checkpoint_that_was_rolled_back_is_an_error_until_the_state_is_adopte
     assert consumer.state().owned == ()
 
 
+@pytest.mark.sampled("protocol", every=2)
 def test_a_state_queue_that_was_deleted_is_an_error_until_the_spool_is_adopted(
     stream: Stream, consumer: Consumer, durable_queue: str
 ) -> None:

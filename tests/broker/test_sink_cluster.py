@@ -58,6 +58,7 @@ def test_a_slow_task_is_run_twice_and_its_copy_counts(
     assert duplicates(taken(connect(), queue), COUNT) <= PER_TASK
 
 
+@pytest.mark.thorough
 def test_a_task_that_has_published_and_is_overtaken_leaves_duplicates(
     speculating: QueryProcess,
     points: CrashPoints,

@@ -121,7 +121,7 @@ def test_driver_killed(setting: Setting, driver: QueryProcess, repeat: int) -> N
         must_be_there(setting, write, *OF_A_TASK.get(point, (PER_FILE, PER_FILE)))
 
 
-@pytest.mark.sampled("entry", every=3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_task_that_fails_after_rows_were_sent_is_tried_again(
     setting: Setting, driver: QueryProcess, entry: str
