@@ -42,6 +42,15 @@ def readers(fake: FakeBroker) -> Iterator[Readers]:
 
 
 @pytest.fixture
+def whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is planned when it is full or has all that there is, however long this machine takes to receive it."""
+    from amqp_spark.datasource import receiver  # noqa: PLC0415
+
+    for name in ("BEGIN_SECONDS", "GROWTH_SECONDS", "TRICKLE_SECONDS"):
+        monkeypatch.setattr(receiver, name, 1e6)
+
+
+@pytest.fixture
 def consumers(fake: FakeBroker, tmp_path: Path) -> Iterator[Consumers]:
     """Builds readers of that broker with exactly-once, one consumer with one spool; stops them after the test."""
     from tests.spark.transactional_state_support import Consumers  # noqa: PLC0415

@@ -218,8 +218,12 @@ class RabbitMQNode(BrokerProcess):
         if program is None:  # an Erlang installed without its interface for C
             return self.ctl("eval", f"{expressions}.").strip()
         at = f"localhost:{self._erlang_port}"
+        # To the broker each call is another node. By default all have one name, and a busy broker refuses a node that
+        # comes before it has noticed the end of the last.
+        name = f"call{secrets.token_hex(6)}"
+        command = (program, "-address", at, "-h", name, "-c", self._mapper.cookie, "-e")
         # One line with its value as the last tuple: erl_call says {ok, Value} or what went wrong.
-        answer = self._run(program, "-address", at, "-c", self._mapper.cookie, "-e", stdin=f"{expressions}.\n").strip()
+        answer = self._run(*command, stdin=f"{expressions}.\n").strip()
         if not answer.startswith("{ok, "):
             raise RuntimeError(f"{expressions}: {answer}")
         return answer.removeprefix("{ok, ").removesuffix("}")
