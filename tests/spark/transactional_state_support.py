@@ -64,7 +64,7 @@ def slow_to_return(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
 def idle_until(driver: Driver, condition: Callable[[], bool]) -> None:
     """Let Spark ask, with nothing new, until a condition holds."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while driver.trigger() is None and not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
     assert condition()
