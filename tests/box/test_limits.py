@@ -322,7 +322,7 @@ def test_frames_before_login_are_small(broker: Broker) -> None:
 
 @pytest.mark.parametrize("first", [b"", b"AMQP", b"AMQP\0\0\x09\x01", PROTOCOL_HEADER + b"\x0f"])
 def test_a_login_has_to_end(broker: Broker, monkeypatch: pytest.MonkeyPatch, first: bytes) -> None:
-    monkeypatch.setattr("amqp_core.broker.server.LOGIN_SECONDS", 0.1)
+    monkeypatch.setattr("amqp_core.broker.peer.LOGIN_SECONDS", 0.1)
     with closing(said(broker, first)) as found:
         found.settimeout(60)
         with suppress(ConnectionResetError):

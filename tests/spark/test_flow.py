@@ -139,7 +139,7 @@ def test_a_queue_that_brings_nothing_gets_new_credit_once() -> None:
         assert got + received(flow, held, subscription, client, 0.4) == 1
         other[0] = 0  # another queue gives its bytes of the budget back
         received(flow, held, subscription, client, 2.5)
-    assert producers[0].stops < 8
+    assert producers[0].stops < 16, "five on a quiet machine; one for each look were twenty-five"
 
 
 def test_a_queue_whose_turn_the_broker_forgot_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
