@@ -433,9 +433,14 @@ class QueueConsumer:
             return max(0, self._ending.target - self.buffer.received)
         return MAX_CREDIT
 
-    def _ask_end(self, client: Client) -> int | None:
-        """Ask the broker for the number of messages that this consumer does not hold; None if not known."""
+    def _ask_end(self, client: Client, subscription: Subscription | None = None) -> int | None:
+        """Ask the broker for the number of messages that this consumer does not hold; None if not known.
+
+        ``subscription``: what has arrived before the answer is stored, so that it counts as received.
+        """
         info = client.query_queue(self.queue)
+        if subscription is not None:
+            self._store(subscription.take_arrived())
         if info is None:
             # Broker-J does not notify the consumers of a deleted queue: it just stops sending.
             raise ResourceDeleted(408, None, SparkCondition.QUEUE_DELETED(queue=self.queue), "queue.query")
@@ -477,7 +482,7 @@ class QueueConsumer:
             self._ending.arrived()  # a part of a message has
             return
         if self._ending.wants_count():
-            self._recount(client)
+            self._recount(client, subscription)
         if self._ending.reached(self.buffer.received):
             self._exhaust(client, subscription)
             return
@@ -497,10 +502,14 @@ class QueueConsumer:
         elif self._ending.stalled and self._watch.may_help(self._ending.stalled, held=self._unsettled()):
             raise ConsumerStalled(SparkCondition.CONSUMER_STALLED(queue=self.queue, count=self._ending.stalled))
 
-    def _recount(self, client: Client) -> None:
-        """Count the queue again, before anything else arrives: while messages arrive, on another connection."""
+    def _recount(self, client: Client, subscription: Subscription) -> None:
+        """Count the queue again, before anything else arrives: while messages arrive, on another connection.
+
+        Where this thread was kept from reading, messages arrive although it was quiet: those before the answer.
+        """
         if self._ending.is_quiet() and not self._flow.paused:
-            self._ending.recounted(self._ask_end(client), received=self.buffer.received)
+            left = self._ask_end(client, subscription)
+            self._ending.recounted(left, received=self.buffer.received)
             return
         with self._connector(self._options.connect_options()) as other:
             left = self._ask_end(other)

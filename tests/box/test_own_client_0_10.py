@@ -28,6 +28,7 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10.framing import PROTOCOL_HEADER
 from amqp_core.v0_10.messages import Message, messages_of
 from tests.support.runs import numbered, run
+from tests.support.taking import take
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +71,7 @@ def test_publish_and_consume(connect_0_10: Connect010) -> None:
     publish(client, b"1", b"2", b"3")
     assert count(client) == 3
     subscription = client.subscribe("q")
-    messages = subscription.take(3)
+    messages = take(subscription, 3)
     assert [message.body for message in messages] == [b"1", b"2", b"3"]
     client.accept(ids(messages), sync=True)
     assert count(client) == 0

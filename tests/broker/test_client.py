@@ -23,6 +23,7 @@ from amqp_core.v0_10 import spec
 from amqp_core.v0_10.messages import Message, messages_of
 from tests.support.capabilities import needs
 from tests.support.process import wait_until
+from tests.support.taking import take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -277,10 +278,10 @@ def test_unsettled_messages_that_are_released_arrive_again(connect: Connect, que
     client = connect()
     publish(client, queue, b"a", b"b", b"c")
     subscription = client.subscribe(queue, max_unsettled=2)
-    first = subscription.take(2)
+    first = take(subscription, 2)
     assert subscription.take_blocks(0.5) == []
     client.release(ids(first))
-    again = subscription.take(2)
+    again = take(subscription, 2)
     assert [message.body for message in [*first, *again]] == [b"a", b"b", b"a", b"b"]
 
 
@@ -291,7 +292,7 @@ def test_a_limit_of_unsettled_messages_refuses_other_credit(connect: Connect, qu
     subscription = client.subscribe(queue, max_unsettled=1)
     with pytest.raises(UsageError, match=f"{call} changes the credit"):
         getattr(subscription, call)(*((5,) if call in ("grant", "renew") else ()))
-    assert [message.body for message in subscription.take(2, timeout=1.0)] == [b"a"]
+    assert [message.body for message in subscription.take(2)] == [b"a"]
 
 
 @pytest.mark.parametrize(("most", "accept"), [(0, True), (-1, True), (5, False)])

@@ -15,6 +15,7 @@ from amqp_core.v0_9.messages import Message
 from tests.support.dial import dial
 from tests.support.dial_0_9 import dial_0_9, dialling, put
 from tests.support.process import wait_until
+from tests.support.taking import take
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,7 +69,7 @@ def bodies(connect: Connect, queue: str) -> list[bytes]:
 def test_accepts_and_publishes_wait_for_the_commit(connect: Connect, queue: str) -> None:
     client = connect()
     put(client, queue, *(b"%d" % number for number in range(6)))
-    received = client.subscribe(queue, max_unsettled=4).take(4)
+    received = take(client.subscribe(queue, max_unsettled=4), 4)
     client.transactions.select()
     assert client.transactions.is_local
     client.accept(ranges(received[:3]))
@@ -229,7 +230,7 @@ def test_only_broker_j_promises_whole_transactions(connect: Connect, queue: str)
 def test_fetching_is_not_limited_by_a_prefetch(connect: Connect, queue: str) -> None:
     client = connect()
     put(client, queue, b"1", b"2", b"3")
-    assert len(client.subscribe(queue, max_unsettled=2).take(2)) == 2
+    take(client.subscribe(queue, max_unsettled=2), 2)
     fetcher = client.fetcher(queue)
     assert fetcher.take_one(timeout=0) is None, "nothing was granted"
     fetcher.grant(2)

@@ -47,9 +47,10 @@ memory_only = pytest.mark.parametrize("place", ["default"], indirect=True)
 # ------------------------------------------------------------------------------------ branches with a fate of their own
 @memory_only
 def test_a_batch_that_outlives_its_timeout_fails_whole(client: Client, writer: Writer) -> None:
-    writer.timeout_s = 2
+    writer.timeout_s = 3
     early = writer.task(0, 0, range(10))
     wait_until(lambda: not prepared_of(client, writer), "the timer of the first task")
+    writer.timeout_s = None
     late = writer.task(0, 1, range(10, 20))
     with pytest.raises(StateError, match=r"1 of 2 transactions are no longer prepared.*nothing of them was committed"):
         writer.decision.commit([early, late], 0)
@@ -78,7 +79,7 @@ def test_a_task_that_outlives_its_timeout_fails(client: Client, writer: Writer) 
 @needs("endless_branches")
 def test_decided_branches_have_no_timer(client: Client, writer: Writer, fate: Fate) -> None:
     """Broker-J: once a batch is decided, its driver may be away for as long as it likes."""
-    writer.timeout_s = 2
+    writer.timeout_s = 30
     tasks = writer.run(0, range(10))
     fate.kill_at(crashpoints.DECISION_COMMITTED)
     with pytest.raises(Killed):

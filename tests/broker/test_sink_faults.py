@@ -120,7 +120,7 @@ def test_a_connection_that_breaks_while_transfers_are_not_completed(
     spark: SparkSession, target: Target, proxy: FaultProxy, connect: Connect, fault: str
 ) -> None:
     struck = LATE[fault](proxy)
-    sink = target.sink(**through(target, proxy), heartbeat=1)
+    sink = target.sink(**through(target, proxy), heartbeat=2)  # a busy machine must not lose a second connection
     sink(rows(spark, COUNT), 0)
     assert struck.struck.is_set()
     assert (sink.last.messages, sink.last.retries) == (COUNT, 1)

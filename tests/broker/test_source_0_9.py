@@ -15,6 +15,7 @@ from tests.broker.stream_support import Stream
 from tests.support.dial import address, by_way_of
 from tests.support.process import wait_until
 from tests.support.proxy import FaultProxy
+from tests.support.taking import take
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +100,7 @@ def test_delivery_count_says_how_often_a_message_was_returned(
         for held in (2, 1):
             with place.connect() as client:
                 subscription = client.subscribe(place.queue, max_unsettled=held)
-                found = [message.body for message in subscription.take(held, timeout=30)]
+                found = [message.body for message in take(subscription, held)]
             assert found == [b"returned twice", b"returned once"][:held]
         place.publish([b"new"])
         wait_until(lambda: place.count() == (3, 0), "what was returned")

@@ -155,8 +155,9 @@ def test_a_peer_that_sends_and_does_not_read_is_not_read_and_ends(monkeypatch: p
             flood(peer, ended.is_set)
 
     with FakePeer(script) as peer:
-        us = peer.connect(call_timeout_s=1.0)
+        us = peer.connect()
         subscription = us.subscribe("q")
+        us._driver.call_timeout_s = 1.0
         most = 0
         error: AmqpError | None = None
         while error is None:

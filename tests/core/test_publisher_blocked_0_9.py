@@ -91,7 +91,9 @@ def test_confirm_of_a_blocked_connection_leaves_the_outcome_unknown() -> None:
         peer.silent()
 
     with FakePeer(script) as server:
-        client = server.connect(call_timeout_s=0.5)
+        client = server.connect()
         client.publish(Message(b"body", routing_key="q"))
+        reading_until(client, lambda: client._driver.endpoint.blocked is not None, "connection.blocked")
+        client._driver.call_timeout_s = 0.2
         with pytest.raises(OutcomeUnknown, match="blocked its publishers"):
             client.confirm()

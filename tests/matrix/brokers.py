@@ -147,7 +147,7 @@ class GivenBroker:
 
     def _answers(self) -> bool:
         try:
-            dial(self, heartbeat=0, connect_timeout=1.0).close()
+            dial(self, heartbeat=0, connect_timeout=5.0).close()
         except (AuthenticationFailed, VirtualHostRefused):
             return True
         except ConnectionFailed:

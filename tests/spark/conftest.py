@@ -42,10 +42,24 @@ def readers(fake: FakeBroker) -> Iterator[Readers]:
 
 
 @pytest.fixture
-def consumers(fake: FakeBroker, tmp_path: Path) -> Iterator[Consumers]:
-    """Builds readers of that broker with exactly-once, one consumer with one spool; stops them after the test."""
+def whole_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is planned when it is full or has all that there is, however long this machine takes to receive it."""
+    from amqp_spark.datasource import receiver  # noqa: PLC0415
+
+    for name in ("BEGIN_SECONDS", "GROWTH_SECONDS", "TRICKLE_SECONDS"):
+        monkeypatch.setattr(receiver, name, 1e6)
+
+
+@pytest.fixture
+def consumers(fake: FakeBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Consumers]:
+    """Builds readers of that broker with exactly-once, one consumer with one spool; stops them after the test.
+
+    The messages that a test has published together arrive together: no batch is small because the rest comes later.
+    """
+    from amqp_spark.datasource import credit  # noqa: PLC0415
     from tests.spark.transactional_state_support import Consumers  # noqa: PLC0415
 
+    monkeypatch.setattr(credit, "FIRST_CREDIT", 1000)
     consumers = Consumers(fake)
     consumers.spool = tmp_path / "spool"
     yield consumers

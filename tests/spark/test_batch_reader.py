@@ -146,17 +146,18 @@ def test_heartbeats_go_on_while_spark_works_on_rows() -> None:
         peer.transfer(b"x")
         while peer.hears(0.3):  # what belongs to the subscription
             pass
+        peer.control(spec.ConnectionHeartbeat())
         heard.append(peer.hears(10))
         worked.set()
         peer.answers[spec.QueueQuery] = lambda _: spec.QueueQueryResult(queue="q", message_count=0)
         peer.serve()
 
     given = {"url": "amqp://localhost", "queue": "q", "username": "u", "password": "p"}
-    with FakePeer(script, heartbeat=1) as server:
+    with FakePeer(script, heartbeat=2) as server:
         reader = AmqpBatchReader(
             SourceOptions.parse(given),
             cast("ColumnPlan", BodyPlan()),
-            connector=lambda _: cast("Any", server.connect(heartbeat=1)),
+            connector=lambda _: cast("Any", server.connect(heartbeat=2)),
         )
         found = reader.read(BrowsePartition("q", 1))
         assert next(found).num_rows == 1

@@ -100,11 +100,12 @@ def test_a_task_may_take_its_time(held: Held, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(block_server, "_SERVE_SECONDS", 0.05)
     large = bytes(64 << 20)  # more than the buffers of a connection hold
     monkeypatch.setattr(held, "chunks", lambda *_: [chunk(large[:1000], 1000), chunk(large, len(large))])
+    before = threading.enumerate()  # some may end only now
     server = BlockServer(held, bind="127.0.0.1", port=0, advertise="127.0.0.1", encrypt=True)
     try:
         reading = fetch(server.endpoint, queue="q", epoch=7, begin=0, end=2)
         assert len(next(reading).frames) == 1000
-        (serving,) = [thread for thread in threading.enumerate() if thread.name == "amqp-pull-serve"]
+        (serving,) = [each for each in threading.enumerate() if each.name == "amqp-pull-serve" and each not in before]
         serving.join(0.3)  # a slow sink: the server does not give up meanwhile
         assert sum(len(chunk.frames) for chunk in reading) == len(large)
     finally:

@@ -96,21 +96,20 @@ def test_a_turn_ends_with_its_message_although_the_stop_before_it_completes_late
         peer.open()
         producer = Producer(peer)
         producers.append(producer)
-        first, again, begun = True, False, time.monotonic()
-        while time.monotonic() - begun < 5:
+        published, later = None, False
+        while peer.ended is None:
             peer.hears(0.05)
             if any(isinstance(command, spec.MessageSubscribe) for _, command in peer.commands):
                 peer.completing = False
-            if first and producer.flows and producer.flows[-1] == 1:
-                first = False
+            if published is None and producer.flows and producer.flows[-1] == 1:
+                published = time.monotonic()
                 producer.publish(1)  # with the credit of the turn
             if not peer.completing:
                 peer.session.tell_completed()
                 peer.flush()
-            if not first and not again and time.monotonic() - begun > 2.5:
-                again = True
+            if published is not None and not later and time.monotonic() - published > 2.0:
+                later = True
                 producer.publish(5)
-        peer.serve()
 
     with controlled(script) as (client, subscription, held, flow):
         got = 0
@@ -140,7 +139,7 @@ def test_a_queue_that_brings_nothing_gets_new_credit_once() -> None:
         assert got + received(flow, held, subscription, client, 0.4) == 1
         other[0] = 0  # another queue gives its bytes of the budget back
         received(flow, held, subscription, client, 2.5)
-    assert producers[0].stops < 8
+    assert producers[0].stops < 16, "five on a quiet machine; one for each look were twenty-five"
 
 
 def test_a_queue_whose_turn_the_broker_forgot_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -117,10 +117,19 @@ def test_a_command_that_ends_is_named_with_what_it_says(free_port: int) -> None:
     broker.close()
 
 
-def test_a_command_that_never_lets_anybody_in_is_named_with_what_it_says(free_port: int) -> None:
+def test_a_command_that_never_lets_anybody_in_is_named_with_what_it_says(
+    free_port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     command = "echo loading the store; exec sleep 600"
-    broker = GivenBroker(f"amqp://127.0.0.1:{free_port}/", "guest", "s3cret", command, timeout_s=0.5)
-    with pytest.raises(BrokerFailed, match=r"(?s)waited 0.5 s .*loading the store") as failed:
+    broker = GivenBroker(f"amqp://127.0.0.1:{free_port}/", "guest", "s3cret", command, timeout_s=0.1)
+    ready = GivenBroker._ready
+
+    def has_spoken(broker: GivenBroker) -> bool:
+        wait_until(lambda: "loading the store" in broker.log(), "its command to speak")
+        return ready(broker)
+
+    monkeypatch.setattr(GivenBroker, "_ready", has_spoken)
+    with pytest.raises(BrokerFailed, match=r"(?s)waited 0.1 s .*loading the store") as failed:
         broker.start()
     assert "s3cret" not in str(failed.value)
     assert not broker.running

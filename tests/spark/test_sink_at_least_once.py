@@ -23,6 +23,7 @@ from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.errors import PublishFailed, RowError, Unroutable, UnsupportedModeError
 from amqp_spark.options import SinkOptions
+from amqp_spark.sink import routes
 from amqp_spark.sink.at_least_once import MOST_REFUSALS, AtLeastOnce
 from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.task_writer import TaskWriter
@@ -43,6 +44,12 @@ def rows(count: int, begin: int = 0, **columns: list[str | None]) -> pa.RecordBa
     arrays = {"body": pa.array(bodies), "routing_key": pa.array(["k"] * count)}
     arrays |= {name: pa.array(values, pa.string()) for name, values in columns.items()}
     return pa.RecordBatch.from_pydict(arrays)
+
+
+@pytest.fixture(autouse=True)
+def _no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Routes are asked for again after a loss, and not because this machine is slow."""
+    monkeypatch.setattr(routes, "AGAIN_SECONDS", 1e6)
 
 
 class Task:

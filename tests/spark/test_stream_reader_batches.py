@@ -136,6 +136,7 @@ def test_point_7_a_small_batch_is_one_inline_partition(fake: FakeBroker, readers
     assert [type(each) for each in driver.last_partitions] == [InlinePartition]
 
 
+@pytest.mark.usefixtures("whole_batches")
 @pytest.mark.parametrize("transfer", ["auto", "pull", "inline"])
 def test_point_7_every_transfer_gives_the_same_rows(fake: FakeBroker, readers: Readers, transfer: str) -> None:
     driver = bulk(readers, fake, transfer=transfer, numPartitions="3")
@@ -145,6 +146,7 @@ def test_point_7_every_transfer_gives_the_same_rows(fake: FakeBroker, readers: R
     assert [type(each) for each in driver.last_partitions] == [kind] * 3
 
 
+@pytest.mark.usefixtures("whole_batches")
 def test_point_7_a_large_batch_is_pulled_in_parts_of_about_equal_size(fake: FakeBroker, readers: Readers) -> None:
     fake.publish("q", *(b"x" * 10_000 for _ in range(300)))
     driver = Driver(readers(numPartitions=3), available_now=True)
@@ -159,6 +161,7 @@ def of_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("amqp_spark.datasource.driver_env.is_loopback", lambda _: False)
 
 
+@pytest.mark.usefixtures("whole_batches")
 @pytest.mark.parametrize("transfer", ["auto", "pull"])
 @pytest.mark.parametrize("known", [True, False])
 def test_point_7_what_is_pulled_is_encrypted_where_spark_encrypts_or_may_encrypt(
@@ -174,6 +177,7 @@ def test_point_7_what_is_pulled_is_encrypted_where_spark_encrypts_or_may_encrypt
     assert all(each.endpoint.fingerprint is not None for each in partitions)
 
 
+@pytest.mark.usefixtures("whole_batches")
 def test_point_7_auto_stays_inline_where_it_must_encrypt_and_cannot(
     fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -194,6 +198,7 @@ def test_point_7_a_port_that_is_taken_is_an_error_of_the_first_call(
     assert fake.connects == 0
 
 
+@pytest.mark.usefixtures("whole_batches")
 def test_point_7_nothing_is_served_after_it_was_accepted(fake: FakeBroker, readers: Readers) -> None:
     driver = bulk(readers, fake, transfer="pull")
     partitions = driver.last_partitions
@@ -214,6 +219,7 @@ def test_point_7_an_endpoint_that_is_open_for_rejects_only_serves_no_bytes(fake:
         list(fetch(partition.endpoint, queue="q", epoch=epoch, begin=0, end=1))
 
 
+@pytest.mark.usefixtures("whole_batches")
 def test_point_7_a_batch_is_not_cut_into_tiny_partitions(fake: FakeBroker, readers: Readers) -> None:
     fake.publish("q", *(b"x" * 10_000 for _ in range(150)))
     driver = Driver(readers(numPartitions=64), available_now=True)
@@ -221,6 +227,7 @@ def test_point_7_a_batch_is_not_cut_into_tiny_partitions(fake: FakeBroker, reade
     assert len(driver.last_partitions) == 2
 
 
+@pytest.mark.usefixtures("whole_batches")
 def test_batches_and_offsets_pickle_without_secrets(fake: FakeBroker, readers: Readers) -> None:
     driver = bulk(readers, fake, transfer="pull")
     partition = driver.last_partitions[0]

@@ -103,6 +103,7 @@ def test_available_now_ends_with_a_warning_when_a_lost_session_keeps_what_it_hol
     assert f"up to {COUNT} message(s) that the session before may have held" in caplog.text
 
 
+@pytest.mark.usefixtures("whole_batches")
 def test_available_now_ends_at_once_after_a_reconnect_when_the_broker_knows_no_other_consumer(
     fake: FakeBroker, readers: Readers
 ) -> None:
@@ -119,6 +120,7 @@ def test_available_now_ends_at_once_after_a_reconnect_when_the_broker_knows_no_o
     assert sorted(fake.accepted) == numbers(COUNT)
 
 
+@pytest.mark.usefixtures("whole_batches")
 def test_available_now_reads_nothing_newer_instead_of_what_was_accepted(fake: FakeBroker, readers: Readers) -> None:
     fake.counts_held = False
     fake.publish("q", *numbers(COUNT))

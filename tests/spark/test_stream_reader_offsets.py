@@ -341,8 +341,11 @@ def test_the_report_comes_from_memory_and_a_query_now_and_then(
         assert report["q"].keys() <= {"epoch", "position", "version", "backlog"}
         return report["q"].get("backlog")
 
-    fake.wait(lambda: backlog() == 95 - (driver.latest()["q"]["position"] - 5))
+    fake.wait(lambda: backlog() == 95 - (driver.latest()["q"]["position"] - 5) and fake.connects == 2)
     monkeypatch.setattr(backlog_survey, "SURVEY_SECONDS", 1e9)
+    (client,) = (each for each in fake.clients if each.subscription is None)
+    serviced = client.services
+    fake.wait(lambda: client.services > serviced)  # instead of the next query: none is under way
     queries = fake.queries
     for _ in range(50):
         driver.reader.reportLatestOffset()

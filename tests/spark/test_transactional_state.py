@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from amqp_core.errors import ConnectionLost
-from amqp_spark import retry
 from amqp_spark.datasource import queue_consumer
 from amqp_spark.datasource.exactly_once import transactional_state
 from amqp_spark.errors import MessageFormatError, OffsetError, SpoolError, StateError
@@ -19,7 +18,16 @@ from amqp_spark.spool import spool
 from amqp_spark.state.records import ConsumerState
 from tests.spark.driver import Driver, bodies
 from tests.spark.reader_support import numbers
-from tests.spark.transactional_state_support import Consumers, files, fresh, idle_until, planned, states, stopped
+from tests.spark.transactional_state_support import (
+    Consumers,
+    files,
+    fresh,
+    idle_until,
+    planned,
+    slow_to_return,
+    states,
+    stopped,
+)
 from tests.support.fake_broker import CommitOutcome, FakeBroker
 
 if TYPE_CHECKING:
@@ -353,14 +361,14 @@ def test_a_transaction_whose_answer_never_came(fake: FakeBroker, consumers: Cons
 
 def test_a_zombie_stops_for_ever(fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch) -> None:
     fake.publish("q", *numbers(60))
-    monkeypatch.setattr(queue_consumer, "LOCK_RETRY_SECONDS", 0.02)
-    zombie = Driver(consumers(maxMessagesPerTrigger=10, retry__maxDelay=1000))
+    zombie = Driver(consumers(maxMessagesPerTrigger=10))
     zombie.rows(10)
-    monkeypatch.setattr(retry, "pause_before", lambda attempt, longest: 3.0)
+    may_return = slow_to_return(monkeypatch)
     fake.cut()
     successor = Driver(consumers(), zombie)
     rows = successor.rows(50)
     stopped(successor)
+    may_return.set()
     with pytest.raises(StateError, match="another query has taken over the state"):
         zombie.until(lambda rows: False)
     with pytest.raises(StateError, match="another query has taken over the state"):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import errno
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_spark import retry
-from amqp_spark.datasource import queue_consumer
 from amqp_spark.datasource.exactly_once import waiting
 from amqp_spark.datasource.exactly_once.lookahead import Lookahead
 from amqp_spark.datasource.partitions import PlannedRanges
@@ -20,7 +19,16 @@ from amqp_spark.errors import OffsetError, SpoolError, StateError, TransferError
 from amqp_spark.spool import directories, spool
 from tests.spark.driver import Driver, bodies
 from tests.spark.reader_support import Readers, numbers
-from tests.spark.transactional_state_support import Consumers, files, fresh, idle_until, planned, states, stopped
+from tests.spark.transactional_state_support import (
+    Consumers,
+    files,
+    fresh,
+    idle_until,
+    planned,
+    slow_to_return,
+    states,
+    stopped,
+)
 from tests.support.fake_broker import FakeBroker
 
 if TYPE_CHECKING:
@@ -179,35 +187,39 @@ def test_adopt_state_is_needed_for_one_start_only(fake: FakeBroker, consumers: C
     assert third.restart_batch()
 
 
-def succeeded(fake: FakeBroker, consumers: Consumers, checkpoint: Driver, count: int) -> None:
-    """The connection of a reader is cut, and a query takes its state over before it can connect again."""
-    fake.cut()
-    successor = Driver(consumers(), checkpoint)
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(successor.rows, count).result(60)
-    stopped(successor)
+Succeeded = Callable[[Driver, int], None]
 
 
 @pytest.fixture
-def slow_to_return(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_consumer, "LOCK_RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(retry, "pause_before", lambda attempt, longest: 2.0)
+def succeeded(fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch) -> Succeeded:
+    """The connection of a reader is cut, and a query takes its state over before it can connect again."""
+    may_return = slow_to_return(monkeypatch)
+
+    def succeed(checkpoint: Driver, count: int) -> None:
+        fake.cut()
+        successor = Driver(consumers(), checkpoint)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(successor.rows, count).result(60)
+        stopped(successor)
+        may_return.set()
+
+    return succeed
 
 
-@pytest.mark.usefixtures("slow_to_return")
-def test_a_reader_that_was_succeeded_serves_no_pulls(fake: FakeBroker, consumers: Consumers) -> None:
+def test_a_reader_that_was_succeeded_serves_no_pulls(
+    fake: FakeBroker, consumers: Consumers, succeeded: Succeeded
+) -> None:
     fake.publish("q", *numbers(30))
     old = Driver(consumers(maxMessagesPerTrigger=10, transfer="pull"))
     while old.trigger(fail=True) is None:
         pass
-    succeeded(fake, consumers, Driver(consumers()), 30)
+    succeeded(Driver(consumers()), 30)
     with pytest.raises(TransferError, match="another query has taken over the state"):
         old.read(old.last_partitions)
 
 
-@pytest.mark.usefixtures("slow_to_return")
 def test_a_pull_that_a_successor_overtakes_does_not_end_well(
-    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
+    fake: FakeBroker, consumers: Consumers, succeeded: Succeeded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.publish("q", *numbers(30))
     old = Driver(consumers(maxMessagesPerTrigger=10, transfer="pull"))
@@ -220,7 +232,7 @@ def test_a_pull_that_a_successor_overtakes_does_not_end_well(
         found: list[Chunk] = chunks(self, *what)
         if not overtaken:
             overtaken.append(1)
-            succeeded(fake, consumers, Driver(consumers()), 30)
+            succeeded(Driver(consumers()), 30)
         return found
 
     monkeypatch.setattr(PlannedRanges, "chunks", suspended)
@@ -228,9 +240,8 @@ def test_a_pull_that_a_successor_overtakes_does_not_end_well(
         old.read(old.last_partitions)
 
 
-@pytest.mark.usefixtures("slow_to_return")
 def test_a_reader_that_was_succeeded_while_it_wrote_does_not_blame_the_place(
-    fake: FakeBroker, consumers: Consumers, monkeypatch: pytest.MonkeyPatch
+    fake: FakeBroker, consumers: Consumers, succeeded: Succeeded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.publish("q", *numbers(30))
     old = Driver(consumers(maxMessagesPerTrigger=20))
@@ -242,7 +253,7 @@ def test_a_reader_that_was_succeeded_while_it_wrote_does_not_blame_the_place(
         write(path, pieces)
         if not overtaken and threading.current_thread() is threading.main_thread():
             overtaken.append(1)
-            succeeded(fake, consumers, old, 10)
+            succeeded(old, 10)
 
     monkeypatch.setattr(directories, "_write_synced", suspended)
     with pytest.raises(StateError, match="another query has taken over the state"):

@@ -189,7 +189,7 @@ def test_held_bytes_stay_within_the_buffer_with_messages_of_all_sizes(
         receiver.accept(receiver.planned())
         return len(fake.accepted) == queues * len(sizes)
 
-    fake.wait(goes_on, 30.0)
+    fake.wait(goes_on)
     assert most <= budget + queues * (large + 1000)  # messages come whole: test_unsettled_turns.py has parts of them
 
 

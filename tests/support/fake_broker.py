@@ -14,11 +14,11 @@ import threading
 import time
 from collections import Counter, defaultdict, deque
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from amqp_core.api import Capabilities, Route
 from amqp_core.errors import AmqpError, ConnectionLost, NotFound, ResourceLimitExceeded, ResourceLocked
-from amqp_core.transfer_ledger import Rejected, Transfers
+from amqp_core.transfer_ledger import Counted, Rejected, Transfers
 from amqp_spark.sink.prepared_transactions import PreparedBranch
 from amqp_spark.state.xids import xid_text
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from amqp_core.address import ConnectOptions
-    from amqp_core.api import Target, Xid
+    from amqp_core.api import Block, Client, Identity, Target, Xid
 
 _OURS: Final = "amqp-spark."
 """Queues of exactly-once; the others belong to the test."""
@@ -237,7 +237,7 @@ class FakeBroker:
 
     # --- connections
 
-    def connect(self, options: ConnectOptions) -> Any:  # the whole interface of Client is not needed
+    def connect(self, options: ConnectOptions) -> Client:  # the type checker sees that it can do all that is asked for
         """Return a new client."""
         time.sleep(self.connecting_s)
         with self.changed:
@@ -322,7 +322,7 @@ class FakeBroker:
             self.queues.pop(queue, None)
             self.bindings = {each for each in self.bindings if each[0] != queue}
 
-    def wait(self, condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    def wait(self, condition: Callable[[], bool], seconds: float = 60.0) -> None:
         """Wait until a condition holds; every change of the broker looks again."""
         deadline = time.monotonic() + seconds
         with self.changed:
@@ -561,11 +561,20 @@ class FakeClient:
             self.broker.rejected += [(self.held.pop(each)[1].body, text) for each in _ids(ranges)]
             self.broker.changed.notify_all()
 
-    def log_entry(self, block: FakeBlock, index: int) -> None:
+    def log_entry(self, block: Block, index: int) -> None:
         return None
 
-    def earlier_deliveries(self, block: FakeBlock) -> int:
+    def earlier_deliveries(self, block: Block) -> int:
         return self.broker.earlier_deliveries
+
+    def redelivered(self, block: Block) -> list[int]:
+        raise NotImplementedError("it has no quorum queues")
+
+    def identities(self, block: Block, indices: Sequence[int] | None = None) -> list[Identity | None]:
+        raise NotImplementedError("it has no quorum queues")
+
+    def pass_barrier(self, queue: str) -> bool | None:
+        raise NotImplementedError("it has no quorum queues")
 
     def release(self, ranges: Sequence[tuple[int, int]], *, sync: bool = False) -> None:
         with self.broker.changed:
@@ -840,14 +849,6 @@ class FakeQueries:
         return self.found
 
 
-@dataclass
-class Count:
-    """Transfers and their bytes."""
-
-    transfers: int = 0
-    nbytes: int = 0
-
-
 class FakePublisher:
     """See :class:`amqp_core.api.Publisher`; follows the script of its connection."""
 
@@ -857,7 +858,7 @@ class FakePublisher:
         self.blocked_timeout_s = blocked_timeout_s
         self.accept_mode = 1 if client.broker.qpidd else 0
         self.max_frame_size = client.broker.max_frame_size
-        self.sent, self.completed = Count(), Count()
+        self.sent, self.completed = Counted(), Counted()
         self.runs: list[Transfers] = []
         self.rejected: list[Rejected] = []
 
@@ -869,10 +870,10 @@ class FakePublisher:
     def finished(self) -> bool:
         return not self.runs
 
-    def send(self, transfers: Transfers) -> None:
+    def send(self, transfers: Transfers, *, timeout_s: float = math.inf) -> int:
         self.runs.append(transfers)
         self.client.check()
-        script, broker = self.client.script, self.client.broker
+        script, broker, first = self.client.script, self.client.broker, self.sent.transfers
         for index in range(len(transfers)):
             if self.sent.transfers == script.breaks_after:
                 self.fail(script.error)
@@ -889,8 +890,9 @@ class FakePublisher:
                 self.sent.transfers += 1
                 self.fail(NotFound(404, self.sent.transfers - 1, "gone", "message.transfer"))
             self.sent.transfers += 1
+        return first
 
-    def finish(self) -> None:
+    def finish(self, *, timeout_s: float = math.inf) -> None:
         if not self.runs:
             return
         self.client.check()
@@ -915,6 +917,9 @@ class FakePublisher:
     def take_rejected(self) -> list[Rejected]:
         rejected, self.rejected = self.rejected, []
         return rejected
+
+    def probe(self) -> None:
+        """It sends what it is given."""
 
     def locate(self, command_id: int) -> tuple[object, int] | None:
         for run in self.runs:
@@ -978,7 +983,8 @@ class FakeTransactions:
         self.client.call("start")
         self.open = xid_text(xid)
 
-    def end(self, xid: Xid) -> None:
+    def end(self, xid: Xid, *, fail: bool = False) -> None:
+        assert not fail
         self.client.call("end")
         assert xid_text(xid) == self.open
         assert self.client.publishers[-1].finished, "the broker has not completed all of it"

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
     from amqp_core.api import Client as AnyClient
 HOST = "127.0.0.1"
-_DEADLINE_S = 15.0
+_DEADLINE_S = 60.0
 _C = TypeVar("_C", bound=spec.Command)
 
 QPIDD: dict[str, object] = {"product": "qpid-cpp", "version": "1.39.0", "qpid.federation_tag": "fake"}
@@ -309,10 +309,10 @@ class FakePeer:
         self._clients: list[AnyClient] = []
         self.connections = 0
 
-    def connect(self, *, call_timeout_s: float = 10.0, **options: Any) -> Client:
+    def connect(self, *, call_timeout_s: float = 30.0, **options: Any) -> Client:
         """Connect a client, which is closed at the end of the ``with`` block."""
         hosts = ((HOST, self.port),)
-        options = {"hosts": hosts, "connect_timeout": 10.0, "heartbeat": 0} | options
+        options = {"hosts": hosts, "connect_timeout": 30.0, "heartbeat": 0} | options
         client = Client.connect(ConnectOptions(**cast("Any", options)), call_timeout_s=call_timeout_s)
         self._clients.append(client)
         return client

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from amqp_core.v0_9.framing import Frame
 
-_DEADLINE_S = 15.0
+_DEADLINE_S = 60.0
 _M = TypeVar("_M", bound=spec.Method)
 
 RABBITMQ: dict[str, object] = {
@@ -199,10 +199,10 @@ def serve(peer: Peer) -> None:
 class FakePeer(fakepeer.FakePeer):
     """As :class:`tests.support.fakepeer.FakePeer`, for AMQP 0-9-1."""
 
-    def connect(self, *, call_timeout_s: float = 10.0, **options: Any) -> Client:  # type: ignore[override]
+    def connect(self, *, call_timeout_s: float = 30.0, **options: Any) -> Client:  # type: ignore[override]
         """Connect a client, which is closed at the end of the ``with`` block."""
         hosts = ((HOST, self.port),)
-        options = {"hosts": hosts, "connect_timeout": 10.0, "heartbeat": 0} | options
+        options = {"hosts": hosts, "connect_timeout": 30.0, "heartbeat": 0} | options
         client = Client.connect(ConnectOptions(**cast("Any", options)), call_timeout_s=call_timeout_s)
         self._clients.append(client)
         return client

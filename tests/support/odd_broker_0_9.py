@@ -99,7 +99,7 @@ class OddBroker:
     def wait(self, condition: Callable[[], bool]) -> None:
         """Wait until a condition holds."""
         with self.changed:
-            assert self.changed.wait_for(condition, 20), "the condition did not come true"
+            assert self.changed.wait_for(condition, 60), "the condition did not come true"
 
     # --- called by the connections
 

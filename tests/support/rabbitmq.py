@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import json
 import os
@@ -28,8 +27,9 @@ from tests.support.broker_process import (
     foreground_parser,
     run_in_foreground,
 )
+from tests.support.port_mapper import PortMapper
 from tests.support.ports import free_port
-from tests.support.process import die_with_us, wait_until
+from tests.support.process import wait_until
 from tests.support.rabbitmq_install import OLD, REFERENCE, Installation, RabbitMQMissing, Release
 from tests.support.tls import TlsMaterial
 
@@ -41,7 +41,6 @@ __all__ = [
     "OLD",
     "REFERENCE",
     "BrokerFailed",
-    "PortMapper",
     "RabbitMQConfig",
     "RabbitMQMissing",
     "RabbitMQNode",
@@ -95,46 +94,6 @@ class RabbitMQConfig:
     plugins: tuple[str, ...] = ()
     tls: TlsMaterial | None = None
     schedulers: int = 2
-
-
-class PortMapper:
-    """Erlang's port mapper (epmd), which nodes need to find each other, and the cookie by which they trust each other.
-
-    A node has one of its own, which lives as long as its process; the nodes of a cluster have one together.
-    """
-
-    def __init__(self) -> None:
-        self.cookie = secrets.token_hex(10)
-        self.port = 0
-        self._process: subprocess.Popen[bytes] | None = None
-        self._watcher: subprocess.Popen[bytes] | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether the process is alive."""
-        return self._process is not None and self._process.poll() is None
-
-    def start(self, program: str, directory: Path, environment: Mapping[str, str]) -> None:
-        """Start the process."""
-        self._process = subprocess.Popen(
-            [program, "-port", str(self.port), "-address", HOST],
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=directory,
-            start_new_session=True,
-        )
-        self._watcher = die_with_us(self._process.pid)
-
-    def kill9(self) -> None:
-        """Kill the process, if it is alive."""
-        if self._process is not None and self._watcher is not None:
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            self._process.wait()
-            self._watcher.wait()
-            self._process = self._watcher = None
 
 
 def let_queues_grow_old() -> None:
@@ -218,8 +177,12 @@ class RabbitMQNode(BrokerProcess):
         if program is None:  # an Erlang installed without its interface for C
             return self.ctl("eval", f"{expressions}.").strip()
         at = f"localhost:{self._erlang_port}"
+        # To the broker each call is another node. By default all have one name, and a busy broker refuses a node that
+        # comes before it has noticed the end of the last.
+        name = f"call{secrets.token_hex(6)}"
+        command = (program, "-address", at, "-h", name, "-c", self._mapper.cookie, "-e")
         # One line with its value as the last tuple: erl_call says {ok, Value} or what went wrong.
-        answer = self._run(program, "-address", at, "-c", self._mapper.cookie, "-e", stdin=f"{expressions}.\n").strip()
+        answer = self._run(*command, stdin=f"{expressions}.\n").strip()
         if not answer.startswith("{ok, "):
             raise RuntimeError(f"{expressions}: {answer}")
         return answer.removeprefix("{ok, ").removesuffix("}")

@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Self
 from urllib.parse import urlsplit
 
+from tests.support.port_mapper import PortMapper
 from tests.support.process import wait_until
-from tests.support.rabbitmq import PortMapper, RabbitMQConfig, RabbitMQNode, binary
+from tests.support.rabbitmq import RabbitMQConfig, RabbitMQNode, binary
 from tests.support.rabbitmq_needed import start_or_skip
 
 if TYPE_CHECKING:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from amqp_core.v0_10.messages import Message, messages_of
+from amqp_core.v0_10.messages import messages_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from amqp_core.v0_10.client import Client
     from amqp_core.v0_10.subscription import Subscription
+
+_M = TypeVar("_M")
+
+
+class Takes(Protocol[_M]):
+    """The subscription of either protocol."""
+
+    def take(self, count: int = 1) -> list[_M]:
+        """At most so many messages: those that have arrived together."""
 
 
 def receiving(client: Client, *, credit: int = 1000) -> Subscription:
@@ -30,9 +39,9 @@ def bodies(subscription: Subscription, count: int) -> list[bytes]:
     return found
 
 
-def take(subscription: Subscription, count: int) -> list[Message]:
+def take(subscription: Takes[_M], count: int) -> list[_M]:
     """Take this many messages as objects, in as many rounds as needed."""
-    found: list[Message] = []
+    found: list[_M] = []
     while len(found) < count:
         more = subscription.take(count - len(found))
         assert more, f"only {len(found)} of {count} came"
