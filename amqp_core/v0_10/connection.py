@@ -1,15 +1,13 @@
 """The connection state machine (0-10 section connection): bytes in, events out; no socket, no clock.
 
-The two tables of ``events``, one for each role, define all state transitions and the legal controls. Time is an
-argument: :meth:`Connection.tick` receives the time and returns when to call it again. SASL is delegated: the client
+The two tables of ``connection_events``, one for each role, define all state transitions and the legal controls. Time is
+an argument: :meth:`Connection.tick` receives the time and returns when to call it again. SASL is delegated: the client
 role calls a ``login`` object, the server role an ``authenticate`` function; this module knows no mechanism.
 """
 
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
@@ -30,6 +28,20 @@ from amqp_core.heartbeat import Heartbeat
 from amqp_core.protocol_header import describe_stranger, is_stranger
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import check_required, decode_command, decode_control, encode_control
+from amqp_core.v0_10.connection_events import (
+    TRANSITIONS,
+    CommandReceived,
+    CommandUnknown,
+    ControlReceived,
+    Ended,
+    Event,
+    Opened,
+    Redirected,
+    Role,
+    State,
+    TransferBegun,
+    TransfersReceived,
+)
 from amqp_core.v0_10.framing import (
     HEADER_SIZE,
     MAX_FRAME_SIZE,
@@ -48,7 +60,6 @@ from amqp_core.write_primitives import cut_short
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from amqp_core.blocks import Block
     from amqp_core.sasl import Login
     from amqp_core.v0_10.framing import Assembly, Frame
 
@@ -64,133 +75,6 @@ _RANGE_SIZE = 8
 _MOST_COMPLETIONS = 10_000
 
 _T = TypeVar("_T")
-
-
-class Role(Enum):
-    """Side of the connection. Immutable: any thread may use it."""
-
-    CLIENT = auto()
-    SERVER = auto()
-
-
-class State(Enum):
-    """State of the connection, named after the control that is awaited from the peer.
-
-    ``CHECKING``: none is, while the server role has the login checked. Immutable: any thread may use it.
-    """
-
-    HEADER = auto()
-    START = auto()
-    START_OK = auto()
-    SECURE_OR_TUNE = auto()
-    SECURE_OK = auto()
-    CHECKING = auto()
-    TUNE_OK = auto()
-    OPEN_FROM_CLIENT = auto()
-    OPEN_OK = auto()
-    OPEN = auto()
-    CLOSE_OK = auto()
-    CLOSED = auto()
-
-
-_S = State
-# (state, control received) -> next state. A control that is not listed violates the protocol in that state.
-CLIENT_TRANSITIONS: dict[tuple[State, type], State] = {
-    (_S.START, spec.ConnectionStart): _S.SECURE_OR_TUNE,
-    (_S.SECURE_OR_TUNE, spec.ConnectionSecure): _S.SECURE_OR_TUNE,
-    (_S.SECURE_OR_TUNE, spec.ConnectionTune): _S.OPEN_OK,
-    (_S.OPEN_OK, spec.ConnectionOpenOk): _S.OPEN,
-    (_S.OPEN_OK, spec.ConnectionRedirect): _S.CLOSED,
-    (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
-}
-SERVER_TRANSITIONS: dict[tuple[State, type], State] = {
-    (_S.START_OK, spec.ConnectionStartOk): _S.SECURE_OK,
-    (_S.SECURE_OK, spec.ConnectionSecureOk): _S.SECURE_OK,
-    (_S.TUNE_OK, spec.ConnectionTuneOk): _S.OPEN_FROM_CLIENT,
-    (_S.OPEN_FROM_CLIENT, spec.ConnectionOpen): _S.OPEN,
-    (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
-}
-TRANSITIONS = {Role.CLIENT: CLIENT_TRANSITIONS, Role.SERVER: SERVER_TRANSITIONS}
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The connection is open (connection.open-ok); sessions may be attached. Immutable: any thread may use it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Redirected:
-    """The peer asks to connect elsewhere (connection.redirect). Immutable: any thread may use it."""
-
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The connection has ended. ``error`` is ``None`` after a clean close that this side requested.
-
-    Immutable: any thread may use it.
-    """
-
-    error: AmqpError | None
-
-
-@dataclass(frozen=True, slots=True)
-class ControlReceived:
-    """A control of the session class arrived on a channel. Not thread-safe: the control can be changed."""
-
-    channel: int
-    control: spec.Control
-
-
-@dataclass(frozen=True, slots=True)
-class CommandReceived:
-    """A command arrived: with its header and body segments as raw bytes, and the sync bit of its session header.
-
-    Not thread-safe: the command can be changed.
-    """
-
-    channel: int
-    command: spec.Command
-    sync: bool
-    header: bytes | None
-    body: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class CommandUnknown:
-    """A command arrived that is not known here: of an optional class (file, stream), or of none at all.
-
-    ``code`` is class code and code in one number. Immutable: any thread may use it.
-    """
-
-    channel: int
-    code: int
-
-
-@dataclass(frozen=True, slots=True)
-class TransfersReceived:
-    """A run of message.transfer arrived on the scanned channel, as raw frames.
-
-    Not thread-safe until the session has numbered the block.
-    """
-
-    block: Block
-
-
-@dataclass(frozen=True, slots=True)
-class TransferBegun:
-    """The first frames of a large message.transfer arrived on the scanned channel; more will follow.
-
-    Immutable: any thread may use it.
-    """
-
-    frames: bytes
-
-
-Event = (
-    Opened | Redirected | Ended | ControlReceived | CommandReceived | CommandUnknown | TransferBegun | TransfersReceived
-)
 
 
 class Connection:

@@ -18,10 +18,10 @@ from amqp_core.pump import Pump
 from amqp_core.sasl import SaslLogin
 from amqp_core.transport import Transport, connection_lost, monotonic
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.connection import (
+from amqp_core.v0_10.connection import Connection
+from amqp_core.v0_10.connection_events import (
     CommandReceived,
     CommandUnknown,
-    Connection,
     ControlReceived,
     Ended,
     Event,

@@ -20,12 +20,13 @@ from collections import deque
 from typing import TYPE_CHECKING, Self
 
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.connection import CommandReceived, Connection, ControlReceived, Ended, Opened, Role
+from amqp_core.v0_10.connection import Connection
+from amqp_core.v0_10.connection_events import CommandReceived, ControlReceived, Ended, Opened, Role
 from amqp_core.v0_10.session import Session
 from tests.bench.preload import Frames
 
 if TYPE_CHECKING:
-    from amqp_core.v0_10.connection import Event
+    from amqp_core.v0_10.connection_events import Event
 
 HOST = "127.0.0.1"
 PRODUCT = "qpid-cpp (replayed by tests.bench)"

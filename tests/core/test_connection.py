@@ -19,7 +19,7 @@ from amqp_core.errors import (
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_control, encode_command
-from amqp_core.v0_10.connection import (
+from amqp_core.v0_10.connection_events import (
     CommandReceived,
     CommandUnknown,
     ControlReceived,

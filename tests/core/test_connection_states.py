@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from amqp_core.errors import (
@@ -12,11 +14,10 @@ from amqp_core.errors import (
     VirtualHostRefused,
 )
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.connection import (
+from amqp_core.v0_10.connection_events import (
     CLIENT_TRANSITIONS,
     SERVER_TRANSITIONS,
     CommandReceived,
-    Connection,
     ControlReceived,
     Ended,
     Redirected,
@@ -24,6 +25,9 @@ from amqp_core.v0_10.connection import (
     State,
 )
 from tests.support.machines import HEARTBEAT, RESULT, at, client, control, error_of, pump, sent, server
+
+if TYPE_CHECKING:
+    from amqp_core.v0_10.connection import Connection
 
 CLIENT_STATES = [
     *(State.HEADER, State.START, State.SECURE_OR_TUNE, State.OPEN_OK, State.OPEN, State.CLOSE_OK, State.CLOSED)

@@ -12,9 +12,9 @@ from amqp_core.errors import ConnectionClosed
 from amqp_core.v0_10 import session as session_module
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_header
-from amqp_core.v0_10.connection import (
+from amqp_core.v0_10.connection import Connection
+from amqp_core.v0_10.connection_events import (
     CommandReceived,
-    Connection,
     ControlReceived,
     Ended,
     Opened,

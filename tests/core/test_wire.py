@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from amqp_core.errors import AmqpError, ProtocolError
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command, encode_control, encode_header
-from amqp_core.v0_10.connection import (
+from amqp_core.v0_10.connection import Connection
+from amqp_core.v0_10.connection_events import (
     CommandReceived,
     CommandUnknown,
-    Connection,
     ControlReceived,
     Ended,
     Event,

@@ -28,10 +28,10 @@ from amqp_core.address import ConnectOptions
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command, encode_control, encode_header
 from amqp_core.v0_10.client import Client
-from amqp_core.v0_10.connection import (
+from amqp_core.v0_10.connection import Connection
+from amqp_core.v0_10.connection_events import (
     CommandReceived,
     CommandUnknown,
-    Connection,
     ControlReceived,
     Ended,
     Event,

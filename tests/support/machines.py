@@ -9,13 +9,8 @@ from amqp_core.errors import (
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_control, encode_command, encode_control
-from amqp_core.v0_10.connection import (
-    Connection,
-    Ended,
-    Event,
-    Role,
-    State,
-)
+from amqp_core.v0_10.connection import Connection
+from amqp_core.v0_10.connection_events import Ended, Event, Role, State
 from amqp_core.v0_10.framing import PROTOCOL_HEADER, encode_control_frame
 from tests.support import wire
 

@@ -13,7 +13,8 @@ from amqp_core.sequence_numbers import RangeSet, wire_ranges
 from amqp_core.transport import Transport, monotonic
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.client import Client
-from amqp_core.v0_10.connection import CommandReceived, Connection, ControlReceived, Ended, Role
+from amqp_core.v0_10.connection import Connection
+from amqp_core.v0_10.connection_events import CommandReceived, ControlReceived, Ended, Role
 from amqp_core.v0_10.driver import Driver
 from amqp_core.v0_10.session import Session
 from tests.support.machines import Login
@@ -22,7 +23,7 @@ from tests.support.runs import number_of
 if TYPE_CHECKING:
     import random
 
-    from amqp_core.v0_10.connection import Event
+    from amqp_core.v0_10.connection_events import Event
 
 _NO_LIMIT = 0x7FFFFFFF
 

@@ -12,10 +12,10 @@ from amqp_core.broker.v0_10.filters import FEATURE
 from amqp_core.broker.v0_10.session import ServerSession
 from amqp_core.errors import AmqpError, given
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.connection import (
+from amqp_core.v0_10.connection import Connection
+from amqp_core.v0_10.connection_events import (
     CommandReceived,
     CommandUnknown,
-    Connection,
     ControlReceived,
     Ended,
     Event,

@@ -20,7 +20,7 @@ from amqp_core.broker.v0_10.transaction import Transaction
 from amqp_core.broker.v0_10.wire import header_of
 from amqp_core.sequence_numbers import unwrap_ranges, wire_ranges, wrap
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.connection import CommandUnknown
+from amqp_core.v0_10.connection_events import CommandUnknown
 from amqp_core.v0_10.session import Session, SessionState
 from amqp_core.write_primitives import cut_short
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from amqp_core.broker.model.entries import Entry
     from amqp_core.broker.model.virtual_host import VirtualHost
     from amqp_core.broker.v0_10.connection import ServerConnection
-    from amqp_core.v0_10.connection import CommandReceived
+    from amqp_core.v0_10.connection_events import CommandReceived
 
 # Class codes of file and stream, which are optional.
 _UNSERVED: Final = (9, 10)

@@ -16,6 +16,7 @@ from amqp_core.sasl import SaslLogin
 from amqp_core.v0_9 import connection as v0_9
 from amqp_core.v0_9 import spec as spec_0_9
 from amqp_core.v0_10 import connection as v0_10
+from amqp_core.v0_10 import connection_events as events_0_10
 from tests.core.broker.logins_support import logins
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Pair:
         self.client: v0_9.Connection | v0_10.Connection
         self.broker: Adapter
         if protocol == "0-10":
-            self.client = v0_10.Connection(v0_10.Role.CLIENT, login=login)
+            self.client = v0_10.Connection(events_0_10.Role.CLIENT, login=login)
             self.broker = Connection010(
                 hosts=hosts, logins=known, clock=lambda: 1.0, wake=self.wake, checks=checks, names=SessionNames()
             )
@@ -81,7 +82,7 @@ class Pair:
     def error(self) -> str:
         """Why the client's connection has ended."""
         (ended,) = self.events
-        assert isinstance(ended, v0_9.Ended | v0_10.Ended)
+        assert isinstance(ended, v0_9.Ended | events_0_10.Ended)
         return str(ended.error)
 
 
