@@ -67,7 +67,9 @@ def test_each_node_has_a_replica(cluster: RabbitMQCluster, queue_type: str) -> N
         assert len(cluster.online(place.queue)) == NODES
 
 
-@pytest.mark.parametrize("kind", [pytest.param("at-least-once", marks=pytest.mark.thorough), *KINDS[1:]])
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=() if kind == "exactly-once" else pytest.mark.thorough) for kind in KINDS]
+)
 def test_the_leader_is_killed(cluster: RabbitMQCluster, tmp_path: Path, kind: Kind) -> None:
     """First the node to which the reader and the publisher are connected, and the leader is; then the next one."""
     first = cluster.nodes[0]

@@ -134,7 +134,7 @@ def test_a_task_that_fails_after_rows_were_sent_is_tried_again(
     must_be_there(setting, write, 0, most)
 
 
-@pytest.mark.sampled("point", every=3)
+@pytest.mark.thorough
 @pytest.mark.parametrize("point", [crashpoints.BLOCK_SENT, crashpoints.ALL_SENT, crashpoints.SYNCED])
 def test_broker_killed_in_the_middle_of_a_write(
     own_broker: OwnBroker, connect: Connect, setting: Setting, driver: QueryProcess, point: str
