@@ -78,6 +78,12 @@ class CoreCondition(Condition):
         "Look into the log of the broker.",
         "A broker that expects TLS or another protocol often closes a connection without an answer.")
     CONNECTION_CLOSED = "The broker closed the connection: {code} {text}.", "Look into the log of the broker."
+    CONNECTION_LIMIT_REACHED = (
+        "The broker takes no more connections: {code} {text}.",
+        "Close others, or raise the limit of the broker, the virtual host or the user.",
+        "The connector tries again, since others may end: a connection that was lost counts until the broker notices "
+        "it. A query needs one connection for each queue of its source, one that counts messages, another one at the "
+        "start of AvailableNow, and one for each task of its sink that runs at a time.")
     CHANNEL_CLOSED = "The broker closed the channel{command}: {code} {description}.", "Look into the log of the broker."
     TLS_FAILED = "TLS with {peer} failed: {reason}.", "{action}."
     TLS_FILES_UNUSABLE = (

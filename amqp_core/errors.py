@@ -201,6 +201,13 @@ class ConnectionClosed(ConnectionFailed):
         return CoreCondition.CONNECTION_CLOSED(code=self.reply_code, text=given(self.reply_text))
 
 
+class LimitReached(ConnectionClosed):
+    """The peer takes no more connections, or channels, for now: as many are open as its limit allows."""
+
+    def __str__(self) -> str:
+        return CoreCondition.CONNECTION_LIMIT_REACHED(code=self.reply_code, text=given(self.reply_text))
+
+
 class AuthenticationFailed(ConnectionFailed):
     """The login was refused, or no SASL mechanism is acceptable to both sides."""
 

@@ -200,7 +200,7 @@ class Server:
         """Why no more connections are taken; empty: they are."""
         if sum(peer.is_open for peer in self._peers) < self._max_connections:
             return ""
-        reason = f"{self._max_connections} connections are open, which are the most; raise --max-connections"
+        reason = f"connection limit ({self._max_connections}) is reached; raise --max-connections"
         _log.warning("a connection is refused: %s", reason)
         return reason
 

@@ -7,6 +7,7 @@ delegated: the client role calls a ``login`` object, the server role an ``authen
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
@@ -17,6 +18,7 @@ from amqp_core.errors import (
     AmqpError,
     AuthenticationFailed,
     ConnectionClosed,
+    LimitReached,
     ProtocolError,
     UsageError,
     VersionRefused,
@@ -59,6 +61,10 @@ _FIRST_OCTETS = bytes((METHOD, 0, 0))
 _HEADER_SIZE = 8
 # Reply codes to connection.open that concern the virtual host; 541 (it is down) may pass.
 _ABOUT_VIRTUAL_HOST = frozenset({402, 403, 404, 530})
+# RabbitMQ: connection refused: node connection limit (9) is reached; access to vhost '/' refused for user 'u':
+# connection limit (9) is reached; number of channels opened for user 'u' has reached the maximum allowed user limit of
+# 9. Then others have to end first.
+_LIMIT_REACHED = re.compile(r"\bconnection limit\b|number of channels opened .* has reached", re.DOTALL)
 # Reply codes that may pass, so that the same method may be taken on a new connection.
 _MAY_PASS = frozenset({spec.ReplyCode.CONNECTION_FORCED, spec.ReplyCode.CHANNEL_ERROR, spec.ReplyCode.INTERNAL_ERROR})
 
@@ -510,6 +516,8 @@ class Connection:
         if self.role is Role.CLIENT and self.state is State.SECURE_OR_TUNE and code != spec.ReplyCode.CONNECTION_FORCED:
             said = f"{code} {given(text)}"
             return AuthenticationFailed(CoreCondition.LOGIN_REFUSED(mechanism=self._mechanism, reason=said))
+        if self.role is Role.CLIENT and code == spec.ReplyCode.NOT_ALLOWED and _LIMIT_REACHED.search(text):
+            return LimitReached(code, text)
         if self.role is Role.CLIENT and self.state is State.OPEN_OK and code in _ABOUT_VIRTUAL_HOST:
             said = given(text)
             return VirtualHostRefused(CoreCondition.VIRTUAL_HOST_REFUSED(vhost=self.virtual_host, code=code, text=said))

@@ -63,8 +63,11 @@ _TYPED: Final = re.compile(r"the value (.*) of type '(\w+)'", re.DOTALL)
 # consumer with 403, Broker-J a declaration with 530.
 _EXCLUSIVE: Final = re.compile("exclusive", re.IGNORECASE)
 # RabbitMQ: home node 'r@h' of durable queue 'q' in vhost '/' is down or inaccessible; failed to perform operation on
-# queue 'q' in vhost '/' due to timeout; queue 'q' in vhost '/' has crashed and failed to restart
-_UNAVAILABLE: Final = re.compile(r"down or inaccessible|due to timeout|has crashed|stopped by supervisor")
+# queue 'q' in vhost '/' due to timeout; queue 'q' in vhost '/' has crashed and failed to restart; failed to perform
+# operation on queue 'q' in vhost '/': its leader <0.5.0> may be stopping or being demoted
+_UNAVAILABLE: Final = re.compile(
+    r"down or inaccessible|due to timeout|has crashed|stopped by supervisor|may be stopping or being demoted"
+)
 # RabbitMQ: delivery acknowledgement on channel 1 timed out; LavinMQ: consumer timeout
 _TIMED_OUT: Final = re.compile(r"delivery acknowledgement on channel \d+ timed out|consumer timeout", re.IGNORECASE)
 # Where no method is named: RabbitMQ 3.8: consumer ack timed out on channel 1; other brokers have words of their own.

@@ -134,6 +134,10 @@ class DrainDetector:
         comes before the answer to a question, however much it is."""
         return self._clock() >= self._last_arrival + max(QUIET_SECONDS, self.settling_s / 2)
 
+    def not_recounted(self) -> None:
+        """Record that the broker cannot be asked for the second count now: try it again later."""
+        self._settles_at = self._clock() + self.settling_s
+
     def recounted(self, left: int | None, *, received: int, under_way: int = 0) -> None:
         """Record the second count of the messages that are not held here; ``received``: the position now;
         ``under_way``: messages that may be counted neither there nor here."""

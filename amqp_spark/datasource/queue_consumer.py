@@ -12,7 +12,7 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, Protocol
 
-from amqp_core.errors import AmqpError, NotFound, ResourceDeleted
+from amqp_core.errors import AmqpError, LimitReached, NotFound, ResourceDeleted
 from amqp_spark import crashpoints
 from amqp_spark.datasource import consumer_setup
 from amqp_spark.datasource.consumer_setup import Retries
@@ -511,7 +511,13 @@ class QueueConsumer:
             left = self._ask_end(client, subscription)
             self._ending.recounted(left, received=self.buffer.received)
             return
-        with self._connector(self._options.connect_options()) as other:
+        try:
+            other = self._connector(self._options.connect_options())
+        except LimitReached as error:
+            _log.info("queue %r: its messages are counted again later: %s", self.queue, error)
+            self._ending.not_recounted()
+            return
+        with other:
             left = self._ask_end(other)
         under_way = max(0, (self._flow.most or 0) - self.buffer.held_by_session)
         self._ending.recounted(left, received=self.buffer.received, under_way=under_way)

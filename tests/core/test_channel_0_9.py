@@ -241,6 +241,15 @@ def test_a_server_opens_a_channel_when_it_is_asked() -> None:
             spec.QueueDeclare,
             errors.InternalError,
         ),
+        (
+            404,
+            (
+                "NOT_FOUND - failed to perform operation on queue 'q' in vhost '/': its leader <0.5.0> may be stopping "
+                "or being demoted"
+            ),
+            spec.BasicConsume,
+            errors.InternalError,
+        ),
         (405, "RESOURCE_LOCKED", spec.QueueDeclare, errors.ResourceLocked),
         (406, "PRECONDITION_FAILED - unknown delivery tag 7", spec.BasicAck, errors.PreconditionFailed),
         (320, "CONNECTION_FORCED - closed by an administrator", spec.BasicConsume, errors.ChannelClosed),

@@ -11,6 +11,7 @@ from amqp_core.errors import (
     ConnectionClosed,
     DecodeError,
     EncodeError,
+    LimitReached,
     NotAllowed,
     NotImplementedByPeer,
     ProtocolError,
@@ -251,6 +252,26 @@ def test_a_refused_virtual_host(code: int) -> None:
     assert isinstance(error, VirtualHostRefused)
     assert f"'vh': {code} NOT_ALLOWED" in str(error)
     assert sent(us) == [spec.ConnectionCloseOk()]
+
+
+@pytest.mark.parametrize(
+    ("state", "text", "numbers"),
+    [
+        (State.OPEN_OK, "connection refused: node connection limit (9) is reached", (10, 40)),
+        (State.OPEN_OK, "connection refused for user 'u': user connection limit (9) is reached", (10, 40)),
+        (State.OPEN_OK, "access to vhost '/' refused for user 'u': connection limit (9) is reached", (10, 40)),
+        (State.OPEN, "number of channels opened for user 'u' has reached the maximum allowed user limit of 9", (0, 0)),
+        (State.OPEN, "number of channels opened on node 'r@h' has reached the maximum allowed limit of 9", (20, 10)),
+    ],
+)
+def test_a_limit_of_connections_or_channels_may_have_room_later(
+    state: State, text: str, numbers: tuple[int, int]
+) -> None:
+    us = at(Role.CLIENT, state)
+    error = error_of(us.receive_data(method(spec.ConnectionClose(530, f"NOT_ALLOWED - {text}", *numbers))))
+    assert type(error) is LimitReached
+    assert error.retryable
+    assert f"530 NOT_ALLOWED - {text}. Close others" in str(error)
 
 
 def test_a_virtual_host_that_is_down_may_come_up() -> None:

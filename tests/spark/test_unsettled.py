@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from amqp_core.errors import ConnectionLost, NotFound, PreconditionFailed, ResourceDeleted
+from amqp_core.errors import ConnectionLost, LimitReached, NotFound, PreconditionFailed, ResourceDeleted
 from amqp_spark.datasource import consumer_setup, consumer_watch, drain_detector
 from amqp_spark.datasource import unsettled as module
 from amqp_spark.datasource.block_server import fetch
@@ -23,6 +23,7 @@ from tests.support.fake_broker import FakeBlock, FakeBroker, transfer_frames
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from amqp_core.address import ConnectOptions
     from tests.spark.reader_support import Readers
 
 
@@ -279,6 +280,36 @@ def test_available_now_ends_although_messages_keep_coming_and_returns_what_is_be
     assert len(fake.accepted) == len(found)
     assert fake.held() == 0
     assert [message.body for message in fake.messages("q")] == numbers(published - len(found), len(found))
+
+
+@pytest.mark.usefixtures("_fast")
+def test_available_now_counts_again_where_no_second_connection_is_to_be_had(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While messages keep coming; once they do not, the connection that receives is asked."""
+    connect, refused, published = fake.connect, 0, 500
+
+    def limited(options: ConnectOptions) -> Any:
+        nonlocal refused
+        if fake.live:
+            refused += 1
+            raise LimitReached(530, "NOT_ALLOWED - user connection limit (1) is reached")
+        return connect(options)
+
+    monkeypatch.setattr(fake, "connect", limited)
+    fake.publish("q", *numbers(published))
+
+    def more(name: str) -> None:
+        nonlocal published
+        if name == "accept" and not refused:
+            fake.publish("q", *numbers(100, published))
+            published += 100
+
+    fake.on_command = more
+    driver = Driver(readers(bufferBytes="1m", maxBytesPerTrigger="4k"), available_now=True)
+    assert drained(driver) == numbers(published)
+    assert refused
+    assert len(fake.subscriptions) == 1, "the session was not lost for it"
 
 
 @pytest.mark.usefixtures("_fast")

@@ -203,6 +203,12 @@ class RabbitMQNode(BrokerProcess):
             f"rabbit_auth_backend_internal:set_permissions({binary(user)}, {binary(vhost)}, {patterns}, <<>>)"
         )
 
+    def limit_user(self, user: str, **most: int) -> None:
+        """Set the most connections and channels (``max_connections``, ``max_channels``) of a user; none: no limits."""
+        limits = json.dumps({name.replace("_", "-"): number for name, number in most.items()})
+        call, value = ("set_user_limits", limits) if most else ("clear_user_limits", "all")
+        self.evaluate(f"ok = rabbit_auth_backend_internal:{call}({binary(user)}, {binary(value)}, <<>>)")
+
     def set_policy(self, name: str, pattern: str, definition: Mapping[str, object], *, vhost: str = "default") -> None:
         """Set a policy for the queues of a virtual host whose names match ``pattern``."""
         text = binary(json.dumps(definition))
