@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PythonException, StreamingQueryException
 
-from amqp_core.errors import AuthenticationFailed, TlsError
+from amqp_core.address import ConnectOptions
+from amqp_core.errors import AuthenticationFailed, SpeaksNoAmqp, TlsError, VersionRefused
+from amqp_spark.connect import connect as connect_to
 from tests.broker.sink_support import login, write
 from tests.broker.stream_support import Stream, depth
 from tests.support.dial_0_9 import dial_0_9, put
@@ -97,6 +99,17 @@ def test_a_certificate_of_an_unknown_authority_is_refused(
     stream = Stream(spark, rabbitmq_tls, tmp_path)
     with pytest.raises(StreamingQueryException, match=r"(?s)TlsError: .* is not trusted.*CA file"):
         stream.drain(stream_of(spark, options | {"queue": queue}))
+
+
+@pytest.mark.parametrize("protocol", ["auto", "0-9-1"])
+def test_a_port_with_tls_and_one_without_are_named(rabbitmq_tls: RabbitMQNode, protocol: str) -> None:
+    host, ports = rabbitmq_tls.host, rabbitmq_tls.ports
+    with pytest.raises((VersionRefused, SpeaksNoAmqp), match=r"TLS.*amqps://") as plain:
+        connect_to(ConnectOptions(hosts=((host, ports["tls"]),), protocol=protocol))
+    with pytest.raises(TlsError, match="does not speak TLS: .* Use amqp://") as encrypted:
+        connect_to(ConnectOptions(hosts=((host, ports["login"]),), protocol=protocol, tls=True))
+    assert not plain.value.retryable
+    assert not encrypted.value.retryable
 
 
 # --- EXTERNAL
