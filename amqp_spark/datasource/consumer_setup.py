@@ -35,6 +35,9 @@ _log = logging.getLogger(__name__)
 
 _STREAM: Final = re.compile("rabbit_stream_queue|stream queue|prefetch count is not set")
 """In the text with which RabbitMQ refuses a consumer of a stream that has no prefetch, or a priority."""
+_DELIVERY_LIMIT: Final = "x-delivery-limit"
+_UNLIMITED: Final[dict[str, object]] = {_DELIVERY_LIMIT: -1}
+"""Each crash of a reader is a delivery: the default limit would drop messages that were never processed."""
 DYING_SECONDS: Final = 5.0
 """How long a broker may keep a lost session beyond two heartbeats, after which it should give the session up."""
 
@@ -91,7 +94,7 @@ def prepare(client: Client, queue: str, options: SourceOptions, *, is_missing: b
                 queue=queue, vhost=options.virtual_host or default, alternative=alternative
             )
             raise NotFound(404, None, text, "queue.query")
-        client.declare_queue(queue, durable=True, arguments=queue_arguments(client, options))
+        _declare(client, queue, options)
     elif client.capabilities.compares_declarations:
         compare(client, queue, options, queue_arguments(client, options))
     _bind(client, queue, options)
@@ -108,6 +111,21 @@ def _question(client: Client, queue: str, options: SourceOptions) -> QueueInfo |
         if options.declare == "ifMissing":
             raise AskedInVain(str(error)) from error
         return None
+
+
+def _declare(client: Client, queue: str, options: SourceOptions) -> None:
+    """Declare a queue, without a limit of deliveries also where quorum is the default type of the virtual host."""
+    arguments = queue_arguments(client, options)
+    named = arguments or {}
+    if client.capabilities.unlimited_deliveries and named.keys().isdisjoint({"x-queue-type", _DELIVERY_LIMIT}):
+        try:
+            client.declare_queue(queue, durable=True, arguments=_UNLIMITED | named)
+        except PreconditionFailed as error:
+            if _DELIVERY_LIMIT not in str(error):
+                raise  # else it is of another type, which has no such argument
+        else:
+            return
+    client.declare_queue(queue, durable=True, arguments=arguments)
 
 
 def _bind(client: Client, queue: str, options: SourceOptions) -> None:
@@ -145,8 +163,7 @@ def queue_arguments(client: Client, options: SourceOptions) -> dict[str, object]
     arguments: dict[str, object] = {} if options.queue_type is None else {"x-queue-type": options.queue_type}
     arguments |= given
     if arguments.get("x-queue-type") == QUORUM and client.capabilities.unlimited_deliveries:
-        # Each crash of a reader is a delivery: the default limit would drop messages that were never processed.
-        arguments = {"x-delivery-limit": -1} | arguments
+        arguments = _UNLIMITED | arguments
     return arguments or None
 
 

@@ -127,6 +127,6 @@ class DeliveryCountWatch:
             _log.warning(
                 "queue %r: messages were delivered %d times before. Unless the queue has no limit, RabbitMQ drops or "
                 "dead-letters them after %d returns: set a policy with delivery-limit=-1, or declare the queue with "
-                "x-delivery-limit=-1, as declare=ifMissing with queueType=quorum does",
+                "x-delivery-limit=-1, as declare=ifMissing does",
                 self._queue, count, DELIVERY_LIMIT,
             )  # fmt: skip

@@ -13,7 +13,7 @@ from tests.broker.log_support import Streams
 from tests.broker.source_0_9_support import Place, numbers
 from tests.spark.driver import bodies
 from tests.support.process import wait_until
-from tests.support.rabbitmq import Rights
+from tests.support.rabbitmq import Rights, binary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,6 +83,22 @@ def test_an_argument_that_differs_is_refused_before_anything_is_received(
     error = refused(classic, **options)
     for text in (f"Queue '{classic.queue}' exists with ", *texts):
         assert text in error
+
+
+@pytest.mark.parametrize("queue_type", ["quorum", "classic"])
+def test_a_queue_of_the_default_type_has_no_limit_of_deliveries(rabbitmq: RabbitMQNode, queue_type: str) -> None:
+    vhost = f"default-{queue_type}"
+    rabbitmq.evaluate(f"ok = rabbit_vhost:add({binary(vhost)}, #{{default_queue_type => {binary(queue_type)}}}, <<>>)")
+    try:
+        rabbitmq.set_rights(rabbitmq.username, vhost, Rights())
+        place = Place(rabbitmq.url(vhost), rabbitmq.username, rabbitmq.password)
+        assert place.driver(**IF_MISSING).trigger() is None
+        reads(place)
+        given = {"x-queue-type": queue_type} | ({"x-delivery-limit": -1} if queue_type == "quorum" else {})
+        with place.connect() as client:
+            client.declare_queue(place.queue, durable=True, arguments=given)  # refused if one differs
+    finally:
+        rabbitmq.evaluate(f"rabbit_vhost:delete({binary(vhost)}, <<>>)")
 
 
 @pytest.mark.parametrize("options", [{"queueType": "classic"}, {"queueArguments": "x-max-length=50"}])

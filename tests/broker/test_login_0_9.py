@@ -106,7 +106,7 @@ def test_a_port_with_tls_and_one_without_are_named(rabbitmq_tls: RabbitMQNode, p
     host, ports = rabbitmq_tls.host, rabbitmq_tls.ports
     with pytest.raises((VersionRefused, SpeaksNoAmqp), match=r"TLS.*amqps://") as plain:
         connect_to(ConnectOptions(hosts=((host, ports["tls"]),), protocol=protocol))
-    with pytest.raises(TlsError, match="does not speak TLS: .* Use amqp://") as encrypted:
+    with pytest.raises(TlsError, match=r"does not speak TLS: .* Use amqp://") as encrypted:
         connect_to(ConnectOptions(hosts=((host, ports["login"]),), protocol=protocol, tls=True))
     assert not plain.value.retryable
     assert not encrypted.value.retryable

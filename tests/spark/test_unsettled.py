@@ -567,7 +567,9 @@ def test_options_of_rabbitmq_become_arguments(fake: FakeBroker, readers: Readers
 @pytest.mark.parametrize(
     ("options", "unlimited", "expected"),
     [
-        ({}, True, None),
+        ({}, True, {"x-delivery-limit": -1}),
+        ({"queueArguments": "x-max-length=5"}, True, {"x-delivery-limit": -1, "x-max-length": 5}),
+        ({}, False, None),
         ({"queueType": "classic"}, True, {"x-queue-type": "classic"}),
         ({"queueType": "quorum"}, False, {"x-queue-type": "quorum"}),
         ({"queueArguments": '{"x-queue-type": "quorum", "x-delivery-limit": 5}'}, True,
@@ -579,6 +581,27 @@ def test_a_quorum_queue_is_declared_without_a_limit_of_deliveries_where_the_serv
 ) -> None:
     fake.lacks = frozenset() if unlimited else frozenset({"unlimited_deliveries"})
     Driver(readers("new", declare="ifMissing", **options)).latest()
+    assert fake.declared["new"] == expected
+
+
+@pytest.mark.parametrize(
+    ("refused", "expected"),
+    [
+        ("invalid arg 'x-delivery-limit' for queue 'new' of queue type rabbit_classic_queue", {"x-max-length": 5}),
+        ("invalid arg 'x-max-length' for queue 'new' in vhost '/': -1", None),
+    ],
+)
+def test_a_queue_of_a_type_that_has_no_limit_of_deliveries_is_declared_without_it(
+    fake: FakeBroker, readers: Readers, refused: str, expected: dict[str, object] | None
+) -> None:
+    """Its type is the default of the virtual host, which the broker does not tell."""
+    fake.fails["declare"] = [PreconditionFailed(406, None, f"PRECONDITION_FAILED - {refused}", "queue.declare")]
+    driver = Driver(readers("new", declare="ifMissing", queueArguments="x-max-length=5"))
+    if expected is None:
+        with pytest.raises(PreconditionFailed, match="x-max-length"):
+            driver.latest()
+        return
+    driver.latest()
     assert fake.declared["new"] == expected
 
 
