@@ -33,6 +33,10 @@ _EXCHANGE: Final = re.compile(r"\bexchange (?:name: )?'(.*?)'", re.DOTALL)
 _SIZE: Final = re.compile(r"\bsize (?:of )?(\d+) .*(?:larger|greater) than", re.DOTALL)
 # user_id property set to 'x' but authenticated user was 'guest'
 _USER: Final = re.compile(r"\buser_id property set to '(.*?)' but", re.DOTALL)
+# invalid expiration '4294967296': {value_too_big,4294967296}
+_EXPIRATION: Final = re.compile(r"\binvalid expiration '(.*?)'", re.DOTALL)
+# write access to topic 'k' in exchange exchange 'x' in vhost '/' refused for user 'u'
+_TOPIC: Final = re.compile(r"\baccess to topic '(.*?)' in (?:exchange )+'(.*?)'", re.DOTALL)
 
 
 class Published(NamedTuple):
@@ -151,9 +155,9 @@ class Returned:
 def find_refused(text: str, in_flight: Iterable[tuple[int, memoryview]]) -> int | None:
     """Return the sequence number of the message for which the broker closed the channel; ``None`` if it is not known.
 
-    The text may name the exchange, the size of the message, or its user id: then it is the first unconfirmed message
-    that fits. An earlier one to the same exchange may have been taken, without its confirm. Else only a single message
-    is certain.
+    The text may name the exchange (and key), the size of the message, its user id or expiration: then it is the first
+    unconfirmed message that fits. An earlier one to the same exchange may have been taken, without its confirm. Else
+    only a single message is certain.
 
     Args:
         text: reply-text of channel.close.
@@ -174,12 +178,17 @@ def find_refused(text: str, in_flight: Iterable[tuple[int, memoryview]]) -> int 
 def _criterion(text: str) -> Callable[[Published], bool] | None:
     """What the refused message has, as far as the text says it."""
     size, exchange, user = _SIZE.search(text), _EXCHANGE.search(text), _USER.search(text)
+    expiration, topic = _EXPIRATION.search(text), _TOPIC.search(text)
     if size is not None:
         return lambda message: len(message.body) == int(size[1])
+    if topic is not None:
+        return lambda message: (message.method.routing_key, message.method.exchange) == topic.groups()
     if exchange is not None:
         return lambda message: message.method.exchange == exchange[1]
     if user is not None:
         return lambda message: basic_properties(message.header).user_id == user[1]
+    if expiration is not None:
+        return lambda message: basic_properties(message.header).expiration == expiration[1]
     return None
 
 

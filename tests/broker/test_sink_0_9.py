@@ -174,6 +174,14 @@ def test_a_foreign_user_id_is_refused_and_its_row_named(rabbit: Place) -> None:
         rabbit.run([batch], schema, routingKey=queue)
 
 
+def test_an_expiration_that_is_too_far_is_refused_and_its_row_named(rabbit: Place) -> None:
+    queue = rabbit.queue()
+    schema = StructType().add("body", "string").add("ttl", "bigint")
+    batch = rows(3, ttl=[1000, 1 << 32, 1 << 33])
+    with pytest.raises(PublishFailed, match=r"row 1 of .*406: .*invalid expiration '4294967296'"):
+        rabbit.run([batch], schema, routingKey=queue)
+
+
 @pytest.mark.parametrize("rabbit", ["rabbitmq"], indirect=True)  # 3.10 takes 128 MiB
 def test_a_message_that_is_too_large_is_refused_and_its_row_named(rabbit: Place) -> None:
     queue = rabbit.queue()

@@ -14,6 +14,7 @@ from amqp_core.errors import (
     ProtocolError,
     ResourceLimitExceeded,
     ReturnedUnexpectedly,
+    UnauthorizedAccess,
 )
 from amqp_core.transfer_ledger import Rejected, runs_of
 from amqp_core.v0_9 import spec
@@ -303,6 +304,8 @@ def test_confirm_does_not_pass_over_a_message_that_returns_after_its_ack() -> No
         (311, "Message size of 1002 greater than allowed maximum of 999", ResourceLimitExceeded, 5),
         (406, "user_id property set to 'me' but authenticated user was 'guest'", PreconditionFailed, 5),
         (406, "user_id property set to 'you' but authenticated user was 'guest'", PreconditionFailed, None),
+        (406, "PRECONDITION_FAILED - invalid expiration '9': {value_too_big,9}", PreconditionFailed, 5),
+        (403, "write access to topic 'k' in exchange exchange 'gone' in vhost '/' refused", UnauthorizedAccess, 4),
         (406, "PRECONDITION_FAILED - something else", PreconditionFailed, None),
     ],
 )
@@ -320,15 +323,16 @@ def test_a_channel_error_leaves_all_in_doubt_and_names_the_message_if_it_can(
         client = server.connect()
         publisher = client.publisher()
         publisher.send(numbered(2, tag="a"))
-        publisher.send(numbered(2, 2, exchange="gone", tag="b"))
-        publisher.send(numbered(1, 4, size=1000, tag="c", user_id="me"))
+        publisher.send(numbered(1, 2, exchange="gone", tag="b"))
+        publisher.send(numbered(1, 3, "k", exchange="gone", tag="b"))
+        publisher.send(numbered(1, 4, size=1000, tag="c", user_id="me", expiration="9"))
         with pytest.raises(error) as raised:
             publisher.finish()
         assert raised.value.command == "basic.publish"
         assert raised.value.command_id == number
         assert numbers_of(publisher.unfinished()) == [1, 2, 3, 4]
         if number is not None:
-            assert publisher.locate(number) == {3: ("b", 0), 5: ("c", 0)}[number]
+            assert publisher.locate(number) == {3: ("b", 0), 4: ("b", 0), 5: ("c", 0)}[number]
         with pytest.raises(error):
             publisher.send(numbered(1))
         assert client.query_queue is not None
