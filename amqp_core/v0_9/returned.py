@@ -33,7 +33,7 @@ _EXCHANGE: Final = re.compile(r"\bexchange (?:name: )?'(.*?)'", re.DOTALL)
 _SIZE: Final = re.compile(r"\bsize (?:of )?(\d+) .*(?:larger|greater) than", re.DOTALL)
 # user_id property set to 'x' but authenticated user was 'guest'
 _USER: Final = re.compile(r"\buser_id property set to '(.*?)' but", re.DOTALL)
-# invalid expiration '4294967296': {value_too_big,4294967296}
+# invalid expiration '35184372088832': {value_too_large,35184372088832}
 _EXPIRATION: Final = re.compile(r"\binvalid expiration '(.*?)'", re.DOTALL)
 # write access to topic 'k' in exchange exchange 'x' in vhost '/' refused for user 'u'
 _TOPIC: Final = re.compile(r"\baccess to topic '(.*?)' in (?:exchange )+'(.*?)'", re.DOTALL)

@@ -93,6 +93,7 @@ def test_a_queue_of_the_default_type_has_no_limit_of_deliveries(rabbitmq: Rabbit
         rabbitmq.set_rights(rabbitmq.username, vhost, Rights())
         place = Place(rabbitmq.url(vhost), rabbitmq.username, rabbitmq.password)
         assert place.driver(**IF_MISSING).trigger() is None
+        place.stop()
         reads(place)
         given = {"x-queue-type": queue_type} | ({"x-delivery-limit": -1} if queue_type == "quorum" else {})
         with place.connect() as client:

@@ -26,18 +26,20 @@ USER = "trader"
 REFUSED = r"AMQP_CONNECTION_LIMIT_REACHED] The broker takes no more connections: 530 "
 
 
-@pytest.fixture(params=[{"max_connections": 1}, {"max_channels": 2}], ids=["connections", "channels"])
-def node(request: pytest.FixtureRequest, rabbitmq: RabbitMQNode) -> Iterator[RabbitMQNode]:
-    """A node where a user may have one connection, or two channels."""
-    rabbitmq.limit_user(USER, **request.param)
+@pytest.fixture
+def node(rabbitmq: RabbitMQNode, limits: dict[str, int]) -> Iterator[RabbitMQNode]:
+    """A node where a user has limits."""
+    rabbitmq.limit_user(USER, **limits)
     yield rabbitmq
     rabbitmq.limit_user(USER)
 
 
 def login(node: RabbitMQNode) -> dict[str, Any]:
-    return {"username": USER, "password": node.config.users[USER], "retry__maxAttempts": 100, "retry__maxDelay": 0.2}
+    credentials = {"username": USER, "password": node.config.users[USER]}
+    return credentials | {"connectTimeout": 2, "retry__maxAttempts": 100, "retry__maxDelay": 0.2}
 
 
+@pytest.mark.parametrize("limits", [{"max_connections": 1}, {"max_channels": 2}], ids=str)
 def test_source(node: RabbitMQNode, caplog: pytest.LogCaptureFixture) -> None:
     with closing(Place(node.url("durable"), node.username, node.password, "classic")) as place:
         place.declare()
@@ -53,6 +55,7 @@ def test_source(node: RabbitMQNode, caplog: pytest.LogCaptureFixture) -> None:
         wait_until(lambda: place.count() == (0, 0), "all are accepted")
 
 
+@pytest.mark.parametrize("limits", [{"max_connections": 1}, {"max_channels": 1}], ids=str)
 def test_sink(node: RabbitMQNode, caplog: pytest.LogCaptureFixture) -> None:
     with ExitStack() as stack:
         place = SinkPlace(node, "classic", stack)

@@ -17,6 +17,7 @@ ARGUMENTS: dict[type[AmqpError], tuple[object, ...]] = {
     errors.UndecodableMessage: (7, "reason"),
     errors.VersionRefused: ("AMQP 1.0", "AMQP 0-10", "offers"),
     errors.ConnectionClosed: (320, "forced"),
+    errors.LimitReached: (530, "connection limit (9) is reached"),
     errors.MessageRejected: (2, 1, "full"),
     errors.TransactionFailed: ("dtx.prepare", 2, "XA_RBTIMEOUT"),
     errors.SessionDetached: (1, b"name"),

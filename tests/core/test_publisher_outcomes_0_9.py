@@ -304,7 +304,7 @@ def test_confirm_does_not_pass_over_a_message_that_returns_after_its_ack() -> No
         (311, "Message size of 1002 greater than allowed maximum of 999", ResourceLimitExceeded, 5),
         (406, "user_id property set to 'me' but authenticated user was 'guest'", PreconditionFailed, 5),
         (406, "user_id property set to 'you' but authenticated user was 'guest'", PreconditionFailed, None),
-        (406, "PRECONDITION_FAILED - invalid expiration '9': {value_too_big,9}", PreconditionFailed, 5),
+        (406, "PRECONDITION_FAILED - invalid expiration '9': {value_too_large,9}", PreconditionFailed, 5),
         (403, "write access to topic 'k' in exchange exchange 'gone' in vhost '/' refused", UnauthorizedAccess, 4),
         (406, "PRECONDITION_FAILED - something else", PreconditionFailed, None),
     ],
