@@ -44,7 +44,7 @@ from amqp_core.v0_9.scanner import Scanner
 from amqp_core.write_primitives import cut_short
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from amqp_core.blocks import Block
     from amqp_core.sasl import Login
@@ -59,6 +59,9 @@ MOST_CHANNELS: Final = 2047
 # A frame of connection.start begins so: a method, on channel 0.
 _FIRST_OCTETS = bytes((METHOD, 0, 0))
 _HEADER_SIZE = 8
+# Frames that RabbitMQ takes before connection.tune from 4.1 on, since the password may be a long token. Before, and by
+# the specification, these are of frame-min-size; it resets the connection at a larger one.
+_LONG_LOGIN = 8192
 # Reply codes to connection.open that concern the virtual host; 541 (it is down) may pass.
 _ABOUT_VIRTUAL_HOST = frozenset({402, 403, 404, 530})
 # RabbitMQ: connection refused: node connection limit (9) is reached; access to vhost '/' refused for user 'u':
@@ -175,6 +178,13 @@ class SecretUpdated:
 
 
 Event = Opened | Redirected | Ended | FrameReceived | DeliveriesReceived | Blocked | SecretUpdated
+
+
+def takes_long_logins(server_properties: Mapping[str, object]) -> bool:
+    """Whether a server takes frames of 8,192 bytes before the size is agreed."""
+    version = re.match(r"([0-9]+)\.([0-9]+)", str(server_properties.get("version", "")))
+    is_rabbitmq = server_properties.get("product") == "RabbitMQ"
+    return is_rabbitmq and version is not None and (int(version[1]), int(version[2])) >= (4, 1)
 
 
 class Connection:
@@ -557,6 +567,8 @@ class Connection:
             raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
         mechanisms = method.mechanisms.decode("utf-8", "replace").split()
         self._mechanism, response = self._login.choose(mechanisms)
+        if takes_long_logins(method.server_properties):
+            self._sent_limit = _LONG_LOGIN
         locales = method.locales.decode("utf-8", "replace").split()
         self.send_method(
             0,

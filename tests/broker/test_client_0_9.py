@@ -307,6 +307,13 @@ def test_what_the_protocol_does_not_have_is_refused(connect: Connect, queue: str
 
 
 # ------------------------------------------------------------------------------------------------------------ refusals
+def test_a_password_that_is_a_long_token_is_checked(rabbitmq: RabbitMQNode) -> None:
+    with pytest.raises(AuthenticationFailed, match=r"refused the login \(PLAIN\): 403"):
+        dial_0_9(rabbitmq, password="t" * 7000)
+    with pytest.raises(EncodeError, match=r"connection\.start-ok"):
+        dial_0_9(rabbitmq, password="t" * 9000)
+
+
 def test_a_virtual_host_that_does_not_exist(node: Node) -> None:
     with pytest.raises(VirtualHostRefused, match="'no-such-host'"):
         dial_0_9(node, "no-such-host")

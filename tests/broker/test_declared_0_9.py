@@ -95,7 +95,8 @@ def test_a_queue_of_the_default_type_has_no_limit_of_deliveries(rabbitmq: Rabbit
         assert place.driver(**IF_MISSING).trigger() is None
         place.stop()
         reads(place)
-        given = {"x-queue-type": queue_type} | ({"x-delivery-limit": -1} if queue_type == "quorum" else {})
+        given: dict[str, object] = {"x-queue-type": queue_type}
+        given |= {"x-delivery-limit": -1} if queue_type == "quorum" else {}
         with place.connect() as client:
             client.declare_queue(place.queue, durable=True, arguments=given)  # refused if one differs
     finally:

@@ -296,6 +296,28 @@ def test_a_start_ok_larger_than_frame_min_size_is_not_sent() -> None:
     assert "connection.start-ok" in str(error)
 
 
+@pytest.mark.parametrize(
+    ("product", "version", "taken"),
+    [
+        ("RabbitMQ", "4.3.6", True),
+        ("RabbitMQ", "4.1.0", True),
+        ("RabbitMQ", "4.0.5", False),
+        ("RabbitMQ", "3.10.8", False),
+        ("RabbitMQ", "", False),
+        ("other", "4.3.6", False),
+    ],
+)
+def test_a_long_token_is_sent_to_a_server_that_takes_it(product: str, version: str, *, taken: bool) -> None:
+    for size in (6000, 9000):
+        us = client(client_properties={"token": "t" * size})
+        start = spec.ConnectionStart(0, 9, {"product": product, "version": version}, b"PLAIN", b"en_US")
+        events = us.receive_data(method(start))
+        if taken and size == 6000:
+            assert events == []
+        else:
+            assert isinstance(error_of(events), EncodeError)
+
+
 def test_an_offer_of_too_small_frames() -> None:
     us = at(Role.CLIENT, State.SECURE_OR_TUNE)
     error = error_of(us.receive_data(method(spec.ConnectionTune(0, 4095, 0))))

@@ -19,8 +19,8 @@ from amqp_core.sasl import SaslLogin
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method, encode_header, encode_method
 from amqp_core.v0_9.client import Client
-from amqp_core.v0_9.connection import Connection, FrameReceived, Role
-from amqp_core.v0_9.driver import ASKING, CONSUMING, PUBLISHING, Driver
+from amqp_core.v0_9.connection import CONSUMING, Connection, FrameReceived, Role
+from amqp_core.v0_9.driver import ASKING, PUBLISHING, Driver
 from amqp_core.v0_9.framing import HEARTBEAT_FRAME, METHOD, encode_content, encode_frame
 from amqp_core.v0_9.messages import Message, each_message
 from tests.support.fakepeer_0_9 import RABBITMQ
@@ -131,19 +131,25 @@ class Server:
             case 2:
                 return encode_frame(chance.randrange(10), channel, chance.randbytes(chance.randrange(30)))
             case 3:
-                kind = chance.choice([spec.ChannelClose, spec.ConnectionClose])
+                code = chance.choice(_CODES)
                 named = divmod(chance.choice([0, *spec.METHOD_TYPES]), 1 << 16)
-                return _frame(channel, kind(chance.choice(_CODES), "said", *named))
+                close = [spec.ChannelClose(code, "said", *named), spec.ConnectionClose(code, "said", *named)]
+                return _frame(channel, chance.choice(close))
             case 4:
-                kinds = [spec.BasicAck, spec.BasicNack]
-                return _frame(PUBLISHING, chance.choice(kinds)(chance.randrange(4), chance.random() < 0.5))
+                tag, multiple = chance.randrange(4), chance.random() < 0.5
+                confirms = [spec.BasicAck(tag, multiple), spec.BasicNack(tag, multiple)]
+                return _frame(PUBLISHING, chance.choice(confirms))
             case 5:
-                given = chance.choice([spec.BasicReturn(312, "NO_ROUTE", "", "q"), spec.BasicDeliver("s1", 1)])
-                return self._content(channel or PUBLISHING, given)
+                contents: list[spec.Method] = [spec.BasicReturn(312, "NO_ROUTE", "", "q"), spec.BasicDeliver("s1", 1)]
+                return self._content(channel or PUBLISHING, chance.choice(contents))
             case 6:
                 return mutated(self._content(CONSUMING, spec.BasicDeliver("s1", self._delivered + 1)), chance)
             case _:
-                told = [spec.BasicCancel("s1"), spec.ChannelFlow(active=False), spec.ConnectionBlocked("memory")]
+                told: list[spec.Method] = [
+                    spec.BasicCancel("s1"),
+                    spec.ChannelFlow(active=False),
+                    spec.ConnectionBlocked("memory"),
+                ]
                 return HEARTBEAT_FRAME + _frame(channel, chance.choice(told))
 
 
@@ -230,7 +236,8 @@ class User:
             case _:
                 message = client.get("q")
                 client.sync()
-                client.reject([] if message is None else [(message.delivery_tag, message.delivery_tag)])
+                if message is not None:
+                    client.reject([(message.transfer_id, message.transfer_id)])
 
     def _receive(self) -> None:
         if self._subscription is None:
