@@ -8,6 +8,7 @@ Usage: python -m tests.support.hostile_servers_0_9 [COUNT [SEED]]
 
 from __future__ import annotations
 
+import logging
 import random
 import sys
 from collections import Counter
@@ -131,13 +132,12 @@ class Server:
             case 2:
                 return encode_frame(chance.randrange(10), channel, chance.randbytes(chance.randrange(30)))
             case 3:
-                code = chance.choice(_CODES)
-                named = divmod(chance.choice([0, *spec.METHOD_TYPES]), 1 << 16)
-                close = [spec.ChannelClose(code, "said", *named), spec.ConnectionClose(code, "said", *named)]
+                said = (chance.choice(_CODES), "said", *divmod(chance.choice([0, *spec.METHOD_TYPES]), 1 << 16))
+                close: list[spec.Method] = [spec.ChannelClose(*said), spec.ConnectionClose(*said)]
                 return _frame(channel, chance.choice(close))
             case 4:
                 tag, multiple = chance.randrange(4), chance.random() < 0.5
-                confirms = [spec.BasicAck(tag, multiple), spec.BasicNack(tag, multiple)]
+                confirms: list[spec.Method] = [spec.BasicAck(tag, multiple), spec.BasicNack(tag, multiple)]
                 return _frame(PUBLISHING, chance.choice(confirms))
             case 5:
                 contents: list[spec.Method] = [spec.BasicReturn(312, "NO_ROUTE", "", "q"), spec.BasicDeliver("s1", 1)]
@@ -277,6 +277,7 @@ def run(count: int, seed: int) -> Counter[str]:
 
 
 if __name__ == "__main__":
+    logging.disable()
     total = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     for name, number in run(total, int(sys.argv[2]) if len(sys.argv) > 2 else 1).most_common():
         print(f"{number:>9,} {name}")
