@@ -15,7 +15,7 @@ import pytest
 from amqp_core.address import ConnectOptions
 from amqp_core.broker import running
 from amqp_core.broker.v0_10.flow import MOST_BEYOND
-from amqp_core.errors import AmqpError, PublisherStopped, PublishingBlocked
+from amqp_core.errors import AmqpError, ConnectionClosed, PublisherStopped, PublishingBlocked
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.client import Client as Client09
 from amqp_core.v0_9.messages import Message as Message09
@@ -247,8 +247,9 @@ def test_no_more_connections_than_allowed(
     broker: Broker, connect: Callable[[type[Client]], Any], kind: type[Client]
 ) -> None:
     clients = [connect(kind) for _ in range(20)]
-    with pytest.raises(AmqpError, match="20 connections are open"):
+    with pytest.raises(ConnectionClosed, match=r"connection limit \(20\) is reached") as refused:
         connect(kind)
+    assert refused.value.retryable
     work(clients[0])
     clients.pop().close()
     work(connect(kind))
