@@ -8,7 +8,15 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, NoReturn
 
 from amqp_core.error_conditions import reason
-from amqp_core.errors import AmqpError, CommandFailed, OutcomeUnknown, PublisherStopped, PublishingBlocked, given
+from amqp_core.errors import (
+    AmqpError,
+    ChannelClosed,
+    CommandFailed,
+    OutcomeUnknown,
+    PublisherStopped,
+    PublishingBlocked,
+    given,
+)
 from amqp_spark import crashpoints
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import PublishFailed
@@ -131,8 +139,8 @@ class AtLeastOnce:
         stopped = isinstance(error, PublisherStopped)
         sender.was_stopped = stopped or (sender.was_stopped and link is None)
         if link is not None:
-            if isinstance(error, CommandFailed):
-                sender.refused(error)
+            if isinstance(error, CommandFailed) and not isinstance(error, ChannelClosed):
+                sender.refused(error)  # a closed channel that was for no message may be opened anew
             publisher, sender.link = link.publisher, None
             again = publisher.unfinished()
             in_doubt = publisher.in_flight

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections import deque
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from amqp_core.errors import (
     AuthenticationFailed,
+    ChannelClosed,
     ConnectionFailed,
     ConnectionLost,
     InternalError,
@@ -19,6 +21,7 @@ from amqp_core.errors import (
     PublishingBlocked,
     VirtualHostRefused,
 )
+from amqp_core.v0_9.driver import PUBLISHING
 from amqp_spark import crashpoints
 from amqp_spark.arrow.encode import MessagePlan, TaskId
 from amqp_spark.errors import PublishFailed, RowError, Unroutable, UnsupportedModeError
@@ -28,11 +31,13 @@ from amqp_spark.sink.at_least_once import MOST_REFUSALS, AtLeastOnce
 from amqp_spark.sink.connections import Connections
 from amqp_spark.sink.task_writer import TaskWriter
 from tests.support.fake_broker import FakeBroker, Script
+from tests.support.fakepeer_0_9 import FakePeer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from amqp_spark.sink.statistics import Statistics
+    from tests.support.fakepeer_0_9 import Peer
 
 PLAIN = StructType().add("body", "string").add("routing_key", "string")
 ROUTED = StructType().add("body", "string").add("routing_key", "string").add("exchange", "string")
@@ -463,6 +468,49 @@ def test_an_exception_without_command_names_the_task() -> None:
         match=r"^\[AMQP_PUBLISH_REFUSED\] Cannot publish partition 3 .* exchange 'amq.direct': .*541: failed inside",
     ):
         task.run(rows(3))
+
+
+@pytest.mark.parametrize("code", [320, 504])
+def test_a_channel_that_the_broker_closed_for_its_own_reasons_is_no_refusal(code: int) -> None:
+    broker = FakeBroker(
+        Script(breaks_after=2, completes=1, error=ChannelClosed(code, None, "because")), protocol="0-9-1"
+    )
+    task = Task(broker)
+    statistics = task.run(rows(4))
+    assert (statistics.messages, statistics.retries, statistics.resent) == (4, 1, 1)
+    assert task.bodies == [0, 1, 1, 2, 3]
+
+    broker = FakeBroker(*[Script(breaks_after=0, error=ChannelClosed(code, None, "because"))] * 3, protocol="0-9-1")
+    with pytest.raises(ChannelClosed, match=f"{code} because"):
+        Task(broker, {"retry.maxAttempts": 2}).run(rows(4))
+
+
+def test_a_task_goes_on_when_a_real_client_loses_its_channel() -> None:
+    """Twice: after a message that was confirmed, and before any."""
+    found: list[bytes] = []
+    closes = [504, 320]
+
+    def script(peer: Peer) -> None:
+        peer.open()
+        if closes:
+            peer.published(3)
+            if len(closes) == 2:
+                peer.ack(1)
+            peer.channels[PUBLISHING].close(closes.pop(0), "because")
+        peer.acking = True
+        peer.serve()
+        found.extend(message.content.body for message in peer.messages)
+
+    with FakePeer(script) as server:
+        url = f"amqp://127.0.0.1:{server.port}"
+        given = {"url": url, "protocol": "0-9-1", "routingKey": "q", "retry.maxDelay": 0.02}
+        options = SinkOptions.parse(given)
+        with closing(Connections()) as pool:
+            plan = MessagePlan.build(StructType().add("body", "string"), options)
+            task = TaskWriter(plan, AtLeastOnce(options, TaskId("the-query", 7, 1), connections=pool))
+            statistics = task.run([rows(5).select(["body"])])
+    assert (statistics.messages, statistics.retries) == (5, 2)
+    assert set(found) >= {b"row-%04d" % number for number in range(1, 5)}, "what was not confirmed came again"
 
 
 @pytest.mark.parametrize(("qpidd", "frame"), [(True, 65535), (False, 4096)])
