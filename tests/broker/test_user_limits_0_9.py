@@ -36,7 +36,7 @@ def node(rabbitmq: RabbitMQNode, limits: dict[str, int]) -> Iterator[RabbitMQNod
 
 def login(node: RabbitMQNode) -> dict[str, Any]:
     credentials = {"username": USER, "password": node.config.users[USER]}
-    return credentials | {"connectTimeout": 2, "retry__maxAttempts": 100, "retry__maxDelay": 0.2}
+    return credentials | {"connectTimeout": 1, "retry__maxAttempts": 100, "retry__maxDelay": 0.2}
 
 
 @pytest.mark.parametrize("limits", [{"max_connections": 1}, {"max_channels": 2}], ids=str)
