@@ -10,7 +10,14 @@ import pytest
 
 from amqp_core import amqp_0_9_1, protocols
 from amqp_core.address import ConnectOptions
-from amqp_core.errors import AuthenticationFailed, ConnectionFailed, ConnectionLost, UsageError, VersionRefused
+from amqp_core.errors import (
+    AuthenticationFailed,
+    ConnectionFailed,
+    ConnectionLost,
+    LimitReached,
+    UsageError,
+    VersionRefused,
+)
 from amqp_core.v0_9.client import Client as Client09
 from amqp_core.v0_10.client import Client as Client010
 from tests.support.fakepeer import HOST, FakePeer, Peer, serve
@@ -129,6 +136,13 @@ def test_each_host_of_a_list_is_tried_with_its_own_protocol(at: Callable[..., Ho
     assert hosts.connect("gone", "qpid", "rabbit") == "0-10 at qpid"
     assert hosts.connect("rabbit") == "0-9-1 at rabbit"
     assert hosts.tried == [("rabbit", "0-9-1")]
+
+
+def test_another_host_may_have_room_for_a_connection(at: Callable[..., Hosts]) -> None:
+    hosts = at(full=LimitReached(530, "node connection limit (9) is reached"), rabbit=RABBITMQ)
+    assert hosts.connect("full", "rabbit") == "0-9-1 at rabbit"
+    with pytest.raises(LimitReached):
+        hosts.connect("full")
 
 
 def test_a_refused_login_is_not_tried_elsewhere(at: Callable[..., Hosts]) -> None:
