@@ -21,6 +21,7 @@ from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.options import SourceOptions
 from tests.spark.driver import Driver
 from tests.spark.reader_support import BodyPlan
+from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -114,6 +115,10 @@ class Place:
             info = client.query_queue(queue or self.queue)
         assert info is not None
         return info.message_count, info.subscriber_count
+
+    def wait_for_count(self, messages: int, consumers: int) -> None:
+        """Wait until :meth:`count` says so: on RabbitMQ it is late for a moment, after a consumer has gone, too."""
+        wait_until(lambda: self.count() == (messages, consumers), f"{messages} messages and {consumers} consumers")
 
     def reader(self, **options: Any) -> AmqpStreamReader:
         """A reader of the queue with options; ``__`` in a keyword stands for a dot."""

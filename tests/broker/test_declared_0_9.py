@@ -41,7 +41,7 @@ def refused(place: Place, **options: Any) -> str:
         driver.rows(1)
     place.stop()
     assert raised.value.condition == "AMQP_QUEUE_DECLARED_DIFFERENTLY"
-    assert place.count() == (3, 0)
+    place.wait_for_count(3, 0)
     assert not any(message.redelivered for message in taken(place))
     return str(raised.value)
 

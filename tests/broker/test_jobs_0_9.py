@@ -56,7 +56,7 @@ def test_messages_go_through_all_jobs(
         rows = pq.read_table(ticks)
         assert rows.num_rows == COUNT
         assert len(set(rows["message_id"].to_pylist())) == COUNT
-        assert place.count() == (0, 0)
+        place.wait_for_count(0, 0)
 
         again = ["--input", str(ticks), "--column", "body=body", "--column", "message_id=message_id"]
         assert run["publish"](*again, "--routing-key", place.queue) == 0

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from amqp_spark import retry
 from amqp_spark.connect import connect as connector
 from amqp_spark.datasource.stream_reader import AmqpStreamReader
 from amqp_spark.options import SourceOptions
 from tests.broker.stream_support import depth, numbers, publish, subscribers
 from tests.spark.driver import Driver, bodies
 from tests.spark.reader_support import BodyPlan
+from tests.spark.transactional_state_support import slow_to_return
 from tests.support.dial import address, by_way_of
 from tests.support.process import wait_until
 from tests.support.proxy import FaultProxy
@@ -74,9 +74,10 @@ def test_available_now_waits_for_what_a_lost_session_holds(
     driver = Driver(reading(maxMessagesPerTrigger=300), available_now=True)
     driver.trigger()
     wait_until(lambda: (driver.reader.reportLatestOffset() or {})[queue]["position"] == COUNT, "all is held")
-    monkeypatch.setattr(retry, "pause_before", lambda attempt, longest: 3.0)  # later than what is looked at now
+    may_return = slow_to_return(monkeypatch)
     proxy.to_client.cut(how="one-sided")
     assert subscribers(client, queue) == 1
+    may_return.set()
     while driver.trigger() is not None:
         pass
     assert set(bodies([row for batch in driver.batches for row in batch])) == set(numbers(COUNT))

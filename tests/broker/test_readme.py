@@ -12,6 +12,7 @@ from chispa import assert_df_equality
 
 from amqp_core import ConnectOptions, Message, parse_url
 from amqp_core import connect as connect_to
+from tests.support.process import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -104,6 +105,10 @@ def test_the_example_with_rabbitmq(rabbitmq: RabbitMQNode, capsys: pytest.Captur
         hosts=((rabbitmq.host, rabbitmq.port),), username=rabbitmq.username, password=rabbitmq.password
     )
     with names["Client"].connect(options) as client:
-        info = client.query_queue(queue)
-        assert (info.message_count, info.subscriber_count) == (0, 0)
+
+        def is_idle() -> bool:
+            info = client.query_queue(queue)
+            return (info.message_count, info.subscriber_count) == (0, 0)
+
+        wait_until(is_idle, "no message and no consumer")
         client.delete_queue(queue)

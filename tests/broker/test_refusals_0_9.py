@@ -114,7 +114,7 @@ def test_a_sink_of_exactly_once_ends_with_the_code_of_options(
     assert "else at-least-once with stableMessageId=true" in line
     assert code == EXIT_OPTIONS
     assert "rolled back" not in shown
-    assert place.count() == (0, 0)
+    place.wait_for_count(0, 0)
 
 
 def test_a_port_of_another_protocol_is_named_at_once(rabbitmq: RabbitMQNode) -> None:

@@ -11,6 +11,7 @@ from amqp_core.errors import ConnectionLost, LimitReached, NotFound, Preconditio
 from amqp_spark.datasource import consumer_setup, consumer_watch, drain_detector
 from amqp_spark.datasource import unsettled as module
 from amqp_spark.datasource.block_server import fetch
+from amqp_spark.datasource.queue_consumer import QueueConsumer
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
 from amqp_spark.datasource.receiver import Receiver
 from amqp_spark.datasource.unsettled import HIGHEST, UnsettledFlowControl
@@ -258,6 +259,24 @@ def test_available_now_reads_all_that_was_there_although_the_count_is_late(
     assert drained(Driver(readers(), available_now=True)) == numbers(100)
     assert len(fake.accepted) == 100
     assert fake.depth("q") == 0
+
+
+@pytest.mark.usefixtures("_fast")
+def test_available_now_counts_what_arrives_with_the_second_count_as_received(
+    fake: FakeBroker, readers: Readers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader was kept from reading, so that the queue seemed quiet; the broker counts what it has not sent yet."""
+    recount = QueueConsumer._recount
+
+    def kept_from_reading(consumer: QueueConsumer, *given: Any) -> None:
+        fake.publish("q", *numbers(50, 50))
+        fake.counts = [0]
+        recount(consumer, *given)
+
+    monkeypatch.setattr(QueueConsumer, "_recount", kept_from_reading)
+    fake.publish("q", *numbers(50))
+    fake.counts = [0, 0]
+    assert drained(Driver(readers(), available_now=True)) == numbers(100)
 
 
 @pytest.mark.usefixtures("_fast")
