@@ -217,6 +217,16 @@ class Subscription(Protocol):
     def take_arrived(self) -> Sequence[Block]:
         """Return the transfers that arrived during other calls; do not wait."""
 
+    def bound(self, admits: Callable[[int, int, int], bool]) -> None:
+        """Drop what comes while a call waits for an answer, and was not taken, once ``admits`` has returned false: the
+        messages come again to another client, after this one was closed. It is called with the number of messages that
+        wait to be taken, their bytes, and the bytes of the message under way if it is about that. Not with credit,
+        which bounds what may come."""
+
+    @property
+    def overflowed(self) -> bool:
+        """Whether messages were dropped: see :meth:`bound`."""
+
     def take_one(self, *, timeout: float) -> Message | None:
         """Return the next message, or raise UndecodableMessage; ``None`` if none arrives in ``timeout`` seconds."""
 
@@ -485,6 +495,9 @@ class Client(Protocol):
     @property
     def under_way_bytes(self) -> int:
         """Bytes of the message of which a large part has arrived, as many as are known of; 0 if there is none."""
+
+    def read_at_most(self, nbytes: int) -> None:
+        """Take at most so many bytes at once from the socket: what arrives after reading is paused, at the latest."""
 
     def pause_reading(self, paused: bool) -> None:  # noqa: FBT001 - a switch, named by its method
         """Stop or resume reading transfers from the socket, which slows down the broker; heartbeats are still sent."""

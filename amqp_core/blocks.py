@@ -92,10 +92,11 @@ def runs(block: Block, name_of: Callable[[bytes, int], str]) -> Iterator[tuple[s
 class Pieces:
     """Bytes that arrive piece by piece and are joined once. Not thread-safe."""
 
-    __slots__ = ("_list", "_since", "_solid", "nbytes")
+    __slots__ = ("_dropping", "_list", "_since", "_solid", "nbytes")
 
     def __init__(self) -> None:
         self._list: list[bytes] = []
+        self._dropping = False
         self.nbytes = 0
         self._solid = 0  # number of pieces at the front that are not small, or are joined already
         self._since = 0  # bytes of the pieces after them
@@ -104,8 +105,10 @@ class Pieces:
         """Append a piece."""
         if not piece:
             return
-        self._list.append(piece)
         self.nbytes += len(piece)
+        if self._dropping:
+            return
+        self._list.append(piece)
         self._since += len(piece)
         if len(self._list) - self._solid >= _MANY:
             if self._since < _MANY * _SMALL_CHUNK:
@@ -117,9 +120,13 @@ class Pieces:
         """Return the first piece; there must be one."""
         return self._list[0]
 
+    def drop(self, kept: int) -> None:
+        """Keep only the first ``kept`` bytes of the first piece, until :meth:`take`; the others are still counted."""
+        self._list, self._dropping = [self._list[0][:kept]], True
+
     def take(self, last: bytes | memoryview) -> bytes:
-        """Return all pieces and ``last``, joined; clear the pieces."""
-        joined = b"".join((*self._list, last))
-        self._list = []
+        """Return all pieces and ``last``, joined, or what :meth:`drop` has kept; clear the pieces."""
+        joined = self._list[0] if self._dropping else b"".join((*self._list, last))
+        self._list, self._dropping = [], False
         self.nbytes = self._solid = self._since = 0
         return joined

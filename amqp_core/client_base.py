@@ -137,6 +137,10 @@ class BaseClient(Generic[DriverT]):
         """Make a wait of the client's thread return early. May be called from any thread."""
         self._driver.wake()
 
+    def read_at_most(self, nbytes: int) -> None:
+        """Take at most so many bytes at once from the socket; 256 KiB is the default."""
+        self._driver.transport.read_bytes = nbytes
+
     def pause_reading(self, paused: bool) -> None:  # noqa: FBT001 - a switch
         """Leave arriving data in the socket, which slows down the broker; heartbeats are still sent.
 

@@ -124,6 +124,11 @@ class BlockScanner(ABC):
         """Bytes of the message under way, as many as are known of, once a large part has arrived; 0 otherwise."""
         return self._aside.nbytes + self._lacking() if self._announced else 0
 
+    def drop_under_way(self) -> None:
+        """Keep of the message under way, which is large, its first bytes only: they are yielded as if they were all."""
+        if self._announced:
+            self._aside.drop(COMMAND_FRAME_BYTES)
+
     def _lacking(self) -> int:
         """Bytes that the message set aside is known to lack."""
         return 0

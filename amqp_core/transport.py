@@ -73,6 +73,8 @@ class Transport:
         """The part of it that was not written as ``bounded``."""
         self.sent_bytes = 0
         """Bytes that the peer's side has taken so far."""
+        self.read_bytes = READ_BYTES
+        """Most bytes that one :meth:`read` returns."""
         sock.setblocking(False)
         self._wake_in, self._wake_out = socket.socketpair()
         self._wake_in.setblocking(False)
@@ -180,13 +182,13 @@ class Transport:
                 self._pending[0] = (view[sent:], bounded)
 
     def read(self) -> bytes | None:
-        """Return the bytes that have arrived (at most 256 KiB), ``None`` if none, ``b""`` at the end of the stream.
+        """Return what has arrived, at most ``read_bytes``; ``None`` if nothing, ``b""`` at the end of the stream.
 
         Raises:
             ConnectionLost, TlsError: as :meth:`flush`.
         """
         try:
-            data = self._sock.recv(READ_BYTES)
+            data = self._sock.recv(self.read_bytes)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
         except ssl.SSLEOFError:

@@ -147,6 +147,11 @@ class SparkCondition(Condition):
         "Queue {queue!r} was deleted while the query read it.",
         "Create it again, and start the query again.",
         "Messages that the query had received before are still given to Spark, except with exactly-once.")
+    BUFFER_OVERFLOWED = (
+        "Queue {queue!r}: more came before an answer of the broker than bufferBytes has room for.",
+        "If it repeats, raise option bufferBytes.",
+        "AMQP 0-9-1 limits messages and not bytes, and an answer comes after all messages that were sent before. Those "
+        "without room are dropped, and the source subscribes again, for fewer messages at a time: they come again.")
     CONSUMER_STALLED = (
         "Queue {queue!r} has {count} message(s), and the broker sends none of them to this consumer.",
         "If it repeats, raise option consumerTimeout, or the broker's consumer_timeout.",

@@ -154,6 +154,20 @@ class Subscription(Arrivals[Message]):
         """Whether there is no credit, and no transfer is under way."""
         return not self.credit
 
+    def bound(self, _admits: Callable[[int, int, int], bool]) -> None:
+        """Refused, since credit bounds what may come.
+
+        Raises:
+            UsageError: always.
+        """
+        reason = "bound() is for protocols without credit; renew() says how many bytes may come"
+        raise UsageError(CoreCondition.CALL_NOT_ALLOWED(reason=reason))
+
+    @property
+    def overflowed(self) -> bool:
+        """False: nothing is dropped."""
+        return False
+
     def _check_credit_is_ours(self, call: str) -> None:
         if self._limit is not None:
             reason = f"{call} changes the credit of a subscription with a limit of unsettled messages"

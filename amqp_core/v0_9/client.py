@@ -19,7 +19,7 @@ from amqp_core.v0_9.log_messages import log_entry
 from amqp_core.v0_9.messages import Message, earlier_deliveries
 from amqp_core.v0_9.publishing_client import PublishingClient
 from amqp_core.v0_9.redelivery import identities, redelivered
-from amqp_core.v0_9.routing import by_consumer_tag
+from amqp_core.v0_9.routing import by_consumer_tag, consumer_tag_of
 from amqp_core.v0_9.subscription import Subscription
 from amqp_core.v0_9.topology import not_supported
 
@@ -57,7 +57,11 @@ class Client(PublishingClient):
         self._subscriptions: dict[str, Subscription] = {}
         self._subscribed = 0
         self._prefetch: int | None = None
+        self._under_way: Subscription | None = None
+        """That of the large message which has begun to arrive last."""
+        driver.on_wait = self._look_at_under_way
         driver.endpoint.on_block = self._deliver
+        driver.endpoint.on_begun = self._begun
         driver.endpoint.on_method[CONSUMING] = self._method
 
     @classmethod
@@ -382,6 +386,18 @@ class Client(PublishingClient):
         subscription = self._subscriptions.get(method.consumer_tag)
         if subscription is not None:  # else it was cancelled here at the same time
             subscription.cancelled_by_broker()
+
+    def _begun(self, frames: bytes) -> None:
+        """Note whose message has begun to arrive; that there is such a subscription is checked when it is complete."""
+        self._under_way = self._subscriptions.get(consumer_tag_of(frames, 0))
+        self._look_at_under_way()
+
+    def _look_at_under_way(self) -> None:
+        """Drop the message under way, unless its subscription has room for it."""
+        connection = self._driver.connection
+        under_way = connection.under_way_bytes
+        if self._under_way is not None and under_way and not self._under_way.admits_under_way(under_way):
+            connection.drop_under_way()
 
     def _deliver(self, block: Block) -> None:
         """Pass each run of deliveries to the subscription of its consumer tag."""

@@ -163,6 +163,16 @@ class DeliveriesReceived:
 
 
 @dataclass(frozen=True, slots=True)
+class DeliveryBegun:
+    """The first part of a large delivery arrived on the consuming channel: its ``frames``, the last one incomplete.
+
+    Immutable: any thread may use it.
+    """
+
+    frames: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Blocked:
     """The broker reads no more from this connection (connection.blocked); ``None``: it reads again.
 
@@ -177,7 +187,7 @@ class SecretUpdated:
     """The broker has taken the new secret (connection.update-secret-ok). Immutable: any thread may use it."""
 
 
-Event = Opened | Redirected | Ended | FrameReceived | DeliveriesReceived | Blocked | SecretUpdated
+Event = Opened | Redirected | Ended | FrameReceived | DeliveriesReceived | DeliveryBegun | Blocked | SecretUpdated
 
 
 def takes_long_logins(server_properties: Mapping[str, object]) -> bool:
@@ -474,6 +484,11 @@ class Connection:
         """See :attr:`.BlockScanner.under_way_bytes`; 0 where messages are not scanned."""
         return 0 if self._scan is None else self._scan.under_way_bytes
 
+    def drop_under_way(self) -> None:
+        """See :meth:`.BlockScanner.drop_under_way`."""
+        if self._scan is not None:
+            self._scan.drop_under_way()
+
     def _scan_frames(self, data: bytes, events: list[Event]) -> None:
         scanner = self._scan
         assert scanner is not None
@@ -487,6 +502,8 @@ class Connection:
                 events.append(DeliveriesReceived(item))
             if self.state is State.CLOSED:
                 return
+        if scanner.begun and self.state is State.OPEN:
+            events.append(DeliveryBegun(scanner.begun))
         if scanner.error is not None:
             raise scanner.error
 

@@ -24,6 +24,7 @@ from amqp_core.v0_9.connection import (
     Blocked,
     Connection,
     DeliveriesReceived,
+    DeliveryBegun,
     Ended,
     Event,
     FrameReceived,
@@ -64,6 +65,7 @@ class ConnectionEndpoint:
         secrets_updated: number of answers to connection.update-secret.
         channels: the channels, by number.
         on_block: called with each block of deliveries.
+        on_begun: called with the first frames of an incomplete large delivery.
         on_method: called with every method of a channel that answers no request, and its content.
         on_blocked: called with the reason of connection.blocked, and with ``None`` at connection.unblocked.
     """
@@ -78,6 +80,7 @@ class ConnectionEndpoint:
             number: Channel(connection, number, max_message_bytes) for number in (CONSUMING, PUBLISHING, ASKING)
         }
         self.on_block: Callable[[Block], None] = _no_consumer
+        self.on_begun: Callable[[bytes], None] = lambda _: None
         self.on_method: dict[int, OnMethod] = {}
         self.on_blocked: Callable[[str | None], None] = lambda _: None
         self.data_to_send = connection.data_to_send
@@ -116,6 +119,8 @@ class ConnectionEndpoint:
             channel = self.channels[CONSUMING]
             if channel.state is ChannelState.OPEN:  # else they were under way when it was closed
                 self.on_block(event.block)
+        elif isinstance(event, DeliveryBegun):
+            self.on_begun(event.frames)
         elif isinstance(event, FrameReceived):
             return self._receive_frame(event)
         elif isinstance(event, Blocked):
@@ -151,6 +156,8 @@ class Driver(Pump):
     Attributes:
         connection: the state machine.
         endpoint: the connection and its channels, with the handlers of what arrives.
+        awaits_answer: whether a call waits for an answer, so that all deliveries before it are read.
+        on_wait: called when such a wait begins.
     """
 
     def __init__(
@@ -158,6 +165,8 @@ class Driver(Pump):
     ) -> None:
         self.endpoint = ConnectionEndpoint(connection, max_message_bytes)
         self.connection = connection
+        self.awaits_answer = False
+        self.on_wait: Callable[[], None] = lambda: None
         super().__init__(transport, self.endpoint, call_timeout_s=call_timeout_s)
 
     @classmethod
@@ -236,6 +245,15 @@ class Driver(Pump):
             self.abort()
         else:
             super().discard()
+
+    def wait_for(self, done: Callable[[], bool], what: str, silence_timeout_s: float = 0.0) -> None:
+        """As :meth:`Pump.wait_for`; deliveries that come before the answer may be dropped meanwhile."""
+        self.awaits_answer = True
+        try:
+            self.on_wait()
+            super().wait_for(done, what, silence_timeout_s)
+        finally:
+            self.awaits_answer = False
 
     def give_up(self, what: str) -> NoReturn:
         """As :meth:`Pump.give_up`; says that the broker has blocked the connection, if it has."""

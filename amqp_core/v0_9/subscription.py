@@ -39,6 +39,7 @@ class Subscription(Arrivals[Message]):
     Attributes:
         consumer_tag: its name on the consuming channel.
         queue: name of the queue.
+        overflowed: whether messages were dropped: see :meth:`bound`.
     """
 
     def __init__(
@@ -51,6 +52,8 @@ class Subscription(Arrivals[Message]):
         self._unsettled = RangeSet()
         self._cancelled: AmqpError | None = None
         self._ceasing: Request | None = None
+        self._admits: Callable[[int, int, int], bool] | None = None
+        self.overflowed = False
         self.consumer_tag = consumer_tag
         self.queue = queue
 
@@ -187,9 +190,34 @@ class Subscription(Arrivals[Message]):
         text = CoreCondition.CONSUMER_CANCELLED(queue=self.queue)
         self._cancelled = ResourceDeleted(spec.ReplyCode.NOT_FOUND, None, text, spec.BasicCancel.NAME)
 
+    def bound(self, admits: Callable[[int, int, int], bool]) -> None:
+        """Bound what is kept while a call waits for an answer: it reads all that comes before, paused or not.
+
+        ``admits`` is called meanwhile, for each block and each large message that begins to arrive, with the number of
+        messages that wait to be taken, their bytes, and the bytes of the message under way, if it is about that. Once
+        it returns false, everything that was not taken is dropped, and everything that comes later, and
+        :attr:`overflowed` is true. The broker still counts what was dropped as unsettled: close the client, then it
+        comes again.
+        """
+        self._admits = admits
+
+    def admits_under_way(self, nbytes: int) -> bool:
+        """Whether a large message of which a part has arrived is kept; the client calls it."""
+        return self._keeps(0, 0, nbytes)
+
+    def _keeps(self, count: int, nbytes: int, under_way: int) -> bool:
+        if not self.overflowed and self._client.awaits_answer and self._admits is not None:
+            count += sum(len(each.ends) for each in self._blocks)
+            nbytes += sum(len(each.frames) for each in self._blocks)
+            self.overflowed = not self._admits(count, nbytes, under_way)
+            if self.overflowed:
+                self._blocks = []
+        return not self.overflowed
+
     def receive_block(self, block: Block) -> None:
         """Take a block of this consumer."""
-        self._blocks.append(block)
+        if self._keeps(len(block.ends), len(block.frames), 0):
+            self._blocks.append(block)
         if self._most is not None:
             self._unsettled.add(block.first_id, block.first_id + len(block.ends) - 1)
 

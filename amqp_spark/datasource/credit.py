@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from amqp_spark.datasource.drain_detector import QUIET_SECONDS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from amqp_core.api import Block, Client, Subscription
     from amqp_spark.datasource.receive_buffer import ReceiveBuffer
@@ -90,8 +90,12 @@ class CreditFlowControl:
     def most_unsettled(self, _at_most: int | None = None) -> None:
         """Only credit limits a subscription."""
 
-    def before_session(self) -> None:
+    def before_session(self, _is_asked: Callable[[], bool]) -> None:
         """Nothing comes without credit."""
+
+    def may_begin_anew(self) -> bool:
+        """Never asked: credit bounds what may come."""
+        return True
 
     def restart(self) -> None:
         """Reset for a new session."""

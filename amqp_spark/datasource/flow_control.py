@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from amqp_core.api import Block, Client, Subscription
 
@@ -31,8 +31,9 @@ class FlowControl(Protocol):
     def most_unsettled(self, at_most: int | None = None) -> int | None:
         """Choose the limit of unsettled messages for the next subscription, at most ``at_most``; None: none."""
 
-    def before_session(self) -> None:
-        """Wait before the connection is made, if what comes first would have to wait for long."""
+    def before_session(self, is_asked: Callable[[], bool]) -> None:
+        """Wait before the connection is made, if what comes first would have to wait for long; not while ``is_asked``
+        returns true, called under the lock: others wait for what the session has to do."""
 
     def restart(self) -> None:
         """Reset for a new session, which has subscribed."""
@@ -45,6 +46,9 @@ class FlowControl(Protocol):
 
     def announce(self, subscription: Subscription) -> None:
         """Reserve budget: the thread is about to wait for an answer of the broker and takes all transfers before it."""
+
+    def may_begin_anew(self) -> bool:
+        """Whether there is room for what the subscription has dropped: it comes again in the next session."""
 
     def take_timeout(self) -> float:
         """Seconds to wait for transfers before :meth:`regulate`."""

@@ -22,7 +22,7 @@ from amqp_spark.datasource.drain_detector import QUIET_SECONDS, SETTLING_SECONDS
 from amqp_spark.datasource.incarnation import Incarnation
 from amqp_spark.datasource.receive_buffer import add_range
 from amqp_spark.datasource.settling import Settler
-from amqp_spark.datasource.unsettled import UnsettledFlowControl
+from amqp_spark.datasource.unsettled import UnsettledFlowControl, read_bytes
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.errors import ConsumerStalled, OffsetError
 from amqp_spark.host_order import HostOrder
@@ -220,7 +220,7 @@ class QueueConsumer:
 
     def _serve(self) -> None:
         self._life = Incarnation()
-        self._flow.before_session()
+        self._flow.before_session(self._waits_for_broker)
         client = self._open()
         if client is None:
             return
@@ -312,6 +312,8 @@ class QueueConsumer:
         self._protocol = client.protocol
         credit = client.capabilities.credit
         self._ending.replaces = not credit and not client.capabilities.counts_held_messages
+        if not credit:
+            client.read_at_most(read_bytes(len(self._held.buffers)))
         if credit == self._has_credit:
             return
         self._has_credit = credit
@@ -319,7 +321,8 @@ class QueueConsumer:
             self._flow = CreditFlowControl(self.queue, self._held)
             self._ending.settling_s = 0.0
         else:
-            self._flow = UnsettledFlowControl(self.queue, self._held, settles=self._options.accepts)
+            owns = self._owner is not None
+            self._flow = UnsettledFlowControl(self.queue, self._held, settles=self._options.accepts, owns=owns)
             self._ending.settling_s = SETTLING_SECONDS
 
     def _close(self, client: Client) -> None:
@@ -334,12 +337,14 @@ class QueueConsumer:
 
     def _step(self, client: Client, subscription: Subscription) -> None:
         wakes = self._wakes
-        if self._waits_for_broker():
+        if self._waits_for_broker() and not (self._owner is not None and self._owner.in_doubt):
             self._flow.announce(subscription)
         self._settle(client)
         if self._looks_deleted:
             self._looks_deleted = False
             self._ask_end(client)
+        if subscription.overflowed and self._flow.may_begin_anew():
+            raise ConsumerStalled(SparkCondition.BUFFER_OVERFLOWED(queue=self.queue))
         self._store(subscription.take_arrived())  # these bytes count when credit is granted
         left = self._left_to_take()
         self._flow.regulate(client, subscription, left=left, idles=not self.bounded)
@@ -370,8 +375,10 @@ class QueueConsumer:
     def _waits_for_broker(self) -> bool:
         """Whether a request of another thread needs an answer of the broker."""
         with self._lock:
-            asked = self._owner is not None and self._owner.is_asked()
-            return asked or self._looks_deleted or self.sync_wanted != self.sync_done
+            return self._is_asked() or self._looks_deleted or self.sync_wanted != self.sync_done
+
+    def _is_asked(self) -> bool:
+        return self._owner is not None and self._owner.is_asked()
 
     def _take_timeout(self) -> float:
         if (self.bounded and not self.exhausted) or (self._owner is not None and self._owner.in_doubt):

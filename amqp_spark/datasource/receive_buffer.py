@@ -391,12 +391,13 @@ class ReceiveBuffer:
         self.turns = Turns(clock)
         self.wake: dict[str, Callable[[], None]] = {}
         """Wakes the thread of a queue."""
-        self.elsewhere: list[Callable[[], int]] = []
-        """Functions that return bytes held elsewhere, which count against the budget."""
+        self.elsewhere: dict[str, Callable[[], int]] = {}
+        """Functions that return the bytes of a queue which are held elsewhere, and count against the budget."""
         self.rooms: dict[str, Room] = {}
         """What the consumers of queues may hold that are limited in another way than by credit."""
         self.awaited: dict[str, int] = {}
-        """Bytes that may arrive on queues whose threads wait for an answer of the broker: they cannot be paused."""
+        """Bytes that may arrive, or without credit have arrived, on queues whose threads wait for an answer of the
+        broker: they cannot be paused."""
 
     def want(self, nbytes: int, messages: int | None = None) -> None:
         """Suppress wake-ups until this many bytes, or messages, wait to be planned: each wake-up slows receiving."""
@@ -431,7 +432,14 @@ class ReceiveBuffer:
     @property
     def bytes(self) -> int:
         """Bytes held over all queues: received and not accepted, or owned and not finished."""
-        return sum(buffer.held_bytes for buffer in self.buffers.values()) + sum(each() for each in self.elsewhere)
+        return sum(buffer.held_bytes for buffer in self.buffers.values()) + sum(
+            each() for each in self.elsewhere.values()
+        )
+
+    def bytes_of(self, queue: str) -> int:
+        """Bytes held of one queue, as :attr:`bytes`."""
+        held, elsewhere = self.buffers[queue].held_bytes, self.elsewhere.get(queue)
+        return held if elsewhere is None else held + elsewhere()
 
     @property
     def waiting_bytes(self) -> int:

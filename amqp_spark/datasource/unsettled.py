@@ -10,6 +10,12 @@ A message that is larger than the rest of its queue's share needs a turn: of all
 message, and only while the others hold little more than their shares. So one message at most exceeds the budget. Where
 the wait for a turn has cost a connection, the next session begins with its turn: each lost one counts as a delivery,
 and a quorum queue drops a message that was delivered too often.
+
+With exactly-once the broker has to answer for each batch, and the answer comes after all that was sent before, which is
+read although the share is used up. So a part of the share stays free for that. If more comes, all of it is dropped, and
+so is what comes later; the session goes on, since others may wait for its answers, until there is room, or its turn has
+come. Then it is replaced by one with a smaller limit, to which everything comes again. If no other queue waits, the
+message that follows a large one is kept, since the limit cannot be smaller than one: then two exceed the budget.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ from typing import TYPE_CHECKING, Final
 from amqp_spark.datasource.flow_control import Room
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from amqp_core.api import Block, Client, Subscription
     from amqp_spark.datasource.receive_buffer import ReceiveBuffer
@@ -36,15 +42,28 @@ LONG_PAUSE_SECONDS: Final = 10.0
 EXCESS_BYTES: Final = 4 << 20
 """Bytes by which queues may together exceed their shares while another one receives a large message. Each exceeds its
 share by what one read brings, however small its messages are."""
+ANSWER_BYTES: Final = 8 << 20
+"""Bytes by which a queue may exceed its share with what comes before an answer of the broker, if the others do not;
+together at most ``EXCESS_BYTES`` more."""
+MOST_READ_BYTES: Final = 256 << 10
+"""Most bytes of one read; those of all queues together are no more than ``EXCESS_BYTES``, if that leaves enough."""
+LEAST_READ_BYTES: Final = 16 << 10
+"""Smaller reads cost much processor time."""
 IDLE_SECONDS: Final = 5.0
 """Longest wait for messages; requests of other threads end the wait."""
 
 
+def read_bytes(queues: int) -> int:
+    """Bytes of one read of each of so many queues."""
+    return max(LEAST_READ_BYTES, min(MOST_READ_BYTES, EXCESS_BYTES // queues))
+
+
 class UnsettledFlowControl:
     """See :class:`.FlowControl`. ``settles``: whether messages are settled: otherwise the broker knows no limit, and
-    only the socket holds it back."""
+    only the socket holds it back; ``owns``: whether they are settled before Spark has processed them, and answers of
+    the broker are waited for."""
 
-    def __init__(self, queue: str, held: ReceiveBuffer, *, settles: bool = True) -> None:
+    def __init__(self, queue: str, held: ReceiveBuffer, *, settles: bool = True, owns: bool = False) -> None:
         self.paused = False
         self._buffer = held.buffers[queue]
         self._held = held
@@ -53,6 +72,16 @@ class UnsettledFlowControl:
         self._clock = held.clock
         self._share = held.budget_bytes // len(held.buffers)
         self._settles = settles
+        self._owns = owns
+        self._keeps = True
+        """Whether messages that arrive are kept, so that they need room."""
+        self._reserve = 0
+        """Bytes of the share that stay free for what comes before an answer."""
+        self._let_in: int | None = None
+        """Position of a message under way that is received to its end, since it has a turn."""
+        self._let_in_bytes = 0
+        self._is_deaf = self._begins_anew = False
+        """Whether all that comes is dropped, and whether the next session follows for this reason."""
         self.most: int | None = None
         self._begin = 0
         """Position at which the session began."""
@@ -72,7 +101,8 @@ class UnsettledFlowControl:
         """See :meth:`.FlowControl.most_unsettled`."""
         if not self._settles:
             return None
-        fits = self._share // self._largest
+        # What is owned takes the other half: see _reserve_room.
+        fits = (self._share // 2 if self._owns else self._share) // self._largest
         if self._losses == 0:
             typical = 2 * self._bytes // self._count if self._count else FIRST_GUESS_BYTES
             limit = self._share // max(1, typical)
@@ -81,12 +111,14 @@ class UnsettledFlowControl:
         self.most = max(1, min(limit, HIGHEST if at_most is None else min(HIGHEST, at_most)))
         return self.most
 
-    def before_session(self) -> None:
+    def before_session(self, is_asked: Callable[[], bool]) -> None:
         """See :meth:`.FlowControl.before_session`."""
         if not self._losses or self._largest <= self._share or len(self._held.buffers) == 1:
             return
         with self._lock:
             while not self._held.stopping and not self._has_turn():
+                if is_asked():  # what others hold may become free only then
+                    return
                 self._lock.wait(IDLE_SECONDS)
         self._keeps_turn_until = math.inf
 
@@ -96,13 +128,17 @@ class UnsettledFlowControl:
         self._longest_pause_s = 0.0
         if self._keeps_turn_until == math.inf:
             self._keeps_turn_until = self._clock() + IDLE_SECONDS
+        self._let_in = None
         with self._lock:
             self._begin = self._buffer.received
-            self._held.rooms[self._queue] = Room(self.most, self._share)
+            self._reserve_room()
 
     def end(self) -> None:
         """See :meth:`.FlowControl.end`."""
-        self._leave_turn()
+        self._let_in = None
+        if not self._begins_anew:
+            self._leave_turn()
+        self._is_deaf = self._begins_anew = False
         if self.paused:
             self._resumed()
         if self._longest_pause_s >= LONG_PAUSE_SECONDS:
@@ -115,9 +151,56 @@ class UnsettledFlowControl:
         self._bytes += len(block.frames)
         self._largest = max(self._largest, block.largest)
         self._keeps_turn_until = -math.inf
+        if self._let_in is not None and self._buffer.received > self._let_in:
+            self._let_in = None
+        if self._owns:
+            self._reserve_room()
+
+    def _reserve_room(self) -> None:
+        """Reserve room for as many messages as may be sent before an answer: the limit of unsettled ones."""
+        if self._owns and self.most is not None and self._count:
+            self._reserve = min(self._share // 2, self.most * self._bytes // self._count)
+        self._held.rooms[self._queue] = Room(self.most, self._share - self._reserve)
 
     def announce(self, subscription: Subscription) -> None:
-        """Nothing is reserved: the limit bounds what may arrive."""
+        """See :meth:`.FlowControl.announce`. Where nothing is settled all is kept: it would not come again."""
+        if self._settles:
+            subscription.bound(self._admits)
+
+    def _admits(self, count: int, nbytes: int, under_way: int) -> bool:
+        """Whether what has come before an answer is kept: ``count`` messages of ``nbytes``, and one that is under way.
+
+        A large one among them has a turn, and needs no room.
+        """
+        if not self._keeps:
+            return True
+        with self._lock:
+            position = self._buffer.received + count
+            if under_way and self._let_in == position:
+                return True
+            held = self._held.bytes_of(self._queue)
+            # One message may fill the share, or more, and be accepted before the next one has come.
+            usual = self._share if self._largest <= self._share // 2 else max(self._share, held)
+            came = nbytes - (self._let_in_bytes if self._let_in is not None else 0)
+            excess = held + came + under_way - usual
+            if excess > 0 and excess + sum(min(each, EXCESS_BYTES) for each in self._excesses()) > ANSWER_BYTES:
+                self._largest = max(self._largest, under_way or nbytes // count)
+                if not under_way or self._let_in is not None or not self._has_turn():
+                    return False
+                self._let_in, self._let_in_bytes = position, under_way
+            self._held.awaited[self._queue] = nbytes + under_way
+            return True
+
+    def may_begin_anew(self) -> bool:
+        """See :meth:`.FlowControl.may_begin_anew`."""
+        if not self._is_deaf:
+            self._is_deaf = True
+            self._losses += 1
+            self._filled = max(1, self._unsettled())
+        with self._lock:
+            has_room = self._held.bytes_of(self._queue) < self._share - self._reserve
+            self._begins_anew = has_room and (self._largest <= self._share or self._has_turn())
+            return self._begins_anew
 
     def take_timeout(self) -> float:
         """See :meth:`.FlowControl.take_timeout`."""
@@ -125,15 +208,21 @@ class UnsettledFlowControl:
 
     def regulate(self, client: Client, _subscription: Subscription, *, left: int, idles: bool) -> None:
         """Stop reading the socket while the share of the queue is used up, or its next message waits for its turn."""
-        keeps = left > 0 or not self._settles
+        self._keeps = left > 0 or not self._settles
         under_way = client.under_way_bytes
         with self._lock:
-            held = self._buffer.held_bytes
-            paused = keeps and held >= self._share
-            needs_turn = not paused and under_way > 0 and held + under_way > self._share
-            if needs_turn:
+            self._held.awaited.pop(self._queue, None)
+            held = self._held.bytes_of(self._queue)
+            needs_turn = under_way > 0 and self._let_in == self._buffer.received
+            paused = not needs_turn and self._keeps and held >= self._share - self._reserve
+            if not (needs_turn or paused or self._is_deaf) and under_way > 0 and held + under_way > self._share:
+                needs_turn = True
                 self._largest = max(self._largest, under_way)
                 paused = not self._has_turn()
+                if not paused:
+                    self._let_in, self._let_in_bytes = self._buffer.received, under_way
+            if self._is_deaf:  # what comes needs no room, and a turn is for the next session
+                needs_turn, paused = True, False
         if not needs_turn and self._clock() >= self._keeps_turn_until:
             self._leave_turn()
         if paused == self.paused:
@@ -148,10 +237,14 @@ class UnsettledFlowControl:
 
     def _has_turn(self) -> bool:
         """Take a turn, or wait in line for it; return whether a message of any size may be received now."""
-        if self._held.turns.take(self._queue) != self._queue:
-            return False
-        others = (each for each in self._held.buffers.values() if each is not self._buffer)
-        return sum(max(0, each.held_bytes - self._share) for each in others) <= EXCESS_BYTES
+        return self._held.turns.take(self._queue) == self._queue and sum(self._excesses()) <= EXCESS_BYTES
+
+    def _excesses(self) -> Iterator[int]:
+        """Bytes by which the others exceed their shares."""
+        for queue in self._held.buffers:
+            held = self._held.bytes_of(queue) + self._held.awaited.get(queue, 0)
+            if queue != self._queue and held > self._share:
+                yield held - self._share
 
     def _leave_turn(self) -> None:
         self._keeps_turn_until = -math.inf
@@ -166,7 +259,7 @@ class UnsettledFlowControl:
 
     def has_room(self) -> bool:
         """See :meth:`.FlowControl.has_room`."""
-        return not self.paused and (self.most is None or self._unsettled() < self.most)
+        return not self.paused and not self._is_deaf and (self.most is None or self._unsettled() < self.most)
 
     def _unsettled(self) -> int:
         with self._lock:

@@ -107,8 +107,8 @@ class SourceOptions(ConnectionSettings):
     )
     buffer_bytes: int = option(
         "bufferBytes", kinds.size(), DERIVED,
-        "Most bytes that the receiver holds, received and not accepted yet. Other consumers do not see these "
-        "messages. One larger message passes alone.",
+        "Most bytes that the receiver holds over all queues, received and not accepted yet, besides one message and "
+        "16 MiB ([memory](delivery.md#memory-of-the-source)). Other consumers do not see these messages.",
         shown="2 x maxBytesPerTrigger",
     )
     num_partitions: int = option(

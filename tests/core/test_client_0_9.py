@@ -22,7 +22,7 @@ from amqp_core.errors import (
     UsageError,
 )
 from amqp_core.v0_9 import spec
-from amqp_core.v0_9.connection import CONSUMING
+from amqp_core.v0_9.connection import CONSUMING, Connection
 from amqp_core.v0_9.driver import ASKING
 from amqp_core.v0_9.framing import METHOD, encode_frame
 from amqp_core.v0_9.messages import Message, each_message
@@ -318,6 +318,108 @@ def test_a_large_message_that_begins_to_arrive_ends_the_wait() -> None:
         (block,) = subscription.take_blocks(10)
         assert len(block.frames) == len(frames)
         assert client.under_way_bytes == 0
+
+
+class Bound:
+    """Says whether what comes before an answer is kept, and notes what it was asked."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.asked: list[tuple[int, int, int]] = []
+
+    def __call__(self, count: int, nbytes: int, under_way: int) -> bool:
+        self.asked.append((count, nbytes, under_way))
+        return nbytes + under_way <= self.most
+
+
+def answers_after(*bodies: bytes) -> Server:
+    """A server that sends messages before it answers basic.get."""
+    sent = deliver(*bodies)
+
+    def step(peer: Peer) -> None:
+        peer.expect(spec.BasicGet)
+        sent(peer)
+        peer.send(spec.BasicGetEmpty(), channel=CONSUMING)
+
+    return Server(step)
+
+
+def test_what_comes_before_an_answer_is_kept_up_to_a_bound() -> None:
+    """Else all is dropped that was not taken, and what comes later."""
+    script = answers_after(*[b"x" * 1000] * 3, bytes(500_000), *[b"y" * 1000] * 3)
+    with FakePeer(script) as server:
+        client, subscription = script.subscribe(server)
+        client.read_at_most(16 << 10)
+        bound = Bound(20_000)
+        subscription.bound(bound)
+        client.pass_barrier("q")
+        assert subscription.overflowed
+        assert subscription.take_arrived() == []
+        assert bound.asked[-1][2] >= 500_000, "the large one was dropped when it began"
+        assert subscription.credit == 10 - 7, "the broker counts what was dropped"
+        assert client.under_way_bytes == 0
+
+
+def test_after_an_overflow_nothing_is_kept_of_a_large_message_that_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    dropped: list[int] = []
+    drop = Connection.drop_under_way
+
+    def counted(connection: Connection) -> None:
+        dropped.append(connection.under_way_bytes)
+        drop(connection)
+
+    monkeypatch.setattr(Connection, "drop_under_way", counted)
+    script = answers_after(bytes(500))
+    later = threading.Event()
+
+    def large(peer: Peer) -> None:
+        assert later.wait(15)
+        peer.raw(wire.delivery(2, bytes(600_000), consumer=b"s1", channel=CONSUMING))
+
+    script.steps = (*script.steps, large)
+    with FakePeer(script) as server:
+        client, subscription = script.subscribe(server)
+        subscription.bound(Bound(0))
+        client.pass_barrier("q")
+        assert subscription.overflowed
+        later.set()
+        while subscription.credit > 10 - 2:
+            assert subscription.take_blocks(10, begun=True) == []
+        assert len(dropped) == 1
+        assert dropped[0] >= 600_000
+
+
+def test_a_message_under_way_when_a_wait_begins_is_kept_if_there_is_room() -> None:
+    frames = wire.delivery(1, bytes(400_000), consumer=b"s1", channel=CONSUMING)
+
+    for most, kept in ((500_000, 1), (300_000, 0)):
+
+        def part(peer: Peer) -> None:
+            peer.raw(frames[:200_000])
+            peer.expect(spec.BasicGet)
+            peer.raw(frames[200_000:])
+            peer.send(spec.BasicGetEmpty(), channel=CONSUMING)
+
+        script = Server(part)
+        with FakePeer(script) as server:
+            client, subscription = script.subscribe(server)
+            subscription.bound(Bound(most))
+            while not client.under_way_bytes:
+                assert subscription.take_blocks(10, begun=True) == []
+            client.pass_barrier("q")
+            assert len(subscription.take_arrived()) == kept
+            assert subscription.overflowed is not bool(kept)
+
+
+def test_what_is_taken_is_not_bounded() -> None:
+    script = Server(deliver(bytes(300_000), b"a"))
+    with FakePeer(script) as server:
+        _, subscription = script.subscribe(server)
+        subscription.bound(Bound(0))
+        count = 0
+        while count < 2:
+            count += sum(len(block.ends) for block in subscription.take_blocks(10))
+        assert not subscription.overflowed
 
 
 def test_reading_is_paused() -> None:

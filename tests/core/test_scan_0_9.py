@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from amqp_core import scanning
 from amqp_core.blocks import Block
 from amqp_core.errors import AmqpError, DecodeError, LimitExceeded
-from amqp_core.scanning import IN_OTHER, IN_TRANSFER, OUTSIDE, Scan
+from amqp_core.scanning import COMMAND_FRAME_BYTES, IN_OTHER, IN_TRANSFER, OUTSIDE, Scan
 from amqp_core.v0_9 import _scan, scanner
 from amqp_core.v0_9._scan import NO_HEADER, parts, scan
 from amqp_core.v0_9.routing import by_consumer_tag, consumer_tag_of
@@ -357,6 +357,32 @@ def test_a_large_message_costs_what_it_weighs(size: int, limit: int, monkeypatch
     assert begun == ["c1"]
     assert tested.under_way_bytes == 0
     assert sum(scanned) < 3 * len(data)
+
+
+@pytest.mark.parametrize("size", [700, 40_000, 300_000])
+@pytest.mark.parametrize("limit", [4096, 131072])
+def test_of_a_large_message_that_is_dropped_the_first_bytes_are_left(size: int, limit: int) -> None:
+    """It is counted, and what follows it is found."""
+    large = wire.delivery(2, b"x" * 3_000_000, consumer=b"c2", limit=limit)
+    data = wire.delivery(1, b"one") + large + wire.delivery(3, b"y" * 100_000) + run(3, first=4)
+    tested = Scanner(1)
+    found: list[Block] = []
+    dropped = False
+    for start in range(0, len(data), size):
+        found += [item for item in tested.feed(data[start : start + size], 131072) if isinstance(item, Block)]
+        if tested.under_way_bytes and not dropped:
+            tested.drop_under_way()
+            dropped = True
+            assert len(large) * 0.9 < tested.under_way_bytes <= len(large)
+    assert tested.error is None
+    assert dropped
+    assert [delivery_tag(block.frames, 0) for block in found if consumer_tag_of(block.frames, 0) == "c2"] == [2]
+    (head,) = (block for block in found if consumer_tag_of(block.frames, 0) == "c2")
+    assert len(head.frames) <= COMMAND_FRAME_BYTES
+    assert list(head.ends) == [len(head.frames)]
+    others = [item for block in found if block is not head for item in look_into(block)]
+    assert [each[1] for each in others if isinstance(each, tuple)] == [1, 3, 4, 5, 6]
+    assert tested.under_way_bytes == 0
 
 
 @pytest.mark.parametrize("size", [700, 4096, 1 << 20])

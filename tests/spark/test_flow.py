@@ -132,7 +132,7 @@ def test_a_queue_that_brings_nothing_gets_new_credit_once() -> None:
 
     with controlled(script) as (client, subscription, held, flow):
         other = [1 << 20]
-        held.elsewhere.append(lambda: other[0])
+        held.elsewhere["other"] = lambda: other[0]
         got, end = 0, time.monotonic() + 20
         while not got and time.monotonic() < end:
             got = received(flow, held, subscription, client, 0.1)

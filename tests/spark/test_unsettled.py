@@ -195,6 +195,37 @@ def test_held_bytes_stay_within_the_buffer_with_messages_of_all_sizes(
     assert most <= budget + queues * (large + 1000)  # messages come whole: test_unsettled_turns.py has parts of them
 
 
+def test_what_comes_before_an_answer_and_has_no_room_comes_again_when_there_is_room(
+    fake: FakeBroker, make: Callable[..., Receiver], caplog: pytest.LogCaptureFixture
+) -> None:
+    budget = 1 << 20
+    fake.block_messages = 1
+    fake.publish("q", *(number + bytes(100_000) for number in numbers(200)))
+    receiver = make(bufferBytes=budget)
+    receiver.start()
+    fake.wait(lambda: any(client.paused for client in fake.live))
+    assert receiver.sync(), "the session answers"
+    most = before = receiver.held.bytes
+    assert before > 0
+    assert fake.connects == 1, "there is no room for another one"
+
+    def goes_on() -> bool:
+        nonlocal most
+        most = max(most, receiver.held.bytes)
+        receiver.plan(max_messages=None, max_bytes=budget)
+        receiver.accept(receiver.planned())
+        return len(fake.accepted) == 200
+
+    fake.wait(goes_on)
+    assert fake.connects == 2
+    assert most <= budget + 101_000
+    assert fake.accepted == [number + bytes(100_000) for number in numbers(200)]
+    first, second = (each["max_unsettled"] for each in fake.subscriptions)
+    assert first == budget // module.FIRST_GUESS_BYTES
+    assert second < first  # type: ignore[operator]
+    assert "AMQP_BUFFER_OVERFLOWED" in caplog.text
+
+
 @pytest.mark.parametrize("transfer", ["inline", "pull"])
 def test_a_task_learns_with_which_protocol_its_bytes_came(fake: FakeBroker, readers: Readers, transfer: str) -> None:
     """The reader reconnects to a broker of another protocol with a part of the batch in hand."""

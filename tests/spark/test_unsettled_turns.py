@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import random
-from typing import Any
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from amqp_spark.datasource import unsettled
 from amqp_spark.datasource.credit import SLACK_BYTES
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
-from amqp_spark.datasource.unsettled import EXCESS_BYTES, UnsettledFlowControl
+from amqp_spark.datasource.unsettled import ANSWER_BYTES, EXCESS_BYTES, UnsettledFlowControl, read_bytes
 from tests.support.fake_broker import FakeBlock
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 READ_BYTES = 1 << 18
 LARGE_BYTES = 1 << 15
@@ -21,8 +25,9 @@ MB = 1 << 20
 class Queue:
     """A queue of messages that arrive in parts, and its flow control."""
 
-    def __init__(self, name: str, held: ReceiveBuffer, sizes: list[int]) -> None:
-        self.flow = UnsettledFlowControl(name, held)
+    def __init__(self, name: str, held: ReceiveBuffer, sizes: list[int], *, owns: bool = False) -> None:
+        self.flow = UnsettledFlowControl(name, held, owns=owns)
+        self.held = held
         self.buffer = held.buffers[name]
         self.sizes = sizes
         self.came = 0
@@ -65,6 +70,32 @@ class Queue:
             self.buffer.append(block)
             self.flow.arrived(block)
 
+    def own(self) -> None:
+        """Accept all that was received; it stays in memory until :meth:`finish`."""
+        owned = self.buffer.held_bytes
+        self.commit()
+        self.held.elsewhere[self.buffer.queue] = lambda: owned
+
+    def finish(self) -> None:
+        """Spark has processed what was owned."""
+        del self.held.elsewhere[self.buffer.queue]
+
+    def answered(self, *sizes: int) -> bool:
+        """Messages come before an answer of the broker, each in parts; return whether all are kept."""
+        admits: list[Callable[[int, int, int], bool]] = []
+        subscription: Any = SimpleNamespace(bound=admits.append)
+        self.flow.announce(subscription)
+        nbytes = 0
+        for count, size in enumerate(sizes):
+            if size >= LARGE_BYTES and not admits[0](count, nbytes, size):
+                return False
+            nbytes += size
+            if not admits[0](count + 1, nbytes, 0):
+                return False
+        self.sizes[:0] = sizes
+        self.read(nbytes)
+        return True
+
     def lose(self) -> None:
         """Lose the connection; the message under way is sent again to the next one."""
         self.flow.end()
@@ -77,11 +108,11 @@ class Queue:
             self.buffer.accept(self.buffer.received)
 
 
-def queues(budget: int, *sizes: list[int]) -> tuple[ReceiveBuffer, list[Queue]]:
+def queues(budget: int, *sizes: list[int], owns: bool = False) -> tuple[ReceiveBuffer, list[Queue]]:
     """One queue for each list of sizes, within one budget."""
     names = [f"q{number}" for number in range(len(sizes))]
     held = ReceiveBuffer(names, budget, clock=lambda: 0.0)
-    return held, [Queue(name, held, list(each)) for name, each in zip(names, sizes, strict=True)]
+    return held, [Queue(name, held, list(each), owns=owns) for name, each in zip(names, sizes, strict=True)]
 
 
 def test_a_large_message_waits_until_another_one_has_arrived_and_was_accepted() -> None:
@@ -148,7 +179,7 @@ def test_a_session_begins_with_its_turn_where_the_wait_has_cost_a_connection(mon
             one.commit()
 
     monkeypatch.setattr(held.changed, "wait", wait)
-    two.flow.before_session()
+    two.flow.before_session(lambda: False)
     assert waited == 2, "until the other message is accepted"
     two.flow.restart()
     one.sizes.append(20 * MB)
@@ -167,7 +198,7 @@ def test_a_session_whose_queue_is_empty_does_not_keep_its_turn(monkeypatch: pyte
     two.regulate()
     two.lose()
     one.lose()
-    two.flow.before_session()
+    two.flow.before_session(lambda: False)
     assert held.turns.waits("q1")
     two.flow.restart()
     two.regulate()
@@ -177,10 +208,177 @@ def test_a_session_whose_queue_is_empty_does_not_keep_its_turn(monkeypatch: pyte
 def test_no_turn_is_needed_by_a_single_queue() -> None:
     held, (one,) = queues(8 * MB, [20 * MB])
     one.flow._losses, one.flow._largest = 1, 20 * MB
-    one.flow.before_session()
+    one.flow.before_session(lambda: False)
     one.read(READ_BYTES)
     assert one.regulate()
     assert held.bytes == 0
+
+
+def test_the_wait_for_a_turn_before_a_session_ends_when_the_session_has_something_to_do() -> None:
+    """With exactly-once no other batch is planned until then, so that nothing that others hold becomes free."""
+    held, (one, two) = queues(8 * MB, [20 * MB], [20 * MB])
+    two.flow._losses, two.flow._largest = 1, 20 * MB
+    one.read(READ_BYTES)
+    one.regulate()
+    two.flow.before_session(lambda: True)
+    two.flow.restart()
+    assert held.turns.take("q1") == "q0"
+
+
+# --- exactly-once
+
+
+def test_owned_batches_count_until_spark_has_processed_them() -> None:
+    _, (one, two) = queues(8 * MB, [4 * MB, 1], [20 * MB])
+    one.regulate()
+    one.read(4 * MB)
+    one.own()
+    assert not one.regulate()
+    one.finish()
+    assert one.regulate()
+    one.sizes[:] = [MB] * 9
+    for _ in range(9):
+        one.read(MB)
+    one.own()
+    two.read(READ_BYTES)
+    assert not two.regulate(), "the others hold too much"
+    one.finish()
+    assert two.regulate()
+
+
+def test_room_stays_free_for_what_comes_before_an_answer() -> None:
+    held, (one,) = queues(64 * MB, [30_000] * 4000, owns=True)
+    one.read(30 * MB)
+    one.flow.end()
+    most = one.flow.most_unsettled()
+    assert most is not None
+    one.flow.restart()
+    reserved = 64 * MB - most * 30_000
+    assert 32 * MB <= reserved < 33 * MB
+    while one.regulate():
+        one.read(READ_BYTES)
+    assert reserved <= held.bytes <= reserved + READ_BYTES
+    assert held.rooms["q0"].nbytes == reserved
+    assert one.answered(*[30_000] * most)
+    assert held.bytes <= 64 * MB + READ_BYTES
+
+
+def test_after_an_overflow_half_of_the_share_is_for_what_is_owned() -> None:
+    _, (one,) = queues(64 * MB, [], owns=True)
+    while one.answered(*[30_000] * 100):
+        pass
+    for _ in range(2):
+        assert not one.flow.may_begin_anew()
+        one.lose()
+        one.flow.restart()
+    assert one.flow.most_unsettled() == 32 * MB // 30_000
+
+
+def test_without_answers_no_room_is_kept_free() -> None:
+    held, (one,) = queues(64 * MB, [30_000] * 4000)
+    while one.regulate():
+        one.read(READ_BYTES)
+    assert held.bytes >= 64 * MB
+
+
+def test_what_comes_before_answers_beyond_all_shares_is_bounded_and_the_next_limit_is_smaller() -> None:
+    held, all_queues = queues(4 * MB, *[[1000] * 1000] * 4, owns=True)
+    for each in all_queues:
+        before = each.flow.most
+        while each.answered(*[200_000] * 5):
+            pass
+        assert not each.flow.may_begin_anew(), "its share is used up"
+        after = each.flow.most_unsettled()
+        assert before is not None
+        assert after is not None
+        assert after < before
+    assert 4 * MB + ANSWER_BYTES < held.bytes <= 4 * MB + ANSWER_BYTES + EXCESS_BYTES
+
+
+def test_a_large_message_that_comes_before_an_answer_takes_a_turn_or_is_dropped() -> None:
+    held, (one, two) = queues(8 * MB, [], [], owns=True)
+    assert one.answered(1000, 20 * MB, 1000)
+    assert not two.answered(1000, 20 * MB), "the other one has its turn until its message is accepted"
+    assert two.answered(1000)
+    one.commit()
+    one.regulate()
+    assert two.answered(20 * MB)
+    assert held.bytes > 20 * MB
+
+
+def test_a_session_that_has_dropped_messages_goes_on_until_its_turn_has_come() -> None:
+    """Others may wait for its answers until then."""
+    held, (one, two) = queues(8 * MB, [], [], owns=True)
+    assert one.answered(20 * MB)
+    assert not two.answered(20 * MB)
+    assert not two.flow.may_begin_anew()
+    two.sizes.append(20 * MB)
+    two.read(READ_BYTES)
+    assert two.regulate(), "what comes is dropped"
+    assert not two.flow.has_room()
+    one.commit()
+    one.regulate()
+    assert two.woken == 1
+    assert two.flow.may_begin_anew()
+    two.lose()
+    two.flow.before_session(lambda: False)
+    two.flow.restart()
+    assert held.turns.take("q0") == "q1", "it has kept its turn"
+    assert two.flow.has_room()
+    assert two.flow.most_unsettled() == 1
+
+
+def test_a_second_large_message_before_one_answer_is_dropped() -> None:
+    _, (one,) = queues(8 * MB, [], owns=True)
+    assert not one.answered(20 * MB, 20 * MB)
+
+
+def test_the_message_after_one_that_fills_the_share_is_kept() -> None:
+    """The limit is one message then, and the broker sends the next one as soon as that is accepted."""
+    held, (one,) = queues(8 * MB, [20 * MB], owns=True)
+    assert one.regulate()
+    one.read(20 * MB)
+    one.own()
+    assert one.answered(20 * MB)
+    assert not one.regulate()
+    one.own()
+    assert held.bytes == 20 * MB
+
+
+def test_a_message_that_began_before_an_answer_is_received_to_its_end() -> None:
+    _, (one, two) = queues(8 * MB, [3 * MB], [20 * MB], owns=True)
+    one.read(3 * MB)
+    one.sizes.append(20 * MB)
+    admits: list[Callable[[int, int, int], bool]] = []
+    subscription: Any = SimpleNamespace(bound=admits.append)
+    one.flow.announce(subscription)
+    assert admits[0](0, 0, 20 * MB)
+    one.read(9 * MB)
+    two.read(READ_BYTES)
+    assert one.regulate(), "although its share is used up"
+    assert admits[0](0, 0, 20 * MB), "in the next wait, too"
+    assert not two.regulate()
+    one.read(11 * MB)
+    assert not one.regulate()
+
+
+def test_nothing_is_dropped_that_would_not_come_again() -> None:
+    flow = UnsettledFlowControl("q", ReceiveBuffer(["q"], MB, lambda: 0.0), settles=False)
+    subscription: Any = SimpleNamespace()
+    flow.announce(subscription)  # sets no bound
+
+
+def test_messages_that_are_not_kept_need_no_room_before_an_answer() -> None:
+    _, (one,) = queues(MB, [], owns=True)
+    one.regulate(left=0)
+    assert one.answered(*[200_000] * 100)
+
+
+@pytest.mark.parametrize("count", [1, 16, 64, 256, 1000])
+def test_reads_of_many_queues_are_small(count: int) -> None:
+    assert 1 << 14 <= read_bytes(count) <= 1 << 18
+    assert count > 256 or count * read_bytes(count) <= EXCESS_BYTES
+    assert count > 16 or read_bytes(count) == 1 << 18
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -447,7 +447,7 @@ class FakeClient:
         """Without credit, all that is under way comes before the answer to a command, even if reading is paused."""
         if not self.capabilities.credit and self.subscription is not None:
             while self.subscription.send_block():
-                pass
+                self.subscription.drop_without_room()
 
     def declare_queue(
         self,
@@ -587,6 +587,7 @@ class FakeClient:
             self.command("sync")
             self.broker.silence_timeouts.append(silence_timeout_s)
             self.broker.syncs += 1
+            self.read_all()
 
     def check_lock(self, queue: str) -> None:
         """A state is taken and replaced only by the session that holds its lock."""
@@ -625,6 +626,9 @@ class FakeClient:
     @property
     def under_way_bytes(self) -> int:
         return 0  # messages come whole
+
+    def read_at_most(self, nbytes: int) -> None:
+        assert nbytes >= 1 << 14
 
     def pause_reading(self, paused: bool) -> None:
         with self.broker.changed:
@@ -680,6 +684,18 @@ class FakeSubscription:
         """The limit of unsettled messages, if there is no credit."""
         self.under_way = 0
         """Messages that the broker has sent before a stop, and that have not arrived."""
+        self.admits: Callable[[int, int, int], bool] | None = None
+        self.overflowed = False
+
+    def bound(self, admits: Callable[[int, int, int], bool]) -> None:
+        self.admits = admits
+
+    def drop_without_room(self) -> None:
+        """Drop the latest block if it has no room, or one before had none."""
+        count, nbytes = sum(len(each.ends) for each in self.ready), sum(len(each.frames) for each in self.ready)
+        if self.overflowed or (self.admits is not None and not self.admits(count, nbytes, 0)):
+            self.overflowed = True
+            self.ready = []
 
     def limit(self, most: int | None) -> None:
         """Let messages come without credit, at most so many unsettled ones."""

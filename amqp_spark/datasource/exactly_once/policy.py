@@ -91,7 +91,7 @@ class ExactlyOncePolicy:
         spool = Spool(options.spool_location, consumer_id=options.consumer_id, queue=queue)
         owner = TransactionalState(consumer, spool, held, held.buffers[queue], self._owners.get(queues[0]))
         self._owners[queue] = owner
-        held.elsewhere.append(lambda: owner.held_bytes)
+        held.elsewhere[queue] = lambda: owner.held_bytes
         return owner
 
     # --- position of Spark
