@@ -1,15 +1,13 @@
 """The connection state machine (0-9-1 section connection): bytes in, events out; no socket, no clock.
 
-The two tables of transitions, one for each role, define the legal methods of channel 0 in each state. Frames of other
-channels are handed on, see :mod:`amqp_core.v0_9.channel`. Time is an argument of :meth:`Connection.tick`. SASL is
-delegated: the client role calls a ``login`` object, the server role an ``authenticate`` function.
+The two tables of ``connection_events``, one for each role, define the legal methods of channel 0 in each state. Frames
+of other channels are handed on, see :mod:`amqp_core.v0_9.channel`. Time is an argument of :meth:`Connection.tick`. SASL
+is delegated: the client role calls a ``login`` object, the server role an ``authenticate`` function.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
@@ -29,6 +27,20 @@ from amqp_core.heartbeat import Heartbeat
 from amqp_core.protocol_header import describe_stranger, is_stranger
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method, encode_header, encode_method
+from amqp_core.v0_9.connection_events import (
+    TRANSITIONS,
+    Blocked,
+    DeliveriesReceived,
+    DeliveryBegun,
+    Ended,
+    Event,
+    FrameReceived,
+    Opened,
+    Redirected,
+    Role,
+    SecretUpdated,
+    State,
+)
 from amqp_core.v0_9.error_codes import ERRORS, command_failure
 from amqp_core.v0_9.framing import (
     HEARTBEAT,
@@ -46,7 +58,6 @@ from amqp_core.write_primitives import cut_short
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from amqp_core.blocks import Block
     from amqp_core.sasl import Login
 
 #: Protocol headers by the name of the version (0-9-1 section 4.2.2; 0-9 section 4.2.2).
@@ -70,124 +81,6 @@ _ABOUT_VIRTUAL_HOST = frozenset({402, 403, 404, 530})
 _LIMIT_REACHED = re.compile(r"\bconnection limit\b|number of channels opened .* has reached", re.DOTALL)
 # Reply codes that may pass, so that the same method may be taken on a new connection.
 _MAY_PASS = frozenset({spec.ReplyCode.CONNECTION_FORCED, spec.ReplyCode.CHANNEL_ERROR, spec.ReplyCode.INTERNAL_ERROR})
-
-
-class Role(Enum):
-    """Side of the connection. Immutable: any thread may use it."""
-
-    CLIENT = auto()
-    SERVER = auto()
-
-
-class State(Enum):
-    """State of the connection, named after the method that is awaited from the peer.
-
-    ``CHECKING``: none is, while the server role has the login checked. Immutable: any thread may use it.
-    """
-
-    HEADER = auto()
-    START = auto()
-    START_OK = auto()
-    SECURE_OR_TUNE = auto()
-    SECURE_OK = auto()
-    CHECKING = auto()
-    TUNE_OK = auto()
-    OPEN_FROM_CLIENT = auto()
-    OPEN_OK = auto()
-    OPEN = auto()
-    CLOSE_OK = auto()
-    CLOSED = auto()
-
-
-_S = State
-# (state, method received) -> next state. A method that is not listed violates the protocol in that state.
-CLIENT_TRANSITIONS: dict[tuple[State, type], State] = {
-    (_S.START, spec.ConnectionStart): _S.SECURE_OR_TUNE,
-    (_S.SECURE_OR_TUNE, spec.ConnectionSecure): _S.SECURE_OR_TUNE,
-    (_S.SECURE_OR_TUNE, spec.ConnectionTune): _S.OPEN_OK,
-    (_S.OPEN_OK, spec.ConnectionOpenOk): _S.OPEN,
-    (_S.OPEN_OK, spec.ConnectionRedirect): _S.CLOSED,
-    (_S.OPEN, spec.ConnectionBlocked): _S.OPEN,
-    (_S.OPEN, spec.ConnectionUnblocked): _S.OPEN,
-    (_S.OPEN, spec.ConnectionUpdateSecretOk): _S.OPEN,
-    (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
-}
-SERVER_TRANSITIONS: dict[tuple[State, type], State] = {
-    (_S.START_OK, spec.ConnectionStartOk): _S.SECURE_OK,
-    (_S.SECURE_OK, spec.ConnectionSecureOk): _S.SECURE_OK,
-    (_S.TUNE_OK, spec.ConnectionTuneOk): _S.OPEN_FROM_CLIENT,
-    (_S.OPEN_FROM_CLIENT, spec.ConnectionOpen): _S.OPEN,
-    (_S.OPEN, spec.ConnectionUpdateSecret): _S.OPEN,
-    (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
-}
-TRANSITIONS = {Role.CLIENT: CLIENT_TRANSITIONS, Role.SERVER: SERVER_TRANSITIONS}
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The connection is open (connection.open-ok); channels may be opened. Immutable: any thread may use it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Redirected:
-    """The peer asks to connect elsewhere (connection.redirect of 0-9). Immutable: any thread may use it."""
-
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The connection has ended. ``error`` is ``None`` after a clean close that this side requested.
-
-    Immutable: any thread may use it.
-    """
-
-    error: AmqpError | None
-
-
-@dataclass(frozen=True, slots=True)
-class FrameReceived:
-    """A frame of another channel than 0 arrived. Immutable: any thread may use it."""
-
-    frame: Frame
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveriesReceived:
-    """A run of basic.deliver arrived on the consuming channel, as raw frames.
-
-    Not thread-safe until the owner of the channel has numbered the block.
-    """
-
-    block: Block
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryBegun:
-    """The first part of a large delivery arrived on the consuming channel: its ``frames``, the last one incomplete.
-
-    Immutable: any thread may use it.
-    """
-
-    frames: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """The broker reads no more from this connection (connection.blocked); ``None``: it reads again.
-
-    Immutable: any thread may use it.
-    """
-
-    reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class SecretUpdated:
-    """The broker has taken the new secret (connection.update-secret-ok). Immutable: any thread may use it."""
-
-
-Event = Opened | Redirected | Ended | FrameReceived | DeliveriesReceived | DeliveryBegun | Blocked | SecretUpdated
 
 
 def takes_long_logins(server_properties: Mapping[str, object]) -> bool:

@@ -19,10 +19,9 @@ from amqp_core.sasl import SaslLogin
 from amqp_core.transport import Transport, connection_lost, monotonic
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import Channel, ChannelState, Received, Request
-from amqp_core.v0_9.connection import (
-    CONSUMING,
+from amqp_core.v0_9.connection import CONSUMING, Connection
+from amqp_core.v0_9.connection_events import (
     Blocked,
-    Connection,
     DeliveriesReceived,
     DeliveryBegun,
     Ended,

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from amqp_core import errors
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import Channel, ChannelState, Received
-from amqp_core.v0_9.connection import Connection, Role, State
+from amqp_core.v0_9.connection_events import Role, State
 from amqp_core.v0_9.error_codes import command_failure
 from amqp_core.v0_9.framing import BODY, HEADER, Frame, parse_frame
 from tests.support.machines_0_9 import at, sent
+
+if TYPE_CHECKING:
+    from amqp_core.v0_9.connection import Connection
 
 CLOSED = spec.ChannelClose(404, "NOT_FOUND - no queue 'q' in vhost '/'", 50, 10)
 

@@ -20,9 +20,9 @@ from amqp_core.errors import (
     VirtualHostRefused,
 )
 from amqp_core.v0_9 import spec
-from amqp_core.v0_9.connection import (
+from amqp_core.v0_9.connection import HEADERS
+from amqp_core.v0_9.connection_events import (
     CLIENT_TRANSITIONS,
-    HEADERS,
     SERVER_TRANSITIONS,
     Blocked,
     DeliveriesReceived,

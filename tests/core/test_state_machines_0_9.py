@@ -12,15 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from amqp_core.errors import ConnectionClosed, NotFound
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import Channel, ChannelState, Received
-from amqp_core.v0_9.connection import (
-    CONSUMING,
-    Connection,
-    DeliveriesReceived,
-    Ended,
-    FrameReceived,
-    Opened,
-    State,
-)
+from amqp_core.v0_9.connection import CONSUMING, Connection
+from amqp_core.v0_9.connection_events import DeliveriesReceived, Ended, FrameReceived, Opened, State
 from amqp_core.v0_9.messages import Message, each_message
 from tests.support.choice import examples
 from tests.support.machines_0_9 import client, server

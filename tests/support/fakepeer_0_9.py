@@ -17,7 +17,8 @@ from amqp_core.address import ConnectOptions
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import Channel, Content, basic_properties
 from amqp_core.v0_9.client import Client
-from amqp_core.v0_9.connection import Connection, Ended, Event, FrameReceived, Opened, Role
+from amqp_core.v0_9.connection import Connection
+from amqp_core.v0_9.connection_events import Ended, Event, FrameReceived, Opened, Role
 from amqp_core.v0_9.driver import PUBLISHING
 from tests.support import fakepeer
 from tests.support.fakepeer import HOST, ClientGone

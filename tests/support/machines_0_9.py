@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from amqp_core.errors import AuthenticationFailed
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method, encode_method
-from amqp_core.v0_9.connection import HEADERS, Connection, Ended, Event, Role, State
+from amqp_core.v0_9.connection import HEADERS, Connection
+from amqp_core.v0_9.connection_events import Ended, Event, Role, State
 from amqp_core.v0_9.framing import METHOD, encode_frame, parse_frame
 
 if TYPE_CHECKING:

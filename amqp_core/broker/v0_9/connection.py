@@ -14,7 +14,8 @@ from amqp_core.broker.v0_9.login import PASSWORDS
 from amqp_core.errors import AmqpError, LimitExceeded, given
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import ChannelMisused
-from amqp_core.v0_9.connection import Connection, Ended, Event, FrameReceived, Opened, Role, State
+from amqp_core.v0_9.connection import Connection
+from amqp_core.v0_9.connection_events import Ended, Event, FrameReceived, Opened, Role, State
 from amqp_core.v0_9.framing import METHOD
 from amqp_core.write_primitives import cut_short
 
