@@ -90,6 +90,10 @@ class CreditFlowControl:
     def most_unsettled(self, _at_most: int | None = None) -> None:
         """Only credit limits a subscription."""
 
+    def may_raise_limit(self) -> bool:
+        """No: there is no limit."""
+        return False
+
     def before_session(self, _is_asked: Callable[[], bool]) -> None:
         """Nothing comes without credit."""
 

@@ -31,6 +31,9 @@ class FlowControl(Protocol):
     def most_unsettled(self, at_most: int | None = None) -> int | None:
         """Choose the limit of unsettled messages for the next subscription, at most ``at_most``; None: none."""
 
+    def may_raise_limit(self) -> bool:
+        """Whether the present limit was a first guess, and the sizes of messages are known now."""
+
     def before_session(self, is_asked: Callable[[], bool]) -> None:
         """Wait before the connection is made, if what comes first would have to wait for long; not while ``is_asked``
         returns true, called under the lock: others wait for what the session has to do."""

@@ -228,12 +228,7 @@ class QueueConsumer:
             if self.bounded:
                 self._begin_ending(client)
             others, self._subscribed = None if self._subscribed else self._others, True
-            most = self._flow.most_unsettled(max(self._life.there, LEAST_UNSETTLED) if self.bounded else None)
-            if self._owner is not None:
-                most = self._owner.most_unsettled(most)
-            subscription = consumer_setup.subscribe(
-                client, self.queue, self._options, max_unsettled=most, others=others
-            )
+            subscription = self._subscribe(client, others)
             self._life.served = True
             self._retries.subscribed()
             self._life.since = self._clock()
@@ -251,12 +246,29 @@ class QueueConsumer:
             try:
                 while not self._held.stopping:
                     self._step(client, subscription)
+                    if self._flow.may_raise_limit() and not self._life.ending:
+                        subscription = self._subscribe_again(client, subscription)
             except ResourceDeleted as error:
                 consumer_setup.raise_if_cancelled(client, self.queue, error)
                 raise
             self._settle(client)
         finally:
             self._close(client)
+
+    def _subscribe(self, client: Client, others: int | None = None) -> Subscription:
+        most = self._flow.most_unsettled(max(self._life.there, LEAST_UNSETTLED) if self.bounded else None)
+        if self._owner is not None:
+            most = self._owner.most_unsettled(most)
+        return consumer_setup.subscribe(client, self.queue, self._options, max_unsettled=most, others=others)
+
+    def _subscribe_again(self, client: Client, subscription: Subscription) -> Subscription:
+        """Replace a subscription by one with another limit. What has arrived stays unsettled, and is settled later."""
+        self._flow.announce(subscription)
+        subscription.cancel()
+        if subscription.overflowed:  # only another session gets what was dropped
+            return subscription
+        self._store(subscription.take_arrived())
+        return self._subscribe(client)
 
     def _open(self) -> Client | None:
         """Return a client that may receive; None if the query ended before."""

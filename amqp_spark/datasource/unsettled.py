@@ -12,7 +12,9 @@ the wait for a turn has cost a connection, the next session begins with its turn
 and a quorum queue drops a message that was delivered too often.
 
 With exactly-once the broker has to answer for each batch, and the answer comes after all that was sent before, which is
-read although the share is used up. So a part of the share stays free for that. If more comes, all of it is dropped, and
+read although the share is used up. So a part of the share stays free for that. A session that knows no sizes begins
+with a small limit, and subscribes again on the same channel when it has seen some messages: what has arrived stays
+unsettled there, in its order. If more comes, all of it is dropped, and
 so is what comes later; the session goes on, since others may wait for its answers, until there is room, or its turn has
 come. Then it is replaced by one with a smaller limit, to which everything comes again. If no other queue waits, the
 message that follows a large one is kept, since the limit cannot be smaller than one: then two exceed the budget.
@@ -37,6 +39,10 @@ be processed while the other half arrives. A smaller limit makes a server slight
 slower, since each micro-batch costs Spark 0.1 s: 78,000 rows/s with 65,535, 62,000 with 32,768, 40,000 with 16,384."""
 FIRST_GUESS_BYTES: Final = 2048
 """Assumed size of a message before the first one arrives."""
+LOOK_BYTES: Final = 256 << 10
+"""The same where a small limit is chosen first, and another one when sizes are known."""
+LEAST_LOOK: Final = 16
+"""The smallest of these limits."""
 LONG_PAUSE_SECONDS: Final = 10.0
 """A connection that was not read for so long, and is lost, may be lost for this reason."""
 EXCESS_BYTES: Final = 4 << 20
@@ -83,6 +89,8 @@ class UnsettledFlowControl:
         self._is_deaf = self._begins_anew = False
         """Whether all that comes is dropped, and whether the next session follows for this reason."""
         self.most: int | None = None
+        self._looks = False
+        """Whether the limit is a small one, until sizes are known."""
         self._begin = 0
         """Position at which the session began."""
         self._count = self._bytes = 0
@@ -108,8 +116,16 @@ class UnsettledFlowControl:
             limit = self._share // max(1, typical)
         else:
             limit = fits if self._losses > 1 else max(fits, self._filled // 2)
-        self.most = max(1, min(limit, HIGHEST if at_most is None else min(HIGHEST, at_most)))
+        look = max(LEAST_LOOK, self._share // LOOK_BYTES)
+        self._looks = self._owns and self._losses == 0 and self._count < look // 2 < limit
+        self.most = max(1, min(look if self._looks else limit, HIGHEST if at_most is None else min(HIGHEST, at_most)))
+        with self._lock:
+            self._reserve_room()
         return self.most
+
+    def may_raise_limit(self) -> bool:
+        """See :meth:`.FlowControl.may_raise_limit`."""
+        return self._looks and not self._is_deaf and self.most is not None and self._count >= self.most // 2
 
     def before_session(self, is_asked: Callable[[], bool]) -> None:
         """See :meth:`.FlowControl.before_session`."""

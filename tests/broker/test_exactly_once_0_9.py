@@ -99,6 +99,18 @@ def test_a_batch_larger_than_the_prefetch_of_a_moment(consumer: Consumer) -> Non
     nothing_is_left(consumer)
 
 
+def test_a_backlog_of_large_messages_comes_once_and_in_order(
+    consumer: Consumer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The first session learns their size before it lets many come."""
+    sent = [body + bytes(20_000) for body in numbers(2000)]
+    consumer.publish(sent)
+    driver = consumer.driver(available_now=True, bufferBytes="8m", maxBytesPerTrigger="2m")
+    assert drained(driver) == sent
+    assert "AMQP_BUFFER_OVERFLOWED" not in caplog.text
+    nothing_is_left(consumer)
+
+
 def test_two_queries_with_one_consumer_id(consumer: Consumer) -> None:
     consumer.publish(numbers(10))
     consumer.driver().rows(10)

@@ -67,6 +67,20 @@ def test_a_queue_is_read_once_and_nothing_is_left(consumer: Consumer) -> None:
     assert consumer.state()["doubts"] == []
 
 
+@pytest.mark.parametrize("nbytes", [300, 4_000, 100_000])
+def test_a_backlog_of_large_messages_comes_once_and_in_order(
+    consumer: Consumer, caplog: pytest.LogCaptureFixture, nbytes: int
+) -> None:
+    """The first session learns their size before it lets many come."""
+    sent = [body + bytes(nbytes) for body in numbers(40_000_000 // nbytes)]
+    consumer.publish(sent)
+    driver = consumer.driver(available_now=True, bufferBytes="8m", maxBytesPerTrigger="2m")
+    assert drained(driver) == sent
+    assert "AMQP_BUFFER_OVERFLOWED" not in caplog.text
+    consumer.stop()
+    assert consumer.state()["recognised"] == 0
+
+
 @pytest.mark.parametrize("point", crashpoints.QUORUM_POINTS)
 def test_a_connection_is_lost_at_a_point(consumer: Consumer, fate: Fate, point: str) -> None:
     consumer.publish(numbers(1000))

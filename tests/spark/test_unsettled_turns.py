@@ -11,7 +11,7 @@ import pytest
 from amqp_spark.datasource import unsettled
 from amqp_spark.datasource.credit import SLACK_BYTES
 from amqp_spark.datasource.receive_buffer import ReceiveBuffer
-from amqp_spark.datasource.unsettled import ANSWER_BYTES, EXCESS_BYTES, UnsettledFlowControl, read_bytes
+from amqp_spark.datasource.unsettled import ANSWER_BYTES, EXCESS_BYTES, LOOK_BYTES, UnsettledFlowControl, read_bytes
 from tests.support.fake_broker import FakeBlock
 
 if TYPE_CHECKING:
@@ -263,6 +263,20 @@ def test_room_stays_free_for_what_comes_before_an_answer() -> None:
     assert held.bytes <= 64 * MB + READ_BYTES
 
 
+def test_the_first_session_lets_few_messages_come_until_sizes_are_known() -> None:
+    _, (one,) = queues(64 * MB, [30_000] * 4000, owns=True)
+    assert one.flow.most == 64 * MB // LOOK_BYTES
+    one.read(READ_BYTES)
+    assert not one.flow.may_raise_limit()
+    one.lose()
+    assert one.flow.most_unsettled() == 64 * MB // LOOK_BYTES, "few were seen"
+    while not one.flow.may_raise_limit():
+        one.read(READ_BYTES)
+    assert one.buffer.received < one.flow.most
+    assert one.flow.most_unsettled() == 64 * MB // 60_000
+    assert not one.flow.may_raise_limit()
+
+
 def test_after_an_overflow_half_of_the_share_is_for_what_is_owned() -> None:
     _, (one,) = queues(64 * MB, [], owns=True)
     while one.answered(*[30_000] * 100):
@@ -282,9 +296,11 @@ def test_without_answers_no_room_is_kept_free() -> None:
 
 
 def test_what_comes_before_answers_beyond_all_shares_is_bounded_and_the_next_limit_is_smaller() -> None:
-    held, all_queues = queues(4 * MB, *[[1000] * 1000] * 4, owns=True)
+    held, all_queues = queues(4 * MB, *[[1000] * 200] * 4, owns=True)
     for each in all_queues:
-        before = each.flow.most
+        each.read(MB)
+        each.commit()
+        before = each.flow.most_unsettled()
         while each.answered(*[200_000] * 5):
             pass
         assert not each.flow.may_begin_anew(), "its share is used up"
