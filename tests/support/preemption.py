@@ -1,7 +1,7 @@
 """A plugin of pytest that delays threads at random, to find tests that depend on the speed of the machine.
 
-In each test its own thread, or all others, or every one, sleeps now and then where a function of ours begins or ends, as
-on a machine that gives the processor to others::
+In each test its own thread, or all others, or every one, sleeps now and then where a function of ours begins or ends,
+as on a machine that gives the processor to others::
 
     PREEMPTION_SEED=1 .venv/bin/python -m pytest -p tests.support.preemption tests/spark -m "not broker and not spark"
 
