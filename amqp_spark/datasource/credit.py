@@ -87,7 +87,7 @@ class CreditFlowControl:
         """Whether the latest turn brought nothing, and nothing has arrived since."""
         self._arrived_at = self._left_at = self._renewed_at = float("-inf")
 
-    def most_unsettled(self, _at_most: int | None = None) -> None:
+    def most_unsettled(self, _at_most: int | None = None, *, looks: bool = True) -> None:
         """Only credit limits a subscription."""
 
     def may_raise_limit(self) -> bool:

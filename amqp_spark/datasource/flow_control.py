@@ -28,8 +28,9 @@ class FlowControl(Protocol):
     paused: bool
     most: int | None
 
-    def most_unsettled(self, at_most: int | None = None) -> int | None:
-        """Choose the limit of unsettled messages for the next subscription, at most ``at_most``; None: none."""
+    def most_unsettled(self, at_most: int | None = None, *, looks: bool = True) -> int | None:
+        """Choose the limit of unsettled messages for the next subscription, at most ``at_most``; None: none. ``looks``:
+        it may be a small one until sizes are known."""
 
     def may_raise_limit(self) -> bool:
         """Whether the present limit was a first guess, and the sizes of messages are known now."""

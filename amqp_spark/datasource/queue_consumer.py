@@ -256,7 +256,10 @@ class QueueConsumer:
             self._close(client)
 
     def _subscribe(self, client: Client, others: int | None = None) -> Subscription:
-        most = self._flow.most_unsettled(max(self._life.there, LEAST_UNSETTLED) if self.bounded else None)
+        at_most = max(self._life.there, LEAST_UNSETTLED) if self.bounded else None
+        # Messages in doubt are withheld until others have come behind them, however many that takes.
+        in_doubt = self._owner is not None and self._owner.in_doubt
+        most = self._flow.most_unsettled(at_most, looks=not in_doubt)
         if self._owner is not None:
             most = self._owner.most_unsettled(most)
         return consumer_setup.subscribe(client, self.queue, self._options, max_unsettled=most, others=others)

@@ -105,7 +105,7 @@ class UnsettledFlowControl:
         self._keeps_turn_until = -math.inf
         """Until when the session keeps a turn although no large message has begun to arrive."""
 
-    def most_unsettled(self, at_most: int | None = None) -> int | None:
+    def most_unsettled(self, at_most: int | None = None, *, looks: bool = True) -> int | None:
         """See :meth:`.FlowControl.most_unsettled`."""
         if not self._settles:
             return None
@@ -117,7 +117,7 @@ class UnsettledFlowControl:
         else:
             limit = fits if self._losses > 1 else max(fits, self._filled // 2)
         look = max(LEAST_LOOK, self._share // LOOK_BYTES)
-        self._looks = self._owns and self._losses == 0 and self._count < look // 2 < limit
+        self._looks = looks and self._owns and self._losses == 0 and self._count < look // 2 < limit
         self.most = max(1, min(look if self._looks else limit, HIGHEST if at_most is None else min(HIGHEST, at_most)))
         with self._lock:
             self._reserve_room()
