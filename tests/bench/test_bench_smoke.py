@@ -94,6 +94,7 @@ def test_every_benchmark_of_rabbitmq_that_needs_it_runs() -> None:
     assert list(RABBITMQ_UNITS) == [name for name in bench.RABBITMQ if name not in bench.ALONE]
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_the_replayed_drain_runs(spark: SparkSession) -> None:
     with Environment(sizes=Sizes.quick(), given_spark=spark, quiet=True) as env:

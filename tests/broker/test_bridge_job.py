@@ -137,6 +137,7 @@ def test_every_property_is_kept_between_two_brokers(
     assert capfd.readouterr().out.startswith(f"bridge: {len(MESSAGES)} rows in 1 batch, ")
 
 
+@pytest.mark.sampled("arguments", every=2)
 @pytest.mark.parametrize(
     ("arguments", "numbers"),
     [
@@ -180,6 +181,7 @@ def test_routing_keys_are_computed_and_properties_left_out(
     assert full.properties.app_id == b"\xff"
 
 
+@pytest.mark.sampled("arguments", every=3)
 @pytest.mark.parametrize(
     ("arguments", "code", "text"),
     [

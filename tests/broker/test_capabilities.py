@@ -18,6 +18,7 @@ def test_the_broker_of_the_tests_does_what_they_take_for_granted(own_broker: Own
     assert Capabilities.of(own_broker()) == BROKER_J
 
 
+@pytest.mark.thorough
 def test_a_broker_without_the_durable_host_has_everything_else(own_broker: OwnBroker) -> None:
     found = Capabilities.of(own_broker(durable=False))
     assert found.lacking(vars(BROKER_J)) == ["durable_host", "keeps_resume_id"]

@@ -164,6 +164,7 @@ def test_take_gives_messages_as_objects(connect: Connect, queue: str) -> None:
     assert {message.destination for message in messages} == {subscription.destination}
 
 
+@pytest.mark.thorough
 def test_more_than_65536_transfers_do_not_kill_the_broker(connect: Connect, queue: str) -> None:
     total = 70_500
     publisher = connect()

@@ -139,6 +139,7 @@ def test_a_stream_is_read_where_it_has_a_replica(cluster: RabbitMQCluster) -> No
     place.close()
 
 
+@pytest.mark.thorough
 @pytest.mark.spark
 def test_source_and_sink_of_spark_survive_the_death_of_the_leader(
     spark: SparkSession, cluster: RabbitMQCluster, tmp_path: Path

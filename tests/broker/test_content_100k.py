@@ -1,6 +1,6 @@
 """Messages of mixed size with every property, through the source and compared field by field.
 
-``make test`` reads 12,000 of them, ``make test-all`` 100,000.
+``make test`` reads 6,000 of them, ``make test-all`` 100,000.
 
 The query meets what can go wrong in Spark on its way: two actions per batch, tasks whose first attempt fails, a batch
 that was planned and not committed, a restart from the checkpoint.
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
 
-COUNT = 100_000 if all_cases() else 12_000
+COUNT = 100_000 if all_cases() else 6_000
 LARGE = {777, COUNT // 3, COUNT - 2}  # 5 MB
 FRAME_AND_ONE = range(500, COUNT, 5_000)  # 64 KiB + 1
 ALTERNATE_HEADERS = 3  # every so many messages have all headers

@@ -93,6 +93,7 @@ def test_a_connection_is_lost_at_a_point(consumer: Consumer, fate: Fate, point: 
     nothing_is_left(consumer)
 
 
+@pytest.mark.thorough
 def test_a_batch_larger_than_the_prefetch_of_a_moment(consumer: Consumer) -> None:
     consumer.publish(numbers(70_000))
     assert drained(consumer.driver(available_now=True)) == numbers(70_000)

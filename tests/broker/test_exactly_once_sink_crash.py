@@ -103,6 +103,7 @@ def test_process_of_the_decision_killed(setting: Setting, driver: QueryProcess, 
     case.must_be_there(setting)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("repeat", ROUNDS)
 def test_driver_killed(setting: Setting, driver: QueryProcess, repeat: int) -> None:
     """Streams go on from their checkpoints, the batch write is run again with its batch id."""

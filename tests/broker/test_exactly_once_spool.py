@@ -317,6 +317,7 @@ def test_a_damaged_file(case: Case, place: Place) -> None:
     case.nothing_is_left(place)
 
 
+@pytest.mark.thorough
 def test_a_damaged_file_is_given_up_with_adopt_state(case: Case, remote: StorePlace) -> None:
     case.location = remote.location
     file = case.leave_owned(remote)
@@ -402,6 +403,7 @@ def test_a_spool_that_gets_full(case: Case, local: LocalPlace) -> None:
     case.nothing_is_left(local)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled("place", every=2)
 def test_two_consumers_cannot_share_a_spool(case: Case, place: Place, tmp_path: Path) -> None:
     case.location = place.location

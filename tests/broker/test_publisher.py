@@ -338,6 +338,7 @@ STEPS: list[tuple[str, str, Trigger]] = [
 ]
 
 
+@pytest.mark.sampled("how", every=2)
 @pytest.mark.parametrize("how", ["fin", "reset", "half-close", "garbage", "stall"])
 @pytest.mark.parametrize(("step", "lane", "at"), STEPS, ids=[step for step, _, _ in STEPS])
 def test_a_loss_at_every_step_skips_nothing(

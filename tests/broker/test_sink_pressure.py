@@ -77,6 +77,7 @@ def worker_memory() -> dict[int, int]:
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("small_batches")
 def test_a_broker_that_reads_nothing_for_a_while_slows_the_task_down_and_memory_stays_bounded(
     spark: SparkSession, broker: Broker, own_broker: OwnBroker, connect: Connect, queue: str, tmp_path: Path

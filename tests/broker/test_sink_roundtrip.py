@@ -72,6 +72,7 @@ def rows() -> pa.Table:
     )
 
 
+@pytest.mark.sampled("entry", every=3)
 @needs("takes_any_user_id")
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_every_row_comes_back_as_it_was_written(

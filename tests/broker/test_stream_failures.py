@@ -53,6 +53,7 @@ def garbage_port() -> Iterator[int]:
         listener.shutdown(socket.SHUT_RDWR)
 
 
+@pytest.mark.sampled("options", every=2)
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -172,6 +173,7 @@ def test_two_consumers_share_a_queue_and_available_now_ends(
     assert depth(client, queue) == 30
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled("kill", every=2)
 @pytest.mark.parametrize("kill", [True, False])
 def test_a_broker_that_restarts_under_the_stream_loses_nothing(
