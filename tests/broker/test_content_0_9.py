@@ -1,6 +1,6 @@
 """Rows with many properties through sink and source over AMQP 0-9-1, compared field by field.
 
-``make test`` writes 6,000 of them to one kind of queue, ``make test-all`` 100,000 to each. And the largest rows.
+``make test`` writes 12,000 of them to one kind of queue, ``make test-all`` 100,000 to each. And the largest rows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.spark, pytest.mark.broker, pytest.mark.timeout(600)]
 
-COUNT = 100_000 if all_cases() else 6_000
+COUNT = 100_000 if all_cases() else 12_000
 FRAME = 131_072 - 8
 """Most bytes of a body that is one frame, with RabbitMQ."""
 SCHEMA = f"""message_id STRING, routing_key STRING, priority SMALLINT, delivery_mode TINYINT, ttl BIGINT,
