@@ -11,6 +11,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
+from amqp_core.connection_states import Ended, Opened, Redirected, Role, State
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import (
     AmqpError,
@@ -33,12 +34,7 @@ from amqp_core.v0_10.connection_events import (
     CommandReceived,
     CommandUnknown,
     ControlReceived,
-    Ended,
     Event,
-    Opened,
-    Redirected,
-    Role,
-    State,
     TransferBegun,
     TransfersReceived,
 )

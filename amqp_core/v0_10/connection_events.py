@@ -1,43 +1,15 @@
-"""States, transitions and events of the connection state machine (:mod:`amqp_core.v0_10.connection`)."""
+"""Transitions and events of the connection state machine (:mod:`amqp_core.v0_10.connection`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import TYPE_CHECKING
 
+from amqp_core.connection_states import Ended, Opened, Redirected, Role, State
 from amqp_core.v0_10 import spec
 
 if TYPE_CHECKING:
     from amqp_core.blocks import Block
-    from amqp_core.errors import AmqpError
-
-
-class Role(Enum):
-    """Side of the connection. Immutable: any thread may use it."""
-
-    CLIENT = auto()
-    SERVER = auto()
-
-
-class State(Enum):
-    """State of the connection, named after the control that is awaited from the peer.
-
-    ``CHECKING``: none is, while the server role has the login checked. Immutable: any thread may use it.
-    """
-
-    HEADER = auto()
-    START = auto()
-    START_OK = auto()
-    SECURE_OR_TUNE = auto()
-    SECURE_OK = auto()
-    CHECKING = auto()
-    TUNE_OK = auto()
-    OPEN_FROM_CLIENT = auto()
-    OPEN_OK = auto()
-    OPEN = auto()
-    CLOSE_OK = auto()
-    CLOSED = auto()
 
 
 _S = State
@@ -58,28 +30,6 @@ SERVER_TRANSITIONS: dict[tuple[State, type], State] = {
     (_S.CLOSE_OK, spec.ConnectionCloseOk): _S.CLOSED,
 }
 TRANSITIONS = {Role.CLIENT: CLIENT_TRANSITIONS, Role.SERVER: SERVER_TRANSITIONS}
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """The connection is open (connection.open-ok); sessions may be attached. Immutable: any thread may use it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Redirected:
-    """The peer asks to connect elsewhere (connection.redirect). Immutable: any thread may use it."""
-
-    host: str
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The connection has ended. ``error`` is ``None`` after a clean close that this side requested.
-
-    Immutable: any thread may use it.
-    """
-
-    error: AmqpError | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import uuid
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
+from amqp_core.connection_states import Ended, Opened, Redirected, Role
 from amqp_core.errors import AmqpError, ProtocolError
 from amqp_core.failover import Redirect
 from amqp_core.pump import Pump
@@ -23,11 +24,7 @@ from amqp_core.v0_10.connection_events import (
     CommandReceived,
     CommandUnknown,
     ControlReceived,
-    Ended,
     Event,
-    Opened,
-    Redirected,
-    Role,
     TransferBegun,
     TransfersReceived,
 )

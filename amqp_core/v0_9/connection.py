@@ -11,6 +11,7 @@ import re
 from typing import TYPE_CHECKING, Final
 
 from amqp_core.address import DEFAULT_MAX_MESSAGE_BYTES
+from amqp_core.connection_states import Ended, Opened, Redirected, Role, State
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import (
     AmqpError,
@@ -32,14 +33,9 @@ from amqp_core.v0_9.connection_events import (
     Blocked,
     DeliveriesReceived,
     DeliveryBegun,
-    Ended,
     Event,
     FrameReceived,
-    Opened,
-    Redirected,
-    Role,
     SecretUpdated,
-    State,
 )
 from amqp_core.v0_9.error_codes import ERRORS, command_failure
 from amqp_core.v0_9.framing import (

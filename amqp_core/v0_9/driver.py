@@ -11,6 +11,7 @@ import math
 import os
 from typing import TYPE_CHECKING, Final, NoReturn, TypeVar
 
+from amqp_core.connection_states import Ended, Opened, Redirected, Role
 from amqp_core.error_conditions import CoreCondition
 from amqp_core.errors import AmqpError, ConnectionFailed, ProtocolError, ResourceLimitExceeded
 from amqp_core.failover import Redirect
@@ -24,12 +25,8 @@ from amqp_core.v0_9.connection_events import (
     Blocked,
     DeliveriesReceived,
     DeliveryBegun,
-    Ended,
     Event,
     FrameReceived,
-    Opened,
-    Redirected,
-    Role,
     SecretUpdated,
 )
 

@@ -258,8 +258,7 @@ class QueueConsumer:
     def _subscribe(self, client: Client, others: int | None = None) -> Subscription:
         at_most = max(self._life.there, LEAST_UNSETTLED) if self.bounded else None
         # Messages in doubt are withheld until others have come behind them, however many that takes.
-        in_doubt = self._owner is not None and self._owner.in_doubt
-        most = self._flow.most_unsettled(at_most, looks=not in_doubt)
+        most = self._flow.most_unsettled(at_most, looks=not self._is_in_doubt())
         if self._owner is not None:
             most = self._owner.most_unsettled(most)
         return consumer_setup.subscribe(client, self.queue, self._options, max_unsettled=most, others=others)
@@ -352,7 +351,7 @@ class QueueConsumer:
 
     def _step(self, client: Client, subscription: Subscription) -> None:
         wakes = self._wakes
-        if self._waits_for_broker() and not (self._owner is not None and self._owner.in_doubt):
+        if self._waits_for_broker() and not self._is_in_doubt():
             self._flow.announce(subscription)
         self._settle(client)
         if self._looks_deleted:
@@ -367,7 +366,7 @@ class QueueConsumer:
         # A wake-up during one of the previous calls may have ended a wait inside it: it must not be lost.
         timeout = self._take_timeout() if wakes == self._wakes else 0
         self._store(subscription.take_blocks(timeout, begun=True))
-        if self._owner is not None and self._owner.in_doubt:
+        if self._is_in_doubt():
             return
         if self.bounded and not self.exhausted:
             self._look_for_end(client, subscription)
@@ -395,8 +394,11 @@ class QueueConsumer:
     def _is_asked(self) -> bool:
         return self._owner is not None and self._owner.is_asked()
 
+    def _is_in_doubt(self) -> bool:
+        return self._owner is not None and self._owner.in_doubt
+
     def _take_timeout(self) -> float:
-        if (self.bounded and not self.exhausted) or (self._owner is not None and self._owner.in_doubt):
+        if (self.bounded and not self.exhausted) or self._is_in_doubt():
             return QUIET_SECONDS / 2
         return self._flow.take_timeout()
 

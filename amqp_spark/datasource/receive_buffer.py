@@ -432,9 +432,7 @@ class ReceiveBuffer:
     @property
     def bytes(self) -> int:
         """Bytes held over all queues: received and not accepted, or owned and not finished."""
-        return sum(buffer.held_bytes for buffer in self.buffers.values()) + sum(
-            each() for each in self.elsewhere.values()
-        )
+        return sum(map(self.bytes_of, self.buffers))
 
     def bytes_of(self, queue: str) -> int:
         """Bytes held of one queue, as :attr:`bytes`."""

@@ -19,9 +19,10 @@ import uuid
 from collections import deque
 from typing import TYPE_CHECKING, Self
 
+from amqp_core.connection_states import Ended, Opened, Role
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.connection import Connection
-from amqp_core.v0_10.connection_events import CommandReceived, ControlReceived, Ended, Opened, Role
+from amqp_core.v0_10.connection_events import CommandReceived, ControlReceived
 from amqp_core.v0_10.session import Session
 from tests.bench.preload import Frames
 

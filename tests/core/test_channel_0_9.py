@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core import errors
+from amqp_core.connection_states import Role, State
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import Channel, ChannelState, Received
-from amqp_core.v0_9.connection_events import Role, State
 from amqp_core.v0_9.error_codes import command_failure
 from amqp_core.v0_9.framing import BODY, HEADER, Frame, parse_frame
 from tests.support.machines_0_9 import at, sent

@@ -6,6 +6,7 @@ import re
 
 import pytest
 
+from amqp_core.connection_states import Ended, Opened, Role, State
 from amqp_core.errors import (
     AuthenticationFailed,
     ConnectionClosed,
@@ -19,17 +20,7 @@ from amqp_core.errors import (
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_control, encode_command
-from amqp_core.v0_10.connection_events import (
-    CommandReceived,
-    CommandUnknown,
-    ControlReceived,
-    Ended,
-    Event,
-    Opened,
-    Role,
-    State,
-    TransfersReceived,
-)
+from amqp_core.v0_10.connection_events import CommandReceived, CommandUnknown, ControlReceived, Event, TransfersReceived
 from amqp_core.v0_10.framing import PROTOCOL_HEADER
 from tests.support import wire
 from tests.support.machines import RESULT, Login, at, client, control, error_of, pump, sent, server

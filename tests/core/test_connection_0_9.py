@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_core.connection_states import Ended, Opened, Redirected, Role, State
 from amqp_core.errors import (
     AuthenticationFailed,
     ConnectionClosed,
@@ -26,13 +27,8 @@ from amqp_core.v0_9.connection_events import (
     SERVER_TRANSITIONS,
     Blocked,
     DeliveriesReceived,
-    Ended,
     FrameReceived,
-    Opened,
-    Redirected,
-    Role,
     SecretUpdated,
-    State,
 )
 from amqp_core.v0_9.framing import BODY, HEARTBEAT_FRAME, encode_frame
 from amqp_core.v0_9.messages import Message, each_message

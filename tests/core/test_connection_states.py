@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from amqp_core.connection_states import Ended, Redirected, Role, State
 from amqp_core.errors import (
     AuthenticationFailed,
     ConnectionClosed,
@@ -14,16 +15,7 @@ from amqp_core.errors import (
     VirtualHostRefused,
 )
 from amqp_core.v0_10 import spec
-from amqp_core.v0_10.connection_events import (
-    CLIENT_TRANSITIONS,
-    SERVER_TRANSITIONS,
-    CommandReceived,
-    ControlReceived,
-    Ended,
-    Redirected,
-    Role,
-    State,
-)
+from amqp_core.v0_10.connection_events import CLIENT_TRANSITIONS, SERVER_TRANSITIONS, CommandReceived, ControlReceived
 from tests.support.machines import HEARTBEAT, RESULT, at, client, control, error_of, pump, sent, server
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from amqp_core import pump as pump_module
+from amqp_core.connection_states import Opened, Role, State
 from amqp_core.errors import AmqpError, DeadlineExceeded, DecodeError, LimitExceeded, ProtocolError
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_command, decode_control, decode_header
-from amqp_core.v0_10.connection_events import Opened, Role, State
 from tests.support import wire
 from tests.support.fakepeer import FakePeer, Peer
 from tests.support.machines import at, client, control, error_of, pump, server

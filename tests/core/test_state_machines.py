@@ -8,20 +8,13 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from amqp_core.connection_states import Ended, Opened, Role, State
 from amqp_core.errors import ConnectionClosed
 from amqp_core.v0_10 import session as session_module
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_header
 from amqp_core.v0_10.connection import Connection
-from amqp_core.v0_10.connection_events import (
-    CommandReceived,
-    ControlReceived,
-    Ended,
-    Opened,
-    Role,
-    State,
-    TransfersReceived,
-)
+from amqp_core.v0_10.connection_events import CommandReceived, ControlReceived, TransfersReceived
 from amqp_core.v0_10.messages import messages_of
 from amqp_core.v0_10.session import Session, SessionState
 from tests.support.choice import examples

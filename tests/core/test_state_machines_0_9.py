@@ -9,11 +9,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from amqp_core.connection_states import Ended, Opened, State
 from amqp_core.errors import ConnectionClosed, NotFound
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import Channel, ChannelState, Received
 from amqp_core.v0_9.connection import CONSUMING, Connection
-from amqp_core.v0_9.connection_events import DeliveriesReceived, Ended, FrameReceived, Opened, State
+from amqp_core.v0_9.connection_events import DeliveriesReceived, FrameReceived
 from amqp_core.v0_9.messages import Message, each_message
 from tests.support.choice import examples
 from tests.support.machines_0_9 import client, server

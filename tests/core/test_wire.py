@@ -8,20 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amqp_core.connection_states import Ended, Role, State
 from amqp_core.errors import AmqpError, ProtocolError
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command, encode_control, encode_header
 from amqp_core.v0_10.connection import Connection
-from amqp_core.v0_10.connection_events import (
-    CommandReceived,
-    CommandUnknown,
-    ControlReceived,
-    Ended,
-    Event,
-    Role,
-    State,
-    TransfersReceived,
-)
+from amqp_core.v0_10.connection_events import CommandReceived, CommandUnknown, ControlReceived, Event, TransfersReceived
 from amqp_core.v0_10.framing import PROTOCOL_HEADER, encode_assembly, encode_control_frame
 from amqp_core.v0_10.messages import messages_of
 from amqp_core.v0_10.session import Session, SessionState

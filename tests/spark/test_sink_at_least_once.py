@@ -53,7 +53,7 @@ def rows(count: int, begin: int = 0, **columns: list[str | None]) -> pa.RecordBa
 
 @pytest.fixture(autouse=True)
 def _no_time_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Routes are asked for again after a loss, and not because this machine is slow."""
+    """A task asks for its routes again after a lost connection only: without this, also when one second has passed."""
     monkeypatch.setattr(routes, "AGAIN_SECONDS", 1e6)
 
 

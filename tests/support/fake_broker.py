@@ -237,7 +237,7 @@ class FakeBroker:
 
     # --- connections
 
-    def connect(self, options: ConnectOptions) -> Client:  # the type checker sees that it can do all that is asked for
+    def connect(self, options: ConnectOptions) -> Client:  # mypy compares FakeClient with the whole interface
         """Return a new client."""
         time.sleep(self.connecting_s)
         with self.changed:

@@ -25,19 +25,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from amqp_core.address import ConnectOptions
+from amqp_core.connection_states import Ended, Opened, Role
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import encode_command, encode_control, encode_header
 from amqp_core.v0_10.client import Client
 from amqp_core.v0_10.connection import Connection
-from amqp_core.v0_10.connection_events import (
-    CommandReceived,
-    CommandUnknown,
-    ControlReceived,
-    Ended,
-    Event,
-    Opened,
-    Role,
-)
+from amqp_core.v0_10.connection_events import CommandReceived, CommandUnknown, ControlReceived, Event
 from amqp_core.v0_10.framing import BODY, COMMAND, HEADER, encode_control_frame
 from amqp_core.v0_10.session import Session
 

@@ -14,11 +14,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from amqp_core.address import ConnectOptions
+from amqp_core.connection_states import Ended, Opened, Role
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import Channel, Content, basic_properties
 from amqp_core.v0_9.client import Client
 from amqp_core.v0_9.connection import Connection
-from amqp_core.v0_9.connection_events import Ended, Event, FrameReceived, Opened, Role
+from amqp_core.v0_9.connection_events import Event, FrameReceived
 from amqp_core.v0_9.driver import PUBLISHING
 from tests.support import fakepeer
 from tests.support.fakepeer import HOST, ClientGone

@@ -15,13 +15,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from amqp_core.address import ConnectOptions
+from amqp_core.connection_states import Role
 from amqp_core.errors import AmqpError
 from amqp_core.sasl import SaslLogin
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method, encode_header, encode_method
 from amqp_core.v0_9.client import Client
 from amqp_core.v0_9.connection import CONSUMING, Connection
-from amqp_core.v0_9.connection_events import FrameReceived, Role
+from amqp_core.v0_9.connection_events import FrameReceived
 from amqp_core.v0_9.driver import ASKING, PUBLISHING, Driver
 from amqp_core.v0_9.framing import HEARTBEAT_FRAME, METHOD, encode_content, encode_frame
 from amqp_core.v0_9.messages import Message, each_message

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from amqp_core.connection_states import Ended, Role, State
 from amqp_core.errors import (
     AuthenticationFailed,
 )
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_control, encode_command, encode_control
 from amqp_core.v0_10.connection import Connection
-from amqp_core.v0_10.connection_events import Ended, Event, Role, State
 from amqp_core.v0_10.framing import PROTOCOL_HEADER, encode_control_frame
 from tests.support import wire
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from amqp_core.v0_10.connection_events import Event
 
 
 class Login:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from amqp_core.connection_states import Ended, Role, State
 from amqp_core.errors import AuthenticationFailed
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9._codec import decode_method, encode_method
 from amqp_core.v0_9.connection import HEADERS, Connection
-from amqp_core.v0_9.connection_events import Ended, Event, Role, State
 from amqp_core.v0_9.framing import METHOD, encode_frame, parse_frame
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from amqp_core.v0_9.connection_events import Event
 
 HEADER = HEADERS["0-9-1"]
 START = spec.ConnectionStart(version_minor=9, mechanisms=b"PLAIN", locales=b"en_US")

@@ -9,12 +9,13 @@ import contextlib
 import socket
 from typing import TYPE_CHECKING, Self
 
+from amqp_core.connection_states import Ended, Role
 from amqp_core.sequence_numbers import RangeSet, wire_ranges
 from amqp_core.transport import Transport, monotonic
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.client import Client
 from amqp_core.v0_10.connection import Connection
-from amqp_core.v0_10.connection_events import CommandReceived, ControlReceived, Ended, Role
+from amqp_core.v0_10.connection_events import CommandReceived, ControlReceived
 from amqp_core.v0_10.driver import Driver
 from amqp_core.v0_10.session import Session
 from tests.support.machines import Login

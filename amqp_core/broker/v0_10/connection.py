@@ -10,19 +10,11 @@ from amqp_core.broker.adapter import HEARTBEAT_S, HERE, SERVER_PROPERTIES, Adapt
 from amqp_core.broker.login import Check, plain
 from amqp_core.broker.v0_10.filters import FEATURE
 from amqp_core.broker.v0_10.session import ServerSession
+from amqp_core.connection_states import Ended, Opened, Role, State
 from amqp_core.errors import AmqpError, given
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10.connection import Connection
-from amqp_core.v0_10.connection_events import (
-    CommandReceived,
-    CommandUnknown,
-    ControlReceived,
-    Ended,
-    Event,
-    Opened,
-    Role,
-    State,
-)
+from amqp_core.v0_10.connection_events import CommandReceived, CommandUnknown, ControlReceived, Event
 from amqp_core.v0_10.framing import BODY, COMMAND, HEADER
 from amqp_core.v0_10.session import SessionState
 from amqp_core.write_primitives import cut_short

@@ -11,11 +11,12 @@ from amqp_core.broker.login import Check
 from amqp_core.broker.v0_9.blocking import Blocking
 from amqp_core.broker.v0_9.channel import ServerChannel
 from amqp_core.broker.v0_9.login import PASSWORDS
+from amqp_core.connection_states import Ended, Opened, Role, State
 from amqp_core.errors import AmqpError, LimitExceeded, given
 from amqp_core.v0_9 import spec
 from amqp_core.v0_9.channel import ChannelMisused
 from amqp_core.v0_9.connection import Connection
-from amqp_core.v0_9.connection_events import Ended, Event, FrameReceived, Opened, Role, State
+from amqp_core.v0_9.connection_events import Event, FrameReceived
 from amqp_core.v0_9.framing import METHOD
 from amqp_core.write_primitives import cut_short
 

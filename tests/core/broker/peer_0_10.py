@@ -11,11 +11,12 @@ from amqp_core.broker.model.memory import Memory
 from amqp_core.broker.model.virtual_host import VirtualHost
 from amqp_core.broker.v0_10.connection import ServerConnection
 from amqp_core.broker.v0_10.names import SessionNames
+from amqp_core.connection_states import Ended, Opened, Role
 from amqp_core.sasl import SaslLogin
 from amqp_core.v0_10 import spec
 from amqp_core.v0_10._codec import decode_header, encode_header
 from amqp_core.v0_10.connection import Connection
-from amqp_core.v0_10.connection_events import CommandReceived, ControlReceived, Ended, Event, Opened, Role
+from amqp_core.v0_10.connection_events import CommandReceived, ControlReceived, Event
 from amqp_core.v0_10.session import Session
 
 if TYPE_CHECKING:

@@ -12,12 +12,11 @@ from amqp_core.broker.model.virtual_host import VirtualHost
 from amqp_core.broker.v0_9.connection import ServerConnection as Connection09
 from amqp_core.broker.v0_10.connection import ServerConnection as Connection010
 from amqp_core.broker.v0_10.names import SessionNames
+from amqp_core.connection_states import Ended, Role
 from amqp_core.sasl import SaslLogin
 from amqp_core.v0_9 import connection as v0_9
-from amqp_core.v0_9 import connection_events as events_0_9
 from amqp_core.v0_9 import spec as spec_0_9
 from amqp_core.v0_10 import connection as v0_10
-from amqp_core.v0_10 import connection_events as events_0_10
 from tests.core.broker.logins_support import logins
 
 if TYPE_CHECKING:
@@ -55,12 +54,12 @@ class Pair:
         self.client: v0_9.Connection | v0_10.Connection
         self.broker: Adapter
         if protocol == "0-10":
-            self.client = v0_10.Connection(events_0_10.Role.CLIENT, login=login)
+            self.client = v0_10.Connection(Role.CLIENT, login=login)
             self.broker = Connection010(
                 hosts=hosts, logins=known, clock=lambda: 1.0, wake=self.wake, checks=checks, names=SessionNames()
             )
         else:
-            self.client = v0_9.Connection(events_0_9.Role.CLIENT, login=login, client_properties=dict(TELLS))
+            self.client = v0_9.Connection(Role.CLIENT, login=login, client_properties=dict(TELLS))
             self.broker = Connection09(
                 hosts=hosts, logins=known, clock=lambda: 1.0, wake=self.wake, checks=checks, version="0-9-1"
             )
@@ -83,7 +82,7 @@ class Pair:
     def error(self) -> str:
         """Why the client's connection has ended."""
         (ended,) = self.events
-        assert isinstance(ended, events_0_9.Ended | events_0_10.Ended)
+        assert isinstance(ended, Ended)
         return str(ended.error)
 
 
