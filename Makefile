@@ -13,6 +13,8 @@ STAMP := .venv/.setup-done
 # take as long as three.
 WORKERS ?= $(shell n=$$(( $$(getconf _NPROCESSORS_ONLN) + 1 )); echo $$(( n < 4 ? n : 4 )))
 NEEDS := java mvn
+# Each test process and each Python that Spark starts would compile the modules again.
+unexport PYTHONDONTWRITEBYTECODE
 # Where neither JAVA_HOME nor the PATH has a Java: the one that tests/support/jre_install.py unpacks.
 ifeq ($(if $(JAVA_HOME),$(wildcard $(JAVA_HOME)/bin/java))$(shell command -v java),)
 export JAVA_HOME := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/amqp_spark/jre/home
@@ -82,7 +84,8 @@ prepare: $(STAMP) | prerequisites
 	@$(PY) -m tests.support.prefetch
 	@$(PY) -m tests.support.quick_spark
 	@$(PY) -m tests.support.quick_broker
-	@$(PY) -m compileall -q amqp_core amqp_spark pyspark_amqp
+	@$(PY) -m compileall -q amqp_core amqp_spark pyspark_amqp tests/support
+	@$(PY) -m pytest --collect-only -qq --no-header >/dev/null # compiles the tests once, not in each test process
 
 test-all: export AMQP_TEST_ALL := 1
 test-all: test

@@ -7,6 +7,10 @@ archive is used there.
 
 Java loads Spark's classes from an archive (class data sharing) that :func:`make_archive` makes once: this halves
 the CPU that a start needs. Without the archive, or where the class path is another one, Java does without.
+
+Spark's usual writer of checkpoint logs starts eight programs (``chmod``, ``readlink``) per micro-batch on a local disk
+where Hadoop's native library is missing; another writer of Spark starts two. ``make test`` uses that one, and Java's
+cheapest way to start a program; ``make test-all``, the crash matrix and the benchmarks keep the defaults of users.
 """
 
 from __future__ import annotations
@@ -21,10 +25,16 @@ from pathlib import Path
 import pyspark
 
 from tests.support import jvm
+from tests.support.choice import all_cases
 from tests.support.maven import cache_root, cached_directory
 
 _PARTS = ("bin", "sbin", "jars")
 _ARCHIVE = "classes.jsa"
+_LOG_WRITER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_FEWER_PROGRAMS = (
+    "-Djdk.lang.Process.launchMechanism=VFORK",
+    f"-Dspark.sql.streaming.checkpointFileManagerClass={_LOG_WRITER}",
+)
 _PROGRAM = """
 import sys
 from pyspark.sql import SparkSession
@@ -52,7 +62,8 @@ def configure() -> None:
 def _use(*options: str) -> None:
     """Options of the JVMs of drivers, and without further ones of executors."""
     common = " ".join([*jvm.SHORT_LIVED, "-Xlog:disable", *options]).strip()
-    os.environ["SPARK_SUBMIT_OPTS"] = f'{common} -Dspark.executor.defaultJavaOptions="{common}"'
+    driver = common if all_cases() else " ".join([common, *_FEWER_PROGRAMS])
+    os.environ["SPARK_SUBMIT_OPTS"] = f'{driver} -Dspark.executor.defaultJavaOptions="{common}"'
 
 
 def home() -> Path:

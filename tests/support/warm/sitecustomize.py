@@ -11,5 +11,7 @@ import sys
 if "pyspark.daemon" in sys.orig_argv:
     from importlib import import_module
 
-    for name in ("pandas", "pyarrow.parquet", "amqp_spark.data_source", "amqp_spark.sink"):
+    # A daemon whose workers only plan or commit needs no pandas, most of the time of its start.
+    plans = any(argument.startswith("pyspark.sql.worker.") for argument in sys.orig_argv)
+    for name in (*(() if plans else ("pandas", "pyarrow.parquet")), "amqp_spark.data_source", "amqp_spark.sink"):
         import_module(name)
