@@ -76,9 +76,12 @@ generate: $(STAMP)
 	$(PY) specs/generate.py
 	$(PY) -m amqp_spark.docs
 
+# One more try for what a loaded machine breaks; the summary lists each (tests/README.md).
+RERUNS = $(if $(AMQP_TEST_ALL),,--reruns=1)
+
 test: $(STAMP) | prerequisites
 	@$(MAKE) --no-print-directory --jobs=2 lint prepare
-	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=15 $(ARGS)
+	$(PY) -m pytest --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder --durations=15 $(RERUNS) $(ARGS)
 
 prepare: $(STAMP) | prerequisites
 	@$(PY) -m tests.support.prefetch
