@@ -203,6 +203,7 @@ def test_what_a_client_of_0_10_sees(route: Route, bridges: Bridges, connect: Con
     assert (properties.user_id, properties.app_id) == (b"guest", b"app")
 
 
+@pytest.mark.thorough
 def test_a_property_that_0_10_lacks_ends_the_job_or_is_left_out(
     route: Route, bridges: Bridges, connect: Connect, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -277,6 +278,7 @@ def test_a_query_with_variant_headers_keeps_every_property_there_and_back(
     same(route.take(), MESSAGES)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled("headers", every=2)
 @pytest.mark.parametrize("headers", [HEADERS, {"n": 1}, {}])
 def test_encoded_headers_of_the_other_protocol_are_refused(

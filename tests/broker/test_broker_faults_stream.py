@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -215,17 +216,25 @@ def test_one_of_competing_queries_fails_and_the_other_takes_over(
     steady, failing = (Stream(spark, broker, tmp_path / name) for name in ("steady", "failing"))
     limits: dict[str, Any] = {"maxMessagesPerTrigger": 100, "bufferBytes": "40k", "maxBytesPerTrigger": "20k"}
 
+    failed = Event()
+
     def fail_third(rows: DataFrame, batch: int) -> None:
         if batch == 2:
+            failed.set()
             raise RuntimeError("the sink is full")
         failing.collect(rows, batch)
 
-    queries = [steady.start(steady.frame(queue, SCHEMA, **limits))]
+    def wait_for_the_other(rows: DataFrame, batch: int) -> None:
+        steady.collect(rows, batch)
+        assert failed.wait(120), "the other query gets no third batch"
+
+    queries = [steady.start(steady.frame(queue, SCHEMA, **limits), wait_for_the_other)]
     queries.append(failing.start(failing.frame(queue, SCHEMA, **limits), fail_third))
     try:
         wait_until(lambda: subscribers(client, queue) == 2, "both consumers", 60)
         publish(client, queue, numbers(count))
         wait_until(lambda: is_drained(client, queue, count, steady, failing), "the queue is drained", 120)
+        wait_until(queries[1].exception, "the query has ended", 60)
         assert "the sink is full" in str(queries[1].exception())
     finally:
         for query in queries:

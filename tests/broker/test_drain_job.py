@@ -121,6 +121,7 @@ def test_a_dry_run_reports_the_same_and_takes_nothing(
     assert not (tmp_path / "ck").exists()
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled("more", every=2)
 @pytest.mark.parametrize("more", [[], ["--dry-run"]])
 def test_empty_queues_are_no_error(
@@ -130,6 +131,7 @@ def test_empty_queues_are_no_error(
     assert capfd.readouterr().out.endswith("\nno messages\n")
 
 
+@pytest.mark.thorough
 def test_several_queues_and_files_of_another_format(
     drain: Here, connect: Connect, queue: str, spark: SparkSession, tmp_path: Path
 ) -> None:

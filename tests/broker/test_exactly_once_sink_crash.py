@@ -124,6 +124,7 @@ def test_driver_killed(setting: Setting, driver: QueryProcess, repeat: int) -> N
         case.must_be_there(setting)
 
 
+@pytest.mark.thorough
 @pytest.mark.sampled("entry", every=3)
 @pytest.mark.parametrize("entry", ENTRIES)
 def test_a_task_that_fails_after_rows_were_sent_is_tried_again(

@@ -59,6 +59,7 @@ def test_fifty_runs_that_are_aborted_leave_the_branches_of_one_at_most(client: C
     assert taken(client, writer.queue) == rows(range(6))
 
 
+@pytest.mark.thorough
 def test_fifty_drivers_that_are_killed_leave_the_branches_of_one_at_most(client: Client, writer: Writer) -> None:
     assert writer.query_id is not None
     for _ in range(FAILING_RUNS):

@@ -333,6 +333,7 @@ def test_the_reader_of_a_killed_driver_lets_go(
     assert consumer.files() == []
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("protocol", ["0-9-1"], indirect=True)
 def test_the_protocol_changes_with_the_spool(
     stream: Stream, consumer: Consumer, durable_queue: str, tmp_path: Path

@@ -333,6 +333,7 @@ def test_a_damaged_file_is_given_up_with_adopt_state(case: Case, remote: StorePl
     case.nothing_is_left(remote)
 
 
+@pytest.mark.thorough
 def test_a_store_that_stalls_for_longer_than_the_heartbeat_costs_nothing(
     case: Case, remote: StorePlace, network: FaultProxy
 ) -> None:
@@ -443,6 +444,7 @@ def test_a_place_that_cannot_be_a_spool(case: Case, object_store: ObjectStore, l
     case.nothing_is_left(local)
 
 
+@pytest.mark.thorough
 def test_the_spool_has_moved(case: Case, local: LocalPlace, tmp_path: Path) -> None:
     case.location = local.location
     case.leave_owned(local)

@@ -35,6 +35,7 @@ def ingest(
     return ["--queue", queue, "--schema", "body STRING", "--available-now", "--checkpoint", str(tmp_path / "ck")]
 
 
+@pytest.mark.thorough
 def test_json(ingest: list[str], connect: Connect, queue: str, tmp_path: Path) -> None:
     assert load("ingest").main([*ingest, "--format", "json", "--output", str(tmp_path / "out")]) == 0
     lines = [line for file in (tmp_path / "out").glob("*.json") for line in file.read_text().splitlines()]
