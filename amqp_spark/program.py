@@ -10,7 +10,7 @@ import importlib
 import re
 import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from amqp_spark import __version__
 
@@ -34,34 +34,31 @@ class Command:
     Args:
         name: that the user types.
         group: heading in the help.
+        module: imported when the command is called. Its ``main(argv)`` gets the arguments behind the name, and returns
+            the exit code.
         summary: one line of help.
-        module: imported when the command is called.
-        function: of that module: takes the arguments behind the name, returns the exit code.
     """
 
     name: str
     group: str
-    summary: str
     module: str
-    function: str = "main"
+    summary: str
 
-    def load(self) -> Callable[[Sequence[str]], int]:
-        """Import the module; return the function."""
-        return cast("Callable[[Sequence[str]], int]", getattr(importlib.import_module(self.module), self.function))
+    def run(self, arguments: Sequence[str]) -> int:
+        """Import the module, and run the command; return its exit code."""
+        main: Callable[[Sequence[str]], int] = importlib.import_module(self.module).main
+        return main(arguments)
 
 
 COMMANDS: Final = (
-    Command("ingest", _MOVE, "stream queues into files, a table, or another sink of Spark", "amqp_spark.commands.ingest"),
-    Command("publish", _MOVE, "publish files, a table or a query to an exchange", "amqp_spark.commands.publish"),
-    Command("bridge", _MOVE, "move messages to an exchange of another broker", "amqp_spark.commands.bridge"),
-    Command("drain", _MOVE, "empty queues into files, and report their contents", "amqp_spark.commands.drain"),
-    Command(
-        "transactions", _INSPECT, "show and repair the state of exactly-once on a broker",
-        "amqp_spark.transactions.__main__",
-    ),
-    Command("broker", _TRY, "run the embedded broker, or keep its users", "amqp_spark.commands.broker"),
-    Command("demo", _TRY, "stream sample messages through the embedded broker and Spark", "amqp_spark.demo.__main__"),
-)  # fmt: skip
+    Command("ingest", _MOVE, "amqp_spark.commands.ingest", "stream queues into files, tables, or other sinks of Spark"),
+    Command("publish", _MOVE, "amqp_spark.commands.publish", "publish files, a table or a query to an exchange"),
+    Command("bridge", _MOVE, "amqp_spark.commands.bridge", "move messages to an exchange of another broker"),
+    Command("drain", _MOVE, "amqp_spark.commands.drain", "empty queues into files, and report their contents"),
+    Command("transactions", _INSPECT, "amqp_spark.transactions.__main__", "show and repair the state of exactly-once"),
+    Command("broker", _TRY, "amqp_spark.commands.broker", "run the embedded broker, or keep its users"),
+    Command("demo", _TRY, "amqp_spark.demo.__main__", "stream sample messages through the embedded broker and Spark"),
+)
 
 _EXIT_CODES: Final = """\
 exit codes of all commands: 0 done; 1 it failed; 2 the command line or an option is wrong; 3 the broker could not be
@@ -109,7 +106,7 @@ def _run(given: Sequence[str]) -> int:
         return 0
     command = next((command for command in COMMANDS if command.name == first), None)
     if command is not None:
-        return command.load()(rest)
+        return command.run(rest)
     from amqp_spark.cli.errors import CommandLineError, fail  # noqa: PLC0415 - imports the clients
 
     return fail(NAME, CommandLineError(*_problem(first, given=bool(given))))
