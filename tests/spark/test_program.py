@@ -7,6 +7,7 @@ import json
 import os
 import pkgutil
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -19,6 +20,7 @@ from amqp_spark.program import COMMANDS, main
 from tests.support.jobs import ROOT, load
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
 NAMES = [command.name for command in COMMANDS]
@@ -40,6 +42,14 @@ for arguments in (["--help"], ["--version"], *([name, "--help"] for name in comm
     found[" ".join(arguments)] = [name for name in heavy if name in sys.modules]
 print(json.dumps(found))
 """
+
+
+def as_a_file(path: str) -> object:
+    return runpy.run_path(path, run_name="__main__")
+
+
+def as_a_module(name: str) -> object:
+    return runpy.run_module(name, run_name="__main__", alter_sys=True)
 
 
 def test_the_script_that_is_installed_is_this_program() -> None:
@@ -152,20 +162,29 @@ def test_a_file_for_spark_submit_is_the_same_code(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "name"),
+    ("start", "what", "name"),
     [
-        (["jobs/ingest.py"], "ingest.py"),
-        (["-m", "amqp_spark.transactions"], "python -m amqp_spark.transactions"),
-        (["-m", "amqp_core.broker"], "python -m amqp_core.broker"),
+        *((as_a_file, str(ROOT / "jobs" / f"{name}.py"), f"{name}.py") for name in JOBS),
+        (as_a_module, "amqp_spark.transactions", "python -m amqp_spark.transactions"),
+        (as_a_module, "amqp_spark.demo", "python -m amqp_spark.demo"),
+        (as_a_module, "amqp_core.broker", "python -m amqp_core.broker"),
+        (as_a_module, "amqp_spark", "amqp-spark"),
     ],
-    ids=["jobs", "transactions", "broker"],
+    ids=[*JOBS, "transactions", "demo", "broker", "amqp_spark"],
 )
-def test_other_ways_to_start_a_command_keep_their_name(command: list[str], name: str) -> None:
-    done = subprocess.run(
-        [sys.executable, *command, "--no-such"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 2
-    assert f"\n{name}: error: " in done.stderr
+def test_other_ways_to_start_a_command_keep_their_name(
+    start: Callable[[str], object],
+    what: str,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("sys.argv", [what, "--no-such"])
+    monkeypatch.delitem(sys.modules, f"{what}.__main__", raising=False)  # runpy warns of a second copy
+    with pytest.raises(SystemExit) as ended:
+        start(what)
+    assert ended.value.code == 2
+    assert f"\n{name}: error: " in f"\n{capsys.readouterr().err}"
 
 
 def test_the_broker_and_a_command_that_looks_at_it() -> None:
