@@ -167,10 +167,9 @@ def test_a_file_for_spark_submit_is_the_same_code(name: str) -> None:
         *((as_a_file, str(ROOT / "jobs" / f"{name}.py"), f"{name}.py") for name in JOBS),
         (as_a_module, "amqp_spark.transactions", "python -m amqp_spark.transactions"),
         (as_a_module, "amqp_spark.demo", "python -m amqp_spark.demo"),
-        (as_a_module, "amqp_core.broker", "python -m amqp_core.broker"),
         (as_a_module, "amqp_spark", "amqp-spark"),
     ],
-    ids=[*JOBS, "transactions", "demo", "broker", "amqp_spark"],
+    ids=[*JOBS, "transactions", "demo", "amqp_spark"],
 )
 def test_other_ways_to_start_a_command_keep_their_name(
     start: Callable[[str], object],
