@@ -58,7 +58,7 @@ broker: $(STAMP) | prerequisites
 demo: NEEDS := java $(if $(BROKER),mvn)
 demo: $(STAMP) | prerequisites
 	$(if $(BROKER),@$(PY) -m tests.support.prefetch)
-	@exec $(PY) -m $(if $(BROKER),tests.support.demo --broker $(BROKER),amqp_spark.demo) $(ARGS)
+	@exec $(PY) -m $(if $(BROKER),tests.support.demo --broker $(BROKER),amqp_spark demo) $(ARGS)
 
 lint: $(STAMP)
 	$(PY) -m ruff format --check --quiet .

@@ -198,7 +198,7 @@ class SparkCondition(Condition):
     CHECKPOINT_OF_EXACTLY_ONCE = (
         "The checkpoint of queue {queue!r} was written with deliveryGuarantee=exactly-once.",
         "Use that guarantee until no batch is owned, then a new checkpoint location.",
-        "Its messages may be in the spool only. `python -m amqp_spark.transactions` shows the owned batches.")
+        "Its messages may be in the spool only. `amqp-spark transactions` shows the owned batches.")
     CHECKPOINT_OF_OTHER_PROTOCOL = (
         "The checkpoint of queue {queue!r} was written with AMQP {found}, and the query now uses AMQP {protocol}.",
         "Set protocol={found}, or use a new checkpoint location.",
@@ -323,7 +323,7 @@ class SparkCondition(Condition):
     PREPARED_LIST_TOO_LONG = (
         "The broker (qpidd) cannot list its prepared transactions (dtx.recover): one frame holds about {most} of "
         "amqp_spark's.",
-        "Roll back those that logs name with `python -m amqp_spark.transactions URL --rollback XID`, or wait for "
+        "Roll back those that logs name with `amqp-spark transactions URL --rollback XID`, or wait for "
         "transactionTimeout.",
         "qpidd ends the connection instead of an answer. The limit applies to the transactions of all clients "
         "together, and no transactionalId of this broker works until there are fewer. Nothing was changed. --rollback "

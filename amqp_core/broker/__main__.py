@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 WRONG_ARGUMENTS: Final = 2
 UNUSABLE: Final = 3
+PROGRAM: Final = "python -m amqp_core.broker"
 DEFAULT_PORT: Final = 5672
 
 
@@ -76,14 +77,14 @@ def count(text: str) -> int:
     return int(text)
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of the command line."""
+def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """The parser of the command line of ``program``, as its help and errors name it."""
     made = argparse.ArgumentParser(
-        prog="python -m amqp_core.broker",
+        prog=program,
         allow_abbrev=False,
         description="A broker of AMQP 0-10, 0-9-1 and 0-9 for tests and demonstrations on this machine. Without "
         "--store it keeps everything in memory: its messages are gone when it stops.",
-        epilog="Users are kept with: python -m amqp_core.broker user --help",
+        epilog=f"Users are kept with: {program} user --help",
     )
     made.add_argument("--port", type=port, default=DEFAULT_PORT, help="port to listen on; 0: a free one")
     made.add_argument(
@@ -189,12 +190,17 @@ async def serve(server: Server, settings: Settings, tls: SSLContext | None) -> i
     return 128 + received[0]
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; return its exit code."""
+def main(arguments: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:
+    """Run the command; return its exit code.
+
+    Args:
+        arguments: of the command line; ``None``: those of the process.
+        program: as the user started it.
+    """
     arguments = sys.argv[1:] if arguments is None else arguments
     if arguments and arguments[0] == "user":
-        return user_command.main(arguments[1:])
-    options = parser()
+        return user_command.main(arguments[1:], f"{program} user")
+    options = parser(program)
     given = options.parse_args(arguments)
     if (given.tls_cert is None) != (given.tls_key is None):
         options.error("--tls-cert and --tls-key belong together: give both")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 WRONG_ARGUMENTS: Final = 2
 UNUSABLE: Final = 3
+PROGRAM: Final = "python -m amqp_core.broker user"
 _MOST_NAME_BYTES: Final = 255
 
 
@@ -30,10 +31,10 @@ class _Wrong(Exception):
     """What is wrong with the arguments, and what to do."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of the sub-command."""
+def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """The parser of the sub-command of ``program``, as its help and errors name it."""
     made = argparse.ArgumentParser(
-        prog="python -m amqp_core.broker user",
+        prog=program,
         description="Keeps the file of users for --users of the broker, which reads it when it starts.",
     )
     commands = made.add_subparsers(dest="command", required=True)
@@ -71,9 +72,9 @@ def parser() -> argparse.ArgumentParser:
     return made
 
 
-def main(arguments: Sequence[str]) -> int:
+def main(arguments: Sequence[str], program: str = PROGRAM) -> int:
     """Run the sub-command; return its exit code."""
-    given = parser().parse_args(arguments)
+    given = parser(program).parse_args(arguments)
     try:
         _check_text(given)
         _COMMANDS[given.command](given)

@@ -1,4 +1,4 @@
-"""Shared code of the scripts in ``jobs/``: command line, credentials, session, signals, progress, exit codes.
+"""Shared code of the commands: command line, credentials, session, signals, progress, exit codes.
 
 Exit codes are for schedulers: 0 done, 1 the query failed, 2 the command line or an option is wrong, or the broker does
 not offer what it asks for, 3 the broker could not be used or did not take the messages (unreachable, login refused,

@@ -1,10 +1,10 @@
-"""``python -m amqp_spark.demo``: the demonstration on the embedded broker."""
+"""``amqp-spark demo``, ``python -m amqp_spark.demo``: the demonstration on the embedded broker."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqp_core.broker import running
 from amqp_spark.demo.command import parser, run
@@ -12,6 +12,8 @@ from amqp_spark.demo.steps import Place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+PROGRAM: Final = "amqp-spark demo"
 
 
 @contextmanager
@@ -21,10 +23,15 @@ def embedded() -> Iterator[Place]:
         yield Place(broker.url, broker.username, broker.password)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; return the exit code."""
-    return run(parser("python -m amqp_spark.demo").parse_args(argv), "the embedded broker", embedded)
+def main(argv: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:
+    """Run the command; return the exit code.
+
+    Args:
+        argv: arguments; ``None``: those of the process.
+        program: as the user started it.
+    """
+    return run(parser(program).parse_args(argv), "the embedded broker", embedded)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(program="python -m amqp_spark.demo"))

@@ -80,7 +80,7 @@ class Names:
         """The command that shows or repairs the state, for the text of errors."""
         option = "--consumer-id" if self.kind == CONSUMER else "--transactional-id"
         identity = shlex.quote(self.identity) if self.identity.isprintable() else "ID"
-        return f"`python -m amqp_spark.transactions URL {option} {identity}{f' {action}' if action else ''}`"
+        return f"`amqp-spark transactions URL {option} {identity}{f' {action}' if action else ''}`"
 
     @property
     def _hash(self) -> str:

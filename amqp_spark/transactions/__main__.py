@@ -1,6 +1,6 @@
 """Show and repair the state of exactly-once on a broker.
 
-    python -m amqp_spark.transactions amqp://broker/default --username guest --password-file /run/secrets/amqp \\
+    amqp-spark transactions amqp://broker/default --username guest --password-file /run/secrets/amqp \\
         --consumer-id ticks
 
 With --consumer-id: the state of each queue of that consumer, its owned batches, and whether their files are in the
@@ -52,7 +52,8 @@ if TYPE_CHECKING:
     from amqp_core.address import ConnectOptions
     from amqp_core.api import Client, Xid
 
-PROGRAM = "transactions"
+PROGRAM = "amqp-spark transactions"
+_NAME = "transactions"
 ACTIONS = "--commit, --rollback, --forget or --skip"
 _EXIT_INTERRUPTED = 130
 _CALL_SECONDS = 30.0
@@ -64,10 +65,10 @@ class Declined(Exception):
     """The question was answered with no."""
 
 
-def parser() -> argparse.ArgumentParser:
-    """The command line."""
+def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
+    """The command line of ``program``, as its help and errors name it."""
     tables = {"options of the connection, for --option": CONNECTION}
-    arguments = cli.job_parser("python -m amqp_spark.transactions", __doc__, tables)
+    arguments = cli.job_parser(program, __doc__, tables)
     cli.add_connection_arguments(arguments, positional=True)
     arguments.add_argument(
         "--option", action="append", default=[], metavar="K=V", help="further option of the connection"
@@ -296,20 +297,25 @@ def ask(question: str, *, yes: bool) -> None:
         raise Declined
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command line; return the exit code."""
-    arguments = parser().parse_args(argv)
+def main(argv: Sequence[str] | None = None, *, program: str = PROGRAM) -> int:
+    """Run the command line; return the exit code.
+
+    Args:
+        argv: arguments; ``None``: those of the process.
+        program: as the user started it.
+    """
+    arguments = parser(program).parse_args(argv)
     try:
         return run(arguments)
     except KeyboardInterrupt:
-        sys.stderr.write(f"\n{PROGRAM}: stopped by SIGINT; only the actions reported above were done\n")
+        sys.stderr.write(f"\n{_NAME}: stopped by SIGINT; only the actions reported above were done\n")
         return _EXIT_INTERRUPTED
     except Declined:
-        sys.stderr.write(f"{PROGRAM}: not done\n")
+        sys.stderr.write(f"{_NAME}: not done\n")
         return cli.EXIT_FAILED
     except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
-        return cli.fail(PROGRAM, error)
+        return cli.fail(_NAME, error)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(program="python -m amqp_spark.transactions"))

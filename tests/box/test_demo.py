@@ -1,4 +1,4 @@
-"""``python -m amqp_spark.demo`` as users run it: installed from the wheel, from any directory."""
+"""``amqp-spark demo`` as users run it: installed from the wheel, from any directory."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ def test_after_an_installation_it_proves_that_every_message_arrived(
             monkeypatch.delenv(name)
     count = [] if not quick else ["--count", "3000"]
     python = installed_from_a_wheel(place.parent)
-    done = subprocess.run([python, "-m", "amqp_spark.demo", *count], capture_output=True, text=True, check=False)
+    program = python.with_name("amqp-spark")
+    done = subprocess.run([program, "demo", *count], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr  # nor noise of Spark
     lines = done.stdout.splitlines()
     assert [line[:3] for line in lines if line[1:2] == "/"] == [f"{number}/6" for number in range(1, 7)]

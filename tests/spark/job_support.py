@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
-
-from tests.support.jobs import load
 
 SECRET = "s3cret"
 
@@ -17,7 +16,7 @@ def without_spark(name: str, monkeypatch: pytest.MonkeyPatch) -> Any:
         for what in ("URL", "USERNAME", "PASSWORD"):
             monkeypatch.delenv(f"AMQP_{side}{what}", raising=False)
     monkeypatch.setattr("amqp_spark.cli.spark.spark_session", must_not_be_called)
-    return load(name)
+    return importlib.import_module(f"amqp_spark.commands.{name}")
 
 
 def must_not_be_called(*_: object, **__: object) -> None:

@@ -16,10 +16,10 @@ from amqp_core.broker.error_conditions import BrokerCondition
 from amqp_core.error_conditions import CoreCondition
 from amqp_spark import docs
 from amqp_spark.arrow.decode import COLUMNS, DEFAULT_SCHEMA
+from amqp_spark.commands import ingest
 from amqp_spark.error_conditions import SparkCondition
 from amqp_spark.options import CONNECTION, SINK, SOURCE
 from tests.support.dial import address
-from tests.support.jobs import load
 
 if TYPE_CHECKING:
     from tests.support.fixtures import Broker, Connect
@@ -146,7 +146,7 @@ def test_errors_with_remedies_are_those_of_the_code() -> None:
 
 def test_exit_codes_are_documented_as_the_jobs_say() -> None:
     operations = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
-    said = load("ingest").__doc__
+    said = ingest.__doc__
     for code in ("0", "1", "2", "3", "130, 143"):
         assert f"\n| {code} | " in operations
         assert f"{code} " in said

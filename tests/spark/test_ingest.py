@@ -28,24 +28,16 @@ from amqp_spark.errors import (
 )  # fmt: skip
 from amqp_spark.options import CONNECTION, SOURCE
 from amqp_spark.state.xids import ListLost, TooManyPrepared
+from tests.spark.job_support import SECRET, without_spark
 from tests.support.jobs import load
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-SECRET = "s3cret"
-
 
 @pytest.fixture
 def ingest(monkeypatch: pytest.MonkeyPatch) -> Any:
-    for name in ("AMQP_URL", "AMQP_USERNAME", "AMQP_PASSWORD"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr("amqp_spark.cli.spark.spark_session", must_not_be_called)
-    return load("ingest")
-
-
-def must_not_be_called(*_: object) -> None:
-    raise AssertionError("Spark was started for a command line that is wrong")
+    return without_spark("ingest", monkeypatch)
 
 
 GOOD = ["--url", "amqp://localhost/v", "--queue", "q", "--output", "out", "--checkpoint", "ck"]

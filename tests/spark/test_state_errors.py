@@ -67,8 +67,8 @@ def test_a_message_that_is_no_state(
         f"[AMQP_STATE_UNREADABLE] The state queue {names.state!r} of {names.kind} {names.identity!r} cannot be used: "
     )
     assert wrong in told
-    assert f"`python -m amqp_spark.transactions URL {command}`" in told
+    assert f"`amqp-spark transactions URL {command}`" in told
 
 
 def test_an_identity_that_cannot_be_shown_is_not_put_into_a_command() -> None:
-    assert Names(CONSUMER, "a\nb").tool() == "`python -m amqp_spark.transactions URL --consumer-id ID`"
+    assert Names(CONSUMER, "a\nb").tool() == "`amqp-spark transactions URL --consumer-id ID`"
