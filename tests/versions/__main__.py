@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from tests.versions import cells, environment, interpreters, results, running, table
 from tests.versions.environment import ROOT, EnvironmentFailed
 from tests.versions.results import Result, State
+from tests.versions.table import MarkersMissing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,10 +52,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     if options.workers < 1:
         command.error(f"--workers {options.workers}: allowed are 1 and more")
     try:
+        if options.write:
+            table.around(README)  # before anything takes time
         say("building the wheel")
         wheel = environment.build_wheel(PLACE / "dist")
         tree = environment.copy_tests(PLACE / "tree")
-    except EnvironmentFailed as error:
+    except (EnvironmentFailed, MarkersMissing) as error:
         say(f"error: {error}")
         return 1
     built = environment.digest(wheel)
@@ -83,12 +86,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run(cell: cells.Cell, wheel: Path, tree: Path, built: str, *, workers: int, keep: bool) -> Result:
     """Run one cell; whatever happens is in its result."""
     name = f"spark{cell.spark}-python{cell.python}"
-    versions: dict[str, str] = {}
+    versions = ("", "")
 
     def ended(state: State, reason: str = "", counts: running.Counts | None = None) -> Result:
         given = counts or running.Counts(seconds=time.monotonic() - begun)
         return Result(
-            spark=cell.spark, python=cell.python, built=built, state=state, reason=reason, **versions, **given._asdict()
+            spark=cell.spark,
+            python=cell.python,
+            built=built,
+            state=state,
+            spark_version=versions[0],
+            python_version=versions[1],
+            reason=reason,
+            **given._asdict(),
         )
 
     begun = time.monotonic()
@@ -97,8 +107,8 @@ def run(cell: cells.Cell, wheel: Path, tree: Path, built: str, *, workers: int, 
         return ended(State.NOT_RUN, interpreters.how_to_get(cell.python))
     try:
         made = environment.make(cell, interpreter, wheel, tree, PLACE / name)
-        versions |= {"spark_version": made.spark, "python_version": made.python}
-        say(f"{made.spark} on {made.python} is installed in {time.monotonic() - begun:.0f} s; running the tests")
+        versions = made.spark, made.python
+        say(f"{cells.Cell(*versions)}: installed in {time.monotonic() - begun:.0f} s; running the tests")
         counts = running.run(made, workers, PLACE / f"{name}.log")
     except (EnvironmentFailed, running.RunFailed) as error:
         return ended(State.FAILED, str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from typing import TYPE_CHECKING, NamedTuple
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
 from tests.versions.selection import BRIEF, THOROUGH
 
@@ -83,7 +83,7 @@ def _pytest(
 
 def counted(report: str) -> Counts:
     """The counts of a report in the format of JUnit."""
-    suites = list(ElementTree.fromstring(report).iter("testsuite"))
+    suites = list(ET.fromstring(report).iter("testsuite"))
 
     def total(name: str) -> float:
         return sum(float(suite.get(name, 0)) for suite in suites)

@@ -29,7 +29,7 @@ def of_all(results: Mapping[Cell, Result]) -> str:
 def of_support(results: Mapping[Cell, Result]) -> str:
     """A table that says which cells have passed, and nothing of others."""
     passed = {cell: result for cell, result in results.items() if result.state is State.PASSED}
-    return _table(passed, lambda result: f"{result.passed} tests", "–")
+    return _table(passed, lambda result: f"{result.passed} tests", "-")
 
 
 def write(path: Path, results: Mapping[Cell, Result]) -> None:
@@ -38,6 +38,16 @@ def write(path: Path, results: Mapping[Cell, Result]) -> None:
     Raises:
         MarkersMissing: the document does not have both of them once, in order.
     """
+    before, after = around(path)
+    path.write_text(f"{before}{BEGIN}\n{of_support(results)}{END}{after}", encoding="utf-8")
+
+
+def around(path: Path) -> tuple[str, str]:
+    """The text before and after the table of a document.
+
+    Raises:
+        MarkersMissing: the document does not have both markers once, in order.
+    """
     text = path.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -45,7 +55,7 @@ def write(path: Path, results: Mapping[Cell, Result]) -> None:
         raise MarkersMissing(
             f"{path.name} does not have these two lines once and in this order. Add them: {BEGIN} and {END}"
         )
-    path.write_text(f"{before}{BEGIN}\n{of_support(results)}{END}{after}", encoding="utf-8")
+    return before, after
 
 
 def _table(results: Mapping[Cell, Result], text: Callable[[Result], str], absent: str) -> str:
