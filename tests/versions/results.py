@@ -74,7 +74,8 @@ def load(path: Path, built: str) -> dict[Cell, Result]:
     """The results in a file that are of the same code."""
     if not path.exists():
         return {}
-    read = [Result(**each | {"state": State(each["state"])}) for each in json.loads(path.read_text(encoding="utf-8"))]
+    listed = json.loads(path.read_text(encoding="utf-8"))
+    read = [Result(**each | {"state": State(each["state"]), "failures": tuple(each["failures"])}) for each in listed]
     return {result.cell: result for result in read if result.built == built}
 
 

@@ -83,14 +83,12 @@ def _pytest(
 
 def counted(report: str) -> Counts:
     """The counts of a report in the format of JUnit."""
-    suites = list(ET.fromstring(report).iter("testsuite"))
-
-    def total(name: str) -> float:
-        return sum(float(suite.get(name, 0)) for suite in suites)
-
-    bad = [case for suite in suites for case in suite.iter("testcase") if {"failure", "error"} & {e.tag for e in case}]
-    names = tuple(dict.fromkeys(f"{case.get('classname')}::{case.get('name')}" for case in bad))
-    skipped = int(total("skipped"))
-    failed = len(names)
-    # a test that passes and then fails in its teardown counts once, as failed
-    return Counts(int(total("tests")) - failed - skipped, failed, skipped, total("time"), names)
+    outcomes: dict[str, set[str]] = {}
+    root = ET.fromstring(report)
+    for case in root.iter("testcase"):  # one that passes, and fails in its teardown, is there twice
+        name = f"{case.get('classname')}::{case.get('name')}"
+        outcomes.setdefault(name, set()).update(outcome.tag for outcome in case)
+    failures = tuple(name for name, found in outcomes.items() if found & {"failure", "error"})
+    skipped = sum("skipped" in found for name, found in outcomes.items() if name not in failures)
+    seconds = sum(float(suite.get("time", 0)) for suite in root.iter("testsuite"))
+    return Counts(len(outcomes) - len(failures) - skipped, len(failures), skipped, seconds, failures)
