@@ -21,7 +21,7 @@ export JAVA_HOME := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/amqp_spark/jre/home
 endif
 BROKER_ARGS := $(if $(PORT),--port $(PORT)) $(if $(HEAP),--heap $(HEAP))
 
-.PHONY: help setup prerequisites broker demo prepare test test-all lint format generate bench crash-matrix soak clean
+.PHONY: help setup prerequisites broker demo prepare test test-all test-matrix lint format generate bench crash-matrix soak clean
 
 help:
 	@echo 'make setup                 create .venv with the package (editable) and the development tools'
@@ -29,6 +29,7 @@ help:
 	@echo 'make demo                  stream market data through a broker and Spark into Parquet, and a summary back (BROKER=broker-j, rabbitmq)'
 	@echo 'make test [ARGS="-k x"]    run make lint, then the tests ($(WORKERS) processes: WORKERS=n)'
 	@echo 'make test-all              run make lint, every test and the whole crash matrix: before an issue is resolved'
+	@echo 'make test-matrix [ARGS=]   run a part of the tests on each Spark and Python (ARGS=--write: support table of the README)'
 	@echo 'make crash-matrix [ARGS=]  kill every process of a query at every crash point; print a table (ARGS=--help: options)'
 	@echo 'make soak [MINUTES=n]      run an exactly-once query under random kills; count lost and duplicate messages'
 	@echo 'make bench [BENCH=name]    run benchmarks; print a table and write build/bench.json'
@@ -94,6 +95,10 @@ test-all: export AMQP_TEST_ALL := 1
 test-all: test
 	$(if $(ARGS),,for broker in brokerj rabbitmq-quorum rabbitmq-classic brokerj-0-9-1 box; do \
 	  $(PY) -m tests.matrix --fresh --broker $$broker; done)
+
+test-matrix: $(STAMP) | prerequisites
+	@$(PY) -m tests.support.prefetch
+	@exec $(PY) -m tests.versions --workers $(WORKERS) $(ARGS)
 
 bench: $(STAMP) | prerequisites
 	@$(PY) -m tests.support.prefetch

@@ -1,6 +1,6 @@
 """Apache Spark structured streaming source and sink for AMQP 0-10 brokers (Apache Qpid).
 
-Importing this package is cheap: pyspark and pyarrow are imported when one of the names below is used.
+Importing this package is cheap: pyspark, pyarrow and amqp_core are imported when one of the names below is used.
 """
 
 from __future__ import annotations
@@ -19,12 +19,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
+    from amqp_core.version import __version__
     from amqp_spark.data_source import AmqpDataSource
     from amqp_spark.options import SourceOptions
 
 _log = logging.getLogger(__name__)
-
-__version__ = "0.1.0"
 
 __all__ = ["AmqpDataSource", "__version__", "register", "validate"]
 
@@ -104,6 +103,8 @@ def _parse_ddl(text: str, options: Mapping[str, object]) -> StructType:
 def __getattr__(name: str) -> object:
     if name == "AmqpDataSource":
         return importlib.import_module("amqp_spark.data_source").AmqpDataSource
+    if name == "__version__":
+        return importlib.import_module("amqp_core.version").__version__
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -14,6 +14,7 @@ from amqp_core.broker.login import Caller, Check, ServerLogin
 from amqp_core.broker.rights import Rights
 from amqp_core.broker.sasl_errors import refused
 from amqp_core.errors import AmqpError, AuthenticationFailed, ConnectionClosed
+from amqp_core.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,9 +23,7 @@ if TYPE_CHECKING:
     from amqp_core.broker.logins import Logins
     from amqp_core.broker.model.virtual_host import VirtualHost
 
-VERSION: Final = "0.1.0"
-"""Of the package."""
-SERVER_PROPERTIES: Final = {"product": EMBEDDED_PRODUCT, "version": VERSION, "platform": "Python"}
+SERVER_PROPERTIES: Final = {"product": EMBEDDED_PRODUCT, "version": __version__, "platform": "Python"}
 """Server properties in connection.start of both protocols. Some clients need the version."""
 HEARTBEAT_S: Final = 60
 MOST_PENDING_BYTES: Final = 1 << 20

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyspark
 
+import amqp_spark
 from amqp_core.v0_10.messages import messages_of
 from tests.support.jobs import ROOT, load, package_archive, python_without_the_package
 
@@ -74,7 +75,7 @@ def submitted(
     empty.mkdir()
     probe = run(python, "-c", "import pyspark, amqp_spark", env=env, cwd=empty)
     assert "No module named 'amqp_spark'" in probe.stderr  # or the test would prove nothing
-    package = package_archive(directory / f"amqp_spark-0.1.0-py3-none-any.{suffix}")
+    package = package_archive(directory / f"amqp_spark-{amqp_spark.__version__}-py3-none-any.{suffix}")
     home = Path(pyspark.__file__).parent
     env = env | {"SPARK_HOME": str(home), "PYSPARK_DRIVER_PYTHON": python, "PYSPARK_PYTHON": python}
     submit = [str(home / "bin" / "spark-submit"), "--master", master, "--py-files", str(package)]
