@@ -29,7 +29,7 @@ from amqp_spark.spool.spool import Spool
 from amqp_spark.state.records import ReadPosition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from amqp_spark.connect import Connector
     from amqp_spark.datasource.queue_consumer import QueueConsumer
@@ -226,6 +226,12 @@ class ExactlyOncePolicy:
         with self._planning:
             return self._plan(max_messages, max_bytes)
 
+    def _count(self, slices: Sequence[BatchPart]) -> None:
+        for each in slices:
+            counters = self._consumers[each.owner.consumer.queue].counters
+            counters.committed += each.change.committed
+            counters.rolled_back += each.change.done and not each.change.committed
+
     def most_messages(self, max_messages: int | None) -> int:
         """Most messages of the next batch, by the option and by what one transaction may accept."""
         most = max(self._pace.limit, self._options.min_messages_per_trigger)
@@ -297,6 +303,7 @@ class ExactlyOncePolicy:
         for each in slices:
             if each.change.done and not each.change.committed:
                 each.discard()
+        self._count(slices)
         self.receiver.raise_failure()
         return any(owned)
 
@@ -366,6 +373,17 @@ class ExactlyOncePolicy:
         """The current epoch of a queue; None as long as it is not known."""
         state = self._owners[queue].state
         return None if state is None else state.epoch
+
+    def metrics_of(self, queue: str) -> dict[str, object]:
+        """Batches that are owned and not finished, the bytes that the spool holds of them, and transactions."""
+        owner, counters = self._owners[queue], self._consumers[queue].counters
+        with self._lock:
+            return {
+                "committed": counters.committed,
+                "ownedBatches": sum(not entry.finished for entry in owner.entries),
+                "rolledBack": counters.rolled_back,
+                "spoolBytes": sum(entry.batch.nbytes for entry in owner.entries),
+            }
 
     def buffer_of(self, queue: str, epoch: int, end: int) -> QueueBuffer:
         """See :class:`.DeliveryPolicy`."""
