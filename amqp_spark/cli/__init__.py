@@ -33,7 +33,8 @@ from amqp_spark.cli.errors import (
 from amqp_spark.cli.progress import Progress, counted
 from amqp_spark.cli.protocol import protocol_of
 from amqp_spark.cli.running import Signals, follow, job, run_action
-from amqp_spark.cli.spark import exact_ddl, exact_types, schema_of, session, writer_of
+from amqp_spark.cli.spark import exact_ddl, exact_types, schema_of, writer_of
+from amqp_spark.cli.watching import Watch, add_watching_arguments, watched_session
 
 __all__ = [
     "EXIT_BROKER",
@@ -45,9 +46,11 @@ __all__ = [
     "CommandLineError",
     "Progress",
     "Signals",
+    "Watch",
     "add_connection_arguments",
     "add_spark_arguments",
     "add_trigger_arguments",
+    "add_watching_arguments",
     "assignments",
     "check_files",
     "connection_options",
@@ -64,7 +67,7 @@ __all__ = [
     "protocol_of",
     "run_action",
     "schema_of",
-    "session",
     "spark_refuses",
+    "watched_session",
     "writer_of",
 ]

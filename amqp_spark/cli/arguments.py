@@ -71,12 +71,9 @@ def add_trigger_arguments(group: argparse._ArgumentGroup) -> None:
 
 
 def add_spark_arguments(group: argparse._ArgumentGroup) -> None:
-    """Add ``--master``, ``--conf``, ``--quiet``, ``--verbose``."""
+    """Add ``--master``, ``--conf``, ``--verbose``."""
     group.add_argument("--master", metavar="URL", help="Spark master (default: that of spark-submit, or local[*])")
     group.add_argument("--conf", action="append", default=[], metavar="K=V", help="Spark configuration")
-    group.add_argument(
-        "--quiet", action="store_true", help="no progress: only the summary, errors and the log of the sink"
-    )
     group.add_argument("--verbose", action="store_true", help="also the log of Spark: warnings, and traces of failures")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import time
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -16,15 +16,38 @@ if TYPE_CHECKING:
 _TASKS_SECONDS = 10  # between two lines about tasks
 
 
+class Display(Protocol):
+    """What shows the progress in place of lines."""
+
+    def show(self, recent: Iterable[StreamingQueryProgress], /) -> None:
+        """Take Spark's last progress events, of which some may have been there before."""
+
+    def tasks(self, done: int, total: int, /) -> None:
+        """Show the progress of an action that has no batches."""
+
+    def say(self, text: str, /) -> None:
+        """Show a permanent line."""
+
+    def close(self) -> None:
+        """End it."""
+
+
 class Progress:
     """Batches, rows, rows/s and backlog: a live line on a terminal, otherwise one line per batch.
 
     ``rows`` counts rows read, ``written`` rows that the sink reports as written; ``None`` if it reports none.
-    ``on_batch`` gets Spark's own record of every batch that had rows, once.
+    ``on_batch`` gets Spark's own record of every batch that had rows, once. Without ``live`` there are lines on a
+    terminal, too; a ``display`` shows everything in place of them.
     """
 
     def __init__(
-        self, stream: TextIO, *, quiet: bool = False, on_batch: Callable[[StreamingQueryProgress], None] | None = None
+        self,
+        stream: TextIO,
+        *,
+        quiet: bool = False,
+        live: bool = True,
+        display: Display | None = None,
+        on_batch: Callable[[StreamingQueryProgress], None] | None = None,
     ) -> None:
         self.batches = 0
         self.rows = 0
@@ -35,12 +58,16 @@ class Progress:
         self._started = time.monotonic()
         self._seen = -1
         self._tasks = (time.monotonic(), 0)
-        self._bar = None if quiet or not stream.isatty() else _bar(stream)
+        self._display = display
+        self._bar = _bar(stream) if live and not quiet and display is None and stream.isatty() else None
 
     def update(self, query: StreamingQuery) -> None:
         """Process the batches that have finished since the last call."""
         backlog: int | None = None
-        for each in query.recentProgress:
+        recent = query.recentProgress
+        if self._display is not None:
+            self._display.show(recent)
+        for each in recent:
             backlog = _backlog(each.sources)
             rows = each.numInputRows
             if each.batchId <= self._seen or rows == 0:
@@ -60,12 +87,15 @@ class Progress:
     def _batch(self, batch_id: int, rows: int, rate: float | None, written: str, backlog: int | None) -> None:
         if self._bar is not None:
             self._bar.update(rows)
-        elif not self._quiet:
+        elif not self._quiet and self._display is None:
             per_second = "" if rate is None else f", {rate:,.0f} rows/s"
             self.say(f"batch {batch_id}: {rows:,} rows{per_second}{written}{_also(backlog)}")
 
     def tasks(self, done: int, total: int) -> None:
         """Show the progress of an action that has no batches."""
+        if self._display is not None:
+            self._display.tasks(done, total)
+            return
         if self._bar is not None:
             self._bar.set_postfix_str(f"{done:,} of {total:,} tasks", refresh=True)
             return
@@ -76,13 +106,19 @@ class Progress:
 
     def say(self, text: str) -> None:
         """Print one permanent line."""
+        if self._display is not None:
+            self._display.say(text)
+            return
         if self._bar is not None:
             self._bar.clear()
         self._stream.write(f"{text}\n")
         self._stream.flush()
 
     def close(self) -> None:
-        """End the live line."""
+        """End the live line, or the display."""
+        if self._display is not None:
+            self._display.close()
+            self._display = None
         if self._bar is not None:
             self._bar.close()
             self._bar = None

@@ -9,6 +9,7 @@ import uuid
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from amqp_spark.cli.errors import EXIT_DONE, explain, fail
+from amqp_spark.cli.watching import check_watching
 
 if TYPE_CHECKING:
     import argparse
@@ -74,6 +75,7 @@ def job(
     arguments = parser.parse_args(argv)
     with Signals() as signals:
         try:
+            check_watching(arguments, sys.stderr)
             return run(arguments, signals)
         except Exception as error:  # noqa: BLE001 - everything becomes a message and an exit code
             if signals.received is None:

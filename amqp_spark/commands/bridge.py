@@ -106,6 +106,7 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     query.add_argument("--name", metavar="NAME", help="name of the query")
     cli.add_trigger_arguments(query)
     cli.add_spark_arguments(query)
+    cli.add_watching_arguments(query)
     return arguments
 
 
@@ -210,7 +211,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     cli.check_files(source)
     cli.check_files(sink)
     protocol = other_protocol(parsed_source, parsed_sink, signals)
-    with cli.session("bridge", arguments) as spark:
+    with cli.watched_session("bridge", arguments) as (spark, watch):
         from amqp_spark.sink import check  # noqa: PLC0415
 
         signals.install()
@@ -219,7 +220,7 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
             if protocol is not None:
                 rows = converted(rows, protocol)
         check(sink, rows.schema)
-        progress = cli.Progress(sys.stderr, quiet=arguments.quiet)
+        progress = watch.progress()
         with cli.spark_refuses():
             query = cli.writer_of(rows, arguments).format("amqp").options(**sink).start()
         code = cli.follow(query, signals, progress)

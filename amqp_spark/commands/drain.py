@@ -24,7 +24,6 @@ login refused, queue missing); 130, 143 stopped cleanly by SIGINT (Ctrl-C), SIGT
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import reduce
@@ -127,6 +126,7 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     query.add_argument("--checkpoint", metavar="DIR", help="checkpoint location; needed unless it is a dry run")
     query.add_argument("--name", metavar="NAME", help="name of the query")
     cli.add_spark_arguments(query)
+    cli.add_watching_arguments(query)
     query.set_defaults(available_now=True)
     return arguments
 
@@ -237,22 +237,18 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     if arguments.dry_run:
         check_browsing(cli.protocol_of(given, signals))
     report = Report()
-    with cli.session("drain", arguments) as spark:
+    with cli.watched_session("drain", arguments) as (spark, watch):
         signals.install()
         validate(options, arguments.schema)
         if arguments.dry_run:
-            progress = cli.Progress(sys.stderr, quiet=arguments.quiet)
+            progress = watch.progress()
             found = cli.run_action(spark, lambda: browse(spark, options, given), signals, progress)
             if found is None:
                 return signals.exit_code or cli.EXIT_FAILED
             report.add(found)
             code, done = cli.EXIT_DONE, f"browsed in {progress.seconds:.1f} s, nothing was consumed"
         else:
-            progress = cli.Progress(
-                sys.stderr,
-                quiet=arguments.quiet,
-                on_batch=lambda each: report.add(each.observedMetrics[_METRICS].asDict()),
-            )
+            progress = watch.progress(lambda each: report.add(each.observedMetrics[_METRICS].asDict()))
             with cli.spark_refuses():
                 query = start(spark, arguments, options, given)
             code, done = cli.follow(query, signals, progress), progress.summary()

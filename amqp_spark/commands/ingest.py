@@ -16,7 +16,6 @@ exit codes: 0 done; 1 the query failed; 2 the command line or an option is wrong
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Final
 
 from amqp_spark import cli, validate
@@ -56,6 +55,7 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     query.add_argument("--name", metavar="NAME", help="name of the query")
     cli.add_trigger_arguments(query)
     cli.add_spark_arguments(query)
+    cli.add_watching_arguments(query)
     return arguments
 
 
@@ -101,10 +101,10 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     check_sink(arguments)
     validate(options)
     cli.check_files(options)
-    with cli.session("ingest", arguments) as spark:
+    with cli.watched_session("ingest", arguments) as (spark, watch):
         signals.install()
         validate(options, arguments.schema)
-        progress = cli.Progress(sys.stderr, quiet=arguments.quiet)
+        progress = watch.progress()
         with cli.spark_refuses():
             query = start(spark, arguments, options)
         code = cli.follow(query, signals, progress)

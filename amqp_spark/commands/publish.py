@@ -25,7 +25,6 @@ full); 130, 143 stopped by SIGINT (Ctrl-C), SIGTERM. With 1, 3, 130 and 143 a pa
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Final, cast
 
 from amqp_spark import cli
@@ -98,6 +97,7 @@ def parser(program: str = PROGRAM) -> argparse.ArgumentParser:
     query.add_argument("--name", metavar="NAME", help="name of the query")
     cli.add_trigger_arguments(query)
     cli.add_spark_arguments(query)
+    cli.add_watching_arguments(query)
     return arguments
 
 
@@ -217,11 +217,11 @@ def run(arguments: argparse.Namespace, signals: cli.Signals) -> int:
     columns_of(arguments)
     SinkOptions.parse(options)
     cli.check_files(options)
-    with cli.session("publish", arguments) as spark:
+    with cli.watched_session("publish", arguments) as (spark, watch):
         from amqp_spark.sink import check  # noqa: PLC0415
 
         signals.install()
-        progress = cli.Progress(sys.stderr, quiet=arguments.quiet)
+        progress = watch.progress()
         with cli.spark_refuses():
             rows = messages(read(spark, arguments), arguments)
         check(options, rows.schema)

@@ -123,7 +123,9 @@ def test_lines_about_tasks_are_rare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def job(run: Any) -> int:
-    return cli.job("name", argparse.ArgumentParser(), run, [])
+    parser = argparse.ArgumentParser()
+    cli.add_watching_arguments(parser.add_argument_group())
+    return cli.job("name", parser, run, [])
 
 
 def test_what_fails_after_a_signal_is_told_as_its_consequence(capsys: pytest.CaptureFixture[str]) -> None:

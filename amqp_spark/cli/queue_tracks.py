@@ -1,0 +1,131 @@
+"""What a panel shows of each queue: rate, backlog and its course, time to drain; from Spark's progress events."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from amqp_spark.monitoring.readings import read_progress
+from amqp_spark.monitoring.series import TREND_BATCHES, TREND_SECONDS, QuerySeries, drain_seconds, slope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from datetime import datetime
+
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+
+    from amqp_spark.monitoring.readings import Number, QueueReading
+    from amqp_spark.monitoring.series import Batch
+
+COURSE: Final = 60
+"""Backlogs that are kept of each queue, one for each event."""
+_LOSSES: Final = {
+    "rejected": "messages rejected, since they do not fit the schema",
+    "repeated": "messages come again after a lost session: possible duplicates",
+    "lost_sessions": "sessions lost",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Track:
+    """A queue. Numbers that are not known are ``None``.
+
+    Attributes:
+        queue: its name.
+        rate: messages received per second, since the event before.
+        backlog: messages that are in no batch yet.
+        course: the last backlogs, oldest first.
+        growth: of the backlog in messages per second, by its trend.
+        drain_s: seconds until the backlog is gone, by its trend; infinite if it does not shrink.
+    """
+
+    queue: str
+    rate: float | None = None
+    backlog: Number | None = None
+    course: tuple[Number, ...] = ()
+    growth: float | None = None
+    drain_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LastBatch:
+    """The last batch that had rows: Spark's number of it, rows read, duration in seconds."""
+
+    number: int
+    rows: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class _Course:
+    rate: float | None = None
+    points: deque[tuple[datetime, Number]] = field(default_factory=lambda: deque(maxlen=COURSE))
+
+
+class QueueTracks:
+    """The queues of one query over time. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._series = QuerySeries("", "", TREND_BATCHES)
+        self._courses: dict[str, _Course] = {}
+        self._until = ""
+        self._at: datetime | None = None
+        self.last: LastBatch | None = None
+        self.rows = 0
+        self.batches = 0
+
+    def add(self, recent: Iterable[StreamingQueryProgress]) -> None:
+        """Take the events that are new; Spark hands out the last 100 of them each time."""
+        for progress in recent:
+            if progress.timestamp > self._until:  # ISO 8601, of one length and in UTC
+                self._until = progress.timestamp
+                self._add(self._series.add(read_progress(progress)))
+
+    def _add(self, batch: Batch) -> None:
+        reading = batch.reading
+        if reading.rows_in:
+            self.last = LastBatch(number=reading.batch, rows=reading.rows_in, seconds=reading.batch_s)
+            self.rows += reading.rows_in
+            self.batches += 1
+        since = 0.0 if self._at is None else (reading.time - self._at).total_seconds()
+        seconds, self._at = since or reading.batch_s, reading.time
+        for queue in batch.queues:
+            course = self._courses.setdefault(queue.queue, _Course())
+            course.rate = self._rate(queue, batch, seconds)
+            if queue.backlog is not None:
+                course.points.append((reading.time, queue.backlog))
+
+    def _rate(self, queue: QueueReading, batch: Batch, seconds: float) -> float | None:
+        if queue.received is not None:
+            return queue.received / seconds if seconds else None
+        return batch.reading.rows_in_per_s if len(batch.queues) == 1 else None  # all rows are of this queue
+
+    def tracks(self) -> tuple[Track, ...]:
+        """The queues, in the order of the source."""
+        return tuple(_track(queue, course) for queue, course in self._courses.items())
+
+    def losses(self) -> tuple[str, ...]:
+        """What the reader has counted that it should not have to, one text for each."""
+        return tuple(
+            f"{queue}: {counts[name]:,} {text}"
+            for queue, counts in self._series.totals.queues.items()
+            for name, text in _LOSSES.items()
+            if counts.get(name)
+        )
+
+
+def _track(queue: str, course: _Course) -> Track:
+    if not course.points:
+        return Track(queue=queue, rate=course.rate)
+    now, backlog = course.points[-1]
+    ages = [((time - now).total_seconds(), float(value)) for time, value in course.points]
+    growth = slope([(age, value) for age, value in ages[-TREND_BATCHES:] if age >= -TREND_SECONDS])
+    return Track(
+        queue=queue,
+        rate=course.rate,
+        backlog=backlog,
+        course=tuple(value for _, value in course.points),
+        growth=growth,
+        drain_s=drain_seconds(backlog, growth),
+    )
