@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+from amqp_spark.cli.progress import counted
 from amqp_spark.monitoring.readings import read_progress
 from amqp_spark.monitoring.series import TREND_BATCHES, TREND_SECONDS, QuerySeries, drain_seconds, slope
 
@@ -21,9 +22,9 @@ if TYPE_CHECKING:
 COURSE: Final = 60
 """Backlogs that are kept of each queue, one for each event."""
 _LOSSES: Final = {
-    "rejected": "messages rejected, since they do not fit the schema",
-    "repeated": "messages come again after a lost session: possible duplicates",
-    "lost_sessions": "sessions lost",
+    "rejected": ("message", "messages", "rejected: outside of the schema"),
+    "repeated": ("message", "messages", "read again after a lost session: possible duplicates"),
+    "lost_sessions": ("session", "sessions", "lost"),
 }
 
 
@@ -108,9 +109,9 @@ class QueueTracks:
     def losses(self) -> tuple[str, ...]:
         """What the reader has counted that it should not have to, one text for each."""
         return tuple(
-            f"{queue}: {counts[name]:,} {text}"
+            f"{queue}: {counted(int(counts[name]), one, many)} {text}"
             for queue, counts in self._series.totals.queues.items()
-            for name, text in _LOSSES.items()
+            for name, (one, many, text) in _LOSSES.items()
             if counts.get(name)
         )
 

@@ -29,9 +29,9 @@ class StandardError:
         descriptor: standard error, unless a test has another one.
 
     Attributes:
-        terminal: the file behind the descriptor, as text; for the panel.
-        on_line: gets every line without its end, in order, in a thread. A line for which it raises an error is written
-            to the terminal as it is, and so are all lines while there is no such function.
+        terminal: the file behind the descriptor, as text, for the panel; closed at the end.
+        on_line: gets every line without its end, in order, in a thread, until the end. A line for which it raises an
+            error is written to the terminal as it is, and so are all lines while there is no such function.
     """
 
     def __init__(self, descriptor: int = 2) -> None:
@@ -55,6 +55,7 @@ class StandardError:
         os.write(self._writes, self._end + b"\n")
         os.close(self._writes)
         self._drained.wait(_DRAIN_SECONDS)  # all that this process has written is on the terminal before what follows
+        self.terminal.close()
 
     def _pass_on(self) -> None:
         rest = b""
@@ -74,6 +75,7 @@ class StandardError:
         if line or not ended:
             self._show(line)
         if ended:
+            self.on_line = None
             self._drained.set()
 
     def _show(self, line: bytes) -> None:
